@@ -1,0 +1,1 @@
+"""The devices that arrays live on: one file per kind."""

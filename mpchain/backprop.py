@@ -1,0 +1,364 @@
+"""Backpropagation: one walk over the graph, from outputs to leaves, each function once.
+
+The walk first counts, for every function and every leaf that the outputs depend on, how many contributions its
+gradient will receive. Then a ready queue runs the functions whose gradients are complete. There is no recursion and
+no sorting; a gradient is released as soon as it has been used; and a leaf is known to be final at once, which is when
+``config.leaf_ready`` is called with it.
+
+Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``); then they are
+Variables, and the derivatives' own operations are recorded.
+"""
+
+from mpchain import variable
+from mpchain.configuration import config, using_config
+
+
+def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
+    """Backpropagates from several outputs at once, and accumulates gradients in the leaves.
+
+    Args:
+        outputs: list or tuple of Variables.
+        grad_outputs: list of Variables or arrays (None elements allowed), one per output. Where None,
+            each output's ``grad_var`` is used; outputs without one contribute nothing.
+        enable_double_backprop (bool): record the graph of the gradients.
+
+    Raises:
+        ValueError: ``outputs`` and ``grad_outputs`` differ in length.
+    """
+    _check_variables("backward", "outputs", outputs)
+    if grad_outputs is None:
+        grad_outputs = [y.grad_var for y in outputs]
+    seeds = _seeds("backward", outputs, grad_outputs, enable_double_backprop)
+    _walk(seeds, enable_double_backprop)
+
+
+def grad(
+    outputs,
+    inputs,
+    grad_outputs=None,
+    grad_inputs=None,
+    set_grad=False,
+    retain_grad=False,
+    enable_double_backprop=False,
+    loss_scale=None,
+):
+    """Returns the gradients of outputs with respect to any variables of their graph.
+
+    Only what lies between inputs and outputs is visited, and no variable's ``grad`` changes unless asked.
+
+    Args:
+        outputs: list or tuple of Variables.
+        inputs: list or tuple of Variables.
+        grad_outputs: list of Variables (None elements mean ones), one per output; None means ones.
+        grad_inputs: list of Variables (or None), one per input, to which the gradients are added.
+        set_grad (bool): store the results in the inputs' ``grad_var``.
+        retain_grad (bool): store the gradients of intermediate variables in theirs.
+        enable_double_backprop (bool): record the graph of the gradients, so that they can be differentiated.
+        loss_scale (float): factor on the initial gradients.
+
+    Returns:
+        list of Variables, one per input; None for an input that the outputs do not depend on.
+    """
+    _check_variables("grad", "outputs", outputs)
+    _check_variables("grad", "inputs", inputs)
+    if grad_outputs is None:
+        grad_outputs = [None] * len(outputs)
+    grad_outputs = [
+        _ones(y) if g is None else g for y, g in zip(outputs, grad_outputs, strict=True)
+    ]
+    if loss_scale is not None:
+        grad_outputs = [g * loss_scale for g in grad_outputs]
+    seeds = _seeds("grad", outputs, grad_outputs, enable_double_backprop)
+    found = _walk(seeds, enable_double_backprop, [x.node for x in inputs], retain_grad)
+    results = [_as_variable(found.get(_key(x.node))) for x in inputs]
+    if grad_inputs is not None:
+        with using_config("enable_backprop", enable_double_backprop):
+            pairs = zip(results, grad_inputs, strict=True)
+            results = [b if a is None else a if b is None else a + b for a, b in pairs]
+    if set_grad:
+        for x, gx in zip(inputs, results):
+            x.grad_var = gx
+    return results
+
+
+def backward_from(y, retain_grad, enable_double_backprop, loss_scale):
+    """The body of :meth:`Variable.backward`."""
+    if y.grad_var is None:
+        if y.size != 1:
+            raise ValueError(
+                f"Variable.backward: y.grad must be set before, since y has more than one element: "
+                f"y.shape={y.shape}"
+            )
+        y.grad_var = _ones(y)
+        if loss_scale is not None:
+            y.grad = y.grad * loss_scale
+    seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
+    if y.creator_node is not None:
+        _walk(seeds, enable_double_backprop, retain_grad=retain_grad)
+
+
+def _ones(y):
+    return variable.Variable(y.xp.ones_like(y.array), requires_grad=False)
+
+
+def _as_variable(value):
+    if value is None or isinstance(value, variable.Variable):
+        return value
+    return variable.as_variable(variable.as_array(value))
+
+
+def _check_variables(function, argument, values):
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(
+            f"{function}: {argument} must be a list or tuple of Variables, not {type(values).__name__}"
+        )
+    for i, value in enumerate(values):
+        if not isinstance(value, variable.Variable):
+            raise TypeError(
+                f"{function}: {argument}[{i}] must be a Variable, not {type(value).__name__}"
+            )
+
+
+def _seeds(function, outputs, grad_outputs, create_graph):
+    """Pairs (node, initial gradient), the gradient a Variable if its graph is kept, else an array."""
+    if len(outputs) != len(grad_outputs):
+        raise ValueError(
+            f"{function}: outputs and grad_outputs must have the same length, "
+            f"but have {len(outputs)} and {len(grad_outputs)}"
+        )
+    seeds = []
+    for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
+        if gy is None or not y.requires_grad:
+            continue
+        gy = variable.as_variable(gy)
+        if gy.shape != y.shape:
+            raise ValueError(
+                f"{function}: grad_outputs[{i}] must have the shape of its output: "
+                f"gradient {gy.shape}, output {y.shape}"
+            )
+        seeds.append((y.node, gy if create_graph else gy.array))
+    return seeds
+
+
+def _key(node):
+    """What identifies a variable in the walk: the output of a function, or the leaf itself."""
+    return node if node.creator_node is None else (node.creator_node, node.output_index)
+
+
+def _walk(seeds, create_graph, wanted=None, retain_grad=False):
+    """Runs backward. With ``wanted`` nodes, returns their gradients by key; else fills the leaves."""
+    with using_config("enable_backprop", create_graph):
+        walk = _Walk(seeds, create_graph, wanted, retain_grad)
+        walk.run()
+        return walk.found
+
+
+class _Walk:
+    def __init__(self, seeds, create_graph, wanted, retain_grad):
+        self.create_graph = create_graph
+        self.retain_grad = retain_grad
+        self.found = {}
+        self.wanted = None if wanted is None else {_key(node) for node in wanted}
+        roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
+        self.useful = None if wanted is None else self._functions_between(roots)
+        self.pending = self._count_contributions(roots)
+        self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
+        self.sums = (
+            set()
+        )  # keys of gradients that are sums made here, and so may be added to in place
+        self.shared = set()  # leaves whose gradient array is, or may be, somebody else's too
+        for node, gy in seeds:
+            # The gradient of an output that is a leaf is its own already.
+            if node.creator_node is not None or wanted is not None:
+                self._add(node, gy, shared=True)
+            if node.creator_node is None and node not in self.pending:
+                self._finish_leaf(node)
+
+    def _functions_between(self, roots):
+        """The functions on a path from a wanted variable to a root."""
+        consumers, seen, stack = {}, set(roots), list(roots)
+        while stack:
+            function = stack.pop()
+            for node in function.inputs:
+                if node.requires_grad:
+                    creator = node.creator_node
+                    consumers.setdefault(_key(node), []).append(function)
+                    if creator is not None and creator not in seen:
+                        seen.add(creator)
+                        stack.append(creator)
+        outputs_of = {}
+        for key in consumers:
+            if type(key) is tuple:
+                outputs_of.setdefault(key[0], []).append(key)
+        useful, stack = set(), list(self.wanted)
+        while stack:
+            for function in consumers.get(stack.pop(), ()):
+                if function not in useful:
+                    useful.add(function)
+                    stack.extend(outputs_of.get(function, ()))
+        return useful
+
+    def _targets(self, function):
+        """The indexes of the inputs whose gradients are wanted."""
+        targets = function.differentiable_inputs
+        if self.wanted is None:
+            return targets
+        inputs = function.inputs
+        return tuple(
+            i
+            for i in targets
+            if inputs[i].creator_node in self.useful or _key(inputs[i]) in self.wanted
+        )
+
+    def _count_contributions(self, roots):
+        """For each function and leaf below the roots, how many gradients it will be given."""
+        useful = self.useful
+        stack = [f for f in dict.fromkeys(roots) if useful is None or f in useful]
+        pending = dict.fromkeys(roots, 0)
+        while stack:
+            function = stack.pop()
+            inputs = function.inputs
+            targets = function.differentiable_inputs if useful is None else self._targets(function)
+            for i in targets:
+                node = inputs[i]
+                creator = node.creator_node
+                key = node if creator is None else creator
+                if key in pending:
+                    pending[key] += 1
+                else:
+                    pending[key] = 1
+                    if creator is not None and (useful is None or creator in useful):
+                        stack.append(creator)
+        return pending
+
+    def run(self):
+        pending, gradients, useful = self.pending, self.gradients, self.useful
+        hooks = config.function_hooks
+        watched = bool(hooks) or config.debug or self.retain_grad or self.wanted is not None
+        ready = [key for key, count in pending.items() if count == 0]
+        while ready:
+            function = ready.pop()
+            gys = gradients.pop(function, None)
+            if watched and gys is not None:
+                self._observe(function, gys)
+            if useful is not None and function not in useful:
+                continue
+            targets = function.differentiable_inputs if useful is None else self._targets(function)
+            if gys is None:
+                gxs = (None,) * len(targets)
+            else:
+                gxs = self._differentiate(function, targets, gys, hooks)
+            inputs = function.inputs
+            for i, gx in zip(targets, gxs):
+                node = inputs[i]
+                creator = node.creator_node
+                if gx is not None:
+                    if creator is None:
+                        self._add(node, gx, self.create_graph or _may_be_shared(gx, gys, function))
+                    elif creator in gradients:
+                        self._add(node, gx, True)
+                    elif creator.n_outputs == 1:
+                        gradients[creator] = [gx]
+                    else:
+                        gradients[creator] = entry = [None] * creator.n_outputs
+                        entry[node.output_index] = gx
+                key = node if creator is None else creator
+                left = pending[key] - 1
+                pending[key] = left
+                if left == 0:
+                    if creator is None:
+                        self._finish_leaf(node)
+                    else:
+                        ready.append(creator)
+
+    def _differentiate(self, function, targets, gys, hooks):
+        try:
+            if hooks or function.local_function_hooks:
+                return _with_hooks(function, targets, gys, self.create_graph, hooks)
+            if self.create_graph:
+                return function.pull_variables(targets, gys)
+            return function.pull_arrays(targets, gys)
+        except Exception as error:
+            error.add_note(f"(in the backward of {function.description()})")
+            raise
+
+    def _add(self, node, gx, shared):
+        """Adds a contribution to the gradient of ``node``."""
+        creator = node.creator_node
+        if creator is None:
+            entry, index, place = self.gradients, node, node
+        else:
+            entry = self.gradients.get(creator)
+            if entry is None:
+                entry = self.gradients[creator] = [None] * creator.n_outputs
+            index, place = node.output_index, (creator, node.output_index)
+        old = entry.get(node) if creator is None else entry[index]
+        if old is None:
+            entry[index] = gx
+            if shared:
+                self.shared.add(node)
+        elif self.create_graph:
+            entry[index] = old + gx
+        elif place in self.sums:
+            old += gx
+        else:
+            entry[index] = variable.as_array(old + gx)
+            self.sums.add(place)
+            self.shared.discard(node)
+
+    def _finish_leaf(self, node):
+        gx = self.gradients.pop(node, None)
+        if gx is None:
+            return
+        if self.wanted is not None:
+            if node in self.wanted:
+                self.found[node] = gx
+            return
+        leaf = node.get_variable_or_none()
+        if leaf is None:
+            return
+        if not self.create_graph and node in self.shared:
+            gx = gx.copy()
+        leaf.accumulate_grad(gx)
+        callback = config.leaf_ready
+        if callback is not None:
+            callback(leaf)
+
+    def _observe(self, function, gys):
+        """What is looked at only when somebody asked: wanted and retained gradients, and NaN."""
+        for i, gy in enumerate(gys):
+            if gy is None:
+                continue
+            if self.wanted is not None and (function, i) in self.wanted:
+                self.found[function, i] = gy
+            if self.retain_grad:
+                node = function.outputs[i]()
+                y = node and node.get_variable_or_none()
+                if y is not None:
+                    y.grad_var = _as_variable(gy)
+            if config.debug:
+                function.check_nan((gy.array if self.create_graph else gy,), "backward")
+
+
+def _may_be_shared(gx, gys, function):
+    """Whether the array ``gx`` may be, or be a view of, one that something else holds."""
+    if gx.base is not None or not function.returns_fresh_gradients:
+        return True
+    for gy in gys:
+        if gx is gy:
+            return True
+    return False
+
+
+def _with_hooks(function, targets, gys, create_graph, hooks):
+    """Runs the derivative of ``function`` between its hooks' preprocess and postprocess calls."""
+    hooks = [*hooks.values(), *function.local_function_hooks.values()]
+    in_data = tuple(node.data for node in function.inputs)
+    out_grad = tuple(g.array if create_graph and g is not None else g for g in gys)
+    for hook in hooks:
+        hook.backward_preprocess(function, in_data, out_grad)
+    pull = function.pull_variables if create_graph else function.pull_arrays
+    gxs = pull(targets, gys)
+    for hook in hooks:
+        hook.backward_postprocess(function, in_data, out_grad)
+    return gxs

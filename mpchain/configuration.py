@@ -1,0 +1,225 @@
+"""Configuration: global defaults, thread-local overrides, the dtype policy.
+
+``config`` is what the library reads. It holds what this thread has set and shows, for everything else, the values
+of ``global_config``, which all threads share. Entries that start with ``user_`` are free for programs to use.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+
+import numpy as np
+
+
+class Mixed16:
+    """The dtype policy that stores parameters in float32 and computes in float16."""
+
+    def __repr__(self):
+        return "mixed16"
+
+    def __reduce__(self):
+        return "mixed16"
+
+
+mixed16 = Mixed16()
+
+
+class GlobalConfig:
+    """Entries that every thread sees unless it has set its own (see :class:`LocalConfig`)."""
+
+    def __init__(self, **entries):
+        object.__setattr__(self, "_readers", [])
+        for name, value in entries.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value)
+        for reader in self._readers:
+            setattr(reader, name, _as_class_attribute(value))
+
+    def __delattr__(self, name):
+        object.__delattr__(self, name)
+        for reader in self._readers:
+            delattr(reader, name)
+
+    def show(self, file=None):
+        """Prints every entry as ``name value``, sorted by name, to ``file`` (standard output by default)."""
+        _print_entries(_entries(self), file)
+
+
+class LocalConfig(threading.local):
+    """What this thread has set; the entries of ``global_config`` where it has set nothing.
+
+    Each instance has a class of its own, whose attributes are the global entries: the engine reads the
+    configuration several times per operation, and so each read is one attribute look-up.
+    """
+
+    def __new__(cls, global_config):
+        entries = {
+            name: _as_class_attribute(value) for name, value in _entries(global_config).items()
+        }
+        reader = type(
+            cls.__name__,
+            (cls,),
+            {"__doc__": cls.__doc__, "_global_config": global_config, **entries},
+        )
+        global_config._readers.append(reader)
+        return super().__new__(reader, global_config)
+
+    def __init__(self, global_config):
+        """Called by ``threading.local`` once in each thread that uses the object: nothing is set there yet."""
+
+    def __getattr__(self, name):
+        raise AttributeError(
+            f"config has no entry {name!r}; its entries are {sorted(_entries(self._global_config))}"
+        )
+
+    def show(self, file=None):
+        """Prints every entry that this thread sees as ``name value``, sorted by name."""
+        _print_entries({**_entries(self._global_config), **vars(self)}, file)
+
+
+def _as_class_attribute(value):
+    """Keeps a function that is stored in a class from turning into a method."""
+    return staticmethod(value) if callable(value) and hasattr(value, "__get__") else value
+
+
+def _entries(config):
+    return {name: value for name, value in vars(config).items() if not name.startswith("_")}
+
+
+def _print_entries(entries, file):
+    file = sys.stdout if file is None else file
+    width = max(map(len, entries))
+    for name in sorted(entries):
+        print(f"{name:<{width}} {entries[name]}", file=file)
+
+
+def _environment_flag(name, default):
+    text = os.environ.get(name)
+    if text is None or text == "":
+        return default
+    if text not in ("0", "1"):
+        raise ValueError(f"environment variable {name} must be 0 or 1, not {text!r}")
+    return text == "1"
+
+
+def _environment_choice(name, default, choices):
+    value = os.environ.get(name, default)
+    if value not in choices:
+        raise ValueError(
+            f"environment variable {name} must be one of {', '.join(choices)}, not {value!r}"
+        )
+    return value
+
+
+def _environment_dtype():
+    name = _environment_choice(
+        "CHAINER_DTYPE", "float32", ("mixed16", "float16", "float32", "float64")
+    )
+    return mixed16 if name == "mixed16" else np.dtype(name)
+
+
+global_config = GlobalConfig(
+    autotune=False,
+    compute_mode=None,
+    cudnn_deterministic=False,
+    cudnn_fast_batch_normalization=_environment_flag(
+        "CHAINER_CUDNN_FAST_BATCH_NORMALIZATION", False
+    ),
+    debug=_environment_flag("CHAINER_DEBUG", False),
+    dtype=_environment_dtype(),
+    enable_backprop=True,
+    function_hooks={},
+    in_recomputing=False,
+    keep_graph_on_report=_environment_flag("CHAINER_KEEP_GRAPH_ON_REPORT", False),
+    kernels=(),
+    lazy_grad_sum=_environment_flag("CHAINER_LAZY_GRAD_SUM", False),
+    leaf_ready=None,
+    link_hooks={},
+    rng=None,
+    schedule_func=None,
+    train=True,
+    type_check=_environment_flag("CHAINER_TYPE_CHECK", True),
+    use_cudnn=_environment_choice("CHAINER_USE_CUDNN", "auto", ("always", "auto", "never")),
+    use_cudnn_tensor_core="auto",
+    use_ideep=_environment_choice("CHAINER_USE_IDEEP", "never", ("always", "auto", "never")),
+    use_static_graph=True,
+    warn_nondeterministic=False,
+)
+"""The entries that all threads share.
+
+Beyond Chainer's: ``kernels`` (names of kernel files to prefer, in order), ``rng`` (a :class:`numpy.random.Generator`
+from which initializers draw; None means NumPy's global state), ``leaf_ready`` (called with each leaf variable as soon
+as backward has finished its gradient), ``function_hooks`` and ``link_hooks`` (active hooks by name).
+"""
+
+config = LocalConfig(global_config)
+"""The configuration of the current thread."""
+
+
+@contextlib.contextmanager
+def using_config(name, value, config=config):
+    """Sets the entry ``name`` to ``value`` within a ``with`` block, in this thread (or in ``config``)."""
+    own = vars(config)
+    was_set, old = name in own, own.get(name)
+    setattr(config, name, value)
+    try:
+        yield
+    finally:
+        if was_set:
+            setattr(config, name, old)
+        else:
+            delattr(config, name)
+
+
+def no_backprop_mode():
+    """Context manager: functions called within record no graph (saves memory where no gradient is wanted)."""
+    return using_config("enable_backprop", False)
+
+
+def force_backprop_mode():
+    """Context manager: functions called within record their graph, also inside :func:`no_backprop_mode`."""
+    return using_config("enable_backprop", True)
+
+
+def is_debug():
+    """Returns whether this thread is in debug mode."""
+    return bool(config.debug)
+
+
+def set_debug(debug):
+    """Turns the debug mode of this thread on or off: NaN checks, and creation stacks of graph nodes."""
+    config.debug = debug
+
+
+def get_compute_mode():
+    """Returns the compute mode of this thread (None, or the name of a mode)."""
+    return config.compute_mode
+
+
+@functools.cache
+def _float_dtype(spec):
+    dtype = np.dtype(spec)
+    if dtype.kind != "f":
+        raise ValueError(f"get_dtype: dtype must be a floating-point dtype or mixed16, not {dtype}")
+    return dtype
+
+
+def get_dtype(dtype=None, map_mixed16=None):
+    """Resolves a dtype specification.
+
+    Args:
+        dtype: what :class:`numpy.dtype` accepts, ``mixed16``, or None for ``config.dtype``.
+        map_mixed16: dtype to return in place of ``mixed16`` (None keeps it).
+
+    Returns:
+        numpy.dtype, or ``mixed16``.
+    """
+    if dtype is None:
+        dtype = config.dtype
+    if dtype is mixed16:
+        return mixed16 if map_mixed16 is None else _float_dtype(map_mixed16)
+    return np.dtype(dtype)

@@ -1,0 +1,84 @@
+"""Objects whose arrays live together on one device, and visitors that move them."""
+
+import abc
+
+from mpchain import backend
+
+
+class DeviceResident(abc.ABC):
+    """An object with arrays on one device: base of links and distributions."""
+
+    _device = backend.CpuDevice()
+
+    @property
+    def device(self):
+        """The device that the object's arrays are on."""
+        return self._device
+
+    @property
+    def xp(self):
+        """The array module of that device."""
+        return self._device.xp
+
+    def device_resident_accept(self, visitor):
+        """Lets ``visitor`` see the object; subclasses also pass it on to their arrays and children."""
+        visitor.visit_device_resident(self)
+
+    def to_device(self, device):
+        """Moves all arrays to ``device`` (what :func:`mpchain.get_device` accepts) and returns the object."""
+        self.device_resident_accept(_Transfer(backend.get_device(device)))
+        return self
+
+    def to_cpu(self):
+        """Moves all arrays to the host and returns the object."""
+        return self.to_device(backend.CpuDevice())
+
+    def to_gpu(self, device=None):
+        """Moves all arrays to a GPU (the current one for None) and returns the object."""
+        cuda = backend.cuda
+        cuda.check_cuda_available()
+        return self.to_device(
+            backend.GpuDevice(cuda.Device() if device is None else cuda.Device(device))
+        )
+
+    def to_intel64(self):
+        """As :meth:`to_cpu`."""
+        return self.to_cpu()
+
+    def to_chx(self):
+        """Raises RuntimeError: mpchain has no ChainerX."""
+        backend.to_chx(self)
+
+    def from_chx(self):
+        """Raises RuntimeError: mpchain has no ChainerX."""
+        backend.from_chx(self)
+
+
+class DeviceResidentsVisitor:
+    """Walks over the arrays of a :class:`DeviceResident`; subclass it to do something with each."""
+
+    def visit_device_resident(self, device_resident):
+        """Called with the object itself and each child."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement visit_device_resident")
+
+    def visit_array(self, array):
+        """Called with each persistent array; returns what replaces it."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement visit_array")
+
+    def visit_variable(self, param):
+        """Called with each parameter."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement visit_variable")
+
+
+class _Transfer(DeviceResidentsVisitor):
+    def __init__(self, device):
+        self.device = device
+
+    def visit_device_resident(self, device_resident):
+        device_resident._device = self.device
+
+    def visit_array(self, array):
+        return self.device.send(array)
+
+    def visit_variable(self, param):
+        param.to_device(self.device)

@@ -1,0 +1,301 @@
+"""Functions on variables: the nodes of the graph."""
+
+import traceback
+import weakref
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.configuration import config
+from mpchain.variable import (
+    Variable,
+    VariableNode,
+    as_array,
+    as_variable,
+    is_arrays_compatible,
+)
+
+
+_new = object.__new__
+_reference = weakref.ref
+
+
+class FunctionNode:
+    """A differentiable function, and one application of it as a node of the graph.
+
+    Subclass it to define a function: ``forward`` (or ``forward_cpu`` and ``forward_gpu``) takes and
+    returns tuples of arrays, and calls :meth:`retain_inputs` or :meth:`retain_outputs` for what
+    ``backward`` will need; ``backward`` takes and returns tuples of Variables, and so can itself be
+    differentiated. An instance is applied once, by :meth:`apply`.
+
+    Attributes:
+        inputs: list of the input variables' nodes.
+        outputs: list of weak references to the output variables' nodes.
+        rank (int): the number of functions on the longest path from a leaf to an input.
+        stack: where :meth:`apply` was called, in debug mode.
+    """
+
+    inputs = None
+    outputs = None
+    rank = 0
+    n_outputs = 1
+    stack = None
+    differentiable_inputs = ()
+    local_function_hooks = {}
+    lazy_grad_sum = False
+    is_elementwise = False
+    returns_fresh_gradients = False
+    _inputs_to_retain = ()
+    _outputs_to_retain = ()
+    _retained_inputs = ()
+    _retained_outputs = ()
+
+    @property
+    def label(self):
+        """The name shown in graphs and messages."""
+        return type(self).__name__
+
+    @property
+    def output_data(self):
+        """The arrays of the outputs, None for those that are gone."""
+        if self.outputs is None:
+            raise RuntimeError(f"{self.label}.output_data: the function has not been applied")
+        nodes = [reference() for reference in self.outputs]
+        return tuple([None if node is None else node.data for node in nodes])
+
+    def creator(self):
+        """What ``Variable.creator`` shows for this node."""
+        return self
+
+    def description(self):
+        """The label and, in debug mode, the place of the call."""
+        if self.stack is None:
+            return f"{self.label}; in debug mode this would name the forward call"
+        return f"{self.label}, called at\n" + "".join(traceback.format_list(self.stack)).rstrip()
+
+    def __call__(self, *args, **kwargs):
+        return self.apply(*args, **kwargs)
+
+    def apply(self, inputs):
+        """Computes the outputs, and makes this node their creator.
+
+        Args:
+            inputs: tuple of Variables or arrays.
+
+        Returns:
+            tuple of Variables.
+
+        Raises:
+            RuntimeError: an input has no array, or this node was applied before.
+            TypeError: inputs live on different devices.
+        """
+        if self.inputs is not None:
+            raise RuntimeError(f"{self.label}: applied before; make a new one for each use")
+        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
+        in_data = tuple([x._array for x in variables])
+        debug, hooks = config.debug, config.function_hooks
+        if debug:
+            self.stack = traceback.extract_stack()[:-1]
+        try:
+            if hooks or self.local_function_hooks:
+                outputs = self._forward_with_hooks(in_data, hooks)
+            else:
+                outputs = self.forward(in_data)
+        except Exception:
+            self.check_inputs(variables)
+            raise
+        if type(outputs) is not tuple:
+            kind = type(outputs).__name__
+            raise TypeError(f"{self.label}.forward must return a tuple, not {kind}")
+        outputs = tuple([y if y.__class__ is np.ndarray else as_array(y) for y in outputs])
+        if debug:
+            self.check_nan(outputs, "forward")
+        targets = [i for i, x in enumerate(variables) if x._requires_grad]
+        if not targets or not config.enable_backprop:
+            return tuple([Variable(array, requires_grad=bool(targets)) for array in outputs])
+        return self.connect(variables, in_data, tuple(targets), outputs)
+
+    def connect(self, variables, in_data, targets, outputs):
+        """Makes this node a part of the graph; returns its output Variables."""
+        self.differentiable_inputs = targets
+        nodes, rank = [], 0
+        for x in variables:
+            node = x._node or x.node
+            nodes.append(node)
+            creator = node.creator_node
+            if creator is not None and creator.rank >= rank:
+                rank = creator.rank + 1
+        self.inputs = nodes
+        self.rank = rank
+        results, references = [], []
+        for array in outputs:
+            y = _new(Variable)
+            y._array = array
+            y._node = node = _new(VariableNode)
+            node._variable = _reference(y)
+            node.shape = array.shape
+            node.dtype = array.dtype
+            node.creator_node = self
+            if results:
+                node.output_index = len(results)
+            references.append(_reference(node))
+            results.append(y)
+        self.outputs = references
+        if len(results) > 1:
+            self.n_outputs = len(results)
+        self.keep(in_data, targets, outputs)
+        return tuple(results)
+
+    def keep(self, in_data, targets, outputs):
+        """Keeps the arrays that backward will need."""
+        self._retained_inputs = tuple([in_data[i] for i in self._inputs_to_retain])
+        self._retained_outputs = tuple([outputs[i] for i in self._outputs_to_retain])
+
+    def check_inputs(self, variables):
+        """Explains a failed forward by its inputs, where these are to blame."""
+        for i, x in enumerate(variables):
+            if x._array is None:
+                raise RuntimeError(f"{self.label}: input {i}, {x._called()}, has no array yet")
+        if not is_arrays_compatible([x._array for x in variables]):
+            places = ", ".join(str(x.device) for x in variables)
+            raise TypeError(f"{self.label}: all inputs must be on one device, but are on {places}")
+
+    def _forward_with_hooks(self, in_data, hooks):
+        hooks = [*hooks.values(), *self.local_function_hooks.values()]
+        for hook in hooks:
+            hook.forward_preprocess(self, in_data)
+        outputs = self.forward(in_data)
+        for hook in hooks:
+            hook.forward_postprocess(self, in_data)
+        return outputs
+
+    def forward(self, inputs):
+        """Computes the tuple of output arrays; by default, ``forward_cpu`` or ``forward_gpu`` does."""
+        if any(is_gpu_array(x) for x in inputs):
+            return self.forward_gpu(inputs)
+        return self.forward_cpu(inputs)
+
+    def forward_cpu(self, inputs):
+        """Computes the tuple of output arrays from NumPy arrays."""
+        raise NotImplementedError(f"{self.label} defines neither forward nor forward_cpu")
+
+    def forward_gpu(self, inputs):
+        """Computes the tuple of output arrays from CuPy arrays."""
+        raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
+
+    def retain_inputs(self, indexes):
+        """Keeps these inputs for backward; to be called in ``forward``."""
+        self._inputs_to_retain = tuple(indexes)
+
+    def retain_outputs(self, indexes):
+        """Keeps these outputs for backward; to be called in ``forward``."""
+        self._outputs_to_retain = tuple(indexes)
+
+    def get_retained_inputs(self):
+        """Returns the Variables of the retained inputs, part of the graph."""
+        indexes, arrays = self._inputs_to_retain, self._retained_inputs
+        return tuple([self.input_variable(i, array) for i, array in zip(indexes, arrays)])
+
+    def get_retained_outputs(self):
+        """Returns the Variables of the retained outputs, part of the graph."""
+        indexes, arrays = self._outputs_to_retain, self._retained_outputs
+        return tuple([self.output_variable(i, array) for i, array in zip(indexes, arrays)])
+
+    def input_variable(self, index, array):
+        """Returns the Variable of an input, which holds ``array``."""
+        return self.inputs[index].variable_with(array)
+
+    def output_variable(self, index, array):
+        """Returns a Variable that holds ``array`` and stands for an output."""
+        node = self.outputs[index]()
+        if node is not None:
+            return node.variable_with(array)
+        y = Variable(array)
+        y.node.creator_node, y.node.output_index = self, index
+        return y
+
+    def backward(self, target_input_indexes, grad_outputs):
+        """Computes gradients of inputs from those of outputs.
+
+        Args:
+            target_input_indexes: tuple of the indexes of the inputs whose gradients are wanted.
+            grad_outputs: tuple of Variables, None where no gradient arrived.
+
+        Returns:
+            tuple of Variables (or None), for the wanted inputs, or for all of them.
+        """
+        raise NotImplementedError(f"{self.label} does not implement backward")
+
+    def backward_accumulate(self, target_input_indexes, grad_outputs, grad_inputs):
+        """As :meth:`backward`, with what is already known of the gradients to add to."""
+        gxs = self._checked(self.backward(target_input_indexes, grad_outputs), target_input_indexes)
+        return tuple(
+            [a if g is None else g if a is None else g + a for g, a in zip(gxs, grad_inputs)]
+        )
+
+    def pull_variables(self, targets, gys):
+        """The gradients of the target inputs, as Variables with their graph."""
+        return self._checked(self.backward(targets, tuple(gys)), targets)
+
+    def pull_arrays(self, targets, gys):
+        """The gradients of the target inputs, as arrays."""
+        gys = tuple([None if gy is None else as_variable(as_array(gy)) for gy in gys])
+        gxs = self._checked(self.backward(targets, gys), targets)
+        return [None if gx is None else gx.array for gx in gxs]
+
+    def _checked(self, gxs, targets):
+        """What ``backward`` returned, reduced to the targets, if shapes and types are right."""
+        if not isinstance(gxs, tuple):
+            raise TypeError(f"{self.label}.backward must return a tuple, not {type(gxs).__name__}")
+        if len(gxs) == len(self.inputs):
+            gxs = tuple([gxs[i] for i in targets])
+        elif len(gxs) != len(targets):
+            raise ValueError(
+                f"{self.label}.backward must return a gradient for each of its {len(self.inputs)} "
+                f"inputs or of the {len(targets)} wanted ones, but returned {len(gxs)}"
+            )
+        for i, gx in zip(targets, gxs):
+            if gx is None:
+                continue
+            if not isinstance(gx, Variable):
+                raise TypeError(
+                    f"{self.label}.backward must return Variables, but the gradient of input {i} "
+                    f"is a {type(gx).__name__}"
+                )
+            if gx.shape != self.inputs[i].shape:
+                raise ValueError(
+                    f"{self.label}.backward: the gradient of input {i} must have its shape: "
+                    f"gradient {gx.shape}, input {self.inputs[i].shape}"
+                )
+        return gxs
+
+    def check_nan(self, arrays, step):
+        """Raises RuntimeError if a floating-point array contains NaN (debug mode)."""
+        for array in arrays:
+            if array is not None and array.dtype.kind == "f":
+                if bool(get_array_module(array).isnan(array).any()):
+                    raise RuntimeError(f"NaN in the {step} pass of {self.description()}")
+
+    def unchain(self):
+        """Takes the node out of the graph: its outputs become leaves."""
+        for reference in self.outputs:
+            node = reference()
+            if node is not None:
+                node.unchain()
+        self.inputs = None
+
+    def add_hook(self, hook, name=None):
+        """Adds a FunctionHook that sees this function alone."""
+        name = hook.name if name is None else name
+        if name in self.local_function_hooks:
+            raise KeyError(f"{self.label}.add_hook: there is a hook {name!r} already")
+        self.local_function_hooks = {**self.local_function_hooks, name: hook}
+        hook.added(self)
+
+    def delete_hook(self, name):
+        """Removes the hook of that name."""
+        if name not in self.local_function_hooks:
+            raise KeyError(f"{self.label}.delete_hook: there is no hook {name!r}")
+        hooks = dict(self.local_function_hooks)
+        hooks.pop(name).deleted(self)
+        self.local_function_hooks = hooks

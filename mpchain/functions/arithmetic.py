@@ -1,0 +1,156 @@
+"""The four operations and powers, and Variable's operators."""
+
+import numbers
+
+import numpy as np
+
+from mpchain.functions.declaration import elementwise
+from mpchain.variable import Variable, as_variable
+
+
+@elementwise(lambda g: g, lambda g: g, any_dtype=True)
+def _add(x0, x1):
+    return x0 + x1
+
+
+@elementwise(lambda g: g, lambda g: -g, any_dtype=True)
+def _subtract(x0, x1):
+    return x0 - x1
+
+
+@elementwise(lambda g, x1: g * x1, lambda g, x0: g * x0, any_dtype=True)
+def _multiply(x0, x1):
+    return x0 * x1
+
+
+@elementwise(lambda g, x1: g / x1, lambda g, x1, y: -g * y / x1)
+def _divide(x0, x1):
+    return x0 / x1
+
+
+@elementwise(lambda g, x0, x1: g * x1 * x0 ** (x1 - 1), lambda g, x0, y: g * np.log(x0) * y)
+def _power(x0, x1):
+    return x0**x1
+
+
+@elementwise(lambda g: -g, any_dtype=True)
+def _negative(x):
+    return -x
+
+
+@elementwise(lambda g: g, any_dtype=True)
+def _add_constant(x, c):
+    return x + c
+
+
+@elementwise(lambda g: -g, any_dtype=True)
+def _subtract_from_constant(x, c):
+    return c - x
+
+
+@elementwise(lambda g, c: g * c, any_dtype=True)
+def _multiply_by_constant(x, c):
+    return x * c
+
+
+@elementwise(lambda g, c: g / c)
+def _divide_by_constant(x, c):
+    return x / c
+
+
+@elementwise(lambda g, x, y: -g * y / x)
+def _divide_constant(x, c):
+    return c / x
+
+
+def _power_derivative(g, x, c):
+    if c == 1:
+        return g
+    # 0 * x ** -1 would be NaN at zero.
+    return g * (c * x ** (c - 1)) if c != 0 else g * 0.0
+
+
+@elementwise(_power_derivative, any_dtype=True)
+def _power_of_constant_exponent(x, c):
+    return x**c
+
+
+@elementwise(lambda g, y, c: g * y * np.log(c))
+def _power_of_constant_base(x, c):
+    return c**x
+
+
+@elementwise(lambda g, x: g * np.sign(x), any_dtype=True)
+def absolute(x):
+    """Elementwise absolute value; the derivative at zero is taken as zero.
+
+    Args:
+        x: Variable or array of any shape.
+
+    Returns:
+        Variable of the shape and dtype of ``x``.
+    """
+    return np.absolute(x)
+
+
+def add(*xs):
+    """Elementwise sum of two or more arrays, which broadcast.
+
+    Args:
+        xs: Variables or arrays.
+
+    Returns:
+        Variable of the broadcast shape.
+    """
+    if len(xs) == 1:
+        return as_variable(xs[0])
+    if not xs:
+        raise ValueError("add: xs must hold at least one array, but is empty")
+    total = xs[0]
+    for x in xs[1:]:
+        total = _add(total, x)
+    return total
+
+
+def _operator(function, with_constant):
+    """An operator's method: one declaration for two arrays, another for an array and a number."""
+
+    def method(self, other):
+        if other.__class__ is float or other.__class__ is int:
+            return with_constant(self, other)
+        if isinstance(other, (Variable, np.ndarray)) or hasattr(other, "__cuda_array_interface__"):
+            return function(self, other)
+        if isinstance(other, numbers.Number):
+            # A number takes the array's dtype, a NumPy scalar too.
+            return with_constant(self, getattr(other, "item", lambda: other)())
+        return NotImplemented
+
+    return method
+
+
+def _reflected(function):
+    return lambda x, other: function(other, x)
+
+
+def _floor_divide(self, other):
+    other = getattr(other, "array", other)
+    return as_variable(np.asarray(self.array // other))
+
+
+def _install_operators():
+    """Gives Variable its operators: the one place where variables learn of functions."""
+    Variable.__add__ = Variable.__radd__ = _operator(_add, _add_constant)
+    Variable.__sub__ = _operator(_subtract, lambda x, c: _add_constant(x, -c))
+    Variable.__rsub__ = _operator(_reflected(_subtract), _subtract_from_constant)
+    Variable.__mul__ = Variable.__rmul__ = _operator(_multiply, _multiply_by_constant)
+    Variable.__truediv__ = _operator(_divide, _divide_by_constant)
+    Variable.__rtruediv__ = _operator(_reflected(_divide), _divide_constant)
+    Variable.__floordiv__ = _floor_divide
+    Variable.__pow__ = _operator(_power, _power_of_constant_exponent)
+    Variable.__rpow__ = _operator(_reflected(_power), _power_of_constant_base)
+    Variable.__neg__ = _negative
+    Variable.__pos__ = lambda x: x
+    Variable.__abs__ = absolute
+
+
+_install_operators()

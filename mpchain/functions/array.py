@@ -1,0 +1,322 @@
+"""Shapes and places: functions that move elements, add them up or repeat them.
+
+Each is linear, so its derivative is its adjoint, and nothing is kept but shapes.
+"""
+
+import math
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import InvalidType, check
+from mpchain.variable import as_variable
+
+
+@differentiable(lambda g, x_dtype: _cast.on(g, x_dtype))
+def _cast(x, typ):
+    return x.astype(typ)
+
+
+def cast(x, typ):
+    """Converts the elements to another dtype.
+
+    Args:
+        x: Variable or array.
+        typ: what :class:`numpy.dtype` accepts.
+
+    Returns:
+        Variable of the shape of ``x``; ``x`` itself if it has that dtype.
+    """
+    return _cast(x, np.dtype(typ)) if x.dtype != typ else x
+
+
+@differentiable(lambda g, x_shape: np.reshape(g, x_shape))
+def _reshape(x, shape):
+    return x.reshape(shape)
+
+
+def reshape(x, shape):
+    """Gives the elements, in row-major order, another shape.
+
+    Args:
+        x: Variable or array.
+        shape (tuple of int): one element may be -1, and is then what remains.
+
+    Returns:
+        Variable of that shape; a view where NumPy can make one.
+
+    Raises:
+        InvalidType: the sizes differ.
+    """
+    if x.shape == shape:
+        return as_variable(x)
+    try:
+        return _reshape(x, shape)
+    except ValueError:
+        raise InvalidType(f"reshape: x of shape {x.shape} has no {shape} elements") from None
+
+
+def _inverse(axes):
+    return axes if axes is None else tuple(np.argsort([a % len(axes) for a in axes]).tolist())
+
+
+@differentiable(lambda g, axes: np.transpose(g, _inverse(axes)))
+def transpose(x, axes=None):
+    """Permutes the axes.
+
+    Args:
+        x: Variable or array.
+        axes (tuple of int): axis ``i`` of the result is axis ``axes[i]`` of ``x``; None reverses them.
+
+    Returns:
+        Variable, a view.
+    """
+    return x.transpose(axes)
+
+
+def swapaxes(x, axis1, axis2):
+    """Exchanges two axes.
+
+    Args:
+        x: Variable or array.
+        axis1, axis2 (int): the axes.
+
+    Returns:
+        Variable, a view.
+    """
+    axes = list(range(x.ndim))
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return transpose(x, tuple(axes))
+
+
+@differentiable(lambda g, x_shape: sum_to.on(g, x_shape))
+def broadcast_to(x, shape):
+    """Repeats the elements along new axes and axes of size one, as NumPy does.
+
+    Args:
+        x: Variable or array.
+        shape (tuple of int): the result's shape.
+
+    Returns:
+        Variable, a read-only view.
+
+    Raises:
+        InvalidType: ``x`` does not broadcast to ``shape``.
+    """
+    if x.shape == shape:
+        return x
+    try:
+        return get_array_module(x).broadcast_to(x, shape)
+    except ValueError:
+        raise InvalidType(
+            f"broadcast_to: x of shape {x.shape} does not broadcast to {shape}"
+        ) from None
+
+
+@differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
+def sum_to(x, shape):
+    """Sums over axes until ``shape`` is left: the adjoint of :func:`broadcast_to`.
+
+    Args:
+        x: Variable or array.
+        shape (tuple of int): a shape that broadcasts to that of ``x``.
+
+    Returns:
+        Variable of that shape.
+
+    Raises:
+        InvalidType: ``shape`` does not broadcast to the shape of ``x``.
+    """
+    if x.shape == shape:
+        return x
+    lead = x.ndim - len(shape)
+    axes = tuple(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[lead:])):
+        raise InvalidType(f"sum_to: {shape} does not broadcast to x of shape {x.shape}")
+    return x.sum(axis=tuple(range(lead)) + axes, keepdims=True).reshape(shape)
+
+
+def _reduced_shape(shape, axis):
+    """``shape`` with the summed axes kept as ones."""
+    axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = {a % len(shape) for a in axes} if shape else set()
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _spread(g, shape, axis):
+    """The adjoint of a sum: every summed element gets the gradient of its sum."""
+    kept = _reduced_shape(shape, axis)
+    return np.broadcast_to(g if g.shape == kept else np.reshape(g, kept), shape)
+
+
+@differentiable(lambda g, x_shape, axis: _spread(g, x_shape, axis))
+def sum(x, axis=None, keepdims=False):
+    """Sum over axes.
+
+    Args:
+        x: Variable or array.
+        axis (int or tuple of int): the axes; None means all.
+        keepdims (bool): keep the summed axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``.
+    """
+    return x.sum(axis=axis, keepdims=keepdims)
+
+
+def _mean_derivative(g, x_shape, axis):
+    count = math.prod(x_shape) // max(math.prod(_reduced_shape(x_shape, axis)), 1)
+    return _spread(g / count, x_shape, axis)
+
+
+@differentiable(_mean_derivative)
+def _mean(x, axis=None, keepdims=False):
+    return x.mean(axis=axis, keepdims=keepdims)
+
+
+def mean(x, axis=None, weights=None, keepdims=False):
+    """Mean over axes, weighted if asked.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int or tuple of int): the axes; None means all.
+        weights: Variable or array that broadcasts to ``x``, or a vector along one ``axis``.
+        keepdims (bool): keep the averaged axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``.
+    """
+    if weights is None:
+        return _mean(x, axis, keepdims)
+    if weights.ndim == 1 and isinstance(axis, (int, np.integer)):
+        shape = [1] * x.ndim
+        shape[axis] = weights.size
+        weights = reshape(weights, tuple(shape))
+    weights = broadcast_to(weights, x.shape)
+    total = sum(x * weights, axis, keepdims)
+    return total / sum(weights, axis, keepdims)
+
+
+def _is_basic(slices):
+    items = slices if isinstance(slices, tuple) else (slices,)
+    return all(
+        item is None or item is Ellipsis or isinstance(item, (int, slice, np.integer))
+        for item in items
+    )
+
+
+def _item_scatter(g, slices, shape):
+    xp = get_array_module(g)
+    x = xp.zeros(shape, g.dtype)
+    if _is_basic(slices):
+        x[slices] = g
+    elif is_gpu_array(g):
+        scatter_add(x, slices, g)
+    else:
+        np.add.at(x, slices, g)
+    return x
+
+
+@differentiable(lambda g, slices: get_item.on(g, slices))
+def _scatter_item(x, slices, shape):
+    return _item_scatter(x, slices, shape)
+
+
+@differentiable(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape))
+def _get_item(x, slices):
+    return x[slices]
+
+
+def get_item(x, slices):
+    """Elements of an array, as NumPy's indexing ``x[slices]``.
+
+    Args:
+        x: Variable or array.
+        slices: an integer, slice, Ellipsis, None, array of integers or of bool, or a tuple of these.
+
+    Returns:
+        Variable; a view where NumPy makes one.
+    """
+    if isinstance(slices, list):
+        slices = tuple(slices) if any(isinstance(s, slice) for s in slices) else np.asarray(slices)
+    return _get_item(x, slices)
+
+
+get_item.on = _get_item.on
+
+
+def _split_derivative(gys, x_shape, indexes, axis):
+    bounds = (0, *indexes, x_shape[axis])
+    reference = next(g for g in gys if g is not None)
+    parts = []
+    for g, begin, end in zip(gys, bounds, bounds[1:]):
+        if g is None:
+            shape = list(x_shape)
+            shape[axis] = end - begin
+            g = get_array_module(reference).zeros(shape, reference.dtype)
+        parts.append(g)
+    return (concat.on(parts, axis),)
+
+
+@differentiable(joint=_split_derivative, n_arrays=1)
+def _split(x, indexes, axis):
+    parts, begin = [], 0
+    for end in (*indexes, x.shape[axis]):
+        parts.append(x[(slice(None),) * (axis % x.ndim) + (slice(begin, end),)])
+        begin = end
+    return tuple(parts)
+
+
+def _concat_derivative(g, xs_shape, axis):
+    indexes = np.cumsum([shape[axis] for shape in xs_shape])[:-1]
+    return _split.on(g, tuple(indexes.tolist()), axis)
+
+
+@differentiable(joint=_concat_derivative)
+def concat(xs, axis=1):
+    """Joins arrays along an axis.
+
+    Args:
+        xs: list of Variables or arrays, equal in shape but for that axis.
+        axis (int): the axis.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: shapes differ elsewhere, or there is no such axis.
+    """
+    for x in xs:
+        check(-x.ndim <= axis < x.ndim, "concat", "axis must be one of every array", x=x, axis=axis)
+        alike = x.ndim == xs[0].ndim and all(
+            m == n or i == axis % x.ndim for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))
+        )
+        check(alike, "concat", "shapes must agree but for the axis", x=x, first=xs[0], axis=axis)
+    return get_array_module(*xs).concatenate(xs, axis)
+
+
+def split_axis(x, indices_or_sections, axis, force_tuple=True):
+    """Cuts an array along an axis.
+
+    Args:
+        x: Variable or array.
+        indices_or_sections: the number of equal parts, or the indexes at which parts after the first begin.
+        axis (int): the axis.
+        force_tuple (bool): return a tuple even of a single part.
+
+    Returns:
+        tuple of Variables.
+
+    Raises:
+        InvalidType: there is no such axis, or it cannot be cut into equal parts.
+    """
+    check(-x.ndim <= axis < x.ndim, "split_axis", "axis must be one of x", x=x, axis=axis)
+    if isinstance(indices_or_sections, (int, np.integer)):
+        n, size = int(indices_or_sections), x.shape[axis]
+        check(
+            n > 0 and size % n == 0, "split_axis", "the axis must divide into equal parts", x=x, n=n
+        )
+        indices_or_sections = range(size // n, size, size // n)
+    parts = _split(x, tuple(int(i) for i in indices_or_sections), axis)
+    return parts if force_tuple or len(parts) > 1 else parts[0]

@@ -1,0 +1,188 @@
+"""Loss functions."""
+
+import numpy as np
+
+from mpchain import kernels
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.activation import log_softmax, sigmoid
+from mpchain.functions.array import mean, sum
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import check
+from mpchain.variable import Variable, as_array, as_variable
+
+
+def _check_labels(name, t, n_classes, ignore_label):
+    """Raises ValueError where a label is neither a class nor the ignored one."""
+    xp = get_array_module(t)
+    wrong = (t < 0) | (t >= n_classes)
+    if ignore_label is not None:
+        wrong &= t != ignore_label
+    if xp.any(wrong):
+        label = int(t[wrong].ravel()[0])
+        raise ValueError(
+            f"{name}: every label in t must be at least 0 and below {n_classes}, the number of classes"
+            f"{'' if ignore_label is None else f', or {ignore_label} (ignored)'}, but one is {label}"
+        )
+
+
+def _cross_entropy_derivative(g, x, aux):
+    """(softmax(x) - onehot(t)) * weight, the weight of each sample being what its loss counts."""
+    onehot, weight, log_p = aux
+    p = np.exp(log_softmax.on(x, 1) if isinstance(g, Variable) else log_p)
+    if g.shape:
+        g = np.reshape(g, weight.shape)
+    return (p - onehot) * (g * weight)
+
+
+@differentiable(_cross_entropy_derivative)
+def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
+    xp = get_array_module(x)
+    log_p = kernels.call("log_softmax", x, 1)
+    labels = xp.expand_dims(t, 1)
+    classes = xp.arange(x.shape[1], dtype=t.dtype).reshape((1, -1) + (1,) * (x.ndim - 2))
+    onehot = labels == classes
+    weight = (labels != ignore_label).astype(x.dtype)
+    if class_weight is not None:
+        picked = xp.take(class_weight, xp.where(labels == ignore_label, 0, labels))
+        loss_weight = weight * picked.astype(x.dtype)
+    else:
+        loss_weight = weight
+    if reduce == "mean":
+        count = weight.sum() if normalize else len(x)
+        loss_weight = loss_weight / xp.maximum(count, 1).astype(x.dtype)
+    # An ignored sample counts nothing, also where its log-probabilities are infinite.
+    loss = -(xp.where(onehot & (weight > 0), log_p, 0).sum(axis=1, keepdims=True)) * loss_weight
+    y = loss.sum() if reduce == "mean" else loss.reshape(t.shape)
+    return y.astype(x.dtype, copy=False), (onehot, loss_weight, log_p)
+
+
+def softmax_cross_entropy(
+    x,
+    t,
+    normalize=True,
+    cache_score=True,
+    class_weight=None,
+    ignore_label=-1,
+    reduce="mean",
+    enable_double_backprop=False,
+    soft_target_loss="cross-entropy",
+):
+    """Cross entropy of the softmax of ``x`` with labels, or with distributions.
+
+    Args:
+        x: Variable or array (N, C, d1, ...), floating point: unnormalised log-probabilities.
+        t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions over axis 1.
+        normalize (bool): with labels and the mean, divide by the number of labels not ignored; else by N.
+        cache_score (bool): kept for Chainer's programs; the score is always cached.
+        class_weight: array (C,): factors on the loss by label.
+        ignore_label (int): samples with this label count nothing.
+        reduce (str): 'mean', or 'no' for one loss per sample.
+        enable_double_backprop (bool): kept for Chainer's programs; every order is always there.
+        soft_target_loss (str): with distributions, 'cross-entropy' or 'kl-divergence'.
+
+    Returns:
+        Variable: a scalar, or (N, d1, ...) with reduce='no'.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: a label out of range, or an unknown option.
+    """
+    name = "softmax_cross_entropy"
+    _check_option(name, "reduce", reduce, ("mean", "no"))
+    t = as_array(t)
+    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    if t.dtype.kind == "f":
+        return _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss)
+    fits = t.dtype.kind in "iu" and t.shape == (x.shape[0], *x.shape[2:])
+    check(fits, name, "t must be integers of the shape of x without axis 1", x=x, t=t)
+    _check_labels(name, t, x.shape[1], ignore_label)
+    if class_weight is not None:
+        class_weight = as_array(class_weight)
+        fits = class_weight.shape == (x.shape[1],)
+        check(
+            fits,
+            name,
+            "class_weight must have one element per class",
+            x=x,
+            class_weight=class_weight,
+        )
+    return _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce)
+
+
+def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
+    _check_option(name, "soft_target_loss", soft_target_loss, ("cross-entropy", "kl-divergence"))
+    check(t.shape == x.shape, name, "distributions t must have the shape of x", x=x, t=t)
+    loss = sum(log_softmax(x) * -t, axis=1)
+    if soft_target_loss == "kl-divergence":
+        xp = get_array_module(t)
+        loss += (t * xp.log(xp.where(t > 0, t, 1))).sum(axis=1)
+    if reduce == "no":
+        return loss
+    return sum(loss) / max(loss.size if normalize else len(t), 1)
+
+
+def _check_option(function, argument, value, allowed):
+    if value not in allowed:
+        raise ValueError(f"{function}: {argument} must be one of {allowed}, not {value!r}")
+
+
+def _sigmoid_cross_entropy_derivative(g, x, t, aux):
+    if g.shape == () and aux.shape:
+        g = np.broadcast_to(g, aux.shape)
+    return (sigmoid.on(x) - t) * (g * aux)
+
+
+@differentiable(_sigmoid_cross_entropy_derivative)
+def _sigmoid_cross_entropy(x, t, normalize, reduce):
+    xp = get_array_module(x)
+    valid = t != -1
+    weight = valid.astype(x.dtype)
+    loss = -(x * (t - (x >= 0)) - xp.log1p(xp.exp(-abs(x)))) * weight
+    if reduce == "mean":
+        count = xp.maximum(valid.sum() if normalize else len(x), 1).astype(x.dtype)
+        weight = weight / count
+        loss = loss.sum() / count
+    return loss.astype(x.dtype, copy=False), weight
+
+
+def sigmoid_cross_entropy(x, t, normalize=True, reduce="mean"):
+    """Cross entropy of the sigmoid of ``x`` with binary labels.
+
+    Args:
+        x: Variable or array of any shape, floating point: unnormalised log-probabilities of label 1.
+        t: array of integers of the shape of ``x``: 0, 1, or -1, which counts nothing.
+        normalize (bool): with the mean, divide by the number of labels that are not -1; else by the batch size.
+        reduce (str): 'mean', or 'no' for one loss per element.
+
+    Returns:
+        Variable: a scalar, or of the shape of ``x`` with reduce='no'.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: a label out of range, or an unknown option.
+    """
+    name = "sigmoid_cross_entropy"
+    _check_option(name, "reduce", reduce, ("mean", "no"))
+    t = as_array(t)
+    fits = x.shape == t.shape and x.dtype.kind == "f" and t.dtype.kind in "iu"
+    check(fits, name, "t must be integers of the shape of x, floating point", x=x, t=t)
+    _check_labels(name, t, 2, -1)
+    return _sigmoid_cross_entropy(x, t.astype(x.dtype), normalize, reduce)
+
+
+def mean_squared_error(x0, x1):
+    """Mean of the squared differences of all elements.
+
+    Args:
+        x0, x1: Variables or arrays of one shape, floating point.
+
+    Returns:
+        Variable: a scalar.
+
+    Raises:
+        InvalidType: the shapes differ.
+    """
+    x0, x1 = as_variable(x0), as_variable(x1)
+    check(x0.shape == x1.shape, "mean_squared_error", "x0 and x1 must have one shape", x0=x0, x1=x1)
+    difference = x0 - x1
+    return mean(difference * difference)

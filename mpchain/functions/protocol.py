@@ -1,0 +1,107 @@
+"""NumPy's functions on Variables, by NumPy's own dispatch protocols (NEP 13 and 18).
+
+``np.exp(x)`` of a Variable is :func:`exp`, ``np.sum(x, axis=0)`` is :func:`sum`: so one text of a formula
+serves arrays and Variables. Comparisons give plain arrays of bool, as they cannot be differentiated.
+"""
+
+import numpy as np
+
+from mpchain.functions import activation, array, arithmetic, mathematics
+from mpchain.variable import Variable, as_array
+
+_UFUNCS = {
+    np.absolute: arithmetic.absolute,
+    np.exp: mathematics.exp,
+    np.log: mathematics.log,
+    np.matmul: mathematics.matmul,
+    np.maximum: lambda x0, x1: _with_arrays(mathematics.maximum, x0, x1),
+    np.minimum: lambda x0, x1: _with_arrays(mathematics.minimum, x0, x1),
+    np.sqrt: mathematics.sqrt,
+    np.square: mathematics.square,
+    np.tanh: activation.tanh,
+    np.add: lambda x0, x1: _operate("__add__", "__radd__", x0, x1),
+    np.subtract: lambda x0, x1: _operate("__sub__", "__rsub__", x0, x1),
+    np.multiply: lambda x0, x1: _operate("__mul__", "__rmul__", x0, x1),
+    np.divide: lambda x0, x1: _operate("__truediv__", "__rtruediv__", x0, x1),
+    np.power: lambda x0, x1: _operate("__pow__", "__rpow__", x0, x1),
+    np.negative: lambda x: -x,
+    np.positive: lambda x: x,
+}
+_NOT_DIFFERENTIABLE = {
+    getattr(np, name)
+    for name in (
+        "greater greater_equal less less_equal equal not_equal "
+        "logical_and logical_or logical_not sign isnan isinf isfinite"
+    ).split()
+}
+_FUNCTIONS = {
+    np.broadcast_to: array.broadcast_to,
+    np.concatenate: lambda xs, axis=0: array.concat(xs, axis),
+    np.mean: lambda x, axis=None, keepdims=False: array.mean(x, axis, keepdims=keepdims),
+    np.reshape: array.reshape,
+    np.sum: lambda x, axis=None, keepdims=False: array.sum(x, axis, keepdims),
+    np.swapaxes: array.swapaxes,
+    np.transpose: array.transpose,
+    np.where: lambda condition, x, y: mathematics.where(as_array(condition), *_as_arrays(x, y)),
+}
+
+
+def _as_arrays(*values):
+    """Numbers among ``values`` as 0-d arrays of the dtype of the Variable among them."""
+    dtype = next(x.dtype for x in values if isinstance(x, Variable))
+    return [np.asarray(x, dtype) if isinstance(x, (bool, int, float)) else x for x in values]
+
+
+def _with_arrays(function, x0, x1):
+    return function(*_as_arrays(x0, x1))
+
+
+def _operate(method, reflected, x0, x1):
+    if isinstance(x0, Variable):
+        return getattr(x0, method)(x1)
+    return getattr(x1, reflected)(x0)
+
+
+def _array_ufunc(self, ufunc, method, *inputs, **kwargs):
+    if method != "__call__" or kwargs:
+        return NotImplemented
+    if ufunc in _NOT_DIFFERENTIABLE:
+        return ufunc(*map(_plain, inputs))
+    function = _UFUNCS.get(ufunc)
+    return NotImplemented if function is None else function(*inputs)
+
+
+def _array_function(self, function, types, args, kwargs):
+    known = _FUNCTIONS.get(function)
+    return NotImplemented if known is None else known(*args, **kwargs)
+
+
+def _plain(x):
+    return x.array if isinstance(x, Variable) else x
+
+
+def install():
+    """Gives Variable NumPy's protocols, and the methods that are functions."""
+    Variable.__array_ufunc__ = _array_ufunc
+    Variable.__array_function__ = _array_function
+    Variable.__matmul__ = lambda x, y: mathematics.matmul(x, y)
+    Variable.__rmatmul__ = lambda x, y: mathematics.matmul(y, x)
+    Variable.__getitem__ = array.get_item
+    Variable.T = property(array.transpose, doc="The variable with its axes reversed.")
+    Variable.mean = array.mean
+    Variable.reshape = _reshape
+    Variable.transpose = _transpose
+
+
+def _reshape(self, *shape):
+    """Gives the elements another shape, given as integers or as one tuple."""
+    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+        shape = shape[0]
+    return array.reshape(self, tuple(shape))
+
+
+def _transpose(self, *axes):
+    """Permutes the axes, given as integers or as one tuple; none reverses them."""
+    if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
+        axes = axes[0]
+    return array.transpose(self, tuple(axes) if axes else None)

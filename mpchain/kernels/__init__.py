@@ -1,0 +1,83 @@
+"""Kernels: arrays in, arrays out.
+
+An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's library, or
+our own for particular sizes. The first that accepts the arguments runs, in the order: libraries named in
+``config.kernels``, vendors' libraries, our own, the reference.
+"""
+
+from typing import Callable, NamedTuple
+
+from mpchain.configuration import config
+
+_VENDORS = ("onednn", "cudnn")
+_registry = {}
+
+
+class Kernel(NamedTuple):
+    """One way to compute an operation.
+
+    Attributes:
+        operation (str): what is computed.
+        library (str): the file that it stands in; ``reference`` is the specification.
+        compute: the function of arrays.
+        refuse: a function of the same arguments that returns why the kernel does not take them, or None.
+    """
+
+    operation: str
+    library: str
+    compute: Callable
+    refuse: Callable | None
+
+
+def register(library, refuse=None):
+    """Decorator: enters a function as kernel of the operation that it is named after."""
+
+    def enter(function):
+        kernel = Kernel(function.__name__, library, function, refuse)
+        kernels = _registry.setdefault(kernel.operation, [])
+        kernels.append(kernel)
+        kernels.sort(key=_precedence)
+        return function
+
+    return enter
+
+
+def _precedence(kernel):
+    return 0 if kernel.library in _VENDORS else 2 if kernel.library == "reference" else 1
+
+
+def kernels_of(operation):
+    """Returns the kernels of an operation in the order in which they are asked."""
+    kernels = _registry[operation]
+    preferred = config.kernels
+    if preferred:
+        named = [k for name in preferred for k in kernels if k.library == name]
+        return named + [k for k in kernels if k not in named]
+    return kernels
+
+
+def select(operation, *args):
+    """Returns the kernel that will compute ``operation`` for these arguments."""
+    for kernel in kernels_of(operation):
+        if kernel.refuse is None or kernel.refuse(*args) is None:
+            return kernel
+    raise LookupError(f"kernels.select: no kernel of {operation} takes these arguments")
+
+
+def call(operation, *args):
+    """Computes ``operation`` by the kernel that :func:`select` chooses."""
+    return select(operation, *args).compute(*args)
+
+
+def explain(operation, *args):
+    """Says, line by line, which kernels there are, why each does not take the arguments, and which runs."""
+    lines, chosen = [], False
+    for kernel in kernels_of(operation):
+        reason = kernel.refuse and kernel.refuse(*args)
+        verdict = f"no: {reason}" if reason else "not needed" if chosen else "runs"
+        chosen = chosen or not reason
+        lines.append(f"{operation}: {kernel.library}: {verdict}")
+    return "\n".join(lines)
+
+
+from mpchain.kernels import numpy_cpu, reference  # noqa: E402, F401  (they enter their kernels)

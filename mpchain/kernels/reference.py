@@ -1,0 +1,169 @@
+"""The specification of every operation, for NumPy and CuPy arrays alike."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.kernels import register
+from mpchain.kernels.window import layout
+
+
+def _wide(*arrays):
+    """Half-precision arrays as single precision: products are summed there."""
+    return [x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays]
+
+
+@register("reference")
+def linear(x, W, b):
+    """y = x W^T + b for x (N, I), W (O, I), b (O,) or None."""
+    wide_x, wide_W = _wide(x, W)
+    y = wide_x.dot(wide_W.T)
+    if b is not None:
+        y = y + b if b.dtype.itemsize > y.dtype.itemsize else _add_in_place(y, b)
+    return y.astype(x.dtype) if x.dtype == np.float16 else y
+
+
+def _add_in_place(y, b):
+    y += b
+    return y
+
+
+@register("reference")
+def softmax(x, axis):
+    """exp(x) / sum(exp(x)) along ``axis``."""
+    xp = get_array_module(x)
+    y = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+    xp.exp(y, out=y)
+    y /= y.sum(axis=axis, keepdims=True)
+    return y
+
+
+@register("reference")
+def log_softmax(x, axis):
+    """x - log(sum(exp(x))) along ``axis``."""
+    xp = get_array_module(x)
+    y = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+    y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
+    return y
+
+
+def _padded(x, window, value=0):
+    """``x`` (N, C, *spatial) with its padding, cut to what the windows reach."""
+    padded_size, inner, _ = layout(window)
+    if padded_size == x.shape[2:]:
+        return x
+    padded = get_array_module(x).full((*x.shape[:2], *padded_size), value, x.dtype)
+    padded[(..., *inner)] = x
+    return padded
+
+
+def _columns(x, window):
+    """All windows of ``x`` side by side: (groups, C / groups * k, N * out)."""
+    n, c = x.shape[:2]
+    xp = get_array_module(x)
+    padded = _padded(x, window).swapaxes(0, 1)
+    columns = xp.empty((c, window.n_elements, n, *window.out_size), x.dtype)
+    for i, place in enumerate(layout(window).offsets):
+        columns[:, i] = padded[(..., *place)]
+    return columns.reshape(window.groups, c // window.groups * window.n_elements, -1)
+
+
+def _by_group(y, window):
+    """``y`` (N, O, *out) as a matrix for each group: (groups, O / groups, N * out)."""
+    channels = y.shape[1] // window.groups
+    return (
+        get_array_module(y).ascontiguousarray(y.swapaxes(0, 1)).reshape(window.groups, channels, -1)
+    )
+
+
+@register("reference")
+def convolution_output(x, W, window):
+    """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size)."""
+    wide_x, wide_W = _wide(x, W)
+    y = wide_W.reshape(window.groups, W.shape[0] // window.groups, -1) @ _columns(wide_x, window)
+    y = y.reshape(W.shape[0], x.shape[0], *window.out_size).swapaxes(0, 1)
+    return get_array_module(x).ascontiguousarray(y, np.result_type(x, W))
+
+
+@register("reference")
+def convolution_input(y, W, window):
+    """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size)."""
+    xp = get_array_module(y)
+    wide_y, wide_W = _wide(y, W)
+    n, c, groups = y.shape[0], W.shape[1] * window.groups, window.groups
+    matrices = wide_W.reshape(groups, W.shape[0] // groups, -1)
+    columns = matrices.swapaxes(1, 2) @ _by_group(wide_y, window)
+    columns = columns.reshape(c, window.n_elements, n, *window.out_size)
+    padded_size, inner, offsets = layout(window)
+    x = xp.zeros((c, n, *padded_size), columns.dtype)
+    for i, place in enumerate(offsets):
+        x[(..., *place)] += columns[:, i]
+    return xp.ascontiguousarray(x[(..., *inner)].swapaxes(0, 1), np.result_type(y, W))
+
+
+@register("reference")
+def convolution_filter(x, y, window):
+    """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y."""
+    wide_x, wide_y = _wide(x, y)
+    W = _by_group(wide_y, window) @ _columns(wide_x, window).swapaxes(1, 2)
+    shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
+    return W.reshape(shape).astype(np.result_type(x, y), copy=False)
+
+
+@register("reference")
+def sum_windows(x, window):
+    """The sum of each window, padding counted as zeros: (N, C, *out_size)."""
+    padded = _padded(x, window)
+    first, *others = layout(window).offsets
+    y = padded[(..., *first)].copy()
+    for place in others:
+        y += padded[(..., *place)]
+    return y
+
+
+@register("reference")
+def spread_windows(y, window):
+    """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values."""
+    padded_size, inner, offsets = layout(window)
+    x = get_array_module(y).zeros((*y.shape[:2], *padded_size), y.dtype)
+    for place in offsets:
+        x[(..., *place)] += y
+    return get_array_module(y).ascontiguousarray(x[(..., *inner)])
+
+
+@register("reference")
+def max_windows(x, window):
+    """The maximum of each window, and where in the window it is (the first, as an integer)."""
+    xp = get_array_module(x)
+    padded = _padded(x, window, -np.inf)
+    offsets = layout(window).offsets
+    y = padded[(..., *offsets[0])].copy()
+    places = xp.zeros(y.shape, np.int32)
+    for i, place in enumerate(offsets[1:], 1):
+        value = padded[(..., *place)]
+        # NaN wins, as in numpy.maximum, and stays.
+        larger = (value > y) | (value != value) & (y == y)
+        xp.copyto(y, value, where=larger)
+        xp.copyto(places, xp.int32(i), where=larger)
+    return y, places
+
+
+@register("reference")
+def take_from_windows(x, places, window):
+    """From each window the element at its place."""
+    xp = get_array_module(x)
+    padded = _padded(x, window)
+    y = xp.zeros(places.shape, x.dtype)
+    for i, place in enumerate(layout(window).offsets):
+        xp.copyto(y, padded[(..., *place)], where=places == i)
+    return y
+
+
+@register("reference")
+def place_in_windows(y, places, window):
+    """The adjoint of :func:`take_from_windows`: each value is added at its window's place."""
+    xp = get_array_module(y)
+    padded_size, inner, offsets = layout(window)
+    x = xp.zeros((*y.shape[:2], *padded_size), y.dtype)
+    for i, place in enumerate(offsets):
+        x[(..., *place)] += y * (places == i)
+    return xp.ascontiguousarray(x[(..., *inner)])

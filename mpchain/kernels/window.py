@@ -1,0 +1,50 @@
+"""The geometry of sliding windows."""
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+
+class Window(NamedTuple):
+    """How windows lie on the spatial axes of an array; every field but ``groups`` is a tuple per axis."""
+
+    ksize: tuple
+    stride: tuple
+    pad: tuple
+    dilate: tuple
+    groups: int
+    in_size: tuple
+    out_size: tuple
+
+    @property
+    def n_elements(self):
+        """The number of elements of one window."""
+        return math.prod(self.ksize)
+
+
+class Layout(NamedTuple):
+    """What a window's geometry means for memory; see :func:`layout`."""
+
+    padded_size: tuple
+    inner: tuple
+    offsets: tuple
+
+
+@functools.lru_cache(maxsize=1024)
+def layout(window):
+    """Returns the padded spatial size, where in it the array lies, and per window element its slices.
+
+    The slices pick, from the padded array, that element of every window: they have the output's size.
+    """
+    axes = list(zip(*window[:4], window.in_size, window.out_size))
+    ends = [(o - 1) * s + (k - 1) * d + 1 for k, s, _, d, _, o in axes]
+    padded = tuple(max(end, size + p) for end, (_, _, p, _, size, _) in zip(ends, axes))
+    inner = tuple(slice(p, p + size) for _, _, p, _, size, _ in axes)
+    offsets = tuple(
+        tuple(
+            slice(i * d, i * d + (o - 1) * s + 1, s) for i, (_, s, _, d, _, o) in zip(place, axes)
+        )
+        for place in itertools.product(*map(range, window.ksize))
+    )
+    return Layout(padded, inner, offsets)

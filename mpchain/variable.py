@@ -1,0 +1,612 @@
+"""Variables: arrays that remember how they were computed."""
+
+import copy
+import math
+import weakref
+
+import numpy as np
+
+from mpchain import backend, backprop
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.configuration import config, get_dtype
+
+
+def _is_array(value):
+    return isinstance(value, np.ndarray) or is_gpu_array(value)
+
+
+def get_array_types():
+    """Returns the types of array that a Variable can hold."""
+    gpu = backend.cuda.ndarray
+    return (np.ndarray, gpu)
+
+
+def get_cpu_array_types():
+    """Returns the types of array in host memory that a Variable can hold."""
+    return (np.ndarray,)
+
+
+def is_arrays_compatible(arrays):
+    """Returns whether the arrays (None elements aside) can be used together in one operation."""
+    on_gpu = {is_gpu_array(array) for array in arrays if array is not None}
+    return len(on_gpu) <= 1
+
+
+def as_variable(obj):
+    """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient."""
+    if isinstance(obj, Variable):
+        return obj
+    return Variable(obj, requires_grad=False)
+
+
+def as_array(obj):
+    """Returns the array of a Variable, or ``obj`` as an array."""
+    if isinstance(obj, Variable):
+        return obj.array
+    return obj if _is_array(obj) else np.asarray(obj)
+
+
+class VariableNode:
+    """The place of a variable in the graph; it does not hold the array, so that memory can be freed.
+
+    Attributes:
+        creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
+        output_index (int): which of that function's outputs it is.
+        shape, dtype, requires_grad, name: those of the variable.
+    """
+
+    creator_node = None
+    output_index = 0
+    requires_grad = True
+    name = None
+    shape = None
+    dtype = None
+    _retained = None
+
+    def __init__(self, variable):
+        array = variable._array
+        self._variable = weakref.ref(variable)
+        if array is not None:
+            self.shape = array.shape
+            self.dtype = array.dtype
+
+    @property
+    def creator(self):
+        """The function that computed the variable: as :attr:`creator_node`, or its old-style Function."""
+        node = self.creator_node
+        return node if node is None else node.creator()
+
+    @creator.setter
+    def creator(self, function):
+        self.set_creator(function)
+
+    @property
+    def data(self):
+        """The array, if the variable is alive or its data is retained; else None."""
+        if self._retained is not None:
+            return self._retained
+        variable = self._variable()
+        return None if variable is None else variable._array
+
+    @property
+    def grad(self):
+        """The gradient array of the variable, None if it is not alive or has none."""
+        variable = self._variable()
+        return None if variable is None else variable.grad
+
+    @property
+    def grad_var(self):
+        """The gradient Variable of the variable, None if it is not alive or has none."""
+        variable = self._variable()
+        return None if variable is None else variable.grad_var
+
+    @property
+    def label(self):
+        """Shape and dtype in short, as graphs show them: ``(2, 3), float32``."""
+        return _label(self.shape, self.dtype)
+
+    @property
+    def rank(self):
+        """The number of functions on the longest path from a leaf."""
+        return 0 if self.creator_node is None else self.creator_node.rank + 1
+
+    def get_variable_or_none(self):
+        """Returns the variable of this node if it is alive."""
+        return self._variable()
+
+    def get_variable(self):
+        """Returns the variable of this node; a new one (without array, unless retained) if it is gone."""
+        variable = self._variable()
+        return self.variable_with(self._retained) if variable is None else variable
+
+    def variable_with(self, array):
+        """Returns a variable of this node that holds ``array``: the living one if it does."""
+        variable = self._variable()
+        if variable is None or variable._array is not array:
+            variable = Variable.__new__(Variable)
+            variable._array = array
+            variable._requires_grad = self.requires_grad
+            variable._node = self
+            if self._variable() is None:
+                self._variable = weakref.ref(variable)
+        return variable
+
+    def retain_data(self):
+        """Keeps the array of the variable for as long as the node lives."""
+        variable = self._variable()
+        if variable is None:
+            raise RuntimeError("VariableNode.retain_data: the variable of this node is gone")
+        self._retained = variable._array
+
+    def set_creator(self, creator):
+        """Sets the function that computed the variable."""
+        self.set_creator_node(getattr(creator, "node", creator))
+
+    def set_creator_node(self, creator_node):
+        """Sets the function node that computed the variable."""
+        self.creator_node = creator_node
+
+    def unchain(self):
+        """Makes the variable a leaf."""
+        self.creator_node = None
+
+
+def _label(shape, dtype):
+    if shape is None:
+        return "uninitialized"
+    return f"{shape}, {dtype}"
+
+
+class Variable:
+    """An array with the history of its computation.
+
+    Args:
+        data: ``numpy.ndarray`` or ``cupy.ndarray``; None leaves the variable without array.
+        name (str): shown in graphs and messages.
+        grad: initial gradient array, of the shape of ``data``.
+        requires_grad (bool): whether gradients flow into the variable.
+
+    Comparison operators raise, since ``==`` cannot be differentiated: compare the arrays.
+    NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept Variables.
+    """
+
+    __array_priority__ = 200
+    __hash__ = None
+
+    _requires_grad = True
+    _node = None
+    _name = None
+    _grad = None
+    _grad_var = None
+
+    def __init__(self, data=None, *, name=None, grad=None, requires_grad=True):
+        if data is not None and not _is_array(data):
+            raise TypeError(
+                "Variable: data must be a numpy.ndarray or cupy.ndarray, "
+                f"not {type(data).__module__}.{type(data).__qualname__}"
+            )
+        self._array = data
+        self._requires_grad = requires_grad
+        if name is not None:
+            self._name = name
+        if grad is not None:
+            self.grad = grad
+
+    @property
+    def array(self):
+        """The array."""
+        return self._array
+
+    @array.setter
+    def array(self, array):
+        self._array = array
+        if self._node is not None and array is not None:
+            self._node.shape, self._node.dtype = array.shape, array.dtype
+
+    data = array
+    raw_array = array
+
+    @property
+    def node(self):
+        """The variable's :class:`VariableNode`."""
+        node = self._node
+        if node is None:
+            node = self._node = VariableNode(self)
+            node.requires_grad = self._requires_grad
+            node.name = self._name
+        return node
+
+    @property
+    def name(self):
+        """The name, shown in graphs and messages."""
+        return self._name
+
+    @name.setter
+    def name(self, name):
+        self._name = name
+        if self._node is not None:
+            self._node.name = name
+
+    @property
+    def requires_grad(self):
+        """Whether gradients flow into the variable."""
+        return self._requires_grad
+
+    @property
+    def shape(self):
+        """The array's shape."""
+        return self._checked_array("shape").shape
+
+    @property
+    def ndim(self):
+        """The number of axes."""
+        return self._checked_array("ndim").ndim
+
+    @property
+    def size(self):
+        """The number of elements."""
+        return self._checked_array("size").size
+
+    @property
+    def dtype(self):
+        """The array's dtype."""
+        return self._checked_array("dtype").dtype
+
+    @property
+    def rank(self):
+        """The number of functions on the longest path from a leaf."""
+        return self.node.rank
+
+    @property
+    def label(self):
+        """Shape and dtype in short."""
+        return self.node.label
+
+    @property
+    def xp(self):
+        """``numpy`` or ``cupy``."""
+        return self.device.xp
+
+    @property
+    def device(self):
+        """The device that the array is on."""
+        return backend.get_device_from_array(self._array)
+
+    @property
+    def layout(self):
+        """The memory layout: always None, the plain one."""
+        return None
+
+    def as_layout(self, layout):
+        """Returns the variable itself; None is the only layout."""
+        if layout is not None:
+            raise ValueError(f"Variable.as_layout: layout must be None, not {layout!r}")
+        return self
+
+    def _checked_array(self, what):
+        if self._array is None:
+            raise RuntimeError(f"{self._called()} has no array yet, and so no {what}")
+        return self._array
+
+    def _called(self):
+        name = type(self).__name__
+        return name if self._name is None else f"{name} {self._name!r}"
+
+    @property
+    def grad(self):
+        """The gradient array, or None."""
+        if self._grad is None and self._grad_var is not None:
+            return self._grad_var.array
+        return self._grad
+
+    @grad.setter
+    def grad(self, grad):
+        if isinstance(grad, np.generic):
+            grad = np.asarray(grad)
+        if grad is not None:
+            self._check_grad(grad)
+        self._grad, self._grad_var = grad, None
+
+    @property
+    def grad_var(self):
+        """The gradient as a Variable, or None; its ``array`` is :attr:`grad` itself."""
+        if self._grad_var is None and self._grad is not None:
+            self._grad_var = Variable(self._grad, requires_grad=True)
+            self._grad = None
+        return self._grad_var
+
+    @grad_var.setter
+    def grad_var(self, grad_var):
+        if grad_var is not None:
+            self._check_grad(grad_var.array)
+        self._grad, self._grad_var = None, grad_var
+
+    def _check_grad(self, grad):
+        if not _is_array(grad):
+            raise TypeError(
+                f"{self._called()}.grad must be a numpy.ndarray or cupy.ndarray, not {type(grad).__name__}"
+            )
+        if self._array is not None:
+            if grad.shape != self._array.shape:
+                raise ValueError(
+                    f"{self._called()}.grad must have the shape of its array: "
+                    f"grad {grad.shape}, array {self._array.shape}"
+                )
+            if grad.dtype != self._array.dtype:
+                raise TypeError(
+                    f"{self._called()}.grad must have the dtype of its array: "
+                    f"grad {grad.dtype}, array {self._array.dtype}"
+                )
+
+    def accumulate_grad(self, grad):
+        """Adds ``grad``, an array or a Variable with its graph, to the gradient."""
+        old = self.grad_var if isinstance(grad, Variable) else self.grad
+        total = grad if old is None else old + grad
+        if isinstance(total, Variable):
+            self.grad_var = total
+        else:
+            self.grad = total
+
+    def addgrad(self, var):
+        """Adds the gradient of ``var`` to this variable's; a missing one counts as zeros."""
+        gradient = var.grad_var
+        if gradient is not None:
+            if gradient.device != self.device:
+                gradient = Variable(self.device.send(gradient.array))
+            old = self.grad_var
+            self.grad_var = gradient if old is None else old + gradient
+
+    def cleargrad(self):
+        """Removes the gradient."""
+        self._grad = self._grad_var = None
+
+    def zerograd(self):
+        """Fills the gradient with zeros. Deprecated: :meth:`cleargrad` costs less."""
+        self.grad = None if self._array is None else self.xp.zeros_like(self._array)
+
+    def copydata(self, var):
+        """Copies the array of ``var`` into this variable's, across devices."""
+        source, target = var.array, self.array
+        if source is None or target is None:
+            raise ValueError("Variable.copydata: both variables must have an array")
+        backend.copyto(target, source)
+
+    def backward(self, retain_grad=False, enable_double_backprop=False, loss_scale=None):
+        """Backpropagates from this variable and accumulates gradients in the leaves.
+
+        Args:
+            retain_grad (bool): keep the gradients of intermediate variables too.
+            enable_double_backprop (bool): record the graph of the gradients.
+            loss_scale (float): factor on the initial gradient, where that is not set.
+
+        Raises:
+            ValueError: the variable has several elements and its ``grad`` is not set.
+        """
+        backprop.backward_from(self, retain_grad, enable_double_backprop, loss_scale)
+
+    @property
+    def creator(self):
+        """The function that computed the variable, None for a leaf."""
+        return None if self._node is None else self._node.creator
+
+    @creator.setter
+    def creator(self, function):
+        self.set_creator(function)
+
+    @property
+    def creator_node(self):
+        """The :class:`FunctionNode` that computed the variable, None for a leaf."""
+        return None if self._node is None else self._node.creator_node
+
+    @creator_node.setter
+    def creator_node(self, function):
+        self.set_creator_node(function)
+
+    def set_creator(self, gen_func):
+        """Sets the function that computed the variable."""
+        self.node.set_creator(gen_func)
+
+    def set_creator_node(self, fnode):
+        """Sets the function node that computed the variable."""
+        self.node.set_creator_node(fnode)
+
+    def retain_data(self):
+        """Keeps the array for as long as the node lives."""
+        self.node.retain_data()
+
+    def unchain(self):
+        """Makes the variable a leaf: its history is forgotten here."""
+        if self._node is not None:
+            self._node.unchain()
+
+    def unchain_backward(self):
+        """Makes every variable that this one was computed from a leaf, as truncated backpropagation does."""
+        stack = [self.node]
+        while stack:
+            node = stack.pop()
+            function = node.creator_node
+            if function is not None:
+                node.unchain()
+                stack.extend(function.inputs)
+
+    def item(self):
+        """Returns the one element as a Python scalar."""
+        return self._checked_array("item").item()
+
+    def to_device(self, device):
+        """Moves array and gradient to ``device``, in place. Only a leaf can be moved."""
+        device = backend.get_device(device)
+        if self.creator_node is not None:
+            raise RuntimeError(
+                "Variable.to_device: only a leaf can be moved, not a computed variable"
+            )
+        grad = self.grad
+        self._array = device.send(self._array)
+        self._grad, self._grad_var = device.send(grad), None
+
+    def to_cpu(self):
+        """Moves array and gradient to the host, in place."""
+        self.to_device(backend.CpuDevice())
+
+    def to_gpu(self, device=None):
+        """Moves array and gradient to a GPU (the current one for None), in place."""
+        self.to_device(f"@cupy:{backend.cuda.Device().id if device is None else int(device)}")
+
+    def to_intel64(self):
+        """As :meth:`to_cpu`."""
+        self.to_cpu()
+
+    def to_chx(self):
+        """Raises RuntimeError: mpchain has no ChainerX."""
+        backend.to_chx(self)
+
+    def from_chx(self):
+        """Raises RuntimeError: mpchain has no ChainerX."""
+        backend.from_chx(self)
+
+    def summary(self):
+        """Returns name, shape and dtype in one line."""
+        name = "" if self._name is None else f" {self._name}"
+        return f"<variable{name} {self.label}>"
+
+    def debug_print(self):
+        """Returns a description with device, shape, dtype and statistics of array and gradient."""
+        lines = [self.summary(), f"- device: {self.device}", f"- backend: {type(self._array)}"]
+        if self._array is not None:
+            lines += [f"- shape: {self.shape}", f"- dtype: {self.dtype}"]
+            lines.append(f"- statistics: {_statistics(self._array)}")
+        lines.append("- grad: " + ("None" if self.grad is None else _statistics(self.grad)))
+        return "\n".join(lines)
+
+    def __repr__(self):
+        return self._text(np.array2string, ", ")
+
+    def __str__(self):
+        return self._text(np.array2string, " ")
+
+    def _text(self, render, separator):
+        kind = "variable" if self._name is None else f"variable {self._name}"
+        if self._array is None:
+            return f"{kind}(None)"
+        prefix = f"{kind}("
+        host = backend.cuda.to_cpu(self._array)
+        return f"{prefix}{render(host, separator=separator, prefix=prefix)})"
+
+    def __len__(self):
+        return len(self._checked_array("length"))
+
+    def __copy__(self):
+        other = self.__class__.__new__(self.__class__)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __deepcopy__(self, memo):
+        return _restore(type(self), copy.deepcopy(self.__getstate__(), memo))
+
+    def __reduce__(self):
+        return _restore, (type(self), self.__getstate__())
+
+    def __getstate__(self):
+        """What pickling keeps: everything but the graph; a copy is a leaf."""
+        return {**self.__dict__, "_node": None, "_grad": self.grad, "_grad_var": None}
+
+    def __bool__(self):
+        raise TypeError("the truth value of a Variable is not defined: compare its array")
+
+    def _not_comparable(self, other):
+        raise NotImplementedError(
+            "Variables cannot be compared: compare their arrays (x.array > y.array)"
+        )
+
+    __lt__ = __le__ = __eq__ = __ne__ = __gt__ = __ge__ = _not_comparable
+
+
+def _restore(cls, state):
+    variable = cls.__new__(cls)
+    variable.__dict__.update(state)
+    return variable
+
+
+def _statistics(array):
+    if array.size == 0:
+        return "empty"
+    array = backend.cuda.to_cpu(array).astype(np.float64)
+    return f"mean={array.mean():.8g}, std={array.std():.8g}, min={array.min():.8g}, max={array.max():.8g}"
+
+
+class Parameter(Variable):
+    """A variable that an optimizer updates, whose shape may become known only at its first use.
+
+    Args:
+        initializer: an Initializer (a callable that fills an array in place), a scalar, or an array, which
+            is then the parameter's array itself; None fills with NaN, so that forgetting it shows.
+        shape (int or tuple): None leaves the parameter uninitialised until :meth:`initialize`.
+        name (str): shown in graphs and messages.
+    """
+
+    initializer = None
+    update_rule = None
+    _initial_device = backend.CpuDevice()
+
+    def __init__(self, initializer=None, shape=None, name=None):
+        if initializer is None:
+            initializer = math.nan
+        if _is_array(initializer):
+            if shape is not None and tuple(np.atleast_1d(shape)) != initializer.shape:
+                raise ValueError(
+                    f"Parameter: shape {shape} is not that of the initial array {initializer.shape}"
+                )
+            super().__init__(initializer, name=name)
+        else:
+            if not callable(initializer) and not np.isscalar(initializer):
+                raise TypeError(
+                    "Parameter: initializer must be an Initializer, a scalar or an array, "
+                    f"not {type(initializer).__name__}"
+                )
+            super().__init__(name=name)
+            self.initializer = initializer
+            if shape is not None:
+                self.initialize(shape)
+
+    @property
+    def is_initialized(self):
+        """Whether the parameter has an array."""
+        return self._array is not None
+
+    @property
+    def dtype(self):
+        """The dtype, known before the array is if the initializer tells it."""
+        if self._array is not None:
+            return self._array.dtype
+        return get_dtype(getattr(self.initializer, "dtype", None), map_mixed16=np.float32)
+
+    @property
+    def device(self):
+        """The device that the array is, or will be, on."""
+        return self._initial_device if self._array is None else super().device
+
+    def initialize(self, shape):
+        """Makes the array, of the given shape, and fills it by the initializer."""
+        shape = (int(shape),) if np.isscalar(shape) else tuple(shape)
+        array = np.empty(shape, self.dtype)
+        if callable(self.initializer):
+            self.initializer(array)
+        else:
+            array[...] = self.initializer
+        self._node = None
+        self._array = self._initial_device.send(array)
+        if config.debug and math.isnan(self._array.sum()) and callable(self.initializer):
+            raise RuntimeError(f"{self._called()}: NaN in the initial values")
+
+    def to_device(self, device):
+        """Moves array and gradient to ``device``; an uninitialised parameter will be made there."""
+        device = backend.get_device(device)
+        if self._array is None:
+            self._initial_device = device
+        else:
+            super().to_device(device)
+
+    def update(self):
+        """Updates the array by the parameter's update rule, if it has one."""
+        if self.update_rule is not None:
+            self.update_rule.update(self)

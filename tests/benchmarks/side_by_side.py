@@ -1,0 +1,86 @@
+"""Runs the same work in one process per library, by turns, and prints medians and ratios.
+
+A workload is a Python text that defines ``step()``; it runs in a process of its own, because Chainer needs
+another NumPy and because libraries in one process share threads and caches. Each process computes with one
+thread; what is compared is CPU time, which a busy machine disturbs least.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+
+_WORKER = """
+import sys, time
+exec(sys.stdin.read({length}))
+def steps(n):
+    for _ in range(n):
+        step()
+steps(3)
+for line in sys.stdin:
+    begin = time.process_time()
+    steps(int(line))
+    print(time.process_time() - begin, flush=True)
+"""
+
+
+def interpreter(library):
+    """The Python to run a library with; Chainer's is named by MPCHAIN_TEST_CHAINER_PYTHON."""
+    if library == "chainer":
+        return os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON")
+    return sys.executable
+
+
+class Worker:
+    """A process that repeats one workload when asked."""
+
+    def __init__(self, library, workload):
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        self.library = library
+        self.process = subprocess.Popen(
+            [interpreter(library), "-c", _WORKER.format(length=len(workload))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **dict.fromkeys(threads, "1")},
+        )
+        self.process.stdin.write(workload)
+        self.seconds = []
+
+    def run(self, repetitions):
+        """Runs the workload and returns the CPU seconds of one repetition."""
+        self.process.stdin.write(f"{repetitions}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the {self.library} worker ended: see its traceback above")
+        return float(line) / repetitions
+
+
+def compare(title, workloads, rounds=7, repetitions=20):
+    """Measures workloads by turns and prints the median of each and its ratio to the last one's.
+
+    Args:
+        title (str): printed first.
+        workloads (dict): Python text by library; libraries whose interpreter is unknown are left out.
+        rounds (int): how often each gets its turn.
+        repetitions (int): steps per turn.
+
+    Returns:
+        dict: median seconds per step, by library.
+    """
+    workers = [Worker(name, text) for name, text in workloads.items() if interpreter(name)]
+    for worker in workers:
+        worker.run(1)
+    for _ in range(rounds):
+        for worker in workers:
+            worker.seconds.append(worker.run(repetitions))
+    for worker in workers:
+        worker.process.stdin.close()
+        worker.process.wait(timeout=60)
+    medians = {worker.library: statistics.median(worker.seconds) for worker in workers}
+    print(title)
+    for name, seconds in medians.items():
+        ratio = seconds / medians["torch"]
+        print(f"  {name:8} {seconds * 1e3:9.3f} ms   {ratio:6.2f} x torch")
+    return medians

@@ -1,0 +1,25 @@
+"""What all tests share: the device that a test runs on, and fresh seeds."""
+
+import numpy as np
+import pytest
+
+from mpchain.backends import cuda
+
+
+def pytest_collection_modifyitems(items):
+    if any("gpu" in item.keywords for item in items) and not cuda.available:
+        reason = pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(reason)
+
+
+@pytest.fixture(params=["@numpy", pytest.param("@cupy:0", marks=pytest.mark.gpu)])
+def device(request):
+    """The specifier of a device: the test runs on each."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    np.random.seed(0)

@@ -1,0 +1,480 @@
+"""Every function: its value and gradient against PyTorch, and its derivatives to third order.
+
+A row names the function, its inputs and an independent reference written with PyTorch. Orders beyond the first
+are compared with numerical differences of the order below.
+"""
+
+import functools
+from typing import Callable, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import mpchain
+import mpchain.functions as F
+from mpchain import Variable
+from mpchain.functions.declaration import registry
+from tests.functions.harness import check_orders, weighted_sum
+
+
+class Row(NamedTuple):
+    """One case: a function of Variables, its reference, the shapes and the domain of its inputs."""
+
+    name: str
+    function: Callable
+    reference: Callable
+    shapes: tuple
+    low: float = -2.0
+    high: float = 2.0
+    orders: int = 3
+    smooth: bool = True
+
+
+def row(name, function, reference, *shapes, **options):
+    return Row(name, function, reference, shapes, **options)
+
+
+_BN = functools.partial(torch.nn.functional.batch_norm, running_mean=None, running_var=None)
+_T = np.array([0, 2, 1, -1])
+_T2 = np.array([[0, 1], [1, -1], [0, 0]])
+_CW = np.array([0.5, 1.0, 2.0])
+_P = np.random.RandomState(5).dirichlet(np.ones(3), 4)
+
+
+def _conv(f, **options):
+    return lambda x, W, b: f(x, W, b, **options)
+
+
+def _torch_ce(x, **options):
+    return torch.nn.functional.cross_entropy(x, torch.as_tensor(_T), ignore_index=-1, **options)
+
+
+_TCW = torch.as_tensor(_CW)
+TABLE = [
+    row("add", lambda a, b: a + b, lambda a, b: a + b, (3, 4), (3, 4)),
+    row("add broadcast", F.add, lambda a, b: a + b, (3, 4), (4,)),
+    row("add three", F.add, lambda a, b, c: a + b + c, (3,), (2, 1), (2, 3)),
+    row("subtract", lambda a, b: a - b, lambda a, b: a - b, (2, 1, 4), (3, 1)),
+    row("multiply", lambda a, b: a * b, lambda a, b: a * b, (3, 1), (1, 4)),
+    row("divide", lambda a, b: a / b, lambda a, b: a / b, (3, 4), (4,), low=0.5),
+    row("power", lambda a, b: a**b, lambda a, b: a**b, (3, 4), (3, 4), low=0.5),
+    row("negative", lambda a: -a, lambda a: -a, (3,)),
+    row("add_constant", lambda a: 2 + a + 3.5, lambda a: a + 5.5, (3,)),
+    row("subtract_from_constant", lambda a: 2 - (a - 1), lambda a: 3 - a, (3,)),
+    row("multiply_by_constant", lambda a: 2 * a * 1.5, lambda a: a * 3, (3,)),
+    row("divide_by_constant", lambda a: a / 3, lambda a: a / 3, (3,)),
+    row("divide_constant", lambda a: 3 / a, lambda a: 3 / a, (3,), low=0.5),
+    row("power_of_constant_exponent", lambda a: a**3, lambda a: a**3, (3, 2)),
+    row("fractional exponent", lambda a: a**1.5, lambda a: a**1.5, (3, 2), low=0.5),
+    row("power_of_constant_base", lambda a: 1.5**a, lambda a: 1.5**a, (3, 2)),
+    row("absolute", abs, torch.abs, (3, 4), smooth=False),
+    row("relu", F.relu, torch.relu, (3, 4), smooth=False),
+    row(
+        "leaky_relu",
+        functools.partial(F.leaky_relu, slope=0.3),
+        lambda x: torch.nn.functional.leaky_relu(x, 0.3),
+        (3, 4),
+        smooth=False,
+    ),
+    row("sigmoid", F.sigmoid, torch.sigmoid, (3, 4)),
+    row("tanh", F.tanh, torch.tanh, (3, 4)),
+    row(
+        "softplus",
+        functools.partial(F.softplus, beta=1.5),
+        lambda x: torch.nn.functional.softplus(x, 1.5),
+        (3, 4),
+    ),
+    row("softmax", F.softmax, lambda x: torch.softmax(x, 1), (3, 4)),
+    row("softmax axis", lambda x: F.softmax(x, 0), lambda x: torch.softmax(x, 0), (3, 4, 2)),
+    row("log_softmax", F.log_softmax, lambda x: torch.log_softmax(x, 1), (3, 4)),
+    row("exp", F.exp, torch.exp, (3, 4)),
+    row("log", F.log, torch.log, (3, 4), low=0.5),
+    row("sqrt", F.sqrt, torch.sqrt, (3, 4), low=0.5),
+    row("square", F.square, torch.square, (3, 4)),
+    row("maximum", F.maximum, torch.maximum, (3, 4), (4,), smooth=False),
+    row("minimum", F.minimum, torch.minimum, (3, 4), (4,), smooth=False),
+    row(
+        "where",
+        lambda a, b: F.where(np.arange(4) % 2 == 0, a, b),
+        lambda a, b: torch.where(torch.arange(4) % 2 == 0, a, b),
+        (3, 4),
+        (4,),
+    ),
+    row("cast", lambda x: F.cast(x, "f4"), lambda x: x.float(), (3,), orders=0),
+    row("sum", F.sum, torch.sum, (3, 4)),
+    row("sum axis", lambda x: F.sum(x, 1), lambda x: torch.sum(x, 1), (3, 4, 2)),
+    row(
+        "sum axes",
+        lambda x: F.sum(x, (0, -1), keepdims=True),
+        lambda x: torch.sum(x, (0, 2), keepdim=True),
+        (3, 4, 2),
+    ),
+    row("mean", F.mean, torch.mean, (3, 4)),
+    row("mean axis", lambda x: F.mean(x, (1, 2)), lambda x: torch.mean(x, (1, 2)), (3, 4, 2)),
+    row(
+        "mean weights",
+        lambda x, w: F.mean(x, 1, weights=w),
+        lambda x, w: (x * w).sum(1) / w.sum(),
+        (3, 4),
+        (4,),
+        low=0.5,
+    ),
+    row("reshape", lambda x: x.reshape(2, -1), lambda x: x.reshape(2, -1), (3, 4)),
+    row("transpose", F.transpose, lambda x: x.permute(2, 1, 0), (2, 3, 4)),
+    row(
+        "transpose axes", lambda x: x.transpose(1, 2, 0), lambda x: x.permute(1, 2, 0), (2, 3, 4)
+    ),
+    row("swapaxes", lambda x: F.swapaxes(x, 0, -1), lambda x: x.transpose(0, -1), (2, 3, 4)),
+    row(
+        "broadcast_to",
+        lambda x: F.broadcast_to(x, (2, 3, 4)),
+        lambda x: x.expand(2, 3, 4),
+        (3, 1),
+    ),
+    row("sum_to", lambda x: F.sum_to(x, (3, 1)), lambda x: x.sum((0, 2)).reshape(3, 1), (2, 3, 4)),
+    row("concat", lambda *xs: F.concat(xs, 1), lambda *xs: torch.cat(xs, 1), (2, 1), (2, 3)),
+    row(
+        "split_axis",
+        lambda x: F.split_axis(x, [1, 1, 3], 1),
+        lambda x: tuple(torch.tensor_split(x, [1, 1, 3], 1)),
+        (2, 5),
+    ),
+    row("get_item", lambda x: x[1:, ::2], lambda x: x[1:, ::2], (3, 4)),
+    row("get_item index", lambda x: x[:, 1], lambda x: x[:, 1], (3, 4)),
+    row("get_item repeated", lambda x: x[[0, 2, 0]], lambda x: x[[0, 2, 0]], (3, 4)),
+    row(
+        "get_item mask",
+        lambda x: x[np.array([True, False, True])],
+        lambda x: x[torch.tensor([True, False, True])],
+        (3, 4),
+    ),
+    row("matmul", lambda a, b: a @ b, lambda a, b: a @ b, (3, 4), (4, 2)),
+    row("matmul vectors", F.matmul, torch.matmul, (4,), (4,)),
+    row("matmul vector", F.matmul, torch.matmul, (2, 3, 4), (4,)),
+    row("matmul stack", F.matmul, torch.matmul, (2, 1, 3, 4), (5, 4, 2)),
+    row(
+        "matmul transposed",
+        lambda a, b: F.matmul(a, b, transa=True, transb=True),
+        lambda a, b: a.T @ b.T,
+        (4, 3),
+        (2, 4),
+    ),
+    row("linear", F.linear, torch.nn.functional.linear, (3, 4), (2, 4), (2,)),
+    row("linear without bias", F.linear, torch.nn.functional.linear, (3, 4), (2, 4)),
+    row(
+        "linear batch axes",
+        lambda x, W, b: F.linear(x, W, b, n_batch_axes=2),
+        torch.nn.functional.linear,
+        (2, 3, 4),
+        (2, 4),
+        (2,),
+    ),
+    row(
+        "linear flattened",
+        F.linear,
+        lambda x, W: torch.nn.functional.linear(x.flatten(1), W),
+        (2, 2, 3),
+        (4, 6),
+    ),
+    row(
+        "convolution_1d",
+        _conv(F.convolution_1d, stride=2, pad=1),
+        _conv(torch.nn.functional.conv1d, stride=2, padding=1),
+        (2, 3, 7),
+        (4, 3, 3),
+        (4,),
+    ),
+    row(
+        "convolution_2d",
+        _conv(F.convolution_2d, stride=(1, 2), pad=(2, 1), dilate=(2, 1), groups=2),
+        _conv(
+            torch.nn.functional.conv2d, stride=(1, 2), padding=(2, 1), dilation=(2, 1), groups=2
+        ),
+        (2, 4, 6, 7),
+        (6, 2, 3, 2),
+        (6,),
+    ),
+    row(
+        "convolution_2d pointwise",
+        F.convolution_2d,
+        torch.nn.functional.conv2d,
+        (2, 3, 4, 5),
+        (4, 3, 1, 1),
+        (4,),
+    ),
+    row(
+        "convolution_2d cover_all",
+        lambda x, W: F.convolution_2d(x, W, stride=3, cover_all=True),
+        lambda x, W: torch.nn.functional.conv2d(
+            torch.nn.functional.pad(x, (0, 2, 0, 1)), W, stride=3
+        ),
+        (1, 2, 7, 6),
+        (2, 2, 2, 2),
+    ),
+    row(
+        "convolution_2d remainder",
+        lambda x, W: F.convolution_2d(x, W, stride=3),
+        lambda x, W: torch.nn.functional.conv2d(x, W, stride=3),
+        (1, 2, 7, 6),
+        (2, 2, 2, 2),
+    ),
+    row(
+        "convolution_3d",
+        F.convolution_3d,
+        torch.nn.functional.conv3d,
+        (1, 2, 3, 4, 3),
+        (3, 2, 2, 2, 2),
+        (3,),
+        orders=2,
+    ),
+    row(
+        "deconvolution_1d",
+        _conv(F.deconvolution_1d, stride=2, pad=1),
+        _conv(torch.nn.functional.conv_transpose1d, stride=2, padding=1),
+        (2, 3, 4),
+        (3, 2, 3),
+        (2,),
+    ),
+    row(
+        "deconvolution_2d",
+        _conv(F.deconvolution_2d, stride=2, pad=1, dilate=2, groups=2),
+        _conv(torch.nn.functional.conv_transpose2d, stride=2, padding=1, dilation=2, groups=2),
+        (2, 4, 3, 3),
+        (4, 1, 2, 3),
+        (2,),
+    ),
+    row(
+        "deconvolution_2d outsize",
+        _conv(F.deconvolution_2d, stride=2, outsize=(6, 7)),
+        _conv(torch.nn.functional.conv_transpose2d, stride=2, output_padding=(0, 1)),
+        (1, 2, 3, 3),
+        (2, 3, 2, 2),
+        (3,),
+    ),
+    row(
+        "deconvolution_3d",
+        F.deconvolution_3d,
+        torch.nn.functional.conv_transpose3d,
+        (1, 2, 2, 2, 2),
+        (2, 3, 2, 2, 2),
+        (3,),
+        orders=2,
+    ),
+    row(
+        "max_pooling_2d",
+        lambda x: F.max_pooling_2d(x, 3, 2, 1, cover_all=False),
+        lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1),
+        (2, 2, 6, 5),
+        smooth=False,
+    ),
+    row(
+        "max_pooling_2d cover_all",
+        lambda x: F.max_pooling_2d(x, 2),
+        lambda x: torch.nn.functional.max_pool2d(x, 2, ceil_mode=True),
+        (2, 2, 5, 4),
+        smooth=False,
+    ),
+    row(
+        "max_pooling_nd",
+        lambda x: F.max_pooling_nd(x, 2),
+        lambda x: torch.nn.functional.max_pool3d(x, 2, ceil_mode=True),
+        (1, 2, 3, 4, 2),
+        smooth=False,
+    ),
+    row(
+        "average_pooling_2d",
+        lambda x: F.average_pooling_2d(x, 3, 2, 1),
+        lambda x: torch.nn.functional.avg_pool2d(x, 3, 2, 1),
+        (2, 2, 6, 5),
+    ),
+    row(
+        "average_pooling_nd",
+        lambda x: F.average_pooling_nd(x, 3, 2, 1, pad_value=None),
+        lambda x: torch.nn.functional.avg_pool1d(x, 3, 2, 1, count_include_pad=False),
+        (2, 2, 6),
+    ),
+    row(
+        "batch_normalization",
+        F.batch_normalization,
+        lambda x, g, b: _BN(x, weight=g, bias=b, training=True, eps=2e-5),
+        (5, 3),
+        (3,),
+        (3,),
+    ),
+    row(
+        "batch_normalization images",
+        F.batch_normalization,
+        lambda x, g, b: _BN(x, weight=g, bias=b, training=True, eps=2e-5),
+        (3, 2, 2, 2),
+        (2,),
+        (2,),
+    ),
+    row(
+        "fixed_batch_normalization",
+        F.fixed_batch_normalization,
+        lambda x, g, b, m, v: torch.nn.functional.batch_norm(x, m, v, g, b, eps=2e-5)
+        if not m.requires_grad
+        else (x - m) / torch.sqrt(v + 2e-5) * g + b,
+        (3, 2),
+        (2,),
+        (2,),
+        (2,),
+        (2,),
+        low=0.5,
+    ),
+    row(
+        "mean_squared_error",
+        F.mean_squared_error,
+        torch.nn.functional.mse_loss,
+        (3, 4),
+        (3, 4),
+    ),
+    row("softmax_cross_entropy", lambda x: F.softmax_cross_entropy(x, _T), _torch_ce, (4, 3)),
+    row(
+        "softmax_cross_entropy per sample",
+        lambda x: F.softmax_cross_entropy(x, _T, reduce="no"),
+        functools.partial(_torch_ce, reduction="none"),
+        (4, 3),
+    ),
+    row(
+        "softmax_cross_entropy weighted",
+        lambda x: F.softmax_cross_entropy(x, _T, class_weight=_CW, normalize=False),
+        lambda x: _torch_ce(x, weight=_TCW, reduction="sum") / 4,
+        (4, 3),
+    ),
+    row(
+        "softmax_cross_entropy images",
+        lambda x: F.softmax_cross_entropy(x, _T2),
+        lambda x: torch.nn.functional.cross_entropy(x, torch.as_tensor(_T2), ignore_index=-1),
+        (3, 2, 2),
+    ),
+    row(
+        "softmax_cross_entropy soft",
+        lambda x: F.softmax_cross_entropy(x, x.device.send(_P.astype(x.dtype))),
+        lambda x: torch.nn.functional.cross_entropy(x, torch.as_tensor(_P)),
+        (4, 3),
+    ),
+    row(
+        "softmax_cross_entropy kl",
+        lambda x: F.softmax_cross_entropy(
+            x, x.device.send(_P.astype(x.dtype)), soft_target_loss="kl-divergence", reduce="no"
+        ),
+        lambda x: torch.nn.functional.kl_div(
+            torch.log_softmax(x, 1), torch.as_tensor(_P), reduction="none"
+        ).sum(1),
+        (4, 3),
+    ),
+    row(
+        "sigmoid_cross_entropy",
+        lambda x: F.sigmoid_cross_entropy(x, x.device.send(_T2)),
+        lambda x: torch.nn.functional.binary_cross_entropy_with_logits(
+            x, torch.as_tensor(_T2 == 1).double(), torch.as_tensor(_T2 >= 0).double()
+        )
+        * (6 / 5),
+        (3, 2),
+    ),
+    row(
+        "sigmoid_cross_entropy per element",
+        lambda x: F.sigmoid_cross_entropy(x, x.device.send(_T2), reduce="no"),
+        lambda x: torch.nn.functional.binary_cross_entropy_with_logits(
+            x,
+            torch.as_tensor(_T2 == 1).double(),
+            torch.as_tensor(_T2 >= 0).double(),
+            reduction="none",
+        ),
+        (3, 2),
+    ),
+]
+BY_NAME = pytest.mark.parametrize("case", TABLE, ids=lambda case: case.name.replace(" ", "_"))
+
+
+def _inputs(case, dtype=np.float64):
+    random = np.random.RandomState(3)
+    arrays = [random.uniform(case.low, case.high, shape) for shape in case.shapes]
+    if not case.smooth:
+        # Distinct values keep the maximum unique, and a distance from zero keeps off the kink.
+        arrays = [
+            (random.permutation(x.size).reshape(x.shape) - x.size / 2 + 0.4 + 0.05 * i) * 0.3
+            for i, x in enumerate(arrays)
+        ]
+    return [x.astype(dtype) for x in arrays]
+
+
+def _as_tuple(ys):
+    return ys if isinstance(ys, tuple) else (ys,)
+
+
+def _run(case, arrays, device):
+    xs = [Variable(mpchain.get_device(device).send(x)) for x in arrays]
+    ys = _as_tuple(case.function(*xs))
+    return xs, ys
+
+
+def _run_reference(case, arrays):
+    xs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
+    return xs, _as_tuple(case.reference(*xs))
+
+
+def _host(array):
+    return mpchain.cuda.to_cpu(array)
+
+
+@BY_NAME
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_value_and_gradient(case, dtype, device):
+    arrays = _inputs(case, dtype)
+    xs, ys = _run(case, arrays, device)
+    txs, tys = _run_reference(case, arrays)
+    tolerance = {np.float16: 2e-2, np.float32: 2e-5, np.float64: 1e-11}[dtype]
+    if case.name == "cast":
+        tolerance = max(tolerance, 1e-6)
+    weights = [np.random.uniform(0.5, 1.5, y.shape).astype(y.dtype) for y in ys]
+    for y, ty in zip(ys, tys, strict=True):
+        assert y.dtype == (np.float32 if case.name == "cast" else dtype)
+        np.testing.assert_allclose(_host(y.array), ty.detach(), tolerance, tolerance)
+    for y, w in zip(ys, weights):
+        y.grad = mpchain.get_device(device).send(w)
+    mpchain.backward(ys)
+    torch.autograd.backward(tys, [torch.tensor(w).to(ty.dtype) for w, ty in zip(weights, tys)])
+    for x, tx in zip(xs, txs, strict=True):
+        assert x.grad.dtype == dtype and x.grad.shape == x.shape
+        scale = tolerance * max(1.0, tx.grad.abs().max())
+        np.testing.assert_allclose(_host(x.grad), tx.grad, tolerance, scale)
+
+
+@BY_NAME
+def test_derivatives_to_third_order(case, device):
+    arrays = _inputs(case)
+    check_orders(weighted_sum(case.function, arrays), arrays, case.orders, device)
+
+
+@BY_NAME
+def test_non_contiguous_input(case, device):
+    arrays = _inputs(case)
+    strided = [np.asfortranarray(np.repeat(x, 2, axis=-1))[..., ::2] for x in arrays]
+    _, ys = _run(case, arrays, device)
+    _, strided_ys = _run(case, strided, device)
+    for y, z in zip(ys, strided_ys, strict=True):
+        np.testing.assert_allclose(_host(z.array), _host(y.array), 1e-12, 1e-12)
+
+
+def test_every_declaration_is_in_the_table():
+    for case in TABLE:
+        arrays = _inputs(case)
+        used.update(_labels(_run(case, arrays, "@numpy")[1]))
+    internal = {"scatter_item", "spread_windows", "take_from_windows", "place_in_windows"}
+    internal |= {"convolution_filter"}
+    assert set(registry) - used - internal == set()
+
+
+used = set()
+
+
+def _labels(ys):
+    stack, labels = [y.creator_node for y in ys if y.creator_node is not None], set()
+    while stack:
+        function = stack.pop()
+        labels.add(function.label)
+        stack.extend(n.creator_node for n in function.inputs if n.creator_node is not None)
+    return labels
