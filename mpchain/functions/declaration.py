@@ -19,6 +19,7 @@ another argument      that argument, a constant
 
 import functools
 import inspect
+import weakref
 
 import numpy as np
 
@@ -27,9 +28,10 @@ from mpchain.configuration import config
 from mpchain.function_node import FunctionNode
 from mpchain.functions import symbol
 from mpchain.utils.type_check import InvalidType
-from mpchain.variable import Variable, as_array, as_variable
+from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 _new = object.__new__
+_reference = weakref.ref
 
 registry = {}
 """Every declaration by name."""
@@ -62,11 +64,11 @@ class Declaration:
         names = _parameters(body)
         self.array_names, self.constant_names = names[:n_arrays], names[n_arrays:]
         self.joint = self._bind(joint, joint)
-        self._pulls = [self._bind(d, d) for d in derivatives]
+        self.pulls = [self._bind(d, d) for d in derivatives]
         asked = {name for d in (joint, *derivatives) for name in _parameters(d)}
         self.has_aux = "aux" in asked
         self.has_many_outputs = "gys" in asked
-        self._joint_parameters = _parameters(joint)
+        self.joint_parameters = _parameters(joint)
         self._keepers, self._kernels = {}, {}
 
     def _bind(self, derivative, function):
@@ -75,7 +77,7 @@ class Declaration:
         It passes what the parameters of ``derivative`` ask for: the same each time, so written out once.
         """
         if derivative is None:
-            return None
+            return lambda g, kept, constants, nodes: None
         arguments = ", ".join(["g", *map(self._source, _parameters(derivative)[1:])])
         return eval(f"lambda g, kept, constants, nodes: f({arguments})", {"f": function})
 
@@ -103,10 +105,9 @@ class Declaration:
 
         The list has a place for every input, None where that is not needed, and ends with aux and output.
         """
-        keeper = self._keepers.get(targets)
-        if keeper is None:
-            asked = set(self._joint_parameters)
-            if self.joint is None:
+        if targets not in self._keepers:
+            asked = set(self.joint_parameters)
+            if not self.joint_parameters:
                 asked = {name for i in targets for name in _parameters(self.derivatives[i])[1:]}
             output = "outputs" if self.has_many_outputs else "outputs[0]"
             output = output if any(map(self._means_output, asked)) else "None"
@@ -116,9 +117,9 @@ class Declaration:
             else:
                 kept = [f"arrays[{i}]" if n in asked else "None" for i, n in enumerate(names)]
                 inputs = ", ".join(kept)
-            keeper = eval(f"lambda arrays, aux, outputs: [{inputs}, aux, {output}]")
-            self._keepers[targets] = keeper
-        return keeper
+            code = f"lambda arrays, aux, outputs: [{inputs}, aux, {output}]"
+            self._keepers[targets] = eval(code)
+        return self._keepers[targets]
 
     def apply(self, inputs, constants=()):
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
@@ -128,7 +129,8 @@ class Declaration:
         if config.debug or config.function_hooks or self.has_many_outputs:
             outputs = node.apply(inputs)
             return outputs if self.has_many_outputs else outputs[0]
-        # The common case of FunctionNode.apply, without the steps that it does not need.
+        # The common case of FunctionNode.apply and connect, without the steps that it does not need:
+        # these lines decide what an operation on small arrays costs.
         variables, arrays, targets = [], [], ()
         for x in inputs:
             if not isinstance(x, Variable):
@@ -138,17 +140,35 @@ class Declaration:
             variables.append(x)
             arrays.append(x._array)
         try:
-            y = self.compute(arrays, constants)
+            array = self.compute(arrays, constants)
         except Exception:
             node.check_inputs(variables)
             raise
         if self.has_aux:
-            y, node._aux = y
-        if y.__class__ is not np.ndarray:
-            y = as_array(y)
-        if targets and config.enable_backprop:
-            return node.connect(variables, arrays, targets, (y,))[0]
-        return Variable(y, requires_grad=bool(targets))
+            array, node._aux = array
+        if array.__class__ is not np.ndarray:
+            array = as_array(array)
+        y = _new(Variable)
+        y._array = array
+        if not targets:
+            y._requires_grad = False
+        elif config.enable_backprop:
+            nodes, rank = [], 0
+            for x in variables:
+                input_node = x._node or x.node
+                nodes.append(input_node)
+                creator = input_node.creator_node
+                if creator is not None and creator.rank >= rank:
+                    rank = creator.rank + 1
+            node.inputs = nodes
+            node.rank = rank
+            node.differentiable_inputs = targets
+            y._node = output_node = VariableNode(y)
+            output_node.creator_node = node
+            node.outputs = (_reference(output_node),)
+            keeper = self._keepers.get(targets) or self.keeper(targets)
+            node._kept = keeper(arrays, node._aux, (array,))
+        return y
 
     def on(self, *arguments):
         """Computes on what it is given: Variables if an array argument is one, else arrays.
@@ -190,16 +210,16 @@ class Declaration:
         names = self.array_names
         return ", ".join(f"{n}: {x.dtype}{list(x.shape)}" for n, x in zip(names, arrays))
 
-    def pull(self, index, g, kept, constants, nodes):
-        """Computes the gradient of array argument ``index`` (None if there is none)."""
-        pull = self._pulls[index]
-        if pull is None:
-            return None
-        if self.is_elementwise and is_gpu_array(g):
+    def pull(self, index, g):
+        """Returns the derivative by array argument ``index`` as a function of what :meth:`_bind` says.
+
+        It is a fused kernel where that pays: elementwise, for a gradient ``g`` on a GPU.
+        """
+        if self.is_elementwise and is_gpu_array(g) and self.derivatives[index] is not None:
             kernel = self._kernel(index, self.derivatives[index])
             if kernel is not None:
-                pull = self._bind(self.derivatives[index], kernel)
-        return pull(g, kept, constants, nodes)
+                return self._bind(self.derivatives[index], kernel)
+        return self.pulls[index]
 
     def _kernel(self, index, formula):
         if index not in self._kernels:
@@ -258,12 +278,21 @@ class Application(FunctionNode):
     def _pull(self, targets, gys, kept):
         declaration, constants, nodes = self.declaration, self.constants, self.inputs
         g = gys if declaration.has_many_outputs else gys[0]
-        if declaration.joint is not None:
+        if declaration.joint_parameters:
             gxs = declaration.joint(g, kept, constants, nodes)
             return [_cast_to(gxs[i], nodes[i]) for i in targets]
         fit = _fit if declaration.is_elementwise else _cast_to
-        pull = declaration.pull
-        return [fit(pull(i, g, kept, constants, nodes), nodes[i]) for i in targets]
+        pulls = declaration.pulls
+        if g.__class__ is not np.ndarray:
+            pulls = [declaration.pull(i, g) for i in range(len(pulls))]
+        gxs = []
+        for i in targets:
+            node = nodes[i]
+            gx = pulls[i](g, kept, constants, nodes)
+            if gx.__class__ is not np.ndarray or gx.dtype != node.dtype or gx.shape != node.shape:
+                gx = fit(gx, node)
+            gxs.append(gx)
+        return gxs
 
 
 def _fit(gx, node):
