@@ -1,0 +1,125 @@
+"""Trains a classifier of handwritten digits: one script, for one process and for many.
+
+    python train_mnist.py                           one process
+    mpchain-launch -n 2 train_mnist.py              two ranks, each with its half of every batch
+
+The global batch, the order of the samples and the initial parameters do not depend on the number of
+ranks, and gradients and reported values are means over the samples of all ranks: so the numbers
+that the script prints do not depend on it either.
+"""
+
+import argparse
+
+import numpy as np
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import datasets, iterators, optimizers, serializers, training
+from mpchain.distributed import create_sharded_iterator
+from mpchain.distributed.updaters import MultiNodeUpdater
+from mpchain.training import extensions
+
+
+class MLP(mpchain.Chain):
+    """Two hidden layers of 100 units."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.l1 = L.Linear(None, 100)
+            self.l2 = L.Linear(None, 100)
+            self.l3 = L.Linear(None, 10)
+
+    def forward(self, x):
+        h = F.relu(self.l1(x))
+        h = F.relu(self.l2(h))
+        return self.l3(h)
+
+
+class ConvNet(mpchain.Chain):
+    """Two convolutions, then one hidden layer."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.conv1 = L.Convolution2D(None, 16, ksize=3, pad=1)
+            self.conv2 = L.Convolution2D(None, 32, ksize=3, pad=1)
+            self.l1 = L.Linear(None, 64)
+            self.l2 = L.Linear(None, 10)
+
+    def forward(self, x):
+        h = F.max_pooling_2d(F.relu(self.conv1(x)), 2)
+        h = F.max_pooling_2d(F.relu(self.conv2(h)), 2)
+        return self.l2(F.relu(self.l1(h)))
+
+
+LOADERS = {
+    "digits": datasets.get_digits,
+    "mnist5k": datasets.get_mnist5k,
+    "mnist": datasets.get_mnist,
+}
+MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # with the number of axes of an image
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", choices=LOADERS, default="digits")
+    parser.add_argument("--model", choices=MODELS, default="mlp")
+    parser.add_argument("--epoch", type=int, default=20, help="sweeps over the training data")
+    parser.add_argument("--batchsize", type=int, default=100, help="samples in a global batch")
+    parser.add_argument("--communicator", default=None, help="name; default: the best there is")
+    parser.add_argument("--device", default=None, help="@numpy, @cupy:N; default: a GPU if any")
+    parser.add_argument("--out", default="result", help="folder of the results")
+    parser.add_argument("--resume", default=None, help="snapshot to go on from")
+    parser.add_argument("--double", action="store_true", help="compute in float64")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    comm = mpchain.create_communicator(args.communicator)
+    if args.device is None:
+        args.device = f"@cupy:{comm.intra_rank}" if mpchain.cuda.available else "@numpy"
+    np.random.seed(args.seed)
+    if args.double:
+        mpchain.global_config.dtype = np.dtype(np.float64)
+
+    model_class, ndim = MODELS[args.model]
+    train, test = LOADERS[args.dataset](ndim=ndim)
+    train_iter = iterators.SerialIterator(train, args.batchsize)
+    test_iter = iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
+    train_iter = create_sharded_iterator(train_iter, comm)
+    test_iter = create_sharded_iterator(test_iter, comm)
+
+    model = L.Classifier(model_class())
+    model.to_device(args.device)
+    optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+    updater = MultiNodeUpdater(train_iter, optimizer, comm, device=args.device)
+    trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
+
+    evaluator = extensions.Evaluator(test_iter, model, device=args.device)
+    trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
+    if comm.rank == 0:
+        print(f"{comm.size} rank(s), {args.device}, {len(train)} samples, {args.model}")
+        add_reports(trainer)
+    if args.resume:
+        serializers.load_npz(args.resume, trainer)
+    trainer.run()
+
+
+def add_reports(trainer):
+    """Adds what one rank alone does: it prints, plots and saves."""
+    trainer.extend(extensions.snapshot(n_retains=2), trigger=(1, "epoch"))
+    trainer.extend(extensions.LogReport())
+    columns = ["epoch", "main/loss", "validation/main/loss"]
+    columns += ["main/accuracy", "validation/main/accuracy", "elapsed_time"]
+    trainer.extend(extensions.PrintReport(columns))
+    losses = ["main/loss", "validation/main/loss"]
+    trainer.extend(extensions.PlotReport(losses, "epoch", filename="loss.png"))
+    trainer.extend(extensions.ProgressBar(update_interval=10))
+
+
+if __name__ == "__main__":
+    main()
