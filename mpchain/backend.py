@@ -50,8 +50,9 @@ def get_device(device_spec):
     """Returns the device that a specifier names.
 
     Args:
-        device_spec: a :class:`Device`; ``'@numpy'``; ``'@cupy:N'`` or ``'@cupy'`` (GPU 0); ``'@intel64'`` (the CPU);
-            a ``cupy.cuda.Device``; an integer or decimal string (a GPU's number, or negative for the CPU).
+        device_spec: a :class:`Device`; ``'@numpy'``; ``'@cupy:N'`` or ``'@cupy'`` (GPU 0);
+            ``'@intel64'`` (the CPU); a ``cupy.cuda.Device``; an integer or decimal string (a GPU's
+            number, or negative for the CPU).
 
     Raises:
         ValueError: the specifier means no device, or there is no such GPU.
@@ -66,7 +67,8 @@ def get_device(device_spec):
     if type(device_spec).__module__.startswith("cupy") and isinstance(device_spec, cuda.Device):
         return GpuDevice(device_spec)
     raise ValueError(
-        f"get_device: device_spec must be a Device, '@numpy', '@cupy:N' or an integer, not {device_spec!r}"
+        "get_device: device_spec must be a Device, '@numpy', '@cupy:N' or an integer, "
+        f"not {device_spec!r}"
     )
 
 

@@ -233,6 +233,7 @@ class _Walk:
 
     def run(self):
         pending, gradients, useful = self.pending, self.gradients, self.useful
+        create_graph = self.create_graph
         hooks = config.function_hooks
         watched = bool(hooks) or config.debug or self.retain_grad or self.wanted is not None
         ready = [key for key, count in pending.items() if count == 0]
@@ -244,17 +245,25 @@ class _Walk:
             if useful is not None and function not in useful:
                 continue
             targets = function.differentiable_inputs if useful is None else self._targets(function)
-            if gys is None:
-                gxs = (None,) * len(targets)
-            else:
-                gxs = self._differentiate(function, targets, gys, hooks)
+            try:
+                if gys is None:
+                    gxs = (None,) * len(targets)
+                elif hooks or function.local_function_hooks:
+                    gxs = _with_hooks(function, targets, gys, create_graph, hooks)
+                elif create_graph:
+                    gxs = function.pull_variables(targets, gys)
+                else:
+                    gxs = function.pull_arrays(targets, gys)
+            except Exception as error:
+                error.add_note(f"(in the backward of {function.description()})")
+                raise
             inputs = function.inputs
             for i, gx in zip(targets, gxs):
                 node = inputs[i]
                 creator = node.creator_node
                 if gx is not None:
                     if creator is None:
-                        self._add(node, gx, self.create_graph or _may_be_shared(gx, gys, function))
+                        self._add(node, gx, create_graph or _may_be_shared(gx, gys, function))
                     elif creator in gradients:
                         self._add(node, gx, True)
                     elif creator.n_outputs == 1:
@@ -270,17 +279,6 @@ class _Walk:
                         self._finish_leaf(node)
                     else:
                         ready.append(creator)
-
-    def _differentiate(self, function, targets, gys, hooks):
-        try:
-            if hooks or function.local_function_hooks:
-                return _with_hooks(function, targets, gys, self.create_graph, hooks)
-            if self.create_graph:
-                return function.pull_variables(targets, gys)
-            return function.pull_arrays(targets, gys)
-        except Exception as error:
-            error.add_note(f"(in the backward of {function.description()})")
-            raise
 
     def _add(self, node, gx, shared):
         """Adds a contribution to the gradient of ``node``."""

@@ -1,7 +1,8 @@
 """Configuration: global defaults, thread-local overrides, the dtype policy.
 
-``config`` is what the library reads. It holds what this thread has set and shows, for everything else, the values
-of ``global_config``, which all threads share. Entries that start with ``user_`` are free for programs to use.
+``config`` is what the library reads. It holds what this thread has set and shows, for everything
+else, the values of ``global_config``, which all threads share. Entries that start with ``user_``
+are free for programs to use.
 """
 
 import contextlib
@@ -45,15 +46,15 @@ class GlobalConfig:
             delattr(reader, name)
 
     def show(self, file=None):
-        """Prints every entry as ``name value``, sorted by name, to ``file`` (standard output by default)."""
+        """Prints every entry as ``name value``, sorted, to ``file`` (None: standard output)."""
         _print_entries(_entries(self), file)
 
 
 class LocalConfig(threading.local):
     """What this thread has set; the entries of ``global_config`` where it has set nothing.
 
-    Each instance has a class of its own, whose attributes are the global entries: the engine reads the
-    configuration several times per operation, and so each read is one attribute look-up.
+    Each instance has a class of its own, whose attributes are the global entries: the engine reads
+    the configuration several times per operation, and so each read is one attribute look-up.
     """
 
     def __new__(cls, global_config):
@@ -69,7 +70,7 @@ class LocalConfig(threading.local):
         return super().__new__(reader, global_config)
 
     def __init__(self, global_config):
-        """Called by ``threading.local`` once in each thread that uses the object: nothing is set there yet."""
+        """Called by ``threading.local`` once in each thread: nothing is set there yet."""
 
     def __getattr__(self, name):
         raise AttributeError(
@@ -151,9 +152,10 @@ global_config = GlobalConfig(
 )
 """The entries that all threads share.
 
-Beyond Chainer's: ``kernels`` (names of kernel files to prefer, in order), ``rng`` (a :class:`numpy.random.Generator`
-from which initializers draw; None means NumPy's global state), ``leaf_ready`` (called with each leaf variable as soon
-as backward has finished its gradient), ``function_hooks`` and ``link_hooks`` (active hooks by name).
+Beyond Chainer's: ``kernels`` (names of kernel files to prefer, in order), ``rng`` (a
+:class:`numpy.random.Generator` from which initializers draw; None means NumPy's global state),
+``leaf_ready`` (called with each leaf variable as soon as backward has finished its gradient),
+``function_hooks`` and ``link_hooks`` (active hooks by name).
 """
 
 config = LocalConfig(global_config)
@@ -162,7 +164,7 @@ config = LocalConfig(global_config)
 
 @contextlib.contextmanager
 def using_config(name, value, config=config):
-    """Sets the entry ``name`` to ``value`` within a ``with`` block, in this thread (or in ``config``)."""
+    """Context manager: sets the entry ``name`` to ``value`` in this thread (or in ``config``)."""
     own = vars(config)
     was_set, old = name in own, own.get(name)
     setattr(config, name, value)
@@ -176,12 +178,12 @@ def using_config(name, value, config=config):
 
 
 def no_backprop_mode():
-    """Context manager: functions called within record no graph (saves memory where no gradient is wanted)."""
+    """Context manager: functions called within record no graph, which saves memory."""
     return using_config("enable_backprop", False)
 
 
 def force_backprop_mode():
-    """Context manager: functions called within record their graph, also inside :func:`no_backprop_mode`."""
+    """Context manager: functions record their graph, also inside :func:`no_backprop_mode`."""
     return using_config("enable_backprop", True)
 
 
@@ -191,7 +193,7 @@ def is_debug():
 
 
 def set_debug(debug):
-    """Turns the debug mode of this thread on or off: NaN checks, and creation stacks of graph nodes."""
+    """Turns debug mode on or off in this thread: NaN checks, creation stacks of graph nodes."""
     config.debug = debug
 
 

@@ -1,40 +1,17 @@
 """Objects whose arrays live together on one device, and visitors that move them."""
 
-import abc
-
 from mpchain import backend
 
 
-class DeviceResident(abc.ABC):
-    """An object with arrays on one device: base of links and distributions."""
-
-    _device = backend.CpuDevice()
-
-    @property
-    def device(self):
-        """The device that the object's arrays are on."""
-        return self._device
-
-    @property
-    def xp(self):
-        """The array module of that device."""
-        return self._device.xp
-
-    def device_resident_accept(self, visitor):
-        """Lets ``visitor`` see the object; subclasses also pass it on to their arrays and children."""
-        visitor.visit_device_resident(self)
-
-    def to_device(self, device):
-        """Moves all arrays to ``device`` (what :func:`mpchain.get_device` accepts) and returns the object."""
-        self.device_resident_accept(_Transfer(backend.get_device(device)))
-        return self
+class Transferable:
+    """The shorthands of ``to_device``, for whatever has that method."""
 
     def to_cpu(self):
-        """Moves all arrays to the host and returns the object."""
+        """Moves all arrays to the host; returns what :meth:`to_device` does."""
         return self.to_device(backend.CpuDevice())
 
     def to_gpu(self, device=None):
-        """Moves all arrays to a GPU (the current one for None) and returns the object."""
+        """Moves all arrays to a GPU, the current one for None; returns the same."""
         cuda = backend.cuda
         cuda.check_cuda_available()
         return self.to_device(
@@ -52,6 +29,31 @@ class DeviceResident(abc.ABC):
     def from_chx(self):
         """Raises RuntimeError: mpchain has no ChainerX."""
         backend.from_chx(self)
+
+
+class DeviceResident(Transferable):
+    """An object with arrays on one device: base of links and distributions."""
+
+    _device = backend.CpuDevice()
+
+    @property
+    def device(self):
+        """The device that the object's arrays are on."""
+        return self._device
+
+    @property
+    def xp(self):
+        """The array module of that device."""
+        return self._device.xp
+
+    def device_resident_accept(self, visitor):
+        """Lets ``visitor`` see the object; subclasses pass it on to their arrays and children."""
+        visitor.visit_device_resident(self)
+
+    def to_device(self, device):
+        """Moves all arrays to ``device`` (see :func:`mpchain.get_device`); returns the object."""
+        self.device_resident_accept(_Transfer(backend.get_device(device)))
+        return self
 
 
 class DeviceResidentsVisitor:

@@ -16,10 +16,6 @@ from mpchain.variable import (
 )
 
 
-_new = object.__new__
-_reference = weakref.ref
-
-
 class FunctionNode:
     """A differentiable function, and one application of it as a node of the graph.
 
@@ -29,15 +25,14 @@ class FunctionNode:
     differentiated. An instance is applied once, by :meth:`apply`.
 
     Attributes:
-        inputs: list of the input variables' nodes.
-        outputs: list of weak references to the output variables' nodes.
-        rank (int): the number of functions on the longest path from a leaf to an input.
+        inputs: tuple of the input variables' nodes.
+        outputs: tuple of weak references to the output variables' nodes.
         stack: where :meth:`apply` was called, in debug mode.
     """
 
     inputs = None
     outputs = None
-    rank = 0
+    _rank = None
     n_outputs = 1
     stack = None
     differentiable_inputs = ()
@@ -54,6 +49,21 @@ class FunctionNode:
     def label(self):
         """The name shown in graphs and messages."""
         return type(self).__name__
+
+    @property
+    def rank(self):
+        """The number of functions on the longest path from a leaf to an input."""
+        stack = [self]
+        while stack:
+            function = stack[-1]
+            creators = [n.creator_node for n in function.inputs if n.creator_node is not None]
+            unknown = [f for f in creators if f._rank is None]
+            if unknown:
+                stack += unknown
+            else:
+                function._rank = max([f._rank + 1 for f in creators], default=0)
+                stack.pop()
+        return self._rank
 
     @property
     def output_data(self):
@@ -118,31 +128,17 @@ class FunctionNode:
     def connect(self, variables, in_data, targets, outputs):
         """Makes this node a part of the graph; returns its output Variables."""
         self.differentiable_inputs = targets
-        nodes, rank = [], 0
-        for x in variables:
-            node = x._node or x.node
-            nodes.append(node)
-            creator = node.creator_node
-            if creator is not None and creator.rank >= rank:
-                rank = creator.rank + 1
-        self.inputs = nodes
-        self.rank = rank
+        self.inputs = tuple([x._node or x.node for x in variables])
         results, references = [], []
         for array in outputs:
-            y = _new(Variable)
-            y._array = array
-            y._node = node = _new(VariableNode)
-            node._variable = _reference(y)
-            node.shape = array.shape
-            node.dtype = array.dtype
+            y = Variable(array)
+            y._node = node = VariableNode(y)
             node.creator_node = self
-            if results:
-                node.output_index = len(results)
-            references.append(_reference(node))
+            node.output_index = len(results)
+            references.append(weakref.ref(node))
             results.append(y)
-        self.outputs = references
-        if len(results) > 1:
-            self.n_outputs = len(results)
+        self.outputs = tuple(references)
+        self.n_outputs = len(results)
         self.keep(in_data, targets, outputs)
         return tuple(results)
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import numbers
 import weakref
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from mpchain import backend, backprop
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
+from mpchain.device_resident import Transferable
 
 
 def _is_array(value):
-    return isinstance(value, np.ndarray) or is_gpu_array(value)
+    # A symbol passes for an array, so that formulas on Variables can be written down.
+    return isinstance(value, np.ndarray) or is_gpu_array(value) or hasattr(value, "is_symbol")
 
 
 def get_array_types():
@@ -47,7 +50,7 @@ def as_array(obj):
 
 
 class VariableNode:
-    """The place of a variable in the graph; it does not hold the array, so that memory can be freed.
+    """The place of a variable in the graph; it does not hold the array, which so can be freed.
 
     Attributes:
         creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
@@ -72,7 +75,7 @@ class VariableNode:
 
     @property
     def creator(self):
-        """The function that computed the variable: as :attr:`creator_node`, or its old-style Function."""
+        """As :attr:`creator_node`; the Function itself if that is an old-style one."""
         node = self.creator_node
         return node if node is None else node.creator()
 
@@ -103,7 +106,7 @@ class VariableNode:
     @property
     def label(self):
         """Shape and dtype in short, as graphs show them: ``(2, 3), float32``."""
-        return _label(self.shape, self.dtype)
+        return "uninitialized" if self.shape is None else f"{self.shape}, {self.dtype}"
 
     @property
     def rank(self):
@@ -115,7 +118,7 @@ class VariableNode:
         return self._variable()
 
     def get_variable(self):
-        """Returns the variable of this node; a new one (without array, unless retained) if it is gone."""
+        """Returns the variable; if it is gone, a new one, with the array if that was retained."""
         variable = self._variable()
         return self.variable_with(self._retained) if variable is None else variable
 
@@ -151,13 +154,7 @@ class VariableNode:
         self.creator_node = None
 
 
-def _label(shape, dtype):
-    if shape is None:
-        return "uninitialized"
-    return f"{shape}, {dtype}"
-
-
-class Variable:
+class Variable(Transferable):
     """An array with the history of its computation.
 
     Args:
@@ -324,7 +321,8 @@ class Variable:
     def _check_grad(self, grad):
         if not _is_array(grad):
             raise TypeError(
-                f"{self._called()}.grad must be a numpy.ndarray or cupy.ndarray, not {type(grad).__name__}"
+                f"{self._called()}.grad must be a numpy.ndarray or cupy.ndarray, "
+                f"not {type(grad).__name__}"
             )
         if self._array is not None:
             if grad.shape != self._array.shape:
@@ -420,7 +418,7 @@ class Variable:
             self._node.unchain()
 
     def unchain_backward(self):
-        """Makes every variable that this one was computed from a leaf, as truncated backpropagation does."""
+        """Makes this variable and all that it was computed from leaves (truncated backprop)."""
         stack = [self.node]
         while stack:
             node = stack.pop()
@@ -444,26 +442,6 @@ class Variable:
         self._array = device.send(self._array)
         self._grad, self._grad_var = device.send(grad), None
 
-    def to_cpu(self):
-        """Moves array and gradient to the host, in place."""
-        self.to_device(backend.CpuDevice())
-
-    def to_gpu(self, device=None):
-        """Moves array and gradient to a GPU (the current one for None), in place."""
-        self.to_device(f"@cupy:{backend.cuda.Device().id if device is None else int(device)}")
-
-    def to_intel64(self):
-        """As :meth:`to_cpu`."""
-        self.to_cpu()
-
-    def to_chx(self):
-        """Raises RuntimeError: mpchain has no ChainerX."""
-        backend.to_chx(self)
-
-    def from_chx(self):
-        """Raises RuntimeError: mpchain has no ChainerX."""
-        backend.from_chx(self)
-
     def summary(self):
         """Returns name, shape and dtype in one line."""
         name = "" if self._name is None else f" {self._name}"
@@ -479,26 +457,24 @@ class Variable:
         return "\n".join(lines)
 
     def __repr__(self):
-        return self._text(np.array2string, ", ")
+        return self._text(", ")
 
     def __str__(self):
-        return self._text(np.array2string, " ")
+        return self._text(" ")
 
-    def _text(self, render, separator):
-        kind = "variable" if self._name is None else f"variable {self._name}"
+    def _text(self, separator):
+        prefix = "variable(" if self._name is None else f"variable {self._name}("
         if self._array is None:
-            return f"{kind}(None)"
-        prefix = f"{kind}("
+            return f"{prefix}None)"
         host = backend.cuda.to_cpu(self._array)
-        return f"{prefix}{render(host, separator=separator, prefix=prefix)})"
+        return f"{prefix}{np.array2string(host, separator=separator, prefix=prefix)})"
 
     def __len__(self):
         return len(self._checked_array("length"))
 
     def __copy__(self):
-        other = self.__class__.__new__(self.__class__)
-        other.__dict__.update(self.__dict__)
-        return other
+        # A leaf with the same array: gradients that reach the copy are its own.
+        return _restore(type(self), {**self.__dict__, "_node": None})
 
     def __deepcopy__(self, memo):
         return _restore(type(self), copy.deepcopy(self.__getstate__(), memo))
@@ -531,15 +507,18 @@ def _statistics(array):
     if array.size == 0:
         return "empty"
     array = backend.cuda.to_cpu(array).astype(np.float64)
-    return f"mean={array.mean():.8g}, std={array.std():.8g}, min={array.min():.8g}, max={array.max():.8g}"
+    return ", ".join(
+        f"{name}={getattr(array, name)():.8g}" for name in ("mean", "std", "min", "max")
+    )
 
 
 class Parameter(Variable):
     """A variable that an optimizer updates, whose shape may become known only at its first use.
 
     Args:
-        initializer: an Initializer (a callable that fills an array in place), a scalar, or an array, which
-            is then the parameter's array itself; None fills with NaN, so that forgetting it shows.
+        initializer: an Initializer (a callable that fills an array in place), a scalar, or an
+            array, which is then the parameter's array itself; None fills with NaN, so that
+            forgetting it shows.
         shape (int or tuple): None leaves the parameter uninitialised until :meth:`initialize`.
         name (str): shown in graphs and messages.
     """
@@ -558,7 +537,7 @@ class Parameter(Variable):
                 )
             super().__init__(initializer, name=name)
         else:
-            if not callable(initializer) and not np.isscalar(initializer):
+            if not callable(initializer) and not isinstance(initializer, numbers.Number):
                 raise TypeError(
                     "Parameter: initializer must be an Initializer, a scalar or an array, "
                     f"not {type(initializer).__name__}"
@@ -578,7 +557,9 @@ class Parameter(Variable):
         """The dtype, known before the array is if the initializer tells it."""
         if self._array is not None:
             return self._array.dtype
-        return get_dtype(getattr(self.initializer, "dtype", None), map_mixed16=np.float32)
+        # A NumPy scalar's own dtype says nothing: numbers take the dtype of the configuration.
+        told = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
+        return get_dtype(told, map_mixed16=np.float32)
 
     @property
     def device(self):

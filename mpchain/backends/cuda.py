@@ -1,7 +1,8 @@
 """NVIDIA GPUs through CuPy: the only file of mpchain that imports ``cupy``.
 
-CuPy is imported when something here first needs it. Without it, or without a GPU, everything still imports,
-``available`` is False, arrays stay on the host, and what needs a GPU raises one error that says what is missing.
+CuPy is imported when something here first needs it. Without it, or without a GPU, everything still
+imports, ``available`` is False, arrays stay on the host, and what needs a GPU raises one error that
+says what is missing.
 """
 
 import contextlib
@@ -25,9 +26,8 @@ def _load():
     try:
         if cupy.cuda.is_available():
             return cupy, True, ""
-    except (
-        Exception
-    ) as error:  # a broken driver shows itself in many ways; the reason is kept and told
+    except Exception as error:
+        # A broken driver shows itself in many ways; the reason is kept and told.
         return cupy, False, f"CuPy finds no usable GPU: {error}"
     return (
         cupy,
@@ -114,7 +114,8 @@ class GpuDevice(_Device):
         count = cupy.cuda.runtime.getDeviceCount()
         if not 0 <= device.id < count:
             raise ValueError(
-                f"GpuDevice: there is no GPU {device.id}; this process sees {count} (0 to {count - 1})"
+                f"GpuDevice: there is no GPU {device.id}; this process sees {count} "
+                f"(0 to {count - 1})"
             )
         self.device = device
         self.xp = cupy
@@ -160,12 +161,12 @@ def get_device_from_id(device_id):
 
 
 def get_device_from_array(*arrays):
-    """Returns the CUDA device of the first CuPy array among ``arrays``, else a :class:`DummyDevice`."""
+    """Returns the CUDA device of the first CuPy array; a :class:`DummyDevice` if there is none."""
     return next((array.device for array in arrays if is_gpu_array(array)), DummyDevice())
 
 
 def get_device(*args):
-    """Returns the CUDA device of the first argument that tells one (a number, device or array). Deprecated."""
+    """Returns the CUDA device of the first number, device or CuPy array. Deprecated."""
     cupy = _load()[0]
     for arg in args:
         if isinstance(arg, (int, np.integer)) and not isinstance(arg, bool):
@@ -178,7 +179,7 @@ def get_device(*args):
 
 
 def get_array_module(*args):
-    """Returns ``cupy`` if any argument is (or wraps, as a Variable does) a CuPy array, else ``numpy``."""
+    """Returns ``cupy`` if any argument is, or as a Variable holds, a CuPy array; else ``numpy``."""
     if "cupy" not in sys.modules:
         return np
     return (
@@ -207,7 +208,7 @@ def to_gpu(array, device=None, stream=None):
 
 
 def to_cpu(array, stream=None):
-    """Copies a CuPy array to the host; a NumPy array is returned as it is (tuples and lists as :func:`to_gpu`)."""
+    """Copies an array to the host; a NumPy array is returned as it is. See :func:`to_gpu`."""
     if isinstance(array, (tuple, list)):
         return type(array)([to_cpu(item, stream) for item in array])
     if is_gpu_array(array):
@@ -222,7 +223,8 @@ def _as_host_array(array):
     if np.isscalar(array):
         return np.asarray(array)
     raise TypeError(
-        f"expected a NumPy or CuPy array, but got {type(array).__module__}.{type(array).__qualname__}"
+        "expected a NumPy or CuPy array, but got "
+        f"{type(array).__module__}.{type(array).__qualname__}"
     )
 
 
@@ -288,7 +290,7 @@ def raw(code, name, *args, **kwargs):
 
 
 def scatter_add(array, slices, values):
-    """Adds ``values`` to ``array[slices]`` in place; indexes that repeat add up (``numpy.add.at``)."""
+    """Adds ``values`` to ``array[slices]`` in place, as ``numpy.add.at`` does."""
     import cupyx
 
     cupyx.scatter_add(array, slices, values)
@@ -309,7 +311,7 @@ def get_max_workspace_size():
 
 def set_max_workspace_size(size):
     """Sets the number of bytes that a vendor kernel may use as workspace."""
-    global _max_workspace_size
+    global _max_workspace_size  # noqa: PLW0603  (a setting of the process)
     _max_workspace_size = int(size)
 
 

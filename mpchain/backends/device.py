@@ -6,7 +6,7 @@ class Device:
 
     Attributes:
         xp: the array module (``numpy`` or ``cupy``).
-        name: the specifier that :func:`mpchain.get_device` turns into this device, such as ``'@numpy'``.
+        name: the specifier that :func:`mpchain.get_device` turns into this device: ``'@numpy'``.
         supported_array_types: tuple of array types that the device can use.
     """
 

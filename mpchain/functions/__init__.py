@@ -1,4 +1,4 @@
-"""Functions on variables: what a public name means stands in the family file that it is imported from."""
+"""Functions on variables: the family file that a name is imported from says what it means."""
 
 from mpchain.functions import protocol
 from mpchain.functions.activation import (

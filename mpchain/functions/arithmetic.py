@@ -5,6 +5,7 @@ import numbers
 import numpy as np
 
 from mpchain.functions.declaration import elementwise
+from mpchain.functions.symbol import Symbol
 from mpchain.variable import Variable, as_variable
 
 
@@ -63,14 +64,8 @@ def _divide_constant(x, c):
     return c / x
 
 
-def _power_derivative(g, x, c):
-    if c == 1:
-        return g
-    # 0 * x ** -1 would be NaN at zero.
-    return g * (c * x ** (c - 1)) if c != 0 else g * 0.0
-
-
-@elementwise(_power_derivative, any_dtype=True)
+# For c = 0 the factor x ** (c - 1) would be infinite at zero, and its product with c NaN.
+@elementwise(lambda g, x, c: g * (c * x ** (c - 1 + np.equal(c, 0))), any_dtype=True)
 def _power_of_constant_exponent(x, c):
     return x**c
 
@@ -120,9 +115,9 @@ def _operator(function, with_constant):
             return with_constant(self, other)
         if isinstance(other, (Variable, np.ndarray)) or hasattr(other, "__cuda_array_interface__"):
             return function(self, other)
-        if isinstance(other, numbers.Number):
+        if isinstance(other, (numbers.Number, Symbol)):
             # A number takes the array's dtype, a NumPy scalar too.
-            return with_constant(self, getattr(other, "item", lambda: other)())
+            return with_constant(self, other.item() if isinstance(other, np.generic) else other)
         return NotImplemented
 
     return method

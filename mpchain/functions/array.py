@@ -3,6 +3,8 @@
 Each is linear, so its derivative is its adjoint, and nothing is kept but shapes.
 """
 
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
 import math
 
 import numpy as np
@@ -67,7 +69,7 @@ def transpose(x, axes=None):
 
     Args:
         x: Variable or array.
-        axes (tuple of int): axis ``i`` of the result is axis ``axes[i]`` of ``x``; None reverses them.
+        axes (tuple of int): axis ``i`` of the result is axis ``axes[i]`` of ``x``; None reverses.
 
     Returns:
         Variable, a view.
@@ -233,7 +235,7 @@ def get_item(x, slices):
 
     Args:
         x: Variable or array.
-        slices: an integer, slice, Ellipsis, None, array of integers or of bool, or a tuple of these.
+        slices: an integer, slice, Ellipsis, None, array of integers or bool, or a tuple of these.
 
     Returns:
         Variable; a view where NumPy makes one.
@@ -301,7 +303,8 @@ def split_axis(x, indices_or_sections, axis, force_tuple=True):
 
     Args:
         x: Variable or array.
-        indices_or_sections: the number of equal parts, or the indexes at which parts after the first begin.
+        indices_or_sections: the number of equal parts, or the indexes at which all parts but the
+            first begin.
         axis (int): the axis.
         force_tuple (bool): return a tuple even of a single part.
 

@@ -1,5 +1,7 @@
 """Connections: products of inputs with weights."""
 
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
 import numpy as np
 
 from mpchain import kernels
@@ -31,7 +33,8 @@ def linear(x, W, b=None, n_batch_axes=1):
     """Affine map: y = x W^T + b.
 
     Args:
-        x: Variable or array (N, ...); the axes after the first ``n_batch_axes`` are flattened to size I.
+        x: Variable or array (N, ...); the axes after the first ``n_batch_axes`` are flattened to
+            size I.
         W: Variable or array (O, I).
         b: Variable or array (O,), or None.
         n_batch_axes (int): the number of leading axes that stay.
@@ -106,7 +109,7 @@ def convolution_nd(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, gro
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (O, C / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate (int or tuple of int): per spatial axis; pad is with zeros, on both sides.
+        stride, pad, dilate (int or tuple of int): per spatial axis; pad is zeros, on both sides.
         cover_all (bool): place windows so that every element is covered; the output may be larger.
         groups (int): channels are split into groups that do not see each other.
 
@@ -136,13 +139,13 @@ def _convolution(name, x, W, b, stride, pad, cover_all, dilate, groups):
 
 
 def convolution_2d(x, W, b=None, stride=1, pad=0, cover_all=False, *, dilate=1, groups=1):
-    """Two-dimensional convolution: :func:`convolution_nd` of x (N, C, H, W) with W (O, C/groups, kH, kW)."""
+    """Two-dimensional convolution: :func:`convolution_nd` of x (N, C, H, W)."""
     check(x.ndim == 4, "convolution_2d", "x must have 4 axes", x=x)
     return _convolution("convolution_2d", x, W, b, stride, pad, cover_all, dilate, groups)
 
 
 def convolution_1d(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, groups=1):
-    """One-dimensional convolution: :func:`convolution_nd` of x (N, C, D) with W (O, C/groups, k)."""
+    """One-dimensional convolution: :func:`convolution_nd` of x (N, C, D)."""
     check(x.ndim == 3, "convolution_1d", "x must have 3 axes", x=x)
     return _convolution("convolution_1d", x, W, b, stride, pad, cover_all, dilate, groups)
 
@@ -160,7 +163,7 @@ def deconvolution_nd(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, grou
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (C, O / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate (int or tuple of int): those of the convolution that this one transposes.
+        stride, pad, dilate (int or tuple of int): of the convolution that this one transposes.
         outsize (tuple of int): spatial sizes of the output; None takes the smallest that fit.
         groups (int): channels are split into groups that do not see each other.
 

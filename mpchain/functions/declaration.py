@@ -30,9 +30,6 @@ from mpchain.functions import symbol
 from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
-_new = object.__new__
-_reference = weakref.ref
-
 registry = {}
 """Every declaration by name."""
 
@@ -69,7 +66,7 @@ class Declaration:
         self.has_aux = "aux" in asked
         self.has_many_outputs = "gys" in asked
         self.joint_parameters = _parameters(joint)
-        self._keepers, self._kernels = {}, {}
+        self._keepers, self._kernels, self._recorded = {}, {}, {}
 
     def _bind(self, derivative, function):
         """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
@@ -123,52 +120,11 @@ class Declaration:
 
     def apply(self, inputs, constants=()):
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
-        node = _new(Application)
+        node = Application()
         node.declaration = self
         node.constants = constants
-        if config.debug or config.function_hooks or self.has_many_outputs:
-            outputs = node.apply(inputs)
-            return outputs if self.has_many_outputs else outputs[0]
-        # The common case of FunctionNode.apply and connect, without the steps that it does not need:
-        # these lines decide what an operation on small arrays costs.
-        variables, arrays, targets = [], [], ()
-        for x in inputs:
-            if not isinstance(x, Variable):
-                x = as_variable(x)
-            if x._requires_grad:
-                targets += (len(variables),)
-            variables.append(x)
-            arrays.append(x._array)
-        try:
-            array = self.compute(arrays, constants)
-        except Exception:
-            node.check_inputs(variables)
-            raise
-        if self.has_aux:
-            array, node._aux = array
-        if array.__class__ is not np.ndarray:
-            array = as_array(array)
-        y = _new(Variable)
-        y._array = array
-        if not targets:
-            y._requires_grad = False
-        elif config.enable_backprop:
-            nodes, rank = [], 0
-            for x in variables:
-                input_node = x._node or x.node
-                nodes.append(input_node)
-                creator = input_node.creator_node
-                if creator is not None and creator.rank >= rank:
-                    rank = creator.rank + 1
-            node.inputs = nodes
-            node.rank = rank
-            node.differentiable_inputs = targets
-            y._node = output_node = VariableNode(y)
-            output_node.creator_node = node
-            node.outputs = (_reference(output_node),)
-            keeper = self._keepers.get(targets) or self.keeper(targets)
-            node._kept = keeper(arrays, node._aux, (array,))
-        return y
+        outputs = node.apply(inputs)
+        return outputs if self.has_many_outputs else outputs[0]
 
     def on(self, *arguments):
         """Computes on what it is given: Variables if an array argument is one, else arrays.
@@ -221,6 +177,36 @@ class Declaration:
                 return self._bind(self.derivatives[index], kernel)
         return self.pulls[index]
 
+    def recorded_pull(self, index):
+        """Returns the derivative by array argument ``index``, for Variables.
+
+        Where it can be written down it is itself declared, an elementwise function like any other,
+        and so takes one node of the graph however many operations it has; else it is what it says.
+        """
+        if index not in self._recorded:
+            derivative = self.derivatives[index]
+            declared = derivative and self._declared_derivative(index)
+            self._recorded[index] = (
+                self._bind(derivative, declared) if declared else self.pulls[index]
+            )
+        return self._recorded[index]
+
+    def _declared_derivative(self, index):
+        formula = self.derivatives[index]
+        gradient, *names = _parameters(formula)
+        arrays = [gradient]
+        arrays += [n for n in names if n in self.array_names or self._means_output(n)]
+        constants = [n for n in names if n in self.constant_names]
+        if not self.is_elementwise or len(arrays) + len(constants) != len(names) + 1:
+            return None
+        try:
+            derivatives = symbol.differentiate(formula, [*arrays, *constants], len(arrays))
+        except symbol.UntraceableError:
+            return None
+        declaration = Declaration(formula, derivatives, is_elementwise=True)
+        declaration.name = f"{self.name}_derivative"
+        return _written_out(declaration)
+
     def _kernel(self, index, formula):
         if index not in self._kernels:
             part = "forward" if index is None else f"derivative_{index}"
@@ -264,46 +250,48 @@ class Application(FunctionNode):
         self._kept = self.declaration.keeper(targets)(in_data, self._aux, outputs)
 
     def pull_arrays(self, targets, gys):
-        return self._pull(targets, gys, self._kept)
-
-    def pull_variables(self, targets, gys):
-        *inputs, aux, output = self._kept
-        kept = [None if x is None else self.input_variable(i, x) for i, x in enumerate(inputs)]
-        if type(output) is tuple:
-            output = tuple(self.output_variable(i, y) for i, y in enumerate(output))
-        elif output is not None:
-            output = self.output_variable(0, output)
-        return self._pull(targets, gys, [*kept, aux, output])
-
-    def _pull(self, targets, gys, kept):
         declaration, constants, nodes = self.declaration, self.constants, self.inputs
         g = gys if declaration.has_many_outputs else gys[0]
         if declaration.joint_parameters:
-            gxs = declaration.joint(g, kept, constants, nodes)
-            return [_cast_to(gxs[i], nodes[i]) for i in targets]
-        fit = _fit if declaration.is_elementwise else _cast_to
+            gxs = declaration.joint(g, self._kept, constants, nodes)
+            return [_fit(gxs[i], nodes[i], False) for i in targets]
         pulls = declaration.pulls
         if g.__class__ is not np.ndarray:
             pulls = [declaration.pull(i, g) for i in range(len(pulls))]
         gxs = []
         for i in targets:
             node = nodes[i]
-            gx = pulls[i](g, kept, constants, nodes)
+            gx = pulls[i](g, self._kept, constants, nodes)
             if gx.__class__ is not np.ndarray or gx.dtype != node.dtype or gx.shape != node.shape:
-                gx = fit(gx, node)
+                gx = _fit(gx, node, declaration.is_elementwise)
             gxs.append(gx)
         return gxs
 
+    def pull_variables(self, targets, gys):
+        declaration, constants, nodes = self.declaration, self.constants, self.inputs
+        *inputs, aux, output = self._kept
+        kept = [None if x is None else self.input_variable(i, x) for i, x in enumerate(inputs)]
+        if type(output) is tuple:
+            output = tuple(self.output_variable(i, y) for i, y in enumerate(output))
+        elif output is not None:
+            output = self.output_variable(0, output)
+        kept += [aux, output]
+        g = gys if declaration.has_many_outputs else gys[0]
+        if declaration.joint_parameters:
+            gxs = declaration.joint(g, kept, constants, nodes)
+            return [_fit(gxs[i], nodes[i], False) for i in targets]
+        gxs = []
+        for i in targets:
+            pull = declaration.recorded_pull(i)
+            gx = pull(g, kept, constants, nodes)
+            gxs.append(_fit(gx, nodes[i], declaration.is_elementwise))
+        return gxs
 
-def _fit(gx, node):
-    """Reduces the gradient of an argument that was broadcast to the argument's shape and dtype."""
-    if gx is not None and gx.shape != node.shape:
+
+def _fit(gx, node, may_be_broadcast):
+    """Gives the gradient of an argument the argument's dtype and, if that was broadcast, shape."""
+    if gx is not None and gx.shape != node.shape and may_be_broadcast:
         gx = registry["sum_to"].on(gx, node.shape)
-    return _cast_to(gx, node)
-
-
-def _cast_to(gx, node):
-    """Gives the gradient of an argument the argument's dtype."""
     if gx is not None and gx.dtype != node.dtype:
         gx = registry["cast"].on(gx, node.dtype)
     return gx
@@ -329,22 +317,109 @@ def differentiable(*derivatives, joint=None, n_arrays=None):
 
 def _publish(declaration):
     """Makes the public function: the body's signature, applied to Variables or arrays."""
-    body = declaration.body
     registry[declaration.name] = declaration
-    parameters = inspect.signature(body).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    listed = [
-        f"{p.name}=defaults[{p.name!r}]" if p.name in defaults else p.name for p in parameters
-    ]
-    arrays = declaration.array_names
-    inputs = arrays[0] if declaration.takes_sequence else _tuple(arrays)
-    code = f"lambda {', '.join(listed)}: apply({inputs}, {_tuple(declaration.constant_names)})"
-    function = eval(code, {"apply": declaration.apply, "defaults": defaults})
-    functools.update_wrapper(function, body)
+    function = _written_out(declaration)
+    functools.update_wrapper(function, declaration.body)
     function.declaration = declaration
     function.on = declaration.on
     return function
 
 
-def _tuple(names):
-    return "(" + "".join(name + ", " for name in names) + ")"
+_CALL = """
+def call({parameters}):
+    {conversions}
+    if {unusual} or _config.debug or _config.function_hooks:
+        return _apply(({arrays},), ({constants}))
+    try:
+        _array{aux} = _body({arguments})
+    except Exception:
+        return _apply(({arrays},), ({constants}))
+    if _array.__class__ is not _ndarray:
+        _array = _as_array(_array)
+    _y = _new(_Variable)
+    _y._array = _array
+    if not ({requires_any}):
+        _y._requires_grad = False
+    elif _config.enable_backprop:
+        _node = _new(_Application)
+        _node.declaration = _declaration
+        _node.constants = ({constants})
+        _node.inputs = ({nodes},)
+        _node.differentiable_inputs, _keep = _cases[{requires},]
+        _node._kept = _keep(({data},), {kept_aux}, (_array,))
+        _y._node = _y_node = _VariableNode(_y)
+        _y_node.creator_node = _node
+        _node.outputs = (_reference(_y_node),)
+    return _y
+"""
+
+
+def _written_out(declaration):
+    """Writes out the call of a declared function: the steps of FunctionNode.apply that it needs.
+
+    These lines decide what an operation on small arrays costs. Whatever is unusual, an error to be
+    explained included, goes the long way.
+    """
+    parameters = inspect.signature(declaration.body).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    listed = [
+        f"{p.name}=_defaults[{p.name!r}]" if p.name in defaults else p.name for p in parameters
+    ]
+    names, constants = (
+        declaration.array_names,
+        "".join(c + ", " for c in declaration.constant_names),
+    )
+    unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
+    if not declaration.any_dtype:
+        unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
+    text = _CALL.format(
+        parameters=", ".join(listed),
+        conversions="\n    ".join(
+            f"if not isinstance({x}, _Variable):\n        {x} = _as_variable({x})\n    _in_{x} = {x}._array"
+            for x in names
+        ),
+        unusual=" or ".join(unusual),
+        arrays=", ".join(names),
+        constants=constants,
+        aux=", _aux" if declaration.has_aux else "",
+        kept_aux="_aux" if declaration.has_aux else "None",
+        arguments=", ".join([*(f"_in_{x}" for x in names), constants]),
+        data=", ".join(f"_in_{x}" for x in names),
+        nodes=", ".join(f"{x}._node or {x}.node" for x in names),
+        requires=", ".join(f"{x}._requires_grad" for x in names),
+        requires_any=" or ".join(f"{x}._requires_grad" for x in names),
+    )
+    if declaration.takes_sequence or declaration.has_many_outputs:
+        inputs = names[0] if declaration.takes_sequence else f"({', '.join(names)},)"
+        text = f"def call({', '.join(listed)}):\n    return _apply({inputs}, ({constants}))"
+    namespace = {
+        "_Application": Application,
+        "_Variable": Variable,
+        "_VariableNode": VariableNode,
+        "_apply": declaration.apply,
+        "_as_array": as_array,
+        "_as_variable": as_variable,
+        "_body": declaration.body,
+        "_cases": _Cases(declaration),
+        "_config": config,
+        "_declaration": declaration,
+        "_defaults": defaults,
+        "_ndarray": np.ndarray,
+        "_new": object.__new__,
+        "_reference": weakref.ref,
+    }
+    exec(text, namespace)
+    return namespace["call"]
+
+
+class _Cases(dict):
+    """By which inputs need a gradient: their indexes, and what keeps the arrays for their derivatives."""
+
+    def __init__(self, declaration):
+        super().__init__()
+        self._declaration = declaration
+
+    def __missing__(self, required):
+        targets = tuple(i for i, is_required in enumerate(required) if is_required)
+        self[required] = case = targets, self._declaration.keeper(targets)
+        return case

@@ -19,9 +19,10 @@ def _check_labels(name, t, n_classes, ignore_label):
         wrong &= t != ignore_label
     if xp.any(wrong):
         label = int(t[wrong].ravel()[0])
+        ignored = "" if ignore_label is None else f", or {ignore_label} (ignored)"
         raise ValueError(
-            f"{name}: every label in t must be at least 0 and below {n_classes}, the number of classes"
-            f"{'' if ignore_label is None else f', or {ignore_label} (ignored)'}, but one is {label}"
+            f"{name}: every label in t must be at least 0 and below {n_classes}, the number of "
+            f"classes{ignored}, but one is {label}"
         )
 
 
@@ -71,8 +72,10 @@ def softmax_cross_entropy(
 
     Args:
         x: Variable or array (N, C, d1, ...), floating point: unnormalised log-probabilities.
-        t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions over axis 1.
-        normalize (bool): with labels and the mean, divide by the number of labels not ignored; else by N.
+        t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions
+            over axis 1.
+        normalize (bool): with labels and the mean, divide by the number of labels not ignored;
+            else by N.
         cache_score (bool): kept for Chainer's programs; the score is always cached.
         class_weight: array (C,): factors on the loss by label.
         ignore_label (int): samples with this label count nothing.
@@ -149,9 +152,10 @@ def sigmoid_cross_entropy(x, t, normalize=True, reduce="mean"):
     """Cross entropy of the sigmoid of ``x`` with binary labels.
 
     Args:
-        x: Variable or array of any shape, floating point: unnormalised log-probabilities of label 1.
+        x: Variable or array of any shape, floating point: the log-odds of label 1.
         t: array of integers of the shape of ``x``: 0, 1, or -1, which counts nothing.
-        normalize (bool): with the mean, divide by the number of labels that are not -1; else by the batch size.
+        normalize (bool): with the mean, divide by the number of labels that are not -1; else by
+            the batch size.
         reduce (str): 'mean', or 'no' for one loss per element.
 
     Returns:

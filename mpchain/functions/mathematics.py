@@ -66,7 +66,7 @@ def square(x):
     any_dtype=True,
 )
 def maximum(x1, x2):
-    """Elementwise maximum of two arrays, which broadcast; of equal elements, the first gets the gradient.
+    """Elementwise maximum of two arrays, which broadcast; at a tie, the first gets the gradient.
 
     Args:
         x1, x2: Variables or arrays.
@@ -83,7 +83,7 @@ def maximum(x1, x2):
     any_dtype=True,
 )
 def minimum(x1, x2):
-    """Elementwise minimum of two arrays, which broadcast; of equal elements, the first gets the gradient.
+    """Elementwise minimum of two arrays, which broadcast; at a tie, the first gets the gradient.
 
     Args:
         x1, x2: Variables or arrays.

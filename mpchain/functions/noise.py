@@ -7,7 +7,9 @@ from mpchain.variable import as_variable
 
 
 def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
-    """Zeroes elements at random and scales the others by 1 / (1 - ratio); identity unless ``config.train``.
+    """Zeroes elements at random and scales the others by 1 / (1 - ratio), in training.
+
+    Where ``config.train`` is False, the result is ``x``.
 
     Args:
         x: Variable or array of any shape, floating point.
@@ -21,7 +23,8 @@ def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
     Raises:
         ValueError: the ratio is out of range.
 
-    See G. Hinton et al., Improving neural networks by preventing co-adaptation of feature detectors, 2012.
+    See G. Hinton et al., Improving neural networks by preventing co-adaptation of feature
+    detectors, 2012.
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio must be at least 0 and below 1, but is {ratio}")

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from mpchain.configuration import config
-from mpchain.functions.array import broadcast_to, reshape
+from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -52,15 +51,19 @@ def _shape_of_parameters(name, x, gamma, beta, axis):
 def batch_normalization(
     x, gamma, beta, *, eps=2e-5, running_mean=None, running_var=None, decay=0.9, axis=None
 ):
-    """Normalises each channel by the mean and variance of the batch: gamma (x - mean) / sqrt(var + eps) + beta.
+    """Normalises each channel by the mean and variance of the batch.
+
+    The result is gamma (x - mean) / sqrt(var + eps) + beta.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta: Variables or arrays of the shape of the axes that are not reduced: (C,).
         eps (float): added to the variance.
-        running_mean, running_var: arrays (C,), updated in place by ``decay``; the variance is unbiased there.
+        running_mean, running_var: arrays (C,), updated in place by ``decay``; the variance is
+            unbiased there.
         decay (float): how much of the running statistics stays.
-        axis (int or tuple of int): the axes to reduce; None means all but those of gamma, which follow the first.
+        axis (int or tuple of int): the axes to reduce; None means all but those of gamma, which
+            follow the first.
 
     Returns:
         Variable of the shape of ``x``.

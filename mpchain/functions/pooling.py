@@ -1,5 +1,7 @@
 """Pooling: one value for each window of a spatial array."""
 
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
 from mpchain import kernels
 from mpchain.functions.declaration import differentiable
 from mpchain.kernels.window import Window
@@ -107,6 +109,6 @@ def _average_pooling(name, x, ksize, stride, pad, pad_value):
 
 
 def average_pooling_2d(x, ksize, stride=None, pad=0):
-    """Two-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, H, W); pads count as zeros."""
+    """Two-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, H, W)."""
     check(x.ndim == 4, "average_pooling_2d", "x must have 4 axes", x=x)
     return _average_pooling("average_pooling_2d", x, ksize, stride, pad, 0)

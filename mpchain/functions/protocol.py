@@ -1,12 +1,13 @@
 """NumPy's functions on Variables, by NumPy's own dispatch protocols (NEP 13 and 18).
 
-``np.exp(x)`` of a Variable is :func:`exp`, ``np.sum(x, axis=0)`` is :func:`sum`: so one text of a formula
-serves arrays and Variables. Comparisons give plain arrays of bool, as they cannot be differentiated.
+``np.exp(x)`` of a Variable is :func:`exp`, ``np.sum(x, axis=0)`` is :func:`sum`: so one text of a
+formula serves arrays and Variables. Comparisons give plain arrays of bool, as they cannot be
+differentiated.
 """
 
 import numpy as np
 
-from mpchain.functions import activation, array, arithmetic, mathematics
+from mpchain.functions import activation, arithmetic, array, mathematics
 from mpchain.variable import Variable, as_array
 
 _UFUNCS = {
@@ -84,7 +85,7 @@ def install():
     """Gives Variable NumPy's protocols, and the methods that are functions."""
     Variable.__array_ufunc__ = _array_ufunc
     Variable.__array_function__ = _array_function
-    Variable.__matmul__ = lambda x, y: mathematics.matmul(x, y)
+    Variable.__matmul__ = mathematics.matmul
     Variable.__rmatmul__ = lambda x, y: mathematics.matmul(y, x)
     Variable.__getitem__ = array.get_item
     Variable.T = property(array.transpose, doc="The variable with its axes reversed.")

@@ -1,15 +1,22 @@
-"""Fusing elementwise formulas: a formula applied to symbols writes itself down as statements of C.
+"""Formulas written down: an elementwise formula applied to symbols becomes statements.
 
-The symbols follow NumPy's dispatch protocols, as Variables do, so the very text that computes on arrays is traced.
+The symbols follow NumPy's dispatch protocols, as Variables do, so the very text that computes on
+arrays is traced. What was written down is rendered as C, for one fused kernel, or as Python; and,
+since a Variable can hold a symbol as it holds an array, backpropagation through a formula writes
+down its derivatives.
 """
 
 import inspect
+import math
 
 import numpy as np
 
+from mpchain import backprop
 from mpchain.backends import cuda
+from mpchain.configuration import force_backprop_mode, using_config
+from mpchain.variable import Variable
 
-_OPERATORS = {
+_C = {
     np.add: "{} + {}",
     np.subtract: "{} - {}",
     np.multiply: "{} * {}",
@@ -29,6 +36,7 @@ _OPERATORS = {
     np.arcsin: "asin({})",
     np.arctan: "atan({})",
     np.arctanh: "atanh({})",
+    np.where: "{} ? {} : {}",
     **{
         getattr(np, name): name + "({})"
         for name in (
@@ -36,7 +44,7 @@ _OPERATORS = {
         ).split()
     },
 }
-_PREDICATES = {
+_C_PREDICATES = {
     np.greater: "{} > {}",
     np.greater_equal: "{} >= {}",
     np.less: "{} < {}",
@@ -47,6 +55,8 @@ _PREDICATES = {
     np.logical_or: "{} || {}",
     np.logical_not: "!{}",
 }
+_PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
+_PYTHON |= {np.power: "{} ** {}"}
 
 
 class UntraceableError(Exception):
@@ -54,81 +64,155 @@ class UntraceableError(Exception):
 
 
 class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
-    """A value of a formula that is being written down.
+    """A value of a formula that is being written down; it passes for a 0-d array.
 
     Args:
-        statements (list of str): where every operation appends its line.
-        name (str): the variable of C that holds the value.
-        is_bool (bool): whether it is a truth value.
+        steps (list of Symbol): where every operation appends its result.
+        name (str): the variable that holds the value in the rendered text.
+        function, operands: how it was computed; None for a parameter of the formula.
     """
 
-    def __init__(self, statements, name, is_bool=False):
-        self.statements, self.name, self.is_bool = statements, name, is_bool
+    is_symbol = True
+    shape = ()
+    ndim = 0
+    size = 1
+    dtype = np.dtype(np.float64)
+    base = None
 
-    def _operand(self, value, as_bool=False):
-        if isinstance(value, Symbol):
-            return f"(T){value.name}" if value.is_bool and not as_bool else value.name
-        if isinstance(value, (bool, int, float, np.floating, np.integer, np.bool_)):
-            return f"(T){float(value)!r}"
-        raise UntraceableError(f"operand {value!r}")
-
-    def _assign(self, expression, is_bool=False):
-        name = f"t{len(self.statements)}"
-        self.statements.append(f"{'bool' if is_bool else 'T'} {name} = {expression};")
-        return Symbol(self.statements, name, is_bool)
+    def __init__(self, steps, name, function=None, operands=()):
+        self.steps, self.name, self.function, self.operands = steps, name, function, operands
+        self.is_bool = function in _C_PREDICATES
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if method != "__call__" or kwargs:
-            raise UntraceableError(f"{ufunc.__name__}.{method} with {sorted(kwargs)}")
-        if ufunc in _OPERATORS:
-            return self._assign(_OPERATORS[ufunc].format(*map(self._operand, inputs)))
-        if ufunc in _PREDICATES:
-            logical = ufunc.__name__.startswith("logical")
-            operands = [self._operand(x, as_bool=logical) for x in inputs]
-            return self._assign(_PREDICATES[ufunc].format(*operands), is_bool=True)
-        raise UntraceableError(f"numpy.{ufunc.__name__}")
+        if any(isinstance(x, Variable) for x in inputs):
+            return NotImplemented
+        if method != "__call__" or kwargs or (ufunc not in _C and ufunc not in _C_PREDICATES):
+            raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
+        return self._step(ufunc, inputs)
 
     def __array_function__(self, function, types, args, kwargs):
-        if function is np.where and len(args) == 3:
-            condition, x, y = args
-            if not isinstance(condition, Symbol):
-                raise UntraceableError("numpy.where with a condition that is no symbol")
-            return self._assign(f"{condition.name} ? {self._operand(x)} : {self._operand(y)}")
-        raise UntraceableError(f"numpy.{function.__name__}")
+        if any(issubclass(t, Variable) for t in types):
+            return NotImplemented
+        if function is not np.where or len(args) != 3:
+            raise UntraceableError(f"numpy.{function.__name__}")
+        return self._step(function, args)
+
+    def _step(self, function, operands):
+        operands = tuple(map(_as_operand, operands))
+        symbol = Symbol(self.steps, f"t{len(self.steps)}", function, operands)
+        self.steps.append(symbol)
+        return symbol
 
     def __getattr__(self, name):
         raise UntraceableError(f"attribute {name}")
 
     def __bool__(self):
-        raise UntraceableError("a branch")
+        raise UntraceableError("a branch on a value")
+
+    def copy(self):
+        """Returns the symbol itself: nothing changes it."""
+        return self
+
+
+def _as_operand(value):
+    if isinstance(value, Symbol):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)) and value.ndim == 0:
+        value = value.item()
+    if not isinstance(value, (bool, int, float)) or not math.isfinite(value):
+        raise UntraceableError(f"operand {value!r}")
+    return value
+
+
+def _needed(results):
+    """The steps that the results depend on, in the order in which they were made."""
+    needed, stack = {}, [r for r in results if isinstance(r, Symbol)]
+    while stack:
+        symbol = stack.pop()
+        if symbol.name not in needed:
+            needed[symbol.name] = symbol
+            stack.extend(x for x in symbol.operands if isinstance(x, Symbol))
+    return needed
+
+
+def _in_c(operand, as_bool=False):
+    if not isinstance(operand, Symbol):
+        return f"(T){float(operand)!r}"
+    return f"(T){operand.name}" if operand.is_bool and not as_bool else operand.name
+
+
+def render_c(result):
+    """Returns C statements over the type ``T`` that compute ``out`` from the formula's parameters."""
+    lines = []
+    for symbol in _in_order(_needed([result])):
+        function, operands = symbol.function, symbol.operands
+        logical = function.__name__.startswith("logical")
+        texts = [
+            _in_c(x, logical or (function is np.where and i == 0)) for i, x in enumerate(operands)
+        ]
+        kind = "bool" if symbol.is_bool else "T"
+        lines.append(f"{kind} {symbol.name} = {(_C | _C_PREDICATES)[function].format(*texts)};")
+    return "\n".join([*lines, f"out = {_in_c(result)};"])
+
+
+def _in_order(needed):
+    steps = next((s.steps for s in needed.values()), [])
+    return [s for s in steps if s.function is not None and s.name in needed]
 
 
 def trace(formula, parameters):
-    """Writes a formula down.
-
-    Args:
-        formula: a function of arrays and numbers.
-        parameters: the names of its parameters.
-
-    Returns:
-        str: statements of C over the type ``T`` that compute ``out`` from ``in_<parameter>``.
-
-    Raises:
-        UntraceableError: the formula cannot be fused.
-    """
-    statements = []
-    result = formula(*(Symbol(statements, f"in_{name}") for name in parameters))
-    if not isinstance(result, Symbol):
-        result = Symbol(statements, "")._assign(Symbol(statements, "")._operand(result))
-    return "\n".join([*statements, f"out = {result._operand(result)};"])
+    """Applies a formula to symbols named after its parameters; returns its result."""
+    steps = []
+    return formula(*(Symbol(steps, "in_" + name) for name in parameters))
 
 
 def kernel(name, formula):
     """Returns the fused ``cupy.ElementwiseKernel`` of a formula; None if it cannot be fused."""
     parameters = list(inspect.signature(formula).parameters)
     try:
-        code = trace(formula, parameters)
+        code = render_c(trace(formula, parameters))
     except UntraceableError:
         return None
     declared = ", ".join(f"T in_{parameter}" for parameter in parameters)
     return cuda.elementwise(declared, "T out", code, f"mpchain_{name}")
+
+
+def differentiate(formula, names, n_arrays):
+    """Writes down the derivatives of an elementwise formula.
+
+    Args:
+        formula: a function.
+        names: its parameters; those of arrays are the first ``n_arrays``.
+
+    Returns:
+        list: for each array parameter a function of the output's gradient and of those parameters
+        that it needs, in their order; None where the gradient is zero.
+
+    Raises:
+        UntraceableError: the formula cannot be written down.
+    """
+    steps = []
+    gradient = "g" + max(names, key=len)
+    symbols = [Symbol(steps, name) for name in names]
+    xs, constants = [Variable(x) for x in symbols[:n_arrays]], symbols[n_arrays:]
+    with using_config("debug", False), using_config("function_hooks", {}), force_backprop_mode():
+        y = formula(*xs, *constants)
+        gxs = backprop.grad([y], xs, [Variable(Symbol(steps, gradient))])
+    return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]
+
+
+def _as_function(result, gradient, names):
+    """Compiles a result into a Python function of the gradient and of the named values that it needs."""
+    needed = _needed([result])
+    parameters = [gradient, *(name for name in names if name in needed)]
+    lines = []
+    for symbol in _in_order(needed):
+        texts = [x.name if isinstance(x, Symbol) else repr(x) for x in symbol.operands]
+        default = f"np.{symbol.function.__name__}({', '.join(texts)})"
+        lines.append(f"{symbol.name} = {_PYTHON.get(symbol.function, default).format(*texts)}")
+    lines.append(f"return {result.name}")
+    text = f"def derivative({', '.join(parameters)}):\n    " + "\n    ".join(lines)
+    namespace = {"np": np}
+    exec(text, namespace)
+    namespace["derivative"].__doc__ = text
+    return namespace["derivative"]

@@ -1,11 +1,12 @@
 """Kernels: arrays in, arrays out.
 
-An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's library, or
-our own for particular sizes. The first that accepts the arguments runs, in the order: libraries named in
-``config.kernels``, vendors' libraries, our own, the reference.
+An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's
+library, or our own for particular sizes. The first that accepts the arguments runs, in the order:
+libraries named in ``config.kernels``, vendors' libraries, our own, the reference.
 """
 
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from mpchain.configuration import config
 
@@ -20,7 +21,8 @@ class Kernel(NamedTuple):
         operation (str): what is computed.
         library (str): the file that it stands in; ``reference`` is the specification.
         compute: the function of arrays.
-        refuse: a function of the same arguments that returns why the kernel does not take them, or None.
+        refuse: a function of the same arguments that returns why the kernel does not take them, or
+            None; None takes all.
     """
 
     operation: str
@@ -70,7 +72,7 @@ def call(operation, *args):
 
 
 def explain(operation, *args):
-    """Says, line by line, which kernels there are, why each does not take the arguments, and which runs."""
+    """Says, a line per kernel, which one runs and why each before it does not."""
     lines, chosen = [], False
     for kernel in kernels_of(operation):
         reason = kernel.refuse and kernel.refuse(*args)
@@ -80,4 +82,4 @@ def explain(operation, *args):
     return "\n".join(lines)
 
 
-from mpchain.kernels import numpy_cpu, reference  # noqa: E402, F401  (they enter their kernels)
+from mpchain.kernels import numpy_cpu, reference  # noqa: E402  (they enter their kernels)

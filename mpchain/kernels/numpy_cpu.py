@@ -6,7 +6,7 @@ from mpchain.kernels import register
 
 
 def _refuse_unless_pointwise(first, second, window):
-    """Takes 1x1 filters that are applied everywhere: these need no windows, only a matrix product."""
+    """Takes 1x1 filters that are applied everywhere: these need only a matrix product."""
     if not isinstance(first, np.ndarray):
         return "not a NumPy array"
     if (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """How windows lie on the spatial axes of an array; every field but ``groups`` is a tuple per axis."""
+    """How windows lie on the spatial axes; every field but ``groups`` is a tuple, by axis."""
 
     ksize: tuple
     stride: tuple
@@ -33,9 +33,9 @@ class Layout(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def layout(window):
-    """Returns the padded spatial size, where in it the array lies, and per window element its slices.
+    """Returns the padded spatial size, where in it the array lies, and slices per window element.
 
-    The slices pick, from the padded array, that element of every window: they have the output's size.
+    The slices pick, from the padded array, that element of every window: the output's size.
     """
     axes = list(zip(*window[:4], window.in_size, window.out_size))
     ends = [(o - 1) * s + (k - 1) * d + 1 for k, s, _, d, _, o in axes]

@@ -24,5 +24,5 @@ def get_conv_outsize(size, k, s, p, cover_all=False, d=1):
 
 
 def get_deconv_outsize(size, k, s, p, cover_all=False, d=1):
-    """Returns the smallest axis size that has ``size`` windows (arguments as :func:`get_conv_outsize`)."""
+    """Returns the smallest axis size that has ``size`` windows; see :func:`get_conv_outsize`."""
     return s * (size - 1) + (k - 1) * d + 1 - (s - 1 if cover_all else 0) - 2 * p
