@@ -1,12 +1,12 @@
 """Backpropagation: one walk over the graph, from outputs to leaves, each function once.
 
-The walk first counts, for every function and every leaf that the outputs depend on, how many contributions its
-gradient will receive. Then a ready queue runs the functions whose gradients are complete. There is no recursion and
-no sorting; a gradient is released as soon as it has been used; and a leaf is known to be final at once, which is when
-``config.leaf_ready`` is called with it.
+The walk first counts, for every function and every leaf that the outputs depend on, how many
+contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
+complete. There is no recursion and no sorting; a gradient is released as soon as it has been used;
+and a leaf is known to be final at once, which is when ``config.leaf_ready`` is called with it.
 
-Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``); then they are
-Variables, and the derivatives' own operations are recorded.
+Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``);
+then they are Variables, and the derivatives' own operations are recorded.
 """
 
 from mpchain import variable
@@ -18,8 +18,8 @@ def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
 
     Args:
         outputs: list or tuple of Variables.
-        grad_outputs: list of Variables or arrays (None elements allowed), one per output. Where None,
-            each output's ``grad_var`` is used; outputs without one contribute nothing.
+        grad_outputs: list of Variables or arrays (None elements allowed), one per output. Where
+            None, each output's ``grad_var`` is used; outputs without one contribute nothing.
         enable_double_backprop (bool): record the graph of the gradients.
 
     Raises:
@@ -44,7 +44,7 @@ def grad(
 ):
     """Returns the gradients of outputs with respect to any variables of their graph.
 
-    Only what lies between inputs and outputs is visited, and no variable's ``grad`` changes unless asked.
+    Only what lies between inputs and outputs is visited; no ``grad`` changes unless asked.
 
     Args:
         outputs: list or tuple of Variables.
@@ -53,7 +53,8 @@ def grad(
         grad_inputs: list of Variables (or None), one per input, to which the gradients are added.
         set_grad (bool): store the results in the inputs' ``grad_var``.
         retain_grad (bool): store the gradients of intermediate variables in theirs.
-        enable_double_backprop (bool): record the graph of the gradients, so that they can be differentiated.
+        enable_double_backprop (bool): record the graph of the gradients, so that they can be
+            differentiated.
         loss_scale (float): factor on the initial gradients.
 
     Returns:
@@ -110,7 +111,8 @@ def _as_variable(value):
 def _check_variables(function, argument, values):
     if not isinstance(values, (list, tuple)):
         raise TypeError(
-            f"{function}: {argument} must be a list or tuple of Variables, not {type(values).__name__}"
+            f"{function}: {argument} must be a list or tuple of Variables, "
+            f"not {type(values).__name__}"
         )
     for i, value in enumerate(values):
         if not isinstance(value, variable.Variable):
@@ -120,7 +122,7 @@ def _check_variables(function, argument, values):
 
 
 def _seeds(function, outputs, grad_outputs, create_graph):
-    """Pairs (node, initial gradient), the gradient a Variable if its graph is kept, else an array."""
+    """Pairs (node, initial gradient): a Variable if its graph is kept, else an array."""
     if len(outputs) != len(grad_outputs):
         raise ValueError(
             f"{function}: outputs and grad_outputs must have the same length, "
@@ -146,7 +148,7 @@ def _key(node):
 
 
 def _walk(seeds, create_graph, wanted=None, retain_grad=False):
-    """Runs backward. With ``wanted`` nodes, returns their gradients by key; else fills the leaves."""
+    """Runs backward. With ``wanted`` nodes, returns their gradients; else fills the leaves."""
     with using_config("enable_backprop", create_graph):
         walk = _Walk(seeds, create_graph, wanted, retain_grad)
         walk.run()

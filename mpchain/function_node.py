@@ -166,7 +166,7 @@ class FunctionNode:
         return outputs
 
     def forward(self, inputs):
-        """Computes the tuple of output arrays; by default, ``forward_cpu`` or ``forward_gpu`` does."""
+        """Computes the tuple of output arrays; by default by ``forward_cpu`` or ``forward_gpu``."""
         if any(is_gpu_array(x) for x in inputs):
             return self.forward_gpu(inputs)
         return self.forward_cpu(inputs)

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.symbol import Symbol
-from mpchain.variable import Variable, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
 @elementwise(lambda g: g, lambda g: g, any_dtype=True)
@@ -127,9 +127,9 @@ def _reflected(function):
     return lambda x, other: function(other, x)
 
 
-def _floor_divide(self, other):
-    other = getattr(other, "array", other)
-    return as_variable(np.asarray(self.array // other))
+def _floor_divide(x0, x1):
+    # Flat almost everywhere, and so without gradient.
+    return as_variable(as_array(getattr(x0, "array", x0) // getattr(x1, "array", x1)))
 
 
 def _install_operators():
@@ -140,7 +140,8 @@ def _install_operators():
     Variable.__mul__ = Variable.__rmul__ = _operator(_multiply, _multiply_by_constant)
     Variable.__truediv__ = _operator(_divide, _divide_by_constant)
     Variable.__rtruediv__ = _operator(_reflected(_divide), _divide_constant)
-    Variable.__floordiv__ = _floor_divide
+    Variable.__floordiv__ = _operator(_floor_divide, _floor_divide)
+    Variable.__rfloordiv__ = _operator(_reflected(_floor_divide), _reflected(_floor_divide))
     Variable.__pow__ = _operator(_power, _power_of_constant_exponent)
     Variable.__rpow__ = _operator(_reflected(_power), _power_of_constant_base)
     Variable.__neg__ = _negative

@@ -1,10 +1,12 @@
 """Declaring differentiable functions.
 
-A declaration is a body, which computes the output from arrays, and one derivative per array argument.
-Both are plain array code: NumPy's own dispatch lets the same text read NumPy arrays, CuPy arrays,
-Variables (whence every order of derivative) and the symbols from which fused GPU kernels are written.
+A declaration is a body, which computes the output from arrays, and a derivative for each array
+argument. Both are plain array code: NumPy's own dispatch lets the same text read NumPy arrays, CuPy
+arrays, Variables (whence every order of derivative) and the symbols from which fused GPU kernels
+and the derivatives' own derivatives are written.
 
-A derivative's first parameter is the gradient of the output; the names of the others say what it needs:
+A derivative's first parameter is the gradient of the output; the names of the others say what it
+needs:
 
 ====================  ======================================================================
 name                  value
@@ -71,7 +73,7 @@ class Declaration:
     def _bind(self, derivative, function):
         """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
 
-        It passes what the parameters of ``derivative`` ask for: the same each time, so written out once.
+        It passes what the parameters of ``derivative`` ask for.
         """
         if derivative is None:
             return lambda g, kept, constants, nodes: None
@@ -98,9 +100,10 @@ class Declaration:
         return name in ("y", "ys") and name not in self.array_names
 
     def keeper(self, targets):
-        """Returns a function of (arrays, aux, outputs) that lists what the derivatives of ``targets`` need.
+        """Returns a function of (arrays, aux, outputs) that lists what derivatives need.
 
-        The list has a place for every input, None where that is not needed, and ends with aux and output.
+        The derivatives are those by the inputs ``targets``. The list has a place for every input,
+        None where that is not needed, and ends with aux and output.
         """
         if targets not in self._keepers:
             asked = set(self.joint_parameters)
@@ -167,7 +170,7 @@ class Declaration:
         return ", ".join(f"{n}: {x.dtype}{list(x.shape)}" for n, x in zip(names, arrays))
 
     def pull(self, index, g):
-        """Returns the derivative by array argument ``index`` as a function of what :meth:`_bind` says.
+        """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
         It is a fused kernel where that pays: elementwise, for a gradient ``g`` on a GPU.
         """
@@ -311,7 +314,7 @@ def elementwise(*derivatives, any_dtype=False):
 
 
 def differentiable(*derivatives, joint=None, n_arrays=None):
-    """Decorator: declares any other function by its derivatives, or by one for all array arguments."""
+    """Decorator: declares any other function by its derivatives, or by one ``joint`` derivative."""
     return lambda body: _publish(Declaration(body, derivatives, joint, n_arrays))
 
 
@@ -375,7 +378,8 @@ def _written_out(declaration):
     text = _CALL.format(
         parameters=", ".join(listed),
         conversions="\n    ".join(
-            f"if not isinstance({x}, _Variable):\n        {x} = _as_variable({x})\n    _in_{x} = {x}._array"
+            f"if not isinstance({x}, _Variable):\n        {x} = _as_variable({x})\n"
+            f"    _in_{x} = {x}._array"
             for x in names
         ),
         unusual=" or ".join(unusual),
@@ -413,7 +417,7 @@ def _written_out(declaration):
 
 
 class _Cases(dict):
-    """By which inputs need a gradient: their indexes, and what keeps the arrays for their derivatives."""
+    """By which inputs need a gradient: their indexes, and what keeps arrays for their derivatives."""
 
     def __init__(self, declaration):
         super().__init__()

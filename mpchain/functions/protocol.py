@@ -24,6 +24,7 @@ _UFUNCS = {
     np.subtract: lambda x0, x1: _operate("__sub__", "__rsub__", x0, x1),
     np.multiply: lambda x0, x1: _operate("__mul__", "__rmul__", x0, x1),
     np.divide: lambda x0, x1: _operate("__truediv__", "__rtruediv__", x0, x1),
+    np.floor_divide: lambda x0, x1: _operate("__floordiv__", "__rfloordiv__", x0, x1),
     np.power: lambda x0, x1: _operate("__pow__", "__rpow__", x0, x1),
     np.negative: lambda x: -x,
     np.positive: lambda x: x,

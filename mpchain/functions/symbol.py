@@ -142,7 +142,7 @@ def _in_c(operand, as_bool=False):
 
 
 def render_c(result):
-    """Returns C statements over the type ``T`` that compute ``out`` from the formula's parameters."""
+    """Returns C statements over the type ``T`` that compute ``out`` from the parameters."""
     lines = []
     for symbol in _in_order(_needed([result])):
         function, operands = symbol.function, symbol.operands
@@ -202,7 +202,7 @@ def differentiate(formula, names, n_arrays):
 
 
 def _as_function(result, gradient, names):
-    """Compiles a result into a Python function of the gradient and of the named values that it needs."""
+    """Compiles a result into a Python function of the gradient and the values that it needs."""
     needed = _needed([result])
     parameters = [gradient, *(name for name in names if name in needed)]
     lines = []
