@@ -162,8 +162,8 @@ class _Walk:
         self.found = {}
         self.wanted = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        self.useful = None if wanted is None else self._functions_between(roots)
-        self.pending = self._count_contributions(roots)
+        self.targets = None  # with wanted variables: for each function, which of its inputs to go to
+        self.pending = self._count_all(roots) if wanted is None else self._count_between(roots)
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
         self.sums = (
             set()
@@ -176,52 +176,14 @@ class _Walk:
             if node.creator_node is None and node not in self.pending:
                 self._finish_leaf(node)
 
-    def _functions_between(self, roots):
-        """The functions on a path from a wanted variable to a root."""
-        consumers, seen, stack = {}, set(roots), list(roots)
-        while stack:
-            function = stack.pop()
-            for node in function.inputs:
-                if node.requires_grad:
-                    creator = node.creator_node
-                    consumers.setdefault(_key(node), []).append(function)
-                    if creator is not None and creator not in seen:
-                        seen.add(creator)
-                        stack.append(creator)
-        outputs_of = {}
-        for key in consumers:
-            if type(key) is tuple:
-                outputs_of.setdefault(key[0], []).append(key)
-        useful, stack = set(), list(self.wanted)
-        while stack:
-            for function in consumers.get(stack.pop(), ()):
-                if function not in useful:
-                    useful.add(function)
-                    stack.extend(outputs_of.get(function, ()))
-        return useful
-
-    def _targets(self, function):
-        """The indexes of the inputs whose gradients are wanted."""
-        targets = function.differentiable_inputs
-        if self.wanted is None:
-            return targets
-        inputs = function.inputs
-        return tuple(
-            i
-            for i in targets
-            if inputs[i].creator_node in self.useful or _key(inputs[i]) in self.wanted
-        )
-
-    def _count_contributions(self, roots):
+    def _count_all(self, roots):
         """For each function and leaf below the roots, how many gradients it will be given."""
-        useful = self.useful
-        stack = [f for f in dict.fromkeys(roots) if useful is None or f in useful]
         pending = dict.fromkeys(roots, 0)
+        stack = list(pending)
         while stack:
             function = stack.pop()
             inputs = function.inputs
-            targets = function.differentiable_inputs if useful is None else self._targets(function)
-            for i in targets:
+            for i in function.differentiable_inputs:
                 node = inputs[i]
                 creator = node.creator_node
                 key = node if creator is None else creator
@@ -229,12 +191,48 @@ class _Walk:
                     pending[key] += 1
                 else:
                     pending[key] = 1
-                    if creator is not None and (useful is None or creator in useful):
+                    if creator is not None:
                         stack.append(creator)
         return pending
 
+    def _count_between(self, roots):
+        """As :meth:`_count_all`, but along the paths to the wanted variables alone.
+
+        Depth first; a function is done after all that it depends on, and so its targets are known.
+        """
+        pending = dict.fromkeys(roots, 0)
+        wanted, targets, entered, stack = self.wanted, {}, set(), list(pending)
+        self.targets = targets
+        while stack:
+            function = stack[-1]
+            inputs, indexes = function.inputs, function.differentiable_inputs
+            if function not in entered:
+                entered.add(function)
+                for i in indexes:
+                    creator = inputs[i].creator_node
+                    if creator is not None and creator not in entered:
+                        stack.append(creator)
+                continue
+            stack.pop()
+            if function in targets:
+                continue
+            chosen = ()
+            for i in indexes:
+                node = inputs[i]
+                creator = node.creator_node
+                if creator is None:
+                    key, leads = node, node in wanted
+                else:
+                    key = creator
+                    leads = targets[creator] or (creator, node.output_index) in wanted
+                if leads:
+                    chosen += (i,)
+                    pending[key] = pending.get(key, 0) + 1
+            targets[function] = chosen
+        return pending
+
     def run(self):
-        pending, gradients, useful = self.pending, self.gradients, self.useful
+        pending, gradients, chosen = self.pending, self.gradients, self.targets
         create_graph = self.create_graph
         hooks = config.function_hooks
         watched = bool(hooks) or config.debug or self.retain_grad or self.wanted is not None
@@ -244,9 +242,9 @@ class _Walk:
             gys = gradients.pop(function, None)
             if watched and gys is not None:
                 self._observe(function, gys)
-            if useful is not None and function not in useful:
+            targets = function.differentiable_inputs if chosen is None else chosen[function]
+            if not targets:
                 continue
-            targets = function.differentiable_inputs if useful is None else self._targets(function)
             try:
                 if gys is None:
                     gxs = (None,) * len(targets)

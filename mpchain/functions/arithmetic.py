@@ -65,7 +65,7 @@ def _divide_constant(x, c):
 
 
 # For c = 0 the factor x ** (c - 1) would be infinite at zero, and its product with c NaN.
-@elementwise(lambda g, x, c: g * (c * x ** (c - 1 + np.equal(c, 0))), any_dtype=True)
+@elementwise(lambda g, x, c: g * (c * x ** (c - 1 + (c == 0))), any_dtype=True)
 def _power_of_constant_exponent(x, c):
     return x**c
 

@@ -206,6 +206,8 @@ class Declaration:
             derivatives = symbol.differentiate(formula, [*arrays, *constants], len(arrays))
         except symbol.UntraceableError:
             return None
+        if derivatives is None:
+            return None
         declaration = Declaration(formula, derivatives, is_elementwise=True)
         declaration.name = f"{self.name}_derivative"
         return _written_out(declaration)
@@ -417,7 +419,7 @@ def _written_out(declaration):
 
 
 class _Cases(dict):
-    """By which inputs need a gradient: their indexes, and what keeps arrays for their derivatives."""
+    """By which inputs need a gradient: their indexes, and what keeps arrays for derivatives."""
 
     def __init__(self, declaration):
         super().__init__()

@@ -55,12 +55,17 @@ _C_PREDICATES = {
     np.logical_or: "{} || {}",
     np.logical_not: "!{}",
 }
+# Operators, so that they leave Python's numbers as these are: NumPy's would widen float32 arrays.
 _PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
+_PYTHON |= {f: text for f, text in _C_PREDICATES.items() if not f.__name__.startswith("logical")}
 _PYTHON |= {np.power: "{} ** {}"}
 
 
-class UntraceableError(Exception):
-    """The formula uses something that has no counterpart in an elementwise kernel."""
+class UntraceableError(AttributeError):
+    """The formula uses something that has no counterpart in an elementwise kernel.
+
+    An AttributeError, because ``hasattr`` must be able to ask a symbol for what it lacks.
+    """
 
 
 class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
@@ -186,7 +191,8 @@ def differentiate(formula, names, n_arrays):
 
     Returns:
         list: for each array parameter a function of the output's gradient and of those parameters
-        that it needs, in their order; None where the gradient is zero.
+        that it needs, in their order; None where the gradient is zero. None instead of the list for
+        a formula of one operation or none: it is as well applied as it is.
 
     Raises:
         UntraceableError: the formula cannot be written down.
@@ -197,6 +203,8 @@ def differentiate(formula, names, n_arrays):
     xs, constants = [Variable(x) for x in symbols[:n_arrays]], symbols[n_arrays:]
     with using_config("debug", False), using_config("function_hooks", {}), force_backprop_mode():
         y = formula(*xs, *constants)
+        if len(steps) < 2:
+            return None
         gxs = backprop.grad([y], xs, [Variable(Symbol(steps, gradient))])
     return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]
 
