@@ -55,10 +55,13 @@ _C_PREDICATES = {
     np.logical_or: "{} || {}",
     np.logical_not: "!{}",
 }
-# Operators, so that they leave Python's numbers as these are: NumPy's would widen float32 arrays.
 _PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
-_PYTHON |= {f: text for f, text in _C_PREDICATES.items() if not f.__name__.startswith("logical")}
 _PYTHON |= {np.power: "{} ** {}"}
+# Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays. Variables
+# have no comparison operators.
+_PYTHON_OF_CONSTANTS = _PYTHON | {
+    f: text for f, text in _C_PREDICATES.items() if not f.__name__.startswith("logical")
+}
 
 
 class UntraceableError(AttributeError):
@@ -75,6 +78,7 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
         steps (list of Symbol): where every operation appends its result.
         name (str): the variable that holds the value in the rendered text.
         function, operands: how it was computed; None for a parameter of the formula.
+        is_constant (bool): whether it is made of constants alone.
     """
 
     is_symbol = True
@@ -84,8 +88,9 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
     dtype = np.dtype(np.float64)
     base = None
 
-    def __init__(self, steps, name, function=None, operands=()):
+    def __init__(self, steps, name, function=None, operands=(), is_constant=False):
         self.steps, self.name, self.function, self.operands = steps, name, function, operands
+        self.is_constant = is_constant
         self.is_bool = function in _C_PREDICATES
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
@@ -104,7 +109,8 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
 
     def _step(self, function, operands):
         operands = tuple(map(_as_operand, operands))
-        symbol = Symbol(self.steps, f"t{len(self.steps)}", function, operands)
+        is_constant = all(getattr(x, "is_constant", True) for x in operands)
+        symbol = Symbol(self.steps, f"t{len(self.steps)}", function, operands, is_constant)
         self.steps.append(symbol)
         return symbol
 
@@ -199,7 +205,7 @@ def differentiate(formula, names, n_arrays):
     """
     steps = []
     gradient = "g" + max(names, key=len)
-    symbols = [Symbol(steps, name) for name in names]
+    symbols = [Symbol(steps, n, is_constant=i >= n_arrays) for i, n in enumerate(names)]
     xs, constants = [Variable(x) for x in symbols[:n_arrays]], symbols[n_arrays:]
     with using_config("debug", False), using_config("function_hooks", {}), force_backprop_mode():
         y = formula(*xs, *constants)
@@ -217,7 +223,8 @@ def _as_function(result, gradient, names):
     for symbol in _in_order(needed):
         texts = [x.name if isinstance(x, Symbol) else repr(x) for x in symbol.operands]
         default = f"np.{symbol.function.__name__}({', '.join(texts)})"
-        lines.append(f"{symbol.name} = {_PYTHON.get(symbol.function, default).format(*texts)}")
+        known = _PYTHON_OF_CONSTANTS if symbol.is_constant else _PYTHON
+        lines.append(f"{symbol.name} = {known.get(symbol.function, default).format(*texts)}")
     lines.append(f"return {result.name}")
     text = f"def derivative({', '.join(parameters)}):\n    " + "\n    ".join(lines)
     namespace = {"np": np}
