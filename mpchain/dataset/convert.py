@@ -1,0 +1,150 @@
+"""From a list of examples to the arrays of a batch."""
+
+import abc
+import functools
+
+import numpy as np
+
+from mpchain import backend
+
+
+class Converter(abc.ABC):
+    """Turns a batch (a list of examples) into arrays on a device."""
+
+    @abc.abstractmethod
+    def __call__(self, batch, device):
+        """Returns the arrays of the batch.
+
+        Args:
+            batch (list): the examples.
+            device: where to put the arrays (what :func:`mpchain.get_device` accepts), or None to
+                leave them.
+        """
+
+
+class _FunctionConverter(Converter):
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args, **kwargs):
+        return self.__wrapped__(*args, **kwargs)
+
+
+def converter():
+    """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``."""
+    return _FunctionConverter
+
+
+def to_device(device, x):
+    """Sends an array, or a tuple, list or dict of arrays, to a device.
+
+    Args:
+        device: what :func:`mpchain.get_device` accepts, or None to leave ``x`` where it is.
+        x: the arrays.
+    """
+    return x if device is None else backend.get_device(device).send(x)
+
+
+@converter()
+def concat_examples(batch, device=None, padding=None):
+    """Stacks examples into arrays along a new first axis.
+
+    Args:
+        batch (list): examples of one kind: arrays of shape (...), scalars, or tuples or dicts of
+            these.
+        device: where to put the result (what :func:`mpchain.get_device` accepts), or None to leave
+            it where the examples are.
+        padding: None, where all shapes must agree; or a scalar, with which smaller arrays are
+            filled up at the end of each axis. For tuples or dicts of arrays also a tuple or dict
+            with one such value for each.
+
+    Returns:
+        Array of shape (len(batch), ...); for tuples a tuple of arrays, for dicts a dict of arrays.
+
+    Raises:
+        ValueError: the batch is empty, its examples are of different kinds, or shapes differ
+            without padding.
+    """
+    if len(batch) == 0:
+        raise ValueError("concat_examples: batch is empty")
+    first = batch[0]
+    if isinstance(first, tuple):
+        _check_same(map(len, batch), "examples must be tuples of one length, but the lengths are")
+        paddings = padding if isinstance(padding, tuple) else (padding,) * len(first)
+        _check_same(
+            (len(first), len(paddings)),
+            "padding must have one value for each element, but the lengths are",
+        )
+        stacked = tuple([_stack(column, pad) for column, pad in zip(zip(*batch), paddings)])
+    elif isinstance(first, dict):
+        _check_same(
+            map(frozenset, batch), "examples must be dicts with the same keys, but the keys are"
+        )
+        paddings = padding if isinstance(padding, dict) else dict.fromkeys(first, padding)
+        _check_same(
+            (first.keys(), paddings.keys()),
+            "padding must have one value for each key, but the keys are",
+        )
+        stacked = {key: _stack([example[key] for example in batch], paddings[key]) for key in first}
+    else:
+        stacked = _stack(batch, padding)
+    return to_device(device, stacked)
+
+
+def _check_same(values, rule):
+    distinct = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+    if len(distinct) > 1:
+        shown = [sorted(value) if isinstance(value, frozenset) else value for value in distinct]
+        raise ValueError(f"concat_examples: {rule} {', '.join(map(str, shown[:4]))}")
+
+
+def _stack(arrays, padding):
+    arrays = [example.array for example in arrays] if hasattr(arrays[0], "array") else list(arrays)
+    if not _is_array(arrays[0]):
+        if padding is None:
+            return _as_one_array(arrays)
+        arrays = [np.asarray(array) for array in arrays]
+    xp = backend.get_array_module(*arrays)
+    if padding is not None:
+        return _stack_padded(xp, arrays, padding)
+    _check_same(
+        (array.shape for array in arrays),
+        "without padding, examples must have one shape, but the shapes are",
+    )
+    if arrays[0].ndim == 0:
+        return xp.stack(arrays)
+    return xp.concatenate(arrays).reshape((len(arrays), *arrays[0].shape))
+
+
+def _is_array(x):
+    return isinstance(x, np.ndarray) or backend.cuda.is_gpu_array(x)
+
+
+def _as_one_array(examples):
+    try:
+        array = np.asarray(examples)
+    except ValueError as error:
+        raise ValueError(f"concat_examples: the examples do not make one array: {error}") from error
+    if array.dtype == object:
+        kinds = sorted({type(example).__name__ for example in examples})
+        raise ValueError(
+            f"concat_examples: examples of type {', '.join(kinds)} do not make one array"
+        )
+    return array
+
+
+def _stack_padded(xp, arrays, padding):
+    _check_same(
+        (array.ndim for array in arrays),
+        "examples must have the same number of axes, but the numbers are",
+    )
+    shape = [max(lengths) for lengths in zip(*(array.shape for array in arrays))]
+    stacked = xp.full(
+        (len(arrays), *shape), padding, xp.result_type(*{array.dtype for array in arrays})
+    )
+    for i, array in enumerate(arrays):
+        stacked[(i, *map(slice, array.shape))] = array
+    return stacked

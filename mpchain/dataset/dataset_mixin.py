@@ -1,0 +1,55 @@
+"""The base of datasets."""
+
+import abc
+import operator
+
+import numpy as np
+
+
+class DatasetMixin(abc.ABC):
+    """Indexing in all forms for a dataset that defines ``__len__`` and ``get_example``."""
+
+    def __getitem__(self, index):
+        """Returns one example or a list of examples.
+
+        Args:
+            index: an integer (negative ones count from the end), a slice, a list or array of
+                integers, or an array of as many booleans as there are examples.
+
+        Raises:
+            IndexError: there is no such example.
+        """
+        if isinstance(index, slice):
+            return [self.get_example(i) for i in range(*index.indices(len(self)))]
+        if isinstance(index, (list, np.ndarray)) and np.ndim(index):
+            return [self._example(i) for i in self._as_integers(index)]
+        return self._example(index)
+
+    def _example(self, index):
+        i, n = operator.index(index), len(self)
+        if not -n <= i < n:
+            raise IndexError(f"{type(self).__name__}: index {i} is out of range for {n} examples")
+        return self.get_example(i + n if i < 0 else i)
+
+    def _as_integers(self, index):
+        index = np.asarray(index)
+        if index.dtype == bool:
+            if index.shape != (len(self),):
+                raise IndexError(
+                    f"{type(self).__name__}: a boolean index must have shape ({len(self)},), "
+                    f"not {index.shape}"
+                )
+            return np.flatnonzero(index).tolist()
+        return index.tolist()
+
+    @abc.abstractmethod
+    def __len__(self):
+        """Returns the number of examples."""
+
+    @abc.abstractmethod
+    def get_example(self, i):
+        """Returns the ``i``-th example (0 <= i < len(self)).
+
+        Returns:
+            An array, a scalar, or a tuple or dict of these.
+        """

@@ -1,0 +1,92 @@
+"""Datasets made of other datasets: side by side, one after the other, transformed."""
+
+import bisect
+import itertools
+
+from mpchain.dataset import DatasetMixin
+
+
+class TupleDataset(DatasetMixin):
+    """Datasets side by side; an example is the tuple of their examples.
+
+    Args:
+        datasets: datasets (arrays, lists, ...) of one length.
+    """
+
+    def __init__(self, *datasets):
+        _check_lengths(
+            "TupleDataset", {f"dataset {i}": dataset for i, dataset in enumerate(datasets)}
+        )
+        self._datasets = datasets
+
+    def __len__(self):
+        return len(self._datasets[0])
+
+    def get_example(self, i):
+        return tuple([dataset[i] for dataset in self._datasets])
+
+
+class DictDataset(DatasetMixin):
+    """Datasets side by side; an example is the dict of their examples.
+
+    Args:
+        datasets: datasets (arrays, lists, ...) of one length, by key.
+    """
+
+    def __init__(self, **datasets):
+        _check_lengths("DictDataset", datasets)
+        self._datasets = datasets
+
+    def __len__(self):
+        return len(next(iter(self._datasets.values())))
+
+    def get_example(self, i):
+        return {key: dataset[i] for key, dataset in self._datasets.items()}
+
+
+def _check_lengths(kind, datasets):
+    if not datasets:
+        raise ValueError(f"{kind}: no datasets are given")
+    lengths = {name: len(dataset) for name, dataset in datasets.items()}
+    if len(set(lengths.values())) > 1:
+        listing = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ValueError(f"{kind}: datasets must have one length, but {listing}")
+
+
+class ConcatenatedDataset(DatasetMixin):
+    """Datasets one after the other.
+
+    Args:
+        datasets: datasets (arrays, lists, ...).
+    """
+
+    def __init__(self, *datasets):
+        self._datasets = datasets
+        self._ends = list(itertools.accumulate(map(len, datasets)))
+
+    def __len__(self):
+        return self._ends[-1] if self._ends else 0
+
+    def get_example(self, i):
+        which = bisect.bisect_right(self._ends, i)
+        start = self._ends[which - 1] if which else 0
+        return self._datasets[which][i - start]
+
+
+class TransformDataset(DatasetMixin):
+    """A dataset whose examples go through a function when they are read.
+
+    Args:
+        dataset: the dataset.
+        transform: function of one example.
+    """
+
+    def __init__(self, dataset, transform):
+        self._dataset = dataset
+        self._transform = transform
+
+    def __len__(self):
+        return len(self._dataset)
+
+    def get_example(self, i):
+        return self._transform(self._dataset[i])

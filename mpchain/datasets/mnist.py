@@ -1,0 +1,176 @@
+"""MNIST and the sets of the same form, downloaded once."""
+
+import dataclasses
+import gzip
+import math
+import os
+
+import numpy as np
+
+from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
+from mpchain.datasets.pictures import make_datasets
+from mpchain.serializers.npz import read_npz, write_npz
+
+_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+_IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    url: str
+    sha256: tuple  # of the four files
+
+
+_SOURCES = {
+    "mnist": _Source(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        (
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    ),
+    "fashion_mnist": _Source(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        (
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        ),
+    ),
+    "kuzushiji_mnist": _Source(
+        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        (
+            "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+            "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+            "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+        ),
+    ),
+}
+
+
+def get_mnist(
+    withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, rgb_format=False
+):
+    """Returns MNIST: 60,000 and 10,000 handwritten digits of 28x28 pixels.
+
+    It is downloaded (11 MB) on the first call and kept below
+    :func:`mpchain.dataset.get_dataset_root`.
+
+    Args:
+        withlabel (bool): whether examples are pairs of image and label, or images only.
+        ndim (int): 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
+        scale (float): pixels are between 0 and this.
+        dtype: of the images; None for ``config.dtype``.
+        label_dtype: of the labels (0 to 9).
+        rgb_format (bool): with ``ndim=3``, whether images have shape (3, 28, 28), with three equal
+            channels.
+
+    Returns:
+        Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
+
+    Raises:
+        OSError: it cannot be downloaded. (Without a network, :func:`get_mnist5k` and
+            :func:`get_digits` read digits from installed packages.)
+    """
+    return _get("mnist", withlabel, ndim, scale, dtype, label_dtype, rgb_format)
+
+
+def get_fashion_mnist(
+    withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, rgb_format=False
+):
+    """Returns Fashion-MNIST: 70,000 pieces of clothing in MNIST's form (arguments as
+    :func:`get_mnist`).
+
+    Paper: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
+        Learning
+    Algorithms", arXiv:1708.07747.
+    """
+    return _get("fashion_mnist", withlabel, ndim, scale, dtype, label_dtype, rgb_format)
+
+
+def get_kuzushiji_mnist(
+    withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, rgb_format=False
+):
+    """Returns Kuzushiji-MNIST: 70,000 cursive Japanese characters in MNIST's form (arguments as
+    :func:`get_mnist`).
+
+    Paper: Clanuwat et al., "Deep Learning for Classical Japanese Literature", arXiv:1812.01718.
+    """
+    return _get("kuzushiji_mnist", withlabel, ndim, scale, dtype, label_dtype, rgb_format)
+
+
+def get_fashion_mnist_labels():
+    """Returns the names of Fashion-MNIST's ten labels."""
+    return [
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ]
+
+
+def get_kuzushiji_mnist_labels():
+    """Returns Kuzushiji-MNIST's ten labels: pairs of the transcription and the modern character."""
+    return list(zip("o ki su tsu na ha ma ya re wo".split(), "おきすつなはまやれを"))
+
+
+def _get(name, *form):
+    path = os.path.join(get_dataset_directory(name), "pixels_and_labels.npz")
+    arrays = cache_or_load_file(path, lambda path: _create(name, path), read_npz)
+    parts = [(arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])]
+    return make_datasets(f"get_{name}", parts, 255, *form)
+
+
+def _create(name, path):
+    source = _SOURCES[name]
+    try:
+        files = [
+            cached_download(source.url + file, sha256)
+            for file, sha256 in zip(_FILES, source.sha256)
+        ]
+    except OSError as error:
+        raise OSError(
+            f"get_{name}: {error}. Without a network, get_digits() and get_mnist5k() read "
+            "handwritten digits from packages: pip install 'mpchain[data]'"
+        ) from error
+    arrays = dict(zip(("train_x", "train_y", "test_x", "test_y"), map(read_idx, files)))
+    write_npz(path, arrays, compression=True)
+    return arrays
+
+
+def read_idx(path):
+    """Reads an array from a gzipped file in MNIST's "idx" format.
+
+    Raises:
+        ValueError: the file is none, or its size is not what its header says.
+    """
+    with gzip.open(path, "rb") as file:
+        content = file.read()
+    if content[:2] != b"\0\0" or len(content) < 4 or content[2] not in _IDX_DTYPES:
+        raise ValueError(f"read_idx: {path} is no idx file; it begins with {content[:4].hex(' ')}")
+    dtype, ndim = np.dtype(_IDX_DTYPES[content[2]]), content[3]
+    start = 4 + 4 * ndim
+    shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
+    if len(content) != start + math.prod(shape) * dtype.itemsize:
+        raise ValueError(
+            f"read_idx: {path} says that its shape is {shape} and its dtype {dtype.name}, "
+            f"but has {len(content)} bytes"
+        )
+    return (
+        np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+    )

@@ -1,0 +1,48 @@
+"""From raw pixels and labels to the datasets that the ``get_...`` functions return."""
+
+import numpy as np
+
+from mpchain import configuration
+from mpchain.datasets.combined import TupleDataset
+
+
+def make_datasets(
+    function, parts, white, withlabel, ndim, scale, dtype, label_dtype, rgb_format=False
+):
+    """Makes a dataset of each part.
+
+    Args:
+        function (str): the public function, for messages.
+        parts: pairs of images, integers of shape (n, height, width) from 0 to ``white``, and labels
+            of shape (n,).
+        white (int): the largest pixel value.
+        withlabel (bool): whether examples are pairs of image and label, or images only.
+        ndim (int): number of axes of an image: (pixels,), (height, width) or (1, height, width).
+        scale (float): what ``white`` becomes; 0 stays 0.
+        dtype: of the images; None for the configuration's.
+        label_dtype: of the labels.
+        rgb_format (bool): whether to make three equal channels of the one; needs ``ndim=3``.
+
+    Returns:
+        List with a :class:`TupleDataset`, or an array of images, for each part.
+    """
+    if ndim not in (1, 2, 3):
+        raise ValueError(f"{function}: ndim must be 1, 2 or 3, not {ndim!r}")
+    if rgb_format and ndim != 3:
+        raise ValueError(f"{function}: rgb_format needs ndim=3, but ndim is {ndim}")
+    dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+    brightness = (np.arange(white + 1) * (scale / white)).astype(dtype)
+    datasets = []
+    for images, labels in parts:
+        pictures = _with_axes(brightness[images], ndim, rgb_format)
+        datasets.append(
+            TupleDataset(pictures, labels.astype(label_dtype)) if withlabel else pictures
+        )
+    return datasets
+
+
+def _with_axes(images, ndim, rgb_format):
+    n, height, width = images.shape
+    if rgb_format:
+        return np.repeat(images[:, None], 3, axis=1)
+    return images.reshape({1: (n, -1), 2: images.shape, 3: (n, 1, height, width)}[ndim])

@@ -1,0 +1,147 @@
+"""Parts of datasets, in their order or (the functions ``..._random``) in a random one."""
+
+import operator
+
+import numpy as np
+
+from mpchain.dataset import DatasetMixin
+
+
+class SubDataset(DatasetMixin):
+    """Some examples of a dataset.
+
+    Args:
+        dataset: the dataset.
+        start (int): first position.
+        finish (int): position after the last one.
+        order: a permutation of the dataset's indices, in which positions are counted; None for its
+            own order.
+    """
+
+    def __init__(self, dataset, start, finish, order=None):
+        n = len(dataset)
+        if not 0 <= start <= finish <= n:
+            raise ValueError(
+                f"SubDataset: 0 <= start <= finish <= {n} (the dataset's length) must hold, "
+                f"but start is {start} and finish is {finish}"
+            )
+        if order is not None and len(order) != n:
+            raise ValueError(
+                f"SubDataset: order must have the dataset's length {n}, but has {len(order)}"
+            )
+        self._dataset = dataset
+        # A list of Python integers is faster to read one by one than an array.
+        self._indices = (
+            range(start, finish) if order is None else np.asarray(order)[start:finish].tolist()
+        )
+
+    def __len__(self):
+        return len(self._indices)
+
+    def get_example(self, i):
+        return self._dataset[self._indices[i]]
+
+
+def split_dataset(dataset, split_at, order=None):
+    """Splits a dataset in two.
+
+    Args:
+        dataset: the dataset.
+        split_at (int): number of examples in the first part.
+        order: a permutation of the dataset's indices; None for its own order.
+
+    Returns:
+        Two :class:`SubDataset`.
+    """
+    split_at, n = operator.index(split_at), len(dataset)
+    if not 0 <= split_at <= n:
+        raise ValueError(
+            f"split_dataset: split_at must be between 0 and {n} (the dataset's length), "
+            f"not {split_at}"
+        )
+    return SubDataset(dataset, 0, split_at, order), SubDataset(dataset, split_at, n, order)
+
+
+def split_dataset_random(dataset, first_size, seed=None):
+    """Splits a dataset in two at random.
+
+    Args:
+        dataset: the dataset.
+        first_size (int): number of examples in the first part.
+        seed (int): seed of the random order; None draws from NumPy's global state.
+
+    Returns:
+        Two :class:`SubDataset`.
+    """
+    return split_dataset(dataset, first_size, _permutation(dataset, seed))
+
+
+def split_dataset_n(dataset, n, order=None):
+    """Splits a dataset into ``n`` parts of one size; up to ``n - 1`` examples are left out.
+
+    Args:
+        dataset: the dataset.
+        n (int): number of parts.
+        order: a permutation of the dataset's indices; None for its own order.
+
+    Returns:
+        List of ``n`` :class:`SubDataset`.
+    """
+    _check_positive("split_dataset_n", "n", n)
+    size = len(dataset) // n
+    return [SubDataset(dataset, i * size, (i + 1) * size, order) for i in range(n)]
+
+
+def split_dataset_n_random(dataset, n, seed=None):
+    """As :func:`split_dataset_n`, in random order.
+
+    Args:
+        dataset: the dataset.
+        n (int): number of parts.
+        seed (int): seed of the random order; None draws from NumPy's global state.
+    """
+    return split_dataset_n(dataset, n, _permutation(dataset, seed))
+
+
+def get_cross_validation_datasets(dataset, n_folds, order=None):
+    """Makes pairs of training and test set such that each example is in exactly one test set.
+
+    Args:
+        dataset: the dataset.
+        n_folds (int): number of pairs.
+        order: a permutation of the dataset's indices; None for its own order.
+
+    Returns:
+        List of ``n_folds`` pairs of :class:`SubDataset`; the test sets' sizes differ by one at
+        most.
+    """
+    _check_positive("get_cross_validation_datasets", "n_folds", n_folds)
+    n = len(dataset)
+    order = np.arange(n) if order is None else np.asarray(order)
+    ends = [i * n // n_folds for i in range(n_folds + 1)]
+    pairs = []
+    for start, finish in zip(ends[-2::-1], ends[:0:-1]):
+        # The test set comes last in the order that begins right after it.
+        pairs.append(split_dataset(dataset, n - (finish - start), np.roll(order, -finish)))
+    return pairs
+
+
+def get_cross_validation_datasets_random(dataset, n_folds, seed=None):
+    """As :func:`get_cross_validation_datasets`, in random order.
+
+    Args:
+        dataset: the dataset.
+        n_folds (int): number of pairs.
+        seed (int): seed of the random order; None draws from NumPy's global state.
+    """
+    return get_cross_validation_datasets(dataset, n_folds, _permutation(dataset, seed))
+
+
+def _check_positive(function, name, value):
+    if value < 1:
+        raise ValueError(f"{function}: {name} must be at least 1, not {value}")
+
+
+def _permutation(dataset, seed):
+    random = np.random if seed is None else np.random.RandomState(seed)
+    return random.permutation(len(dataset))

@@ -1,0 +1,56 @@
+"""In which order an epoch visits the examples."""
+
+import abc
+import json
+
+import numpy as np
+
+
+class OrderSampler(abc.ABC):
+    """A function that iterators call at the start of each epoch for the order of its examples."""
+
+    @abc.abstractmethod
+    def __call__(self, current_order, current_position):
+        """Returns the next epoch's order.
+
+        Args:
+            current_order (numpy.ndarray): indices of the examples in the order of the epoch that
+                ends; before the first epoch 0, 1, ..., n - 1.
+            current_position (int): how many of them were visited.
+
+        Returns:
+            numpy.ndarray: indices, of any number above 0.
+        """
+
+    def serialize(self, serializer):  # noqa: B027 (a sampler may be without state)
+        """Saves or restores the state that later orders depend on."""
+
+
+class ShuffleOrderSampler(OrderSampler):
+    """Returns a random permutation for each epoch.
+
+    Args:
+        random_state (numpy.random.RandomState): where the permutations come from. None makes one
+            whose seed is drawn from NumPy's global state, so that ``numpy.random.seed`` determines
+            the orders, but later draws from the global state do not change them.
+    """
+
+    def __init__(self, random_state=None):
+        if random_state is None:
+            random_state = np.random.RandomState(np.random.randint(2**32, dtype=np.uint32))
+        if not hasattr(random_state, "get_state"):
+            raise TypeError(
+                "ShuffleOrderSampler: random_state must be a numpy.random.RandomState, "
+                f"not {type(random_state).__name__}"
+            )
+        self._random = random_state
+
+    def __call__(self, current_order, current_position):
+        return self._random.permutation(len(current_order))
+
+    def serialize(self, serializer):
+        state = self._random.get_state(legacy=False)
+        text = json.dumps(state, default=np.ndarray.tolist)
+        restored = serializer("random_state", text)
+        if restored != text:
+            self._random.set_state(json.loads(restored))

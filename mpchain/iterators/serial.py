@@ -1,0 +1,140 @@
+"""The iterator that reads examples one after the other in the calling thread."""
+
+import operator
+
+import numpy as np
+
+from mpchain.dataset import Iterator
+from mpchain.iterators.order_samplers import ShuffleOrderSampler
+from mpchain.serializer import Deserializer, SerializationError
+
+
+class SerialIterator(Iterator):
+    """Yields batches of a dataset, in its own order or shuffled.
+
+    A batch that reaches the end of an epoch is filled up from the next one if ``repeat``, else it
+    is the last and may be smaller. Saved in mid-epoch and restored, the iterator goes on with the
+    same batches, in this epoch and all later ones (if the order sampler can save its state, as
+    :class:`ShuffleOrderSampler` does).
+
+    Args:
+        dataset: anything with ``len`` and integer indices.
+        batch_size (int): number of examples in a batch.
+        repeat (bool): whether to go on after the first epoch.
+        shuffle (bool): whether the order is random; None means True unless there is an order
+            sampler.
+        order_sampler: function of the current order and position that returns the next epoch's
+            order (see :class:`OrderSampler`); then ``shuffle`` must be None.
+
+    Attributes:
+        current_position (int): number of examples of this epoch that have been visited.
+        repeat (bool): as given.
+
+    Raises:
+        ValueError: the dataset is empty, ``batch_size`` is below 1, or ``shuffle`` contradicts
+            ``order_sampler``.
+    """
+
+    def __init__(self, dataset, batch_size, repeat=True, shuffle=None, order_sampler=None):
+        kind = type(self).__name__
+        if len(dataset) == 0:
+            raise ValueError(f"{kind}: dataset must not be empty")
+        if operator.index(batch_size) < 1:
+            raise ValueError(f"{kind}: batch_size must be at least 1, not {batch_size}")
+        if order_sampler is not None and shuffle is not None:
+            raise ValueError(
+                f"{kind}: shuffle must be None where an order_sampler is given, not {shuffle}"
+            )
+        if order_sampler is None and (shuffle or shuffle is None):
+            order_sampler = ShuffleOrderSampler()
+        self.dataset = dataset
+        self.batch_size = operator.index(batch_size)
+        self.order_sampler = order_sampler
+        self._repeat = repeat
+        self.reset()
+
+    @property
+    def repeat(self):
+        return self._repeat
+
+    def reset(self):
+        """Goes back to the start of the first epoch (in a new order, where orders are random)."""
+        self.current_position = 0
+        self.epoch = 0
+        self.is_new_epoch = False
+        self._previous_epoch_detail = -1.0
+        self._order = self._sample(np.arange(len(self.dataset)))
+
+    def _sample(self, order):
+        if self.order_sampler is None:
+            return order
+        order = np.asarray(self.order_sampler(order, self.current_position))
+        if order.size == 0:
+            raise ValueError(f"{type(self).__name__}: order_sampler returned an empty order")
+        return order
+
+    @property
+    def epoch_detail(self):
+        return self.epoch + self.current_position / len(self._order)
+
+    @property
+    def previous_epoch_detail(self):
+        return None if self._previous_epoch_detail < 0 else self._previous_epoch_detail
+
+    def __next__(self):
+        return self._fetch(self._next_indices())
+
+    def _next_indices(self):
+        """Moves on by one batch and returns the indices of its examples."""
+        if not self._repeat and self.epoch > 0:
+            raise StopIteration
+        self._previous_epoch_detail = self.epoch_detail
+        self.is_new_epoch = False
+        parts = []
+        missing = self.batch_size
+        while missing > 0:
+            part = self._order[self.current_position : self.current_position + missing]
+            parts.append(part)
+            missing -= len(part)
+            self.current_position += len(part)
+            if self.current_position == len(self._order):
+                self._finish_epoch()
+                if not self._repeat:
+                    break
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+    def _finish_epoch(self):
+        if self._repeat:
+            self._order = self._sample(self._order)
+        self.current_position = 0
+        self.epoch += 1
+        self.is_new_epoch = True
+
+    def _fetch(self, indices):
+        """Returns the examples with these indices (a subclass may take some of them only)."""
+        return [self.dataset[i] for i in indices.tolist()]
+
+    def serialize(self, serializer):
+        n = serializer("dataset_size", len(self.dataset))
+        if n != len(self.dataset):
+            raise SerializationError(
+                f"{type(self).__name__}: the saved iterator's dataset had {n} examples, "
+                f"this one has {len(self.dataset)}"
+            )
+        self.current_position = serializer("current_position", self.current_position)
+        self.epoch = serializer("epoch", self.epoch)
+        self.is_new_epoch = serializer("is_new_epoch", self.is_new_epoch)
+        self._previous_epoch_detail = serializer(
+            "previous_epoch_detail", self._previous_epoch_detail
+        )
+        if self.order_sampler is not None:
+            self._serialize_order(serializer)
+
+    def _serialize_order(self, serializer):
+        # The saved order may have another length than the present one (some samplers vary it), so
+        # it is not restored in place.
+        order = serializer("order", None if isinstance(serializer, Deserializer) else self._order)
+        if order is not None:
+            self._order = order
+        if hasattr(self.order_sampler, "serialize"):
+            self.order_sampler.serialize(serializer["order_sampler"])

@@ -1,0 +1,85 @@
+"""Values to arrays that every file format can hold, and back."""
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.backends import cuda
+from mpchain.serializer import SerializationError
+
+_NONE = np.dtype([("None", "?")])
+"""None is stored as an empty array of this dtype."""
+
+
+def to_array(key, value):
+    """Returns the host array that stands in a file for a value.
+
+    Args:
+        key (str): its name, for messages.
+        value: an array or variable on any device, a number, a string, a list of these, or None.
+
+    Raises:
+        TypeError: NumPy has no plain dtype for the value.
+    """
+    if value is None:
+        return np.empty(0, _NONE)
+    value = getattr(value, "array", value)
+    array = np.asarray(cuda.to_cpu(value) if cuda.is_gpu_array(value) else value)
+    if array.dtype.kind in "OV":
+        raise TypeError(
+            f"{key!r} cannot be saved: a value of type {type(value).__name__} becomes an array of "
+            f"dtype {array.dtype}, and only numbers, booleans, strings and None are stored"
+        )
+    return array
+
+
+def from_array(key, array, value):
+    """Restores a value from what :func:`to_array` made.
+
+    Args:
+        key (str): its name, for messages.
+        array (numpy.ndarray): the stored array.
+        value: the present value. An array or variable is overwritten in place; a scalar, string,
+            list or tuple says what type to return; None lets the stored array itself be returned.
+    """
+    if array.dtype == _NONE or _holds_none(array):
+        return None
+    target = getattr(value, "array", value)
+    if target is None:
+        return array.copy()
+    if isinstance(target, np.ndarray) or cuda.is_gpu_array(target):
+        _overwrite(key, target, array)
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)(array.tolist())
+    return _scalar(key, array, value)
+
+
+def _holds_none(array):
+    return array.dtype == object and array.shape == () and array[()] is None
+
+
+def _overwrite(key, target, array):
+    if target.shape != array.shape:
+        raise SerializationError(
+            f"{key!r} has shape {array.shape} in the file but {target.shape} in the object"
+        )
+    if not np.can_cast(array.dtype, target.dtype, "same_kind"):
+        raise SerializationError(
+            f"{key!r} has dtype {array.dtype} in the file but {target.dtype} in the object"
+        )
+    backend.copyto(target, array)
+
+
+def _scalar(key, array, value):
+    if array.shape != ():
+        raise SerializationError(
+            f"{key!r} has shape {array.shape} in the file but is a {type(value).__name__} here"
+        )
+    if isinstance(value, int) and array.dtype.kind in "fc":
+        return array.item()  # an object that started with 0 may have counted up to 0.5
+    try:
+        return type(value)(array[()])
+    except (TypeError, ValueError) as error:
+        raise SerializationError(
+            f"{key!r} is {array[()]!r} in the file but a {type(value).__name__} here"
+        ) from error
