@@ -235,12 +235,13 @@ class _Walk:
         pending, gradients, chosen = self.pending, self.gradients, self.targets
         create_graph = self.create_graph
         hooks = config.function_hooks
-        watched = bool(hooks) or config.debug or self.retain_grad or self.wanted is not None
+        watches_all = config.debug or self.retain_grad
+        watched = {key[0] for key in self.wanted or () if type(key) is tuple}
         ready = [key for key, count in pending.items() if count == 0]
         while ready:
             function = ready.pop()
             gys = gradients.pop(function, None)
-            if watched and gys is not None:
+            if (watches_all or function in watched) and gys is not None:
                 self._observe(function, gys)
             targets = function.differentiable_inputs if chosen is None else chosen[function]
             if not targets:

@@ -68,7 +68,7 @@ class Declaration:
         self.has_aux = "aux" in asked
         self.has_many_outputs = "gys" in asked
         self.joint_parameters = _parameters(joint)
-        self._keepers, self._kernels, self._recorded = {}, {}, {}
+        self._keepers, self._kernels, self.recorded = {}, {}, {}
 
     def _bind(self, derivative, function):
         """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
@@ -186,13 +186,13 @@ class Declaration:
         Where it can be written down it is itself declared, an elementwise function like any other,
         and so takes one node of the graph however many operations it has; else it is what it says.
         """
-        if index not in self._recorded:
+        if index not in self.recorded:
             derivative = self.derivatives[index]
             declared = derivative and self._declared_derivative(index)
-            self._recorded[index] = (
+            self.recorded[index] = (
                 self._bind(derivative, declared) if declared else self.pulls[index]
             )
-        return self._recorded[index]
+        return self.recorded[index]
 
     def _declared_derivative(self, index):
         formula = self.derivatives[index]
@@ -287,9 +287,14 @@ class Application(FunctionNode):
             return [_fit(gxs[i], nodes[i], False) for i in targets]
         gxs = []
         for i in targets:
-            pull = declaration.recorded_pull(i)
+            node = nodes[i]
+            pull = declaration.recorded.get(i) or declaration.recorded_pull(i)
             gx = pull(g, kept, constants, nodes)
-            gxs.append(_fit(gx, nodes[i], declaration.is_elementwise))
+            if gx is not None:
+                array = gx._array
+                if array.dtype != node.dtype or array.shape != node.shape:
+                    gx = _fit(gx, node, declaration.is_elementwise)
+            gxs.append(gx)
         return gxs
 
 
