@@ -2,7 +2,30 @@
 
 __version__ = "0.1.0"
 
-from mpchain import backend, backends, functions
+from mpchain import (
+    backend,
+    backends,
+    computational_graph,
+    configuration,
+    dataset,
+    datasets,
+    device_resident,
+    function_hooks,
+    functions,
+    initializers,
+    iterators,
+    link_hooks,
+    links,
+    optimizer,
+    optimizer_hooks,
+    optimizers,
+    reporter,
+    serializer,
+    serializers,
+    training,
+    utils,
+    variable,
+)
 from mpchain.backend import get_array_module, get_device, using_device
 from mpchain.backends import cuda
 from mpchain.backprop import backward, grad
@@ -19,7 +42,23 @@ from mpchain.configuration import (
     using_config,
 )
 from mpchain.device_resident import DeviceResident
+from mpchain.function import Function, FunctionAdapter
+from mpchain.function_hook import FunctionHook, get_function_hooks
 from mpchain.function_node import FunctionNode
+from mpchain.initializer import Initializer
+from mpchain.link import Chain, ChainList, Link, Sequential
+from mpchain.link_hook import LinkHook
+from mpchain.optimizer import GradientMethod, Optimizer, UpdateRule
+from mpchain.reporter import (
+    DictSummary,
+    Reporter,
+    Summary,
+    get_current_reporter,
+    report,
+    report_scope,
+)
+from mpchain.runtime_info import print_runtime_info
+from mpchain.serializer import AbstractSerializer, Deserializer, Serializer
 from mpchain.variable import (
     Parameter,
     Variable,
@@ -28,4 +67,15 @@ from mpchain.variable import (
     get_array_types,
     get_cpu_array_types,
     is_arrays_compatible,
+)
+
+from mpchain import distributed  # isort: skip  (it stands on everything above)
+from mpchain.distributed import (  # isort: skip
+    CommunicatorBase,
+    DataSizeError,
+    create_communicator,
+    create_multi_node_evaluator,
+    create_multi_node_optimizer,
+    scatter_dataset,
+    scatter_index,
 )

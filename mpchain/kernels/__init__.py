@@ -50,7 +50,10 @@ def _precedence(kernel):
 
 def kernels_of(operation):
     """Returns the kernels of an operation in the order in which they are asked."""
-    kernels = _registry[operation]
+    try:
+        kernels = _registry[operation]
+    except KeyError:
+        raise LookupError(f"kernels: there is no operation {operation!r}") from None
     preferred = config.kernels
     if preferred:
         named = [k for name in preferred for k in kernels if k.library == name]

@@ -1,5 +1,7 @@
 """Our own kernels for NumPy arrays, where a special case is worth its lines."""
 
+import math
+
 import numpy as np
 
 from mpchain.kernels import register
@@ -24,12 +26,12 @@ def _refuse_unless_pointwise(first, second, window):
 @register("numpy_cpu", _refuse_unless_pointwise)
 def convolution_output(x, W, window):
     """y[n] = W x[n], without copying x."""
-    y = W.reshape(W.shape[0], -1) @ x.reshape(*x.shape[:2], -1)
+    y = W.reshape(W.shape[:2]) @ x.reshape(*x.shape[:2], math.prod(window.in_size))
     return y.reshape(x.shape[0], W.shape[0], *window.out_size)
 
 
 @register("numpy_cpu", _refuse_unless_pointwise)
 def convolution_input(y, W, window):
     """x[n] = W^T y[n], without copying y."""
-    x = W.reshape(W.shape[0], -1).T @ y.reshape(*y.shape[:2], -1)
+    x = W.reshape(W.shape[:2]).T @ y.reshape(*y.shape[:2], math.prod(window.out_size))
     return x.reshape(y.shape[0], W.shape[1], *window.in_size)

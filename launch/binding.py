@@ -1,0 +1,76 @@
+"""Which share of its host each rank gets: threads for its cores, and a GPU."""
+
+import itertools
+import os
+
+from .processes import find_program
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def cores() -> int:
+    """Number of physical cores that this process may use, the limit of its container included."""
+    usable = _usable_processors()
+    siblings = set()
+    for processor in usable:
+        siblings.add(_read(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list"))
+    number = len(usable) if "" in siblings else len(siblings)
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit():
+        number = min(number, -(-int(quota) // int(period)))
+    return max(1, number)
+
+
+def gpus(variables) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES would call each GPU that this process may use.
+
+    Args:
+        variables: The environment; a list of devices in it holds, as CUDA reads it.
+    """
+    if "CUDA_VISIBLE_DEVICES" in variables:
+        names = [name.strip() for name in variables["CUDA_VISIBLE_DEVICES"].split(",")]
+        # As CUDA does: the first entry that names no device ends the list.
+        return list(itertools.takewhile(_names_device, names))
+    files = [name.removeprefix("nvidia") for name in os.listdir("/dev") if "nvidia" in name]
+    number = sum(name.isdecimal() for name in files)
+    if not number and find_program(["nvidia-smi"], os.get_exec_path()):
+        # Under WSL there are no device files.
+        with os.popen("nvidia-smi -L 2>/dev/null") as listing:
+            number = sum(line.startswith("GPU ") for line in listing)
+    return [str(i) for i in range(number)]
+
+
+def rank_variables(variables, local_rank: int, local_size: int) -> dict[str, str]:
+    """Environment variables that give a rank its share of the host.
+
+    Args:
+        variables: The environment so far; numbers of threads in it are left as they are.
+        local_rank: Number of the rank among those of its host.
+        local_size: Number of ranks on its host.
+    """
+    share = {}
+    if "OMP_NUM_THREADS" not in variables:  # the others follow it
+        threads = str(max(1, cores() // local_size))
+        share = {name: threads for name in THREAD_VARIABLES if name not in variables}
+    devices = gpus(variables)
+    if devices:
+        share["CUDA_VISIBLE_DEVICES"] = devices[local_rank % len(devices)]
+    return share
+
+
+def _names_device(name):
+    return name.isdecimal() or name.startswith(("GPU-", "MIG-"))
+
+
+def _usable_processors():
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _read(path):
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

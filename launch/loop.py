@@ -1,0 +1,142 @@
+"""A loop that waits for files, signals and times.
+
+asyncio does the same and more, but importing it takes several times as long as starting a rank.
+"""
+
+import contextlib
+import heapq
+import itertools
+import math
+import os
+import select
+import signal
+import time
+
+
+class Loop:
+    """Calls actions when files become readable or writable, when signals arrive and times come."""
+
+    def __init__(self):
+        # Unlike epoll, poll accepts regular files, to which standard output may be redirected.
+        self._poll = select.poll()
+        self._actions = {}  # file descriptor → event → action
+        self._alarms = []
+        self._order = itertools.count()
+        self._signal_actions = {}
+        self._wakeup, wakeup_writer = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(wakeup_writer, False)
+        signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
+        self.on_readable(self._wakeup, self._take_signals)
+
+    def on_readable(self, file, action):
+        """Calls `action` whenever `file` can be read; None stops that."""
+        self._watch(file, select.POLLIN, action)
+
+    def on_writable(self, file, action):
+        """Calls `action` whenever `file` can be written; None stops that."""
+        self._watch(file, select.POLLOUT, action)
+
+    def on_signal(self, number, action):
+        """Calls ``action(number)`` from the loop after that signal arrived."""
+        self._signal_actions[number] = action
+        signal.signal(number, lambda *_: None)
+
+    def after(self, seconds, action):
+        """Calls `action` once when that many seconds have passed."""
+        heapq.heappush(self._alarms, (time.monotonic() + seconds, next(self._order), action))
+
+    def run(self, until):
+        """Serves events until ``until()`` is true."""
+        while not until():
+            self._serve()
+
+    def _watch(self, file, event, action):
+        descriptor = file if isinstance(file, int) else file.fileno()
+        actions = self._actions.setdefault(descriptor, {})
+        actions.pop(event, None)
+        if action:
+            actions[event] = action
+        if actions:
+            self._poll.register(descriptor, sum(actions))
+        else:
+            del self._actions[descriptor]
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(descriptor)
+
+    def _serve(self):
+        timeout = max(0, self._alarms[0][0] - time.monotonic()) if self._alarms else None
+        for descriptor, ready in self._poll.poll(timeout and math.ceil(timeout * 1000)):
+            for event in (select.POLLIN, select.POLLOUT):
+                # An earlier action of this round may have ended this watch.
+                action = self._actions.get(descriptor, {}).get(event)
+                if action and ready & (event | select.POLLHUP | select.POLLERR):
+                    action()
+        while self._alarms and self._alarms[0][0] <= time.monotonic():
+            heapq.heappop(self._alarms)[2]()
+
+    def _take_signals(self):
+        for number in set(os.read(self._wakeup, 4096)):
+            if number in self._signal_actions:
+                self._signal_actions[number](number)
+
+
+class Writer:
+    """Writes bytes to a file when it accepts them, and keeps those that wait.
+
+    Args:
+        loop: The `Loop` that serves it.
+        file: A file descriptor or an object that has one.
+        write: Function that writes some bytes without blocking and returns how many.
+        on_full: Called when `full` changes.
+        on_error: Called with the OSError when the file cannot be written any more.
+    """
+
+    LIMIT = 1 << 20
+
+    def __init__(self, loop, file, write, *, on_full, on_error):
+        self._loop, self._file, self._write_some = loop, file, write
+        self._on_full, self._on_error = on_full, on_error
+        self._waiting = bytearray()
+        self._was_full = False
+        self._closed = False
+
+    def __len__(self):
+        return len(self._waiting)
+
+    @property
+    def full(self):
+        """Whether so much waits that the source should pause."""
+        return len(self._waiting) > self.LIMIT
+
+    def put(self, data):
+        """Takes bytes to be written, however many wait already."""
+        if data and not self._closed:
+            self._waiting += data
+            self._loop.on_writable(self._file, self._write)
+            self._tell_if_full()
+
+    def close(self):
+        """Forgets what waits and takes no more."""
+        self._closed = True
+        self._waiting.clear()
+        self._loop.on_writable(self._file, None)
+
+    def _write(self):
+        try:
+            written = self._write_some(bytes(self._waiting[:65536]))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close()
+            self._on_error(error)
+            return
+        del self._waiting[:written]
+        if not self._waiting:
+            self._loop.on_writable(self._file, None)
+        self._tell_if_full()
+
+    def _tell_if_full(self):
+        if self.full != self._was_full:
+            self._was_full = self.full
+            self._on_full()

@@ -1,0 +1,110 @@
+"""What a rank's supervisor and the launcher tell each other over a socket.
+
+A message is a kind (one byte), a length (four bytes) and that many bytes. Those that hold several
+values hold words: importing json would cost more than all the rest of a rank's start.
+"""
+
+import struct
+
+from .loop import Writer
+
+HELLO = b"H"  # supervisor: the job's token and the rank
+OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
+ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
+TOLD = b"T"  # supervisor: mpirun ended the guard
+END = b"X"  # supervisor: exit code (-n for signal n), and 1 if the supervisor had sent a signal
+STOP = b"S"  # launcher: a signal for the program, and the seconds until SIGKILL
+
+HEADER = struct.Struct("!cI")
+
+
+def words(*values) -> bytes:
+    """Values as the payload of a message."""
+    return " ".join(map(str, values)).encode()
+
+
+def message(kind: bytes, payload: bytes = b"") -> bytes:
+    """One message, ready to be sent."""
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+class Channel:
+    """A connection that carries messages both ways without ever blocking.
+
+    Args:
+        loop: The `Loop` that serves it.
+        connection: A connected socket.
+        on_message: Called with the kind and the payload of each message that arrives.
+        on_close: Called once when the other side is gone.
+        on_full: Called when `full` changes.
+    """
+
+    def __init__(self, loop, connection, on_message, on_close, on_full=lambda: None):
+        connection.setblocking(False)
+        self._loop, self._connection = loop, connection
+        self._on_message, self._on_close = on_message, on_close
+        self._incoming = bytearray()
+        self._writer = Writer(
+            loop,
+            connection,
+            connection.send,
+            on_full=on_full,
+            on_error=lambda error: self._lose(),
+        )
+        self.open = True
+        self.resume()
+
+    @property
+    def full(self):
+        """Whether so much waits to be sent that the source should pause."""
+        return self._writer.full
+
+    @property
+    def sent(self):
+        """Whether nothing waits to be sent."""
+        return not len(self._writer)
+
+    def send(self, kind: bytes, payload: bytes = b""):
+        """Sends a message; does nothing when the connection is closed."""
+        self._writer.put(message(kind, payload))
+
+    def pause(self):
+        """Takes no messages until `resume`."""
+        self._loop.on_readable(self._connection, None)
+
+    def resume(self):
+        """Takes messages as they come."""
+        if self.open:
+            self._loop.on_readable(self._connection, self._receive)
+
+    def close(self):
+        """Closes the connection without calling `on_close`."""
+        if self.open:
+            self.open = False
+            self._writer.close()
+            self.pause()
+            self._connection.close()
+
+    def _lose(self):
+        self.close()
+        self._on_close()
+
+    def _receive(self):
+        try:
+            data = self._connection.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lose()
+            return
+        self._incoming += data
+        while self.open and len(self._incoming) >= HEADER.size:
+            kind, length = HEADER.unpack_from(self._incoming)
+            end = HEADER.size + length
+            if len(self._incoming) < end:
+                return
+            payload = bytes(self._incoming[HEADER.size : end])
+            del self._incoming[:end]
+            self._on_message(kind, payload)

@@ -1,0 +1,152 @@
+"""Processes that cannot outlive the one that started them."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+
+# From linux/prctl.h.
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def find_program(names, folders) -> str | None:
+    """Path of the first program of one of these names in the folders, taken in order."""
+    for folder in folders:
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                return path
+    return None
+
+
+def fill_standard_files():
+    """Opens the null device where standard input, output or error is closed.
+
+    Otherwise the next file opened would take its number and receive what was printed.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def adopt_orphans():
+    """Makes this process the parent of descendants whose own parent ends (on Linux)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def spawn(command, environment, stdout, stderr) -> int:
+    """Starts a command in a session of its own, without input, to be killed when its parent ends.
+
+    Args:
+        command: The program and its arguments.
+        environment: All its environment variables.
+        stdout: File descriptor for its standard output.
+        stderr: File descriptor for its standard error.
+
+    Returns:
+        The process id. The exit code is 127 if the program could not be started.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.setsid()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:  # else it ended before the line above
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(stdout, 1)
+            os.dup2(stderr, 2)
+            # Python ignores it, and what is ignored stays so in the new program.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.execvpe(command[0], command, environment)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def shell_code(code: int) -> int:
+    """What a shell makes of -n, for a process that signal n ended: 128 + n."""
+    return code if code >= 0 else 128 - code
+
+
+def collect_children() -> tuple[dict[int, int], bool]:
+    """Collects the children that ended: process id → status, and whether any others are left."""
+    ended = {}
+    while True:
+        try:
+            child, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if not child:
+            return ended, True
+        ended[child] = status
+
+
+def kill_descendants(spared=frozenset(), seconds: float = 5.0):
+    """Kills all descendants of this process, except the spared ones, and waits for their end.
+
+    Args:
+        spared: Process ids that are left alone, with their descendants.
+        seconds: How long to wait at most; only a process stuck in the kernel takes this long.
+    """
+    deadline = time.monotonic() + seconds
+    while collect_children()[1] and time.monotonic() < deadline:
+        victims = descendants(os.getpid(), spared)
+        if not victims:
+            return
+        for victim in victims:
+            signal_process(victim, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def signal_process(process: int, number: int):
+    """Sends a signal to a process, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def signal_session(leader: int, number: int):
+    """Sends a signal to what `spawn` started and to the processes of its group."""
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        signal_process(leader, number)  # it is so young that it has no group of its own yet
+
+
+def descendants(ancestor: int, spared=frozenset()) -> list[int]:
+    """Ids of the living processes below `ancestor` (none where there is no /proc)."""
+    children = {}
+    for process in _processes():
+        state, parent = _state_and_parent(process)
+        children.setdefault(parent, []).append((process, state))
+    found, parents = [], [ancestor]
+    while parents:
+        below = [p for p in children.get(parents.pop(), ()) if p[0] not in spared]
+        parents += [process for process, _ in below]
+        found += [process for process, state in below if state != "Z"]
+    return found
+
+
+def _processes():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _libc else []
+
+
+def _state_and_parent(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            state, parent = file.read().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z", 0  # it ended while we looked
+    return state, int(parent)
+
+
+def _prctl(option, value):
+    if _libc:
+        _libc.prctl(option, ctypes.c_ulong(value), *[ctypes.c_ulong(0)] * 3)

@@ -1,0 +1,208 @@
+"""One rank: the guard that mpirun starts, and the supervisor of the user's program.
+
+mpirun ends its processes with SIGKILL, which nobody survives to tell what the program printed last
+and how it ended. So the process that mpirun starts, the guard, does no more than wait for a child
+in a session of its own, the supervisor, which runs the program:
+
+    mpirun ── guard ── supervisor ── program ── whatever the program starts
+                           │
+                     the launcher
+
+The program is ended when the launcher says so, when the launcher is gone, and when the guard is.
+"""
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import sys
+
+from . import binding, environments
+from .loop import Loop
+from .messages import END, ERRORS, HELLO, OUTPUT, STOP, TOLD, Channel, message, words
+from .processes import (
+    adopt_orphans,
+    collect_children,
+    kill_descendants,
+    shell_code,
+    signal_session,
+    spawn,
+)
+
+VARIABLE = "MPCHAIN_LAUNCH"
+
+# For helpers of the program that clean up after it, such as multiprocessing's resource tracker.
+TIME_TO_CLEAN_UP = 1.0
+GRACE = 2.0
+MOST_READ = 1 << 16
+MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
+
+
+def main(command) -> int:
+    """Runs the program of one rank.
+
+    Args:
+        command: The program and its arguments.
+
+    Returns:
+        Its exit code, 128 + n if it was ended by signal n.
+    """
+    if VARIABLE not in os.environ:
+        raise SystemExit("this file is started by mpchain-launch, not by hand")
+    host, port, token, size, patience = os.environ.pop(VARIABLE).split()
+    alone = size == "1"
+    place = environments.Environment({}) if alone else environments.detect(os.environ)
+    try:
+        connection = socket.create_connection((host, int(port)))
+    except OSError as error:
+        raise SystemExit(f"rank {place.rank}: no way to mpchain-launch: {error}") from error
+    lifeline, guard_end = os.pipe()
+    supervisor = os.fork()
+    if not supervisor:
+        os.close(guard_end)
+        os.setsid()
+        _let_go_of_mpirun()
+        hello = words(token, place.rank)
+        share = binding.rank_variables(os.environ, place.local_rank, place.local_size)
+        supervise = Supervisor(connection, lifeline, hello, float(patience)).run
+        os._exit(_report_errors(connection, supervise, command, {**os.environ, **share}))
+    connection.close()
+    return shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
+
+
+def _report_errors(connection, function, *arguments):
+    """Sends the traceback of an error of ours, which the supervisor has no other way to show."""
+    try:
+        return function(*arguments)
+    except Exception:
+        with contextlib.redirect_stderr(io.StringIO()) as text:
+            sys.__excepthook__(*sys.exc_info())
+        connection.setblocking(True)
+        connection.sendall(message(ERRORS, text.getvalue().encode()))
+        return 1
+
+
+def _let_go_of_mpirun():
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+class Supervisor:
+    """Runs a program, tells the launcher about it, and ends it when it must end.
+
+    Args:
+        connection: A socket to the launcher.
+        lifeline: File descriptor that reaches its end when the guard is gone.
+        hello: The first message's payload.
+        patience: Seconds that the program gets to end by itself when the guard is gone.
+    """
+
+    def __init__(self, connection, lifeline, hello, patience):
+        adopt_orphans()
+        self._loop = Loop()
+        self._channel = Channel(
+            self._loop, connection, self._obey, self._kill, on_full=self._relay_or_pause
+        )
+        self._channel.send(HELLO, hello)
+        self._lifeline, self._patience = lifeline, patience
+        os.set_blocking(lifeline, False)
+        self._loop.on_readable(lifeline, self._check_guard)
+        self._loop.on_signal(signal.SIGTERM, lambda number: self._lose_guard())
+        self._loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
+        self._pipes = {}
+        self._program = None
+        self._code = None
+        self._signalled = False
+        self._alone = False
+
+    def run(self, command, environment) -> int:
+        """Runs the program to its end; returns its exit code."""
+        output, output_end = os.pipe()
+        errors, errors_end = os.pipe()
+        self._program = spawn(command, environment, output_end, errors_end)
+        os.close(output_end)
+        os.close(errors_end)
+        self._pipes = {output: OUTPUT, errors: ERRORS}
+        for pipe in self._pipes:
+            os.set_blocking(pipe, False)
+        self._relay_or_pause()
+        self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
+        return shell_code(self._code)
+
+    def _relay_or_pause(self):
+        for pipe in self._pipes:
+            relay = None if self._channel.full else lambda pipe=pipe: self._relay(pipe)
+            self._loop.on_readable(pipe, relay)
+
+    def _relay(self, pipe) -> bool:
+        """Sends what the program wrote; returns whether there may be more."""
+        try:
+            data = os.read(pipe, MOST_READ)
+        except BlockingIOError:
+            return False
+        if data:
+            self._channel.send(self._pipes[pipe], data)
+        else:
+            self._close(pipe)
+        return bool(data)
+
+    def _close(self, pipe):
+        self._loop.on_readable(pipe, None)
+        os.close(pipe)
+        del self._pipes[pipe]
+
+    def _obey(self, kind, payload):
+        assert kind == STOP
+        number, grace = payload.split()
+        self._stop(int(number), float(grace))
+
+    def _check_guard(self):
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._lifeline, 1)
+            self._lose_guard()
+
+    def _lose_guard(self):
+        self._loop.on_readable(self._lifeline, None)
+        self._channel.send(TOLD)
+        self._loop.after(self._patience, lambda: self._stop(signal.SIGTERM, GRACE))
+
+    def _stop(self, number, grace):
+        self._signal(number)
+        self._loop.after(grace, self._kill)
+
+    def _kill(self):
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number):
+        if self._program and self._code is None:
+            self._signalled = True
+            signal_session(self._program, number)
+
+    def _collect(self):
+        ended, others_left = collect_children()
+        if self._program in ended:
+            self._take_end(ended[self._program])
+        self._alone = not others_left
+
+    def _take_end(self, status):
+        self._code = os.waitstatus_to_exitcode(status)
+        self._check_guard()  # a program that ended after its guard may have ended because of it
+        # All that the program itself wrote is in the pipes by now: it goes before the news. A
+        # pipe holds 1 MiB at most, and what it started may go on writing.
+        for pipe in list(self._pipes):
+            for _ in range(MOST_READS_OF_A_PIPE):
+                if not self._relay(pipe):
+                    break
+        self._channel.send(END, words(self._code, int(self._signalled)))
+        self._loop.after(TIME_TO_CLEAN_UP, self._end_leftovers)
+
+    def _end_leftovers(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._program, signal.SIGKILL)
+        kill_descendants()
+        for pipe in list(self._pipes):
+            self._close(pipe)
+        self._alone = True

@@ -1,0 +1,16 @@
+"""Runs rank.py; mpirun starts this file by its path, so that it works from any folder.
+
+The package is put together by hand, because importing it the usual way would run the __init__.py of
+mpchain, or that of the launcher, and slow the start of every rank.
+"""
+
+import os
+import sys
+
+package = type(sys)("launch")
+package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+sys.modules["launch"] = package
+
+from launch.rank import main  # noqa: E402
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""The graph of a computation as a drawing, in Graphviz's DOT language."""
+
+import re
+
+from mpchain.function import Function
+from mpchain.variable import Variable, VariableNode
+
+_VARIABLE_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
+_FUNCTION_STYLE = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
+
+
+class ComputationalGraph:
+    """Variables and functions, and which is computed from which.
+
+    Args:
+        nodes: list of variable nodes and function nodes.
+        edges: list of pairs of these: (what is used, what uses it).
+        variable_style, function_style (dict): DOT attributes, or ``'default'``.
+        rankdir (str): the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
+        remove_variable (bool): draw functions alone.
+        show_name (bool): put the variables' names before their shapes.
+
+    Raises:
+        ValueError: there is no such direction.
+    """
+
+    def __init__(
+        self,
+        nodes,
+        edges,
+        variable_style=None,
+        function_style=None,
+        rankdir="TB",
+        remove_variable=False,
+        show_name=True,
+    ):
+        if rankdir not in ("TB", "BT", "LR", "RL"):
+            raise ValueError(
+                f"build_computational_graph: rankdir must be in TB, BT, LR or RL, not {rankdir!r}"
+            )
+        self.nodes = nodes
+        self.edges = edges
+        self.variable_style = _style(variable_style, _VARIABLE_STYLE)
+        self.function_style = _style(function_style, _FUNCTION_STYLE)
+        self.rankdir = rankdir
+        self.remove_variable = remove_variable
+        self.show_name = show_name
+
+    def dump(self, format="dot"):
+        """Returns the graph as text, the same for the same computation.
+
+        Args:
+            format (str): ``'dot'``, the only one.
+
+        Raises:
+            NotImplementedError: another format is asked for.
+        """
+        if format != "dot":
+            raise NotImplementedError(
+                f"ComputationalGraph.dump: only the format 'dot' is supported, not {format!r}"
+            )
+        nodes, edges = self._functions_only() if self.remove_variable else (self.nodes, self.edges)
+        number = {node: i for i, node in enumerate(nodes)}
+        statements = [f"rankdir={self.rankdir};"]
+        statements += [f"{i} [{self._attributes(node)}];" for node, i in number.items()]
+        statements += [f"{number[tail]} -> {number[head]};" for tail, head in edges]
+        return "digraph graphname{" + "".join(statements) + "}"
+
+    def _functions_only(self):
+        creators, users = {}, {}
+        for tail, head in self.edges:
+            if isinstance(head, VariableNode):
+                creators[head] = tail
+            else:
+                users.setdefault(tail, []).append(head)
+        functions = [node for node in self.nodes if not isinstance(node, VariableNode)]
+        edges = [(f, user) for variable, f in creators.items() for user in users.get(variable, ())]
+        return functions, list(dict.fromkeys(edges))
+
+    def _attributes(self, node):
+        label = node.label
+        if isinstance(node, VariableNode):
+            style = self.variable_style
+            if self.show_name and node.name is not None:
+                label = f"{node.name}: {label}"
+        else:
+            style = self.function_style
+        special = r'(["\\{}|<>])' if style.get("shape") in ("record", "Mrecord") else r'(["\\])'
+        attributes = {"label": re.sub(special, r"\\\1", label), **style}
+        return ",".join(f'{key}="{value}"' for key, value in attributes.items())
+
+
+def _style(style, default):
+    return default if style is None or style == "default" else style
+
+
+def build_computational_graph(
+    outputs,
+    remove_split=True,
+    variable_style="default",
+    function_style="default",
+    rankdir="TB",
+    remove_variable=False,
+    show_name=True,
+):
+    """Collects everything that outputs were computed from.
+
+    Args:
+        outputs: a Variable, a variable node, a function, or a list of these.
+        remove_split (bool): must be True.
+        variable_style, function_style (dict): DOT attributes of variables and functions.
+        rankdir (str): the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
+        remove_variable (bool): draw functions alone.
+        show_name (bool): put the variables' names before their shapes.
+
+    Returns:
+        ComputationalGraph, of which ``dump()`` returns the DOT text.
+
+    Raises:
+        ValueError: an argument is out of range.
+        TypeError: an output is something else.
+
+    Example:
+        >>> y = Variable(np.zeros((2, 3), np.float32)) + 1
+        >>> text = build_computational_graph(y).dump()  # draw it: dot -Tpng graph.dot -o graph.png
+    """
+    if not remove_split:
+        raise ValueError("build_computational_graph: remove_split must be True")
+    if not isinstance(outputs, (list, tuple)):
+        outputs = [outputs]
+    nodes, edges = _collect([_node(output) for output in outputs])
+    return ComputationalGraph(
+        nodes, edges, variable_style, function_style, rankdir, remove_variable, show_name
+    )
+
+
+def _node(output):
+    if isinstance(output, (Variable, Function)):
+        return output.node
+    if not hasattr(output, "label"):
+        raise TypeError(
+            "build_computational_graph: outputs must be Variables or functions, "
+            f"not {type(output).__name__}"
+        )
+    return output
+
+
+def _collect(outputs):
+    """The nodes from which there is a way to the outputs, and the edges between them."""
+    shown = {}  # by place: one output of a function can have several nodes, when it was remade
+    nodes, edges, stack = [], {}, []
+
+    def show(node):
+        place = node
+        if isinstance(node, VariableNode) and node.creator_node is not None:
+            place = node.creator_node, node.output_index
+        if place not in shown:
+            shown[place] = node
+            nodes.append(node)
+            stack.append(node)
+        return shown[place]
+
+    for output in outputs:
+        show(output)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, VariableNode):
+            sources = () if node.creator_node is None else (node.creator_node,)
+        else:
+            sources = node.inputs or ()
+        for source in sources:
+            edges[show(source), node] = None
+    return nodes, list(edges)

@@ -1,0 +1,147 @@
+"""Communicators: groups of ranks that exchange arrays and objects."""
+
+import sys
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.distributed.communicators.communicator import Communicator
+from mpchain.distributed.communicators.environment import launched
+from mpchain.distributed.communicators.mpi import DummyCommunicator, MpiCommunicator, load_mpi
+from mpchain.distributed.communicators.nccl import NcclCommunicator
+
+__all__ = [
+    "Communicator",
+    "CommunicatorBase",
+    "DummyCommunicator",
+    "MpiCommunicator",
+    "NcclCommunicator",
+    "create_communicator",
+]
+
+CommunicatorBase = Communicator
+
+_CLASSES = {
+    "naive": MpiCommunicator,
+    "flat": MpiCommunicator,
+    "non_cuda_aware": MpiCommunicator,
+    "pure_nccl": NcclCommunicator,
+    "hierarchical": NcclCommunicator,
+    "two_dimensional": NcclCommunicator,
+    "single_node": NcclCommunicator,
+    "dummy": DummyCommunicator,
+}
+
+
+def create_communicator(
+    communicator_name=None, mpi_comm=None, *, allreduce_grad_dtype=None, batched_copy=True
+):
+    """Makes the communicator of this launch.
+
+    In one process, started without ``mpirun`` or as its only rank, that is :class:`Communicator`,
+    for which mpi4py is not needed. With several ranks an uncaught exception on one of them ends
+    them all, by a hook that is installed here (:mod:`mpchain.distributed.global_except_hook`).
+
+    Args:
+        communicator_name (str): None chooses: NCCL where there are GPUs and NCCL, else MPI.
+            ``naive`` and ``non_cuda_aware``: MPI, CuPy arrays through host memory; ``flat``: a
+            CUDA-aware MPI, which is given CuPy arrays as they are; ``pure_nccl`` (also
+            ``hierarchical``, ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for
+            all else; ``dummy``: gradients are not exchanged, to measure what the exchange costs.
+        mpi_comm (mpi4py.MPI.Comm): the ranks; None means all of the job.
+        allreduce_grad_dtype: dtype in which gradients are summed, float32 or float64; NCCL only.
+        batched_copy (bool): kept for ChainerMN's programs; gradients always travel in buckets.
+
+    Raises:
+        ValueError: the name is unknown, or ``allreduce_grad_dtype`` does not fit it.
+        RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
+            MPI installations; NCCL is named but there is no GPU.
+    """
+    _check_name(communicator_name)
+    mpi_comm = _ranks(mpi_comm)
+    communicator_class = _choose_class(communicator_name, mpi_comm)
+    options = {}
+    if allreduce_grad_dtype is not None:
+        options["allreduce_grad_dtype"] = _gradient_dtype(communicator_class, allreduce_grad_dtype)
+    if mpi_comm is None:
+        comm = Communicator()
+    elif communicator_name == "flat":
+        comm = MpiCommunicator(mpi_comm, cuda_aware=True)
+    else:
+        comm = communicator_class(mpi_comm, **options)
+    comm.set_config("batched_copy", batched_copy)
+    return comm
+
+
+def _check_name(name):
+    if name is not None and name not in _CLASSES:
+        names = ", ".join(sorted(_CLASSES))
+        raise ValueError(f"create_communicator: unknown name {name!r}; the names are {names}")
+
+
+def _choose_class(name, mpi_comm):
+    if name is None:
+        several = mpi_comm is not None and mpi_comm.size > 1
+        return NcclCommunicator if several and _has_nccl() else MpiCommunicator
+    if _CLASSES[name] is NcclCommunicator:
+        try:
+            cuda.check_cuda_available()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"create_communicator: {name!r} moves arrays between GPUs: {error}"
+            ) from error
+        if not _has_nccl():
+            raise RuntimeError(
+                f"create_communicator: {name!r} needs NCCL, which CuPy does not find: "
+                "pip install 'mpchain[gpu]'"
+            )
+    return _CLASSES[name]
+
+
+def _has_nccl():
+    return cuda.available and cuda.cupy.cuda.nccl.available
+
+
+def _gradient_dtype(communicator_class, dtype):
+    if communicator_class is not NcclCommunicator:
+        raise ValueError("create_communicator: allreduce_grad_dtype is for NCCL communicators only")
+    dtype = np.dtype(dtype)
+    if dtype.name not in ("float32", "float64"):
+        raise ValueError(
+            f"create_communicator: allreduce_grad_dtype must be float32 or float64, not {dtype}"
+        )
+    return dtype
+
+
+def _ranks(mpi_comm):
+    """Returns the MPI communicator of the job; None where there is but one process."""
+    if mpi_comm is not None:
+        return mpi_comm
+    launch = launched()
+    if launch is None and "mpi4py.MPI" not in sys.modules:
+        return None
+    variable, n_ranks = launch or ("", 1)
+    try:
+        mpi = load_mpi()
+    except RuntimeError as error:
+        if n_ranks == 1:
+            return None
+        raise RuntimeError(
+            f"create_communicator: started as {n_ranks} ranks ({variable}), but {error}"
+        ) from error
+    if mpi.COMM_WORLD.size == 1:
+        if n_ranks > 1:
+            raise RuntimeError(_mismatch(mpi, variable, n_ranks))
+        return None
+    return mpi.COMM_WORLD
+
+
+def _mismatch(mpi, variable, n_ranks):
+    library = mpi.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
+    return (
+        f"create_communicator: the launcher started {n_ranks} ranks or more ({variable}), but the "
+        f"MPI library that mpi4py has loaded ({library}) sees only this one: they belong to "
+        "different MPI installations. Start the program with the mpirun of that library, or "
+        "install mpi4py against the launcher's. (For independent processes give "
+        "mpi_comm=MPI.COMM_SELF.)"
+    )

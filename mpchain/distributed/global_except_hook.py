@@ -1,0 +1,55 @@
+"""Ends all ranks when one of them ends by an exception.
+
+MPI lets the other ranks of a job wait for ever for one that raised. With this hook the job ends
+within a moment, and the exception is printed with the rank that it came from.
+"""
+
+import os
+import sys
+import traceback
+
+ENVIRONMENT_VARIABLES = (
+    "CHAINERMN_FORCE_ABORT_ON_EXCEPTION",
+    "CHAINERMN_FORCE_ABORT_ON_EXCEPTIONS",
+)
+
+
+def add_hook():
+    """Makes an uncaught exception print ``rank r of n:`` and its traceback, and abort all ranks.
+
+    A communicator of several ranks installs it by itself. Where MPI is not in use, or the job has
+    one rank, the hook that was there before is called instead. Calling it again changes nothing.
+    """
+    if not isinstance(sys.excepthook, _AbortAllRanks):
+        sys.excepthook = _AbortAllRanks(sys.excepthook)
+
+
+def add_hook_if_asked(environ=os.environ):
+    """Installs the hook if one of the environment variables says so."""
+    if any(environ.get(name, "0") not in ("", "0") for name in ENVIRONMENT_VARIABLES):
+        add_hook()
+
+
+class _AbortAllRanks:
+    def __init__(self, previous):
+        self.previous = previous
+
+    def __call__(self, exc_type, exc_value, exc_traceback):
+        world = _running_world()
+        if world is None:
+            self.previous(exc_type, exc_value, exc_traceback)
+            return
+        sys.stdout.flush()
+        text = "".join(traceback.format_exception(exc_type, exc_value, exc_traceback))
+        # One write, so that the lines of several failing ranks do not mix.
+        sys.stderr.write(f"rank {world.rank} of {world.size}:\n{text}")
+        sys.stderr.flush()
+        world.Abort(1)
+
+
+def _running_world():
+    """Returns MPI's world, or None where there is none or it has one rank."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+        return None
+    return mpi.COMM_WORLD

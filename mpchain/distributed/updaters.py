@@ -1,0 +1,103 @@
+"""The updater for several ranks."""
+
+import contextlib
+import functools
+
+from mpchain.dataset import concat_examples
+from mpchain.distributed.iterators import part_of
+from mpchain.distributed.optimizers import MultiNodeOptimizer
+from mpchain.distributed.reports import means_over_ranks
+from mpchain.reporter import DictSummary, get_current_reporter, report, report_scope
+from mpchain.training.named_parts import as_arguments
+from mpchain.training.updaters import StandardUpdater
+
+__all__ = ["MultiNodeUpdater"]
+
+
+class MultiNodeUpdater(StandardUpdater):
+    """Updates the target of a multi-node optimizer with this rank's part of each batch.
+
+    Gradients, and the values that the model reports, are means over the samples of all ranks: the
+    same on every rank, and the same as one process computes of the whole batch. A rank whose part
+    is empty takes part without computing anything. Reported values that are no scalars are not
+    combined.
+
+    Args:
+        iterator: yields this rank's part of each batch
+            (:func:`mpchain.distributed.create_sharded_iterator`).
+        optimizer (MultiNodeOptimizer): from
+            :func:`mpchain.distributed.create_multi_node_optimizer`, set up with the model.
+        communicator (Communicator): the ranks.
+        accumulation (int): number of parts in which a rank works through its samples, to save
+            memory. Gradients travel once.
+        converter, device, loss_func, options: see :class:`StandardUpdater`.
+
+    Raises:
+        TypeError: the optimizer is not a multi-node one.
+        ValueError: ``accumulation`` is below 1.
+    """
+
+    def __init__(
+        self,
+        iterator,
+        optimizer,
+        communicator,
+        converter=concat_examples,
+        device=None,
+        loss_func=None,
+        accumulation=1,
+        **options,
+    ):
+        super().__init__(iterator, optimizer, converter, device, loss_func, **options)
+        main = self.get_optimizer("main")
+        if not isinstance(main, MultiNodeOptimizer):
+            raise TypeError(
+                "MultiNodeUpdater: optimizer must come from create_multi_node_optimizer, "
+                f"but is {type(main).__name__}"
+            )
+        if accumulation < 1:
+            raise ValueError(
+                f"MultiNodeUpdater: accumulation must be at least 1, not {accumulation}"
+            )
+        self.communicator = communicator
+        self.accumulation = accumulation
+
+    def step(self, batch):
+        """Updates the main optimizer's target with this rank's samples, which may be none."""
+        bounds = [part_of(len(batch), i, self.accumulation) for i in range(self.accumulation)]
+        parts = [batch[begin:end] for begin, end in bounds if begin < end]
+        observations = [{} for _ in parts]
+        optimizer = self.get_optimizer("main")
+        optimizer.n_samples = len(batch)
+        optimizer.update_in_parts(
+            [
+                (len(part), functools.partial(self._loss, part, observation))
+                for part, observation in zip(parts, observations)
+            ]
+        )
+        self._report_means(parts, observations)
+
+    def _loss(self, batch, observation):
+        """Returns the loss of a batch; what is reported meanwhile goes into ``observation``."""
+        args, kwargs = as_arguments(self.convert(batch))
+        loss_func = self.loss_func or self.get_optimizer("main").target
+        with _collecting(observation):
+            return loss_func(*args, **kwargs)
+
+    def _report_means(self, parts, observations):
+        summary, others = DictSummary(), {}
+        for part, observation in zip(parts, observations):
+            others |= observation
+            summary.add(
+                {k: v if isinstance(v, tuple) else (v, len(part)) for k, v in observation.items()}
+            )
+        report(others | means_over_ranks(self.communicator, summary))
+
+
+def _collecting(observation):
+    """Lets the current reporter collect in ``observation``, if there is one."""
+    try:
+        get_current_reporter()
+    except RuntimeError:
+        return contextlib.nullcontext()
+    return report_scope(observation)

@@ -1,0 +1,247 @@
+"""Old-style functions: differentiable once, their derivative written on arrays."""
+
+import weakref
+
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.configuration import config
+from mpchain.function_node import FunctionNode
+from mpchain.variable import as_array, as_variable
+
+
+class Function:
+    """A function that is differentiable once: its ``backward`` takes and returns arrays.
+
+    Subclass it and define ``forward`` and ``backward`` (or ``forward_cpu``, ``forward_gpu``,
+    ``backward_cpu``, ``backward_gpu``), each from tuples of arrays to a tuple of arrays. The inputs
+    are kept for ``backward`` unless ``forward`` calls :meth:`retain_inputs`. New functions are
+    better written as a :class:`FunctionNode`, which can be differentiated to any order.
+
+    An instance is called with Variables or arrays, and once: its node is a part of the graph.
+
+    Example:
+        >>> class Square(Function):
+        ...     def forward(self, inputs):
+        ...         return (inputs[0] ** 2,)
+        ...
+        ...     def backward(self, inputs, grad_outputs):
+        ...         return (2 * inputs[0] * grad_outputs[0],)
+    """
+
+    _own_node = None
+    _node_in_graph = None
+
+    def __call__(self, *inputs):
+        """Applies the function.
+
+        Args:
+            inputs: Variables or arrays.
+
+        Returns:
+            Variable, or a tuple of them if there are several outputs.
+
+        Raises:
+            RuntimeError: it was applied before, and that graph is alive.
+        """
+        outputs = self.node.apply(inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @property
+    def node(self):
+        """The :class:`FunctionAdapter` that stands for the function in the graph."""
+        # The node in the graph holds the function; the other way would be a cycle.
+        node = self._node_in_graph and self._node_in_graph()
+        if node is None:
+            node = self._own_node
+        if node is None:
+            node = self._own_node = FunctionAdapter(self)
+        return node
+
+    @property
+    def label(self):
+        """The name shown in graphs and messages."""
+        return type(self).__name__
+
+    @property
+    def inputs(self):
+        """The input variables' nodes, None before the function is applied."""
+        return self.node.inputs
+
+    @property
+    def outputs(self):
+        """Weak references to the output variables' nodes, None before the function is applied."""
+        return self.node.outputs
+
+    @property
+    def output_data(self):
+        """The output arrays: those retained, and those whose variables are alive; else None."""
+        return self.node.output_data
+
+    @property
+    def rank(self):
+        """The number of functions on the longest path from a leaf to an input."""
+        return self.node.rank
+
+    @property
+    def stack(self):
+        """Where the function was applied, in debug mode."""
+        return self.node.stack
+
+    @property
+    def local_function_hooks(self):
+        """The hooks of this function alone, by name."""
+        return self.node.local_function_hooks
+
+    def add_hook(self, hook, name=None):
+        """Adds a FunctionHook that sees this function alone."""
+        self.node.add_hook(hook, name)
+
+    def delete_hook(self, name):
+        """Removes the hook of that name."""
+        self.node.delete_hook(name)
+
+    def unchain(self):
+        """Takes the function out of the graph: its outputs become leaves."""
+        self.node.unchain()
+
+    def check_type_forward(self, in_types):
+        """Called with the inputs' types before ``forward``; override it to check them."""
+
+    def retain_inputs(self, indexes):
+        """Keeps these inputs for backward, the others are None there; called in ``forward``."""
+        self.node.retain_inputs(indexes)
+
+    def retain_outputs(self, indexes, retain_after_backward=False):
+        """Keeps these outputs for backward (see :attr:`output_data`); called in ``forward``.
+
+        ``retain_after_backward`` has no effect: what is kept lives as long as the graph.
+        """
+        self.node.retain_outputs(indexes)
+
+    def forward(self, inputs):
+        """Computes the tuple of output arrays; by default, by ``forward_cpu`` or ``_gpu``."""
+        return (self.forward_gpu if _any_on_gpu(inputs) else self.forward_cpu)(inputs)
+
+    def forward_cpu(self, inputs):
+        """Computes the tuple of output arrays from NumPy arrays."""
+        raise NotImplementedError(f"{self.label} defines neither forward nor forward_cpu")
+
+    def forward_gpu(self, inputs):
+        """Computes the tuple of output arrays from CuPy arrays."""
+        raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
+
+    def backward(self, inputs, grad_outputs):
+        """Computes gradients of inputs; by default, ``backward_cpu`` or ``backward_gpu`` does.
+
+        Args:
+            inputs: tuple of the input arrays, None where not retained.
+            grad_outputs: tuple of arrays, None where no gradient arrived.
+
+        Returns:
+            tuple of one array, or None, per input.
+        """
+        on_gpu = _any_on_gpu(inputs + grad_outputs)
+        return (self.backward_gpu if on_gpu else self.backward_cpu)(inputs, grad_outputs)
+
+    def backward_cpu(self, inputs, grad_outputs):
+        """Computes gradients from NumPy arrays; by default none: the function is constant."""
+        return (None,) * len(inputs)
+
+    def backward_gpu(self, inputs, grad_outputs):
+        """Computes gradients from CuPy arrays; by default none: the function is constant."""
+        return (None,) * len(inputs)
+
+
+def _any_on_gpu(arrays):
+    return any(is_gpu_array(array) for array in arrays)
+
+
+class FunctionAdapter(FunctionNode):
+    """The node of the graph that applies an old-style function.
+
+    Args:
+        function (Function): the function.
+    """
+
+    def __init__(self, function):
+        self._function = function
+
+    @property
+    def function(self):
+        """The old-style function."""
+        return self._function
+
+    @property
+    def label(self):
+        return self._function.label
+
+    @property
+    def output_data(self):
+        data = list(super().output_data)
+        for i, array in zip(self._outputs_to_retain, self._retained_outputs):
+            data[i] = array
+        return tuple(data)
+
+    def creator(self):
+        return self._function
+
+    def check_type_forward(self, in_types):
+        self._function.check_type_forward(in_types)
+
+    def apply(self, inputs):
+        function = self._function
+        function._node_in_graph, function._own_node = weakref.ref(self), None
+        return super().apply(inputs)
+
+    def forward(self, inputs):
+        self.retain_inputs(range(len(inputs)))
+        return self._function.forward(inputs)
+
+    def backward(self, target_input_indexes, grad_outputs):
+        in_data = [None] * len(self.inputs)
+        for i, array in zip(self._inputs_to_retain, self._retained_inputs):
+            in_data[i] = array
+        grad_data = tuple([None if g is None else g.array for g in grad_outputs])
+        gxs = self._function.backward(tuple(in_data), grad_data)
+        if type(gxs) is not tuple:
+            raise TypeError(f"{self.label}.backward must return a tuple, not {type(gxs).__name__}")
+        if len(gxs) != len(in_data):
+            raise ValueError(
+                f"{self.label}.backward must return a gradient, or None, for each of its "
+                f"{len(in_data)} inputs, but returned {len(gxs)}"
+            )
+        gxs = [None if gx is None else as_array(gx) for gx in gxs]
+        if config.enable_backprop:
+            return self._with_graph(gxs, grad_outputs)
+        return tuple([None if gx is None else as_variable(gx) for gx in gxs])
+
+    def _with_graph(self, gxs, grad_outputs):
+        """The gradients as Variables that depend on what they were computed from."""
+        known = [gx for gx in gxs if gx is not None]
+        if not known:
+            return tuple(gxs)
+        sources = [node.get_variable() for node in self.inputs]
+        sources += [g for g in grad_outputs if g is not None]
+        variables = iter(_OldStyleGradient(self.label, known).apply(sources))
+        return tuple([None if gx is None else next(variables) for gx in gxs])
+
+
+class _OldStyleGradient(FunctionNode):
+    """What an old-style backward computed, which can be used but not differentiated."""
+
+    def __init__(self, function, arrays):
+        self._function_label = function
+        self._arrays = arrays
+
+    @property
+    def label(self):
+        return f"gradient of {self._function_label}"
+
+    def forward(self, inputs):
+        arrays, self._arrays = self._arrays, None
+        return tuple(arrays)
+
+    def backward(self, target_input_indexes, grad_outputs):
+        raise RuntimeError(
+            f'cannot twice-differentiate an old style Function "{self._function_label}": '
+            "write it as a FunctionNode, whose backward takes and returns Variables"
+        )

@@ -1,0 +1,65 @@
+"""Hooks that see every application of a function, forward and backward."""
+
+from mpchain.configuration import config
+
+
+class FunctionHook:
+    """Something to do before and after each forward and backward computation of functions.
+
+    Subclass it and define some of the methods. ``with hook:`` makes it see all functions that this
+    thread applies or differentiates in the block; :meth:`FunctionNode.add_hook` makes it see one.
+    Where no hook is active, nothing is spent on them.
+
+    Attributes:
+        name (str): by which it is known; of one name, only one hook can be active at a time.
+    """
+
+    name = "FunctionHook"
+
+    def __enter__(self):
+        hooks = config.function_hooks
+        if self.name in hooks:
+            raise KeyError(f"hook {self.name} already exists: it is active in this thread")
+        self.added(None)
+        config.function_hooks = {**hooks, self.name: self}
+        return self
+
+    def __exit__(self, *exc_info):
+        hooks = dict(config.function_hooks)
+        del hooks[self.name]
+        config.function_hooks = hooks
+        self.deleted(None)
+
+    def added(self, function):
+        """Called when the hook is added to ``function``; None means to all, by ``with``."""
+
+    def deleted(self, function):
+        """Called when the hook is removed from ``function``; None means from all."""
+
+    def forward_preprocess(self, function, in_data):
+        """Called before a forward computation.
+
+        Args:
+            function (FunctionNode): the function.
+            in_data: tuple of the input arrays.
+        """
+
+    def forward_postprocess(self, function, in_data):
+        """Called after a forward computation; see :meth:`forward_preprocess`."""
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        """Called before a backward computation.
+
+        Args:
+            function (FunctionNode): the function.
+            in_data: tuple of the input arrays, None for those that are gone.
+            out_grad: tuple of the gradient arrays of the outputs, None where there is none.
+        """
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        """Called after a backward computation; see :meth:`backward_preprocess`."""
+
+
+def get_function_hooks():
+    """Returns the hooks that see all functions of this thread, a dict by name."""
+    return config.function_hooks

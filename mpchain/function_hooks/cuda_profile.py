@@ -1,0 +1,32 @@
+"""Ranges for NVIDIA's profilers."""
+
+from mpchain.backends import cuda
+from mpchain.function_hook import FunctionHook
+
+
+class CUDAProfileHook(FunctionHook):
+    """Marks each computation of a function as an NVTX range, which NVIDIA's profilers show.
+
+    Raises:
+        RuntimeError: no GPU can be used, or CuPy was built without NVTX.
+    """
+
+    name = "CUDAProfileHook"
+
+    def __init__(self):
+        cuda.check_cuda_available()
+        self._nvtx = getattr(cuda.cupy.cuda, "nvtx", None)
+        if self._nvtx is None:
+            raise RuntimeError("CUDAProfileHook: this CuPy was built without NVTX")
+
+    def forward_preprocess(self, function, in_data):
+        self._nvtx.RangePush(f"{function.label}.forward")
+
+    def forward_postprocess(self, function, in_data):
+        self._nvtx.RangePop()
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self._nvtx.RangePush(f"{function.label}.backward")
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        self._nvtx.RangePop()

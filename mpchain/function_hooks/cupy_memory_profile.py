@@ -1,0 +1,97 @@
+"""GPU memory by function."""
+
+from mpchain.backends import cuda
+from mpchain.function_hook import FunctionHook
+from mpchain.function_hooks.report import BYTE_UNITS, print_table, summarize
+
+
+class CupyMemoryProfileHook(FunctionHook):
+    """Measures the GPU memory that each forward and backward computation of functions takes.
+
+    *Used* bytes were taken from CuPy's memory pool; *acquired* bytes were added to the pool,
+    because it had none left.
+
+    Attributes:
+        call_history: list of (function's label, used bytes, acquired bytes).
+
+    Raises:
+        RuntimeError: no GPU can be used.
+    """
+
+    name = "CupyMemoryProfileHook"
+
+    def __init__(self):
+        cuda.check_cuda_available()
+        self.call_history = []
+        self._pool = _pool_watch()
+        self._n_added = 0
+        self._starts = {}
+
+    def added(self, function):
+        # One watch serves all functions that the hook is added to.
+        if self._n_added == 0:
+            self._pool.__enter__()
+        self._n_added += 1
+
+    def deleted(self, function):
+        self._n_added -= 1
+        if self._n_added == 0:
+            self._pool.__exit__()
+
+    def forward_preprocess(self, function, in_data):
+        self._starts[id(function)] = self._pool.used_bytes, self._pool.acquired_bytes
+
+    def forward_postprocess(self, function, in_data):
+        used, acquired = self._starts.pop(id(function))
+        pool = self._pool
+        used, acquired = pool.used_bytes - used, pool.acquired_bytes - acquired
+        self.call_history.append((function.label, used, acquired))
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self.forward_preprocess(function, in_data)
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        self.forward_postprocess(function, in_data)
+
+    def total_used_bytes(self):
+        """Returns the bytes that all functions took from the pool."""
+        return sum(used for _, used, _ in self.call_history)
+
+    def total_acquired_bytes(self):
+        """Returns the bytes that the pool grew by for all functions."""
+        return sum(acquired for _, _, acquired in self.call_history)
+
+    def summary(self):
+        """Returns, by label, a dict of ``'used_bytes'``, ``'acquired_bytes'``, ``'occurrence'``."""
+        return summarize(self.call_history, ("used_bytes", "acquired_bytes"))
+
+    def print_report(self, unit="auto", file=None):
+        """Prints the summary as a table.
+
+        Args:
+            unit (str): ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` suits the
+                largest number, ``'auto_foreach'`` suits each.
+            file: where to print; None is the standard output.
+
+        Raises:
+            ValueError: there is no such unit.
+        """
+        titles = {"used_bytes": "UsedBytes", "acquired_bytes": "AcquiredBytes"}
+        print_table(self.summary(), "FunctionName", titles, BYTE_UNITS, unit, file)
+
+
+def _pool_watch():
+    """Returns a CuPy memory hook that counts bytes; its base class exists only where CuPy does."""
+
+    class PoolWatch(cuda.cupy.cuda.MemoryHook):
+        name = "mpchain.CupyMemoryProfileHook"
+        used_bytes = 0
+        acquired_bytes = 0
+
+        def malloc_postprocess(self, **allocation):
+            self.used_bytes += allocation["mem_size"]
+
+        def alloc_postprocess(self, **allocation):
+            self.acquired_bytes += allocation["mem_size"]
+
+    return PoolWatch()

@@ -1,0 +1,42 @@
+"""Printing what functions are given."""
+
+from mpchain.function_hook import FunctionHook
+from mpchain.variable import Variable
+
+
+class PrintHook(FunctionHook):
+    """Prints label, inputs and output gradients of functions, just before they are computed.
+
+    Args:
+        sep, end, file, flush: as for :func:`print`; None is the default there.
+
+    Example:
+        >>> x = Variable(np.array([1.0]))
+        >>> with PrintHook():  # doctest: +ELLIPSIS
+        ...     y = x * 2
+        function	multiply_by_constant
+        input data
+        <variable (1,), float64>
+        ...
+    """
+
+    name = "PrintHook"
+
+    def __init__(self, sep=None, end="\n", file=None, flush=True):
+        self.sep, self.end, self.file, self.flush = sep, end, file, flush
+
+    def forward_preprocess(self, function, in_data):
+        self._print(f"function\t{function.label}")
+        self._print_arrays("input data", in_data)
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self.forward_preprocess(function, in_data)
+        self._print_arrays("output gradient", out_grad)
+
+    def _print_arrays(self, title, arrays):
+        self._print(title)
+        for array in arrays:
+            self._print("(removed)" if array is None else Variable(array).debug_print())
+
+    def _print(self, text):
+        print(text, sep=self.sep, end=self.end, file=self.file, flush=self.flush)

@@ -1,0 +1,63 @@
+"""Tables of measured quantities, by name: what the profiling hooks print."""
+
+TIME_UNITS = {"sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+BYTE_UNITS = {"TB": 1024.0**4, "GB": 1024.0**3, "MB": 1024.0**2, "KB": 1024.0, "B": 1.0}
+
+
+def summarize(history, quantities):
+    """Sums measurements by name.
+
+    Args:
+        history: list of tuples (name, value of each quantity).
+        quantities: tuple of the quantities' names.
+
+    Returns:
+        dict by name, in order of first appearance, of dicts by quantity and ``'occurrence'``.
+    """
+    summary = {}
+    for name, *values in history:
+        row = summary.setdefault(name, {**dict.fromkeys(quantities, 0), "occurrence": 0})
+        for quantity, value in zip(quantities, values):
+            row[quantity] += value
+        row["occurrence"] += 1
+    return summary
+
+
+def print_table(summary, name_title, titles, units, unit, file):
+    """Prints what :func:`summarize` returned as a right-aligned table, one line per name.
+
+    Args:
+        summary: a dict as from :func:`summarize`.
+        name_title (str): the title of the column of names.
+        titles (dict): the title of each quantity's column.
+        units (dict): size of each unit by name, from large to small.
+        unit (str): one of these; ``'auto'``: the one that suits the largest value;
+            ``'auto_foreach'``: the one that suits each value.
+        file: where to print; None is the standard output.
+
+    Raises:
+        ValueError: there is no such unit.
+    """
+    if unit not in (*units, "auto", "auto_foreach"):
+        allowed = ", ".join([*units, "auto", "auto_foreach"])
+        raise ValueError(f"print_report: unit must be one of {allowed}, not {unit!r}")
+    values = [row[quantity] for row in summary.values() for quantity in titles]
+    if unit == "auto":
+        unit = _suitable(max(values, default=0), units)
+    table = [(name_title, *titles.values(), "Occurrence")]
+    for name, row in summary.items():
+        cells = [_in_unit(row[quantity], units, unit) for quantity in titles]
+        table.append((name, *cells, str(row["occurrence"])))
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for line in table:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)), file=file)
+
+
+def _suitable(value, units):
+    """The largest unit of which ``value`` is at least one."""
+    return next((name for name, size in units.items() if abs(value) >= size), list(units)[-1])
+
+
+def _in_unit(value, units, unit):
+    unit = _suitable(value, units) if unit == "auto_foreach" else unit
+    return f"{value / units[unit]:.2f}{unit}"

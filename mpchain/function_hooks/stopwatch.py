@@ -1,0 +1,70 @@
+"""Timing of named pieces of work on the host or on a GPU: what the timer hooks share."""
+
+import threading
+import time
+
+from mpchain.backends import cuda
+from mpchain.function_hooks.report import TIME_UNITS, print_table, summarize
+
+
+class Stopwatch:
+    """Measures pieces of work and adds up their times by name.
+
+    Work on a GPU is timed by events, and so waited for.
+
+    Attributes:
+        call_history: list of (name, seconds), in the order in which the work ended.
+    """
+
+    name_title = "Name"
+
+    def __init__(self):
+        self.call_history = []
+        self._starts = {}
+
+    def start(self, key, on_gpu):
+        """Starts timing the work that ``key`` identifies."""
+        if on_gpu:
+            mark = cuda.Event()
+            mark.record()
+        else:
+            mark = time.perf_counter()
+        # A link can call itself, and a hook can be active in several threads.
+        self._starts.setdefault((key, threading.get_ident()), []).append(mark)
+
+    def stop(self, key, name):
+        """Ends timing the work that ``key`` identifies, and notes the time under ``name``."""
+        marks = self._starts[key, threading.get_ident()]
+        mark = marks.pop()
+        if not marks:
+            del self._starts[key, threading.get_ident()]
+        if isinstance(mark, float):
+            seconds = time.perf_counter() - mark
+        else:
+            end = cuda.Event()
+            end.record()
+            end.synchronize()
+            seconds = cuda.cupy.cuda.get_elapsed_time(mark, end) / 1000
+        self.call_history.append((name, seconds))
+
+    def total_time(self):
+        """Returns the sum of all times, in seconds; work within work counts twice."""
+        return sum(seconds for _, seconds in self.call_history)
+
+    def summary(self):
+        """Returns, by name, a dict of ``'elapsed_time'`` in seconds and ``'occurrence'``."""
+        return summarize(self.call_history, ("elapsed_time",))
+
+    def print_report(self, unit="auto", file=None):
+        """Prints the summary as a table.
+
+        Args:
+            unit (str): ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` suits the largest
+                time, ``'auto_foreach'`` suits each.
+            file: where to print; None is the standard output.
+
+        Raises:
+            ValueError: there is no such unit.
+        """
+        titles = {"elapsed_time": "ElapsedTime"}
+        print_table(self.summary(), self.name_title, titles, TIME_UNITS, unit, file)

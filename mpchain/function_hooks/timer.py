@@ -1,0 +1,35 @@
+"""Timing of functions."""
+
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.function_hook import FunctionHook
+from mpchain.function_hooks.stopwatch import Stopwatch
+
+
+class TimerHook(Stopwatch, FunctionHook):
+    """Measures the time of each forward and backward computation of functions.
+
+    Attributes:
+        call_history: list of (function's label, seconds).
+
+    Example:
+        >>> x = Variable(np.array([1.0]))
+        >>> with TimerHook() as hook:
+        ...     (x * x).backward()
+        >>> hook.summary()["multiply"]["occurrence"]
+        2
+    """
+
+    name = "TimerHook"
+    name_title = "FunctionName"
+
+    def forward_preprocess(self, function, in_data):
+        self.start(id(function), any(map(is_gpu_array, in_data)))
+
+    def forward_postprocess(self, function, in_data):
+        self.stop(id(function), function.label)
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self.start(id(function), any(map(is_gpu_array, out_grad)))
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        self.stop(id(function), function.label)

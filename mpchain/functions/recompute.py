@@ -1,0 +1,299 @@
+"""Forgetting what a function computes on the way, and computing it again when backward needs it."""
+
+import contextlib
+import threading
+
+import numpy as np
+
+from mpchain import backprop
+from mpchain.backends import cuda
+from mpchain.configuration import config, using_config
+from mpchain.function_hook import FunctionHook
+from mpchain.function_node import FunctionNode
+from mpchain.variable import Variable, as_variable
+
+
+def forget(func, *xs):
+    """Calls a function without keeping what it computes on the way: backward computes it again.
+
+    The memory of the intermediate arrays is saved, for the time of one more forward computation.
+    Gradients flow to ``xs`` and to every other variable that ``func`` uses, such as the parameters
+    of a link. They are differentiable to any order, and those of higher order forget as well.
+
+    While ``func`` is called again, ``config.in_recomputing`` is True, and ``config.train``,
+    ``config.dtype`` and the random numbers are those of the first call: those drawn from NumPy's
+    global state, from ``config.rng`` and from CuPy. ``func`` must not draw from a generator of its
+    own, and what must happen only once, it has to leave while ``config.in_recomputing``.
+
+    Args:
+        func: takes Variables, returns a Variable or a tuple of them.
+        xs: Variables or arrays.
+
+    Returns:
+        What ``func`` returns; of a tuple of one Variable, that Variable.
+
+    Raises:
+        TypeError: ``func`` returns anything else.
+        RuntimeError: in backward, if ``func`` computes something else than it did at first.
+
+    Example:
+        >>> x = Variable(np.array([0.0]))
+        >>> y = forget(lambda x: np.tanh(np.tanh(x)), x)
+
+    See T. Chen et al., Training deep nets with sublinear memory cost, 2016.
+    """
+    outputs = _forget(lambda *variables: _checked(func(*variables)), xs)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _checked(outputs):
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for i, y in enumerate(outputs):
+        if not isinstance(y, Variable):
+            raise TypeError(
+                "forget: func must return a Variable or a tuple of Variables, "
+                f"but its output {i} is a {type(y).__name__}"
+            )
+    return outputs
+
+
+def _forget(func, xs):
+    """As :func:`forget`, for a function that returns a tuple, of Variables and of None."""
+    xs = [as_variable(x) for x in xs]
+    if not config.enable_backprop:
+        return func(*xs)
+    node = Forget(func, xs)
+    outputs, others = node.first_call(xs)
+    if all(y is None for y in outputs):
+        return outputs
+    results = iter(node.apply((*xs, *others)))
+    return tuple([None if y is None else next(results) for y in outputs])
+
+
+class Forget(FunctionNode):
+    """The node of a function that is called again in backward.
+
+    Its inputs are the function's arguments, then all other variables that it used: parameters, for
+    example. So the walk knows of everything that the function depends on.
+    """
+
+    def __init__(self, func, xs):
+        self._func = func
+        self._n_arguments = len(xs)
+        self._circumstances = _Circumstances(xs)
+
+    def first_call(self, xs):
+        """Calls the function; returns its outputs, and the other variables that it used."""
+        # The graph of this call is made to see what it depends on. It is gone before this node is
+        # in use, and takes no more memory than the graph that backward will need anyway.
+        with self._circumstances.noted(), _Trace() as trace:
+            outputs = self._func(*xs)
+        self._shapes = [None if y is None else y.shape for y in outputs]
+        self._arrays = tuple([y.array for y in outputs if y is not None])
+        arguments = {_place(x.node) for x in xs}
+        others = {_place(node): node for node in trace.sources(outputs)}
+        return outputs, [n.get_variable() for place, n in others.items() if place not in arguments]
+
+    def forward(self, inputs):
+        self.retain_inputs(range(self._n_arguments))
+        arrays, self._arrays = self._arrays, None
+        return arrays
+
+    def backward(self, target_input_indexes, grad_outputs):
+        given = [i for i, gy in enumerate(grad_outputs) if gy is not None]
+        create_graph = config.enable_backprop
+
+        def gradients(*variables):
+            return self._gradients(target_input_indexes, given, create_graph, variables)
+
+        call = _forget if create_graph else (lambda function, variables: function(*variables))
+        return call(gradients, (*self.get_retained_inputs(), *(grad_outputs[i] for i in given)))
+
+    def _gradients(self, targets, given, create_graph, variables):
+        """The gradients of the target inputs, from the arguments and the output gradients."""
+        xs, gys = variables[: self._n_arguments], variables[self._n_arguments :]
+        outputs, sources = self._call_again(xs)
+        outputs = [y for y in outputs if y is not None]
+        places = [_place(node) for node in self.inputs]
+        wanted = {places[i] for i in targets}
+        wanted = [(_place(node), node) for node in sources if _place(node) in wanted]
+        with _as_leaves(sources):
+            gxs = backprop.grad(
+                [outputs[i] for i in given],
+                [node.get_variable() for _, node in wanted],
+                gys,
+                enable_double_backprop=create_graph,
+            )
+        found = {}
+        for (place, _), gx in zip(wanted, gxs):
+            if gx is not None:
+                found[place] = found[place] + gx if place in found else gx
+        # A variable that is an argument twice is given its gradient once.
+        return tuple([found.pop(places[i], None) for i in targets])
+
+    def _call_again(self, xs):
+        """Calls the function with its graph; returns its outputs, and the nodes it depends on."""
+        with self._circumstances.restored(), _Trace() as trace:
+            outputs = self._func(*xs)
+        shapes = [None if y is None else y.shape for y in outputs]
+        if shapes != self._shapes:
+            _complain(f"its outputs had shapes {self._shapes} and have {shapes}")
+        sources = trace.sources(outputs)
+        places = [_place(node) for node in self.inputs]
+        arguments, others = places[: self._n_arguments], places[self._n_arguments :]
+        if {_place(node) for node in sources}.difference(arguments) != set(others):
+            _complain("it used other variables")
+        return outputs, sources
+
+
+def _complain(reason):
+    raise RuntimeError(f"forget: func computed something else when called again: {reason}")
+
+
+def _place(node):
+    """What identifies a variable in the graph: an output of a function, or the leaf itself."""
+    return node if node.creator_node is None else (node.creator_node, node.output_index)
+
+
+class _Trace(FunctionHook):
+    """Notes which functions are applied."""
+
+    def __init__(self):
+        self.name = f"forget {id(self)}"
+        self.functions = set()
+
+    def forward_preprocess(self, function, in_data):
+        self.functions.add(function)
+
+    def sources(self, outputs):
+        """The nodes that the outputs depend on, not computed by these functions."""
+        found, seen = {}, set()
+        stack = [y.node for y in outputs if y is not None and y.requires_grad]
+        while stack:
+            node = stack.pop()
+            function = node.creator_node
+            if function not in self.functions:
+                found[node] = None
+            elif function not in seen:
+                seen.add(function)
+                stack.extend([x for x in function.inputs if x.requires_grad])
+        return list(found)
+
+
+@contextlib.contextmanager
+def _as_leaves(nodes):
+    """Cuts the graph at the nodes: gradients are partial, not through what they depend on."""
+    creators = [node.creator_node for node in nodes]
+    for node in nodes:
+        node.creator_node = None
+    try:
+        yield
+    finally:
+        for node, creator in zip(nodes, creators):
+            node.creator_node = creator
+
+
+class _Memory(threading.local):
+    records = ()  # lists that note what is computed now, one for each forget that is going on
+    replay = None  # iterator over what was computed at first
+
+
+_memory = _Memory()
+_nothing = object()
+
+
+def remembered(compute):
+    """Returns ``compute()``, or what it was at first where :func:`forget` calls a function again.
+
+    For what the arguments do not determine, such as a state that each call changes.
+
+    Args:
+        compute: takes nothing; what it returns is kept by each forget that is going on.
+    """
+    value = compute() if _memory.replay is None else next(_memory.replay, _nothing)
+    if value is _nothing:
+        _complain("it asked for more remembered values")
+    for record in _memory.records:
+        record.append(value)
+    return value
+
+
+class _Circumstances:
+    """What the values of a function depend on beside its arguments."""
+
+    def __init__(self, xs):
+        names = ("compute_mode", "dtype", "rng", "train")
+        self._settings = {name: getattr(config, name) for name in names}
+        # The state of CuPy's generator cannot be read: on a GPU the function gets one of its own.
+        on_gpu = any(cuda.is_gpu_array(x.array) for x in xs)
+        self._gpu_seed = np.random.randint(2**31) if on_gpu else None
+        self._random_state = _random_state()
+        self._remembered = []
+
+    @contextlib.contextmanager
+    def noted(self):
+        """The surroundings of the first call."""
+        outer = _memory.records
+        _memory.records = (*outer, self._remembered)
+        try:
+            with _gpu_generator(self._gpu_seed):
+                yield
+        finally:
+            _memory.records = outer
+        self._random_state_after = _random_state()
+
+    @contextlib.contextmanager
+    def restored(self):
+        """The surroundings of any other call: the same as at first."""
+        settings = {**self._settings, "enable_backprop": True, "in_recomputing": True}
+        records, replay = _memory.records, _memory.replay
+        with contextlib.ExitStack() as stack:
+            for name, value in settings.items():
+                stack.enter_context(using_config(name, value))
+            stack.callback(_set_random_state, _random_state())
+            _set_random_state(self._random_state)
+            _memory.records, _memory.replay = (), iter(self._remembered)
+            try:
+                with _gpu_generator(self._gpu_seed):
+                    yield
+            finally:
+                _memory.records, _memory.replay = records, replay
+            if not _equal(_random_state(), self._random_state_after):
+                _complain(
+                    "it drew other random numbers (if its first call initialized parameters, "
+                    "initialize them before)"
+                )
+
+
+def _random_state():
+    """The states of NumPy's global generator and of ``config.rng``."""
+    rng = config.rng
+    return np.random.get_state(legacy=False), None if rng is None else rng.bit_generator.state
+
+
+def _set_random_state(state):
+    np.random.set_state(state[0])
+    if config.rng is not None:
+        config.rng.bit_generator.state = state[1]
+
+
+def _equal(a, b):
+    if isinstance(a, (tuple, dict)):
+        keys = a if isinstance(a, dict) else range(len(a))
+        return all(_equal(a[key], b[key]) for key in keys)
+    return np.array_equal(a, b)
+
+
+@contextlib.contextmanager
+def _gpu_generator(seed):
+    """Makes a new generator the one that CuPy draws from, unless the seed is None."""
+    if seed is None:
+        yield
+        return
+    random = cuda.cupy.random
+    outer = random.get_random_state()
+    random.set_random_state(random.RandomState(seed))
+    try:
+        yield
+    finally:
+        random.set_random_state(outer)

@@ -1,0 +1,451 @@
+"""Comparison of derivatives with differences: is a ``backward`` right, is it differentiable, to which order?
+
+All checks go in one random direction v: the derivative of x -> <gy, f(x)> along v by backpropagation is
+compared with differences of f at points on the line x + t v. One backward pass and two forward passes
+do, however many elements there are, and a wrong gradient passes with probability zero.
+"""
+
+import contextlib
+
+import numpy as np
+
+from mpchain import backend, backprop
+from mpchain import functions as F
+from mpchain.backends import cuda
+from mpchain.variable import Variable, as_array
+
+
+class NondifferentiableError(Exception):
+    """The function has a kink or a jump within reach of the differences."""
+
+
+def assert_allclose(x, y, atol=1e-5, rtol=1e-4, verbose=True):
+    """Raises AssertionError unless |x - y| <= atol + rtol |y| for all elements.
+
+    Args:
+        x, y: NumPy or CuPy arrays (also one of each), Variables, or what NumPy makes an array of.
+        atol, rtol (float): absolute and relative tolerance.
+        verbose (bool): whether the message shows the arrays.
+    """
+    x, y = (cuda.to_cpu(as_array(array)) for array in (x, y))
+    try:
+        np.testing.assert_allclose(x, y, atol=atol, rtol=rtol, verbose=verbose)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{_largest_excess(x, y, atol, rtol)}") from None
+
+
+def _largest_excess(x, y, atol, rtol):
+    if x.shape != y.shape or x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
+        return f"assert_allclose failed: {_described(x)} and {_described(y)}"
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    excess = np.nan_to_num(abs(x - y) - (atol + rtol * abs(y)), nan=np.inf)
+    i = np.unravel_index(excess.argmax(), x.shape)
+    i = tuple(map(int, i))
+    return (
+        f"assert_allclose failed most at index {i}: x[i] = {x[i]}, y[i] = {y[i]}, "
+        f"|x[i] - y[i]| = {abs(x[i] - y[i])}, tolerance {atol + rtol * abs(y[i])}"
+    )
+
+
+def _described(array):
+    return f"{tuple(array.shape)}:{array.dtype}"
+
+
+def numerical_grad(
+    f,
+    inputs,
+    grad_outputs,
+    eps=1e-3,
+    detect_nondifferentiable=False,
+    diff_atol=0,
+    diff_rtol=1e-2,
+    center_outputs=None,
+):
+    """Computes gradients of sum(<grad_output, output>) by central differences, element by element.
+
+    Args:
+        f: function without arguments, which computes a tuple of arrays from ``inputs``.
+        inputs: tuple of floating-point arrays; they are modified meanwhile.
+        grad_outputs: tuple of arrays, numbers or None (nothing), one per output.
+        eps (float): half the step.
+        detect_nondifferentiable (bool): look for kinks: five points on the line are fitted by a
+            parabola, of which no output may be further than diff_atol + diff_rtol * (its range).
+        diff_atol, diff_rtol (float): those tolerances.
+        center_outputs: the outputs at the inputs themselves, if they are known already.
+
+    Returns:
+        list of arrays of the shapes and dtypes of the inputs.
+
+    Raises:
+        NondifferentiableError: there is a kink or a jump near the inputs.
+        RuntimeError: an input is not of a floating-point dtype.
+    """
+    gradients = []
+    center = center_outputs and [_on_host(y) for y in center_outputs]
+    for i, x in enumerate(inputs):
+        if x.dtype.kind != "f":
+            raise RuntimeError(
+                f"numerical_grad: inputs must be of floating-point dtype, but inputs[{i}] is {x.dtype}"
+            )
+        gradients.append(gx := x.copy())
+        for index in np.ndindex(x.shape):
+            original = float(x[index])
+
+            def at(t):
+                x[index] = original + t
+                try:
+                    return [_on_host(y) for y in f()]
+                finally:
+                    x[index] = original
+
+            tolerances = (diff_atol, diff_rtol) if detect_nondifferentiable else None
+            difference = _difference(at, grad_outputs, eps, tolerances, center)
+            # The step as it was made, in the dtype of x, not as it was meant.
+            upper, lower = x.dtype.type([original + eps, original - eps]).astype(np.float64)
+            gx[index] = difference / (upper - lower)
+    return gradients
+
+
+def _on_host(y):
+    """A copy as a NumPy array."""
+    return np.array(cuda.to_cpu(as_array(y)))
+
+
+def _difference(at, grad_outputs, eps, tolerances, center=None):
+    """Returns the change of sum(<grad_output, output>) from -eps to eps."""
+    lower, upper = at(-eps), at(eps)
+    if len(lower) != len(grad_outputs):
+        raise ValueError(
+            f"there must be a gradient for each output: {len(lower)} outputs, "
+            f"{len(grad_outputs)} gradients"
+        )
+    if tolerances is not None:
+        samples = lower, at(-eps / 2), center or at(0.0), at(eps / 2), upper
+        for i, ys in enumerate(zip(*samples)):
+            _check_smoothness(i, ys, eps, *tolerances)
+    return sum(
+        float(np.sum(_on_host(gy) * (high.astype(np.float64) - low)))
+        for gy, low, high in zip(grad_outputs, lower, upper)
+        if gy is not None
+    )
+
+
+def _check_smoothness(output, ys, eps, diff_atol, diff_rtol):
+    if ys[0].dtype.kind != "f":
+        return
+    rounding = 4 * np.finfo(ys[0].dtype).eps
+    y = np.array(ys, np.float64)
+    # What a fit by a parabola leaves lies along these two polynomials, orthogonal to it.
+    cubic, quartic = (np.tensordot(p, y, 1) for p in ([-1, 2, 0, -2, 1], [1, -4, 6, -4, 1]))
+    with np.errstate(invalid="ignore"):
+        residual = np.sqrt((cubic**2 / 10 + quartic**2 / 70) / 5)
+        tolerance = diff_atol + diff_rtol * np.ptp(y, axis=0) + rounding * abs(y).max(axis=0)
+        smooth = residual <= tolerance
+    if not smooth.all():
+        i = tuple(map(int, np.argwhere(~smooth)[0]))
+        values = ", ".join(map(str, y[:, *i]))
+        raise NondifferentiableError(
+            f"the function is not differentiable here: element {i} of output {output} takes the values "
+            f"{values} at -eps, -eps/2, 0, eps/2, eps (eps={eps}); residual of a parabola "
+            f"{residual[i]}, tolerance {tolerance[i]}"
+        )
+
+
+def _as_tuple(values):
+    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+
+
+class _Subject:
+    """A function with the places where it is differentiated: some of its inputs, then parameters."""
+
+    def __init__(self, check, func, x_data, params, no_grads):
+        self.check, self.func = check, func
+        self.xs, self.params = _as_tuple(x_data), _as_tuple(params)
+        if no_grads is None:
+            no_grads = [x is not None and x.dtype.kind != "f" for x in self.xs]
+        no_grads = _as_tuple(no_grads)
+        if len(no_grads) != len(self.xs):
+            raise ValueError(
+                f"{check}: no_grads must have a value for each of the {len(self.xs)} inputs, "
+                f"but has {len(no_grads)}"
+            )
+        self.no_grads = [x is None or bool(no) for x, no in zip(self.xs, no_grads)]
+
+    @property
+    def points(self):
+        """The arrays at the places."""
+        xs = [x for x, no in zip(self.xs, self.no_grads) if not no]
+        return xs + [p.array for p in self.params]
+
+    @contextlib.contextmanager
+    def at(self, points, dtype=None):
+        """Within, the places hold ``points``: yields outputs, Variables of places, other inputs.
+
+        Args:
+            points: as :attr:`points`.
+            dtype: what inputs that are no places are cast to, if they are floating-point.
+        """
+        points = iter(points)
+        xs = []
+        for x, no in zip(self.xs, self.no_grads):
+            x = _cast(x, dtype) if no else next(points)
+            xs.append(None if x is None else Variable(x))
+        originals = [p.array for p in self.params]
+        try:
+            for p, array in zip(self.params, points):
+                p.array = array
+            ys = _as_tuple(self.func(*xs))
+            for y in ys:
+                if not isinstance(y, Variable):
+                    raise TypeError(
+                        f"{self.check}: func must return Variables, not {type(y).__name__}"
+                    )
+            places = [x for x, no in zip(xs, self.no_grads) if not no] + list(self.params)
+            yield ys, places, {i: x for i, x in enumerate(xs) if self.no_grads[i] and x is not None}
+        finally:
+            for p, array in zip(self.params, originals):
+                p.array = array
+
+    def gradients(self, y_grad):
+        """Returns the gradients of the places by backpropagation, and the gradients of outputs."""
+        with self.at(self.points) as (ys, places, others):
+            gys = _grad_outputs(self.check, ys, y_grad)
+            gxs = backprop.grad(ys, [*places, *others.values()], gys)
+            for i, gx in zip(others, gxs[len(places) :]):
+                if gx is not None:
+                    raise RuntimeError(
+                        f"{self.check}: the gradient of inputs[{i}] must be None, "
+                        "since no_grads says so or its dtype is not floating-point"
+                    )
+            return gxs[: len(places)], gys
+
+    def moved(self, directions, t, dtype=None):
+        """Returns the points x + t v."""
+        with np.errstate(over="ignore"):
+            return [(x + t * v).astype(dtype or x.dtype) for x, v in zip(self.points, directions)]
+
+
+def _cast(x, dtype):
+    return x if dtype is None or x is None or x.dtype.kind != "f" else x.astype(dtype)
+
+
+def _grad_outputs(check, ys, y_grad):
+    if y_grad is None:
+        if len(ys) != 1 or ys[0].shape != ():
+            raise ValueError(
+                f"{check}: y_grad may be None only for a loss, one output of shape (); "
+                f"the outputs are {', '.join(map(_described, ys))}"
+            )
+        return (ys[0].xp.ones_like(ys[0].array),)
+    gys = _as_tuple(y_grad)
+    if len(gys) != len(ys) or any(
+        gy is not None and (gy.shape, gy.dtype) != (y.shape, y.dtype) for y, gy in zip(ys, gys)
+    ):
+        given = ", ".join("None" if gy is None else _described(gy) for gy in gys)
+        raise ValueError(
+            f"{check}: y_grad must have the shapes and dtypes of the outputs.\n"
+            f"outputs: {', '.join(map(_described, ys))}\n"
+            f"y_grad:  {given}"
+        )
+    return gys
+
+
+def _direction(points):
+    """A random vector of length one, none of its elements tiny; in parts of the points' shapes."""
+    parts = [np.random.uniform(-1, 1, x.shape) for x in points]
+    parts = [np.where(v < 0, v - 0.1, v + 0.1) for v in parts]
+    length = np.sqrt(sum(np.sum(v * v) for v in parts)) or 1.0
+    return [_send_to(x, v / length) for x, v in zip(points, parts)]
+
+
+def _send_to(like, array):
+    return backend.get_device_from_array(like).send(array)
+
+
+def check_backward(
+    func,
+    x_data,
+    y_grad,
+    params=(),
+    eps=1e-3,
+    atol=1e-5,
+    rtol=1e-4,
+    no_grads=None,
+    dtype=None,
+    detect_nondifferentiable=False,
+):
+    """Compares gradients by backpropagation with central differences, in one random direction.
+
+    Args:
+        func: takes Variables, returns a Variable or a tuple of them; a link will do.
+        x_data: array or tuple of arrays (None elements are passed on), the inputs.
+        y_grad: array or tuple of arrays (None elements: nothing), the gradients of the outputs, of their
+            shapes and dtypes; None stands for 1, for a loss of shape ().
+        params: Parameter or tuple of them, which ``func`` uses and whose gradients are checked too.
+        eps (float): half the step, for a direction of length one.
+        atol, rtol (float): tolerances.
+        no_grads: for each input, whether it has no gradient; this is checked too. None stands for
+            those whose dtype is not floating-point.
+        dtype: what inputs and parameters are cast to for the differences: float64 makes them
+            precise even if the inputs are float16. The gradients are those of the inputs as given.
+        detect_nondifferentiable (bool): raise NondifferentiableError near kinks and jumps.
+
+    Raises:
+        AssertionError: they differ; or an input in ``no_grads`` has a gradient (RuntimeError).
+        NondifferentiableError: see ``detect_nondifferentiable``.
+        ValueError: an argument does not fit the function.
+    """
+    if dtype is not None and np.dtype(dtype).kind != "f":
+        raise ValueError(f"check_backward: dtype must be floating-point, not {np.dtype(dtype)}")
+    subject = _Subject("check_backward", func, x_data, params, no_grads)
+    gxs, gys = subject.gradients(y_grad)
+    directions = _direction(subject.points)
+
+    def at(t):
+        with subject.at(subject.moved(directions, t, dtype), dtype) as (ys, _, _):
+            return [_on_host(y) for y in ys]
+
+    tolerances = (0, rtol) if detect_nondifferentiable else None
+    numeric = _difference(at, gys, eps, tolerances) / (2 * eps)
+    upper, lower = (subject.moved(directions, t, dtype) for t in (eps, -eps))
+    analytic = 0.0
+    for gx, high, low in zip(gxs, upper, lower):
+        if gx is not None:
+            step = _on_host(high).astype(np.float64) - _on_host(low)
+            analytic += float(np.sum(_on_host(gx) * step)) / (2 * eps)
+    if not abs(numeric - analytic) <= atol + rtol * abs(analytic):
+        shown = _listing(inputs=subject.points, grad_outputs=gys, directions=directions)
+        raise AssertionError(
+            f"check_backward failed (eps={eps} atol={atol} rtol={rtol})\n{shown}"
+            f"gradients (numeric):  {numeric}\ngradients (backward): {analytic}"
+        )
+
+
+def _listing(**groups):
+    return "".join(
+        f"{name}[{i}]:\n{value}\n"
+        for name, values in groups.items()
+        for i, value in enumerate(values)
+    )
+
+
+def check_double_backward(
+    func,
+    x_data,
+    y_grad,
+    x_grad_grad,
+    params=(),
+    params_grad_grad=(),
+    eps=1e-3,
+    atol=1e-4,
+    rtol=1e-3,
+    no_grads=None,
+    dtype=None,
+    detect_nondifferentiable=False,
+):
+    """Compares the gradients of the gradients with differences, in one random direction.
+
+    It is :func:`check_backward` of the function that takes inputs and gradients of outputs, and
+    computes the gradients of inputs and parameters.
+
+    Args:
+        x_grad_grad: array or tuple of arrays (None elements: nothing), the gradients of the gradients of
+            the inputs; one per input, or per input that has a gradient.
+        params_grad_grad: the same for the parameters.
+        func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable:
+            as for :func:`check_backward`.
+
+    Raises:
+        AssertionError, NondifferentiableError, ValueError: as :func:`check_backward`.
+    """
+    subject = _Subject("check_double_backward", func, x_data, params, no_grads)
+    n = len(subject.xs)
+    gys = () if y_grad is None else _as_tuple(y_grad)
+    ggxs = _as_tuple(x_grad_grad)
+    if len(ggxs) == n:
+        ggxs = tuple(ggx for ggx, no in zip(ggxs, subject.no_grads) if not no)
+    ggxs += _as_tuple(params_grad_grad)
+
+    def first_order(*arguments):
+        xs, gys = arguments[:n], arguments[n:]
+        ys = _as_tuple(func(*xs))
+        places = [x for x, no in zip(xs, subject.no_grads) if not no] + list(subject.params)
+        gys = _grad_outputs("check_double_backward", ys, gys or None)
+        gxs = backprop.grad(ys, places, gys, enable_double_backprop=True)
+        return tuple(
+            Variable(x.xp.zeros_like(x.array), requires_grad=False) if gx is None else gx
+            for x, gx in zip(places, gxs)
+        )
+
+    try:
+        check_backward(
+            first_order,
+            subject.xs + gys,
+            ggxs,
+            params=params,
+            eps=eps,
+            atol=atol,
+            rtol=rtol,
+            no_grads=subject.no_grads + [gy is None for gy in gys],
+            dtype=dtype,
+            detect_nondifferentiable=detect_nondifferentiable,
+        )
+    except AssertionError as error:
+        shown = _listing(input=subject.xs, grad_output=gys, grad_grad_input=ggxs)
+        raise AssertionError(
+            f"check_double_backward failed (eps={eps} atol={atol} rtol={rtol})\n{shown}\n{error}"
+        ) from None
+
+
+def check_order(
+    func, x_data, order, y_grad=None, params=(), no_grads=None, eps=1e-3, atol=1e-6, rtol=1e-6
+):
+    """Compares derivatives of one order with differences of the order below, in random directions.
+
+    With D_v f = <grad f, v>, the derivative D_vn ... D_v2 D_v1 <y_grad, f> is compared with a
+    five-point difference, whose error is of order eps ** 4. Everything is computed in float64.
+
+    Args:
+        func, x_data, params, no_grads: as for :func:`check_backward`.
+        order (int): the order of the derivative, from 1.
+        y_grad: weights of the outputs; None stands for random ones between 0.5 and 1.5.
+        eps (float): step of the differences; the directions' elements are between -1 and 1.
+        atol, rtol (float): tolerances, the latter of the larger one of the derivative and the one below.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    subject = _Subject("check_order", func, x_data, params, no_grads)
+    places = subject.points
+    vs = [[_send_to(x, np.random.uniform(-1, 1, x.shape)) for x in places] for _ in range(order)]
+    weights = [] if y_grad is None else [w.astype(np.float64) for w in _as_tuple(y_grad)]
+
+    def derivatives(n, t):
+        """The orders up to n at the point that is t along the last direction."""
+        with subject.at(subject.moved(vs[-1], t, np.float64), np.float64) as (ys, xs, _):
+            if not weights:
+                weights.extend(_send_to(y, np.random.uniform(0.5, 1.5, y.shape)) for y in ys)
+            value = F.add(*(F.sum(y * w) for y, w in zip(ys, weights)))
+            values = [float(value.array)]
+            for v in vs[:n]:
+                gxs = value.requires_grad and backprop.grad(
+                    [value], xs, enable_double_backprop=True
+                )
+                terms = [F.sum(gx * w) for gx, w in zip(gxs or (), v) if gx is not None]
+                if not terms:
+                    return values + [0.0] * (n + 1 - len(values))
+                value = F.add(*terms)
+                values.append(float(value.array))
+            return values
+
+    below, exact = derivatives(order, 0.0)[-2:]
+    near, far = (
+        derivatives(order - 1, t)[-1] - derivatives(order - 1, -t)[-1] for t in (eps, 2 * eps)
+    )
+    numeric = (8 * near - far) / (12 * eps)
+    if not abs(numeric - exact) <= atol + rtol * max(abs(exact), abs(below)):
+        raise AssertionError(
+            f"check_order failed: the derivative of order {order} is {exact}, but {numeric} by "
+            f"differences of order {order - 1} (eps={eps} atol={atol} rtol={rtol})\n"
+            f"{_listing(inputs=places)}"
+        )

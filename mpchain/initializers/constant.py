@@ -1,0 +1,83 @@
+"""Initializers that always fill in the same values."""
+
+import math
+import numbers
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.initializer import Initializer
+
+
+class Constant(Initializer):
+    """Fills arrays with a number, or with the values of an array.
+
+    Args:
+        fill_value: a number, or an array that broadcasts to the arrays to be filled.
+        dtype: see :class:`Initializer`.
+
+    Raises:
+        TypeError: ``fill_value`` is neither.
+    """
+
+    def __init__(self, fill_value, dtype=None):
+        if not isinstance(fill_value, (numbers.Number, np.ndarray)) and not is_gpu_array(
+            fill_value
+        ):
+            raise TypeError(
+                "Constant: fill_value must be a number or an array, "
+                f"not {type(fill_value).__name__} {fill_value!r}"
+            )
+        super().__init__(dtype)
+        self.fill_value = fill_value
+
+    def __call__(self, array):
+        value = np.asarray(backend.cuda.to_cpu(self.fill_value))
+        try:
+            value = np.broadcast_to(value, array.shape)
+        except ValueError:
+            raise ValueError(
+                f"Constant: fill_value of shape {value.shape} does not fit "
+                f"an array of shape {array.shape}"
+            ) from None
+        backend.copyto(array, value)
+
+
+class Zero(Constant):
+    """Fills arrays with 0."""
+
+    def __init__(self, dtype=None):
+        super().__init__(0, dtype)
+
+
+class One(Constant):
+    """Fills arrays with 1."""
+
+    def __init__(self, dtype=None):
+        super().__init__(1, dtype)
+
+
+class NaN(Constant):
+    """Fills arrays with NaN, so that their use before they get a value shows."""
+
+    def __init__(self, dtype=None):
+        super().__init__(math.nan, dtype)
+
+
+class Identity(Initializer):
+    """Fills square matrices with a multiple of the identity.
+
+    Args:
+        scale (float): the value on the diagonal.
+        dtype: see :class:`Initializer`.
+    """
+
+    def __init__(self, scale=1.0, dtype=None):
+        super().__init__(dtype)
+        self.scale = scale
+
+    def __call__(self, array):
+        if array.ndim != 2 or array.shape[0] != array.shape[1]:
+            raise ValueError(f"Identity: the array must be a square matrix, not {array.shape}")
+        backend.copyto(array, self.scale * np.eye(len(array)))

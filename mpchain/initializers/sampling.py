@@ -1,0 +1,71 @@
+"""Weights with which convolutions resize images."""
+
+import functools
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.initializer import Initializer
+
+
+class UpsamplingDeconvFilter(Initializer):
+    """Fills a deconvolution's weights so that it enlarges each channel by linear interpolation.
+
+    The deconvolution's stride should be (ksize + 1) // 2.
+
+    Args:
+        interpolation (str): only ``'linear'``.
+        dtype: see :class:`Initializer`.
+
+    Raises:
+        ValueError: ``interpolation`` is another; when called, the weights have no window, or one of
+            unequal sides.
+
+    See J. Long et al., Fully convolutional networks for semantic segmentation, CVPR 2015.
+    """
+
+    def __init__(self, interpolation="linear", dtype=None):
+        if interpolation != "linear":
+            raise ValueError(
+                f"{type(self).__name__}: interpolation must be 'linear', not {interpolation!r}"
+            )
+        super().__init__(dtype)
+        self.interpolation = interpolation
+
+    def __call__(self, array):
+        n_out, n_in, *window = array.shape if array.ndim > 1 else (0, 0)
+        if not window or len(set(window)) > 1:
+            raise ValueError(
+                f"{type(self).__name__}: weights must have shape (channels, channels, k, ...) with "
+                f"one k, not {array.shape}"
+            )
+        if n_out != n_in and min(n_out, n_in) != 1:
+            raise ValueError(
+                f"{type(self).__name__}: the numbers of channels must be equal, or one of them 1, "
+                f"but are {n_out} and {n_in}"
+            )
+        filters = np.zeros(array.shape)
+        filters[np.arange(n_out), np.arange(n_in)] = self.filter(*window)
+        backend.copyto(array, filters)
+
+    def filter(self, *window):
+        """Returns the weights for one channel: a product of triangles."""
+        size = window[0]
+        factor = (size + 1) // 2
+        triangle = 1 - np.abs(np.arange(size) - (size - 1) / 2) / factor
+        return functools.reduce(np.multiply.outer, [triangle] * len(window))
+
+
+class DownsamplingConvFilter(UpsamplingDeconvFilter):
+    """Fills a convolution's weights so that it shrinks each channel by linear interpolation.
+
+    The convolution's stride should be (ksize + 1) // 2.
+
+    Args:
+        interpolation, dtype: see :class:`UpsamplingDeconvFilter`.
+    """
+
+    def filter(self, *window):
+        """Returns the weights for one channel: a product of triangles, of sum one."""
+        filter = super().filter(*window)
+        return filter / filter.sum()

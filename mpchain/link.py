@@ -1,0 +1,662 @@
+"""Links: objects that hold parameters, and their compositions."""
+
+import collections.abc
+import contextlib
+import copy
+import math
+import textwrap
+import warnings
+
+import numpy as np
+
+from mpchain import backend, initializers
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.configuration import config
+from mpchain.device_resident import DeviceResident
+from mpchain.link_hook import call_with_hooks
+from mpchain.variable import Parameter
+
+_COPY_MODES = ("share", "copy", "init")
+
+
+def _is_array(value):
+    return isinstance(value, np.ndarray) or is_gpu_array(value)
+
+
+def _copy_values(param, source):
+    if source.is_initialized and not param.is_initialized:
+        param.array = param.device.send(source.array.astype(param.dtype))
+    elif source.is_initialized and source.shape == param.shape:
+        param.copydata(source)
+    elif source.is_initialized or param.is_initialized:
+        raise ValueError(
+            f"copyparams: parameter {param.name!r} of shape {_shape_of(param)} cannot take the "
+            f"values of one of shape {_shape_of(source)}"
+        )
+
+
+def _shape_of(param):
+    return param.shape if param.is_initialized else "unknown"
+
+
+class Link(DeviceResident):
+    """A function with parameters: assign them in :meth:`init_scope`, compute in ``forward``.
+
+        >>> class Scale(Link):
+        ...     def __init__(self, size):
+        ...         super().__init__()
+        ...         with self.init_scope():
+        ...             self.W = Parameter(1, size)
+        ...     def forward(self, x):
+        ...         return x * self.W
+
+    Besides parameters a link has persistent values: attributes that are saved and moved between
+    devices, but not optimised.
+
+    Args:
+        params: parameters by name: the shape of each, or a pair of shape and dtype.
+
+    Attributes:
+        name (str): the name by which its parent knows it, None without a parent.
+    """
+
+    name = None
+    _within_init_scope = False
+    _hooks = None
+
+    def __init__(self, **params):
+        self._params = set()
+        self._persistents = set()
+        for name, spec in params.items():
+            has_dtype = isinstance(spec, tuple) and len(spec) == 2 and not np.isscalar(spec[0])
+            self.add_param(name, *(spec if has_dtype else (spec,)))
+
+    # Calls
+
+    def __call__(self, *args, **kwargs):
+        """Computes ``forward`` and tells the link hooks."""
+        if config.link_hooks or self._hooks:
+            hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
+            return call_with_hooks(self, hooks, args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def forward(self, *args, **kwargs):
+        """What the link computes; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement forward")
+
+    @property
+    def local_link_hooks(self):
+        """The hooks that were added to this link, by name."""
+        if self._hooks is None:
+            self._hooks = {}
+        return self._hooks
+
+    def add_hook(self, hook, name=None):
+        """Adds a :class:`LinkHook` that is told of the calls of this link; returns the link."""
+        name = hook.name if name is None else name
+        if name in self.local_link_hooks:
+            raise KeyError(f"{type(self).__name__}.add_hook: hook {name!r} exists already")
+        self.local_link_hooks[name] = hook
+        hook.added(self)
+        return self
+
+    def delete_hook(self, name):
+        """Removes the hook of that name."""
+        if name not in self.local_link_hooks:
+            raise KeyError(f"{type(self).__name__}.delete_hook: there is no hook {name!r}")
+        self.local_link_hooks.pop(name).deleted(self)
+
+    # Registration
+
+    @property
+    def within_init_scope(self):
+        """Whether attributes that are assigned now are registered."""
+        return self._within_init_scope
+
+    @contextlib.contextmanager
+    def init_scope(self):
+        """Context manager: parameters (in a Chain, links too) assigned within are registered."""
+        if "_params" not in self.__dict__:
+            raise RuntimeError(
+                f"{type(self).__name__}: call super().__init__() before entering init_scope"
+            )
+        before = self._within_init_scope
+        self._within_init_scope = True
+        try:
+            yield
+        finally:
+            self._within_init_scope = before
+
+    def __setattr__(self, name, value):
+        if self._within_init_scope and isinstance(value, Parameter):
+            self._params.add(name)
+            self._persistents.discard(name)
+            value.name = name
+            value.to_device(self.device)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name):
+        self._params.discard(name)
+        self._persistents.discard(name)
+        super().__delattr__(name)
+
+    def _check_unused(self, name, kind):
+        if hasattr(self, name):
+            raise AttributeError(
+                f"{type(self).__name__}: {kind} {name!r} cannot be added, "
+                "since there is an attribute of that name"
+            )
+
+    def add_param(self, name, shape=None, dtype=np.float32, initializer=None):
+        """Registers a new parameter.
+
+        Args:
+            name (str): attribute that holds it.
+            shape (int or tuple of int): None leaves it uninitialised.
+            dtype: its dtype, unless the initializer has one.
+            initializer: initializer, number or array (then the parameter's array itself); None
+                fills with NaN.
+
+        Raises:
+            AttributeError: there is an attribute of that name.
+        """
+        self._check_unused(name, "parameter")
+        if not _is_array(initializer):
+            initial = math.nan if initializer is None else initializer
+            own_dtype = getattr(initial, "dtype", None) if callable(initial) else None
+            initializer = initializers.get_initializer(initial, own_dtype or dtype)
+        with self.init_scope():
+            setattr(self, name, Parameter(initializer, shape))
+
+    def add_persistent(self, name, value):
+        """Registers a new persistent value: an array, number, string or None.
+
+        Raises:
+            AttributeError: there is an attribute of that name.
+        """
+        self._check_unused(name, "persistent value")
+        self._persistents.add(name)
+        setattr(self, name, value)
+
+    def register_persistent(self, name):
+        """Makes an attribute that exists a persistent value.
+
+        Raises:
+            AttributeError: there is no attribute of that name.
+        """
+        if not hasattr(self, name):
+            raise AttributeError(
+                f"{type(self).__name__}.register_persistent: there is no attribute {name!r}"
+            )
+        self._persistents.add(name)
+        self._params.discard(name)
+
+    # Traversal
+
+    def _named_children(self):
+        """Yields pairs of name and link."""
+        return iter(())
+
+    def children(self):
+        """Yields the links directly below this one."""
+        for _, child in self._named_children():
+            yield child
+
+    def namedlinks(self, skipself=False):
+        """Yields pairs of path and link: this link as ``'/'``, then all below it."""
+        if not skipself:
+            yield "/", self
+        for name, child in self._named_children():
+            yield f"/{name}", child
+            for path, link in child.namedlinks(skipself=True):
+                yield f"/{name}{path}", link
+
+    def links(self, skipself=False):
+        """Yields this link and all below it."""
+        for _, link in self.namedlinks(skipself):
+            yield link
+
+    def namedparams(self, include_uninit=True):
+        """Yields pairs of path and parameter, of this link and all below it, sorted.
+
+        A parameter that several links share comes once, under the first of its paths.
+
+        Args:
+            include_uninit (bool): whether parameters without array come too.
+        """
+        seen = set()
+        for path, param in self._all_named_params():
+            if id(param) not in seen and (include_uninit or param.is_initialized):
+                seen.add(id(param))
+                yield path, param
+
+    def _all_named_params(self):
+        for name in sorted(self._params):
+            yield f"/{name}", self.__dict__[name]
+        for name, child in self._named_children():
+            for path, param in child._all_named_params():
+                yield f"/{name}{path}", param
+
+    def params(self, include_uninit=True):
+        """Yields the parameters of this link and all below it (see :meth:`namedparams`)."""
+        for _, param in self.namedparams(include_uninit):
+            yield param
+
+    def count_params(self):
+        """Returns the number of elements of all parameters; warns if some have no array yet."""
+        count = 0
+        for path, param in self.namedparams():
+            if param.is_initialized:
+                count += param.size
+            else:
+                warnings.warn(
+                    f"{type(self).__name__}.count_params: parameter {path} is not initialised "
+                    "and not counted",
+                    UserWarning,
+                    stacklevel=2,
+                )
+        return count
+
+    def device_resident_accept(self, visitor):
+        """Lets ``visitor`` see the link, its parameters and persistent arrays, and all below it."""
+        super().device_resident_accept(visitor)
+        attributes = self.__dict__
+        for name in sorted(self._params):
+            visitor.visit_variable(attributes[name])
+        for name in sorted(self._persistents):
+            if _is_array(attributes[name]):
+                attributes[name] = visitor.visit_array(attributes[name])
+        for child in self.children():
+            child.device_resident_accept(visitor)
+
+    # Copies
+
+    def copy(self, mode="share"):
+        """Returns a copy of the link and all below it, without a name and not set up for updates.
+
+        Args:
+            mode (str): ``'share'``: the parameters' arrays are shared with the original, their
+                gradients are not; ``'copy'``: everything is copied; ``'init'``: copied, and the
+                parameters get new initial values.
+
+        Raises:
+            ValueError: ``mode`` is another.
+        """
+        if mode not in _COPY_MODES:
+            raise ValueError(
+                f"{type(self).__name__}.copy: mode must be one of {', '.join(_COPY_MODES)}, "
+                f"not {mode!r}"
+            )
+        if mode == "share":
+            return self._copy_sharing_arrays()
+        copied = copy.deepcopy(self)
+        copied.name = None
+        for param in copied.params():
+            param.update_rule = None
+            if mode == "init" and param.is_initialized:
+                param.initialize(param.shape)
+        return copied
+
+    def _copy_sharing_arrays(self):
+        copied = copy.copy(self)
+        copied._params = set(self._params)
+        copied._persistents = set(self._persistents)
+        copied._hooks = self._hooks and dict(self._hooks)
+        copied.name = None
+        for name in self._params:
+            param = copied.__dict__[name] = copy.copy(self.__dict__[name])
+            param.update_rule = None
+            param.cleargrad()
+        return copied
+
+    def copyparams(self, link, copy_persistent=True):
+        """Copies the values of all parameters from a link of the same structure.
+
+        Args:
+            link (Link): where from.
+            copy_persistent (bool): whether persistent values are copied too.
+
+        Raises:
+            ValueError: the structure or a shape differs, or a parameter has values only here.
+        """
+        for mine, other in self._paired_with(link, "copyparams"):
+            for name in mine._params:
+                _copy_values(mine.__dict__[name], other.__dict__[name])
+            for name in mine._persistents if copy_persistent else ():
+                old, new = mine.__dict__[name], other.__dict__[name]
+                if _is_array(old) and _is_array(new):
+                    backend.copyto(old, new)
+                else:
+                    mine.__dict__[name] = copy.deepcopy(new)
+
+    def addgrads(self, link):
+        """Adds the gradients of a link of the same structure to this one's."""
+        for mine, other in self._paired_with(link, "addgrads"):
+            for name in mine._params:
+                mine.__dict__[name].addgrad(other.__dict__[name])
+
+    def _paired_with(self, link, caller):
+        """Yields pairs of corresponding links; an error if one lacks what the other has."""
+        others = dict(link.namedlinks())
+        for path, mine in self.namedlinks():
+            other = others.get(path)
+            if other is None or not mine._params | mine._persistents <= other.__dict__.keys():
+                raise ValueError(
+                    f"{type(self).__name__}.{caller}: link must have what this one has, but lacks "
+                    f"{path} or parameters of it ({type(mine).__name__})"
+                )
+            yield mine, other
+
+    def repeat(self, n_repeat, mode="init"):
+        """Returns a :class:`Sequential` of ``n_repeat`` copies of the link.
+
+        Args:
+            n_repeat (int): the number of copies.
+            mode (str): how to copy, see :meth:`copy`.
+        """
+        return Sequential(*(self.copy(mode) for _ in range(n_repeat)))
+
+    @classmethod
+    def from_params(cls, *args, **kwargs):
+        """Makes a link from its parameters, for the kinds of link that can be so made."""
+        raise NotImplementedError(f"{cls.__name__} does not implement from_params")
+
+    # Training
+
+    def cleargrads(self):
+        """Removes the gradients of all parameters."""
+        for param in self.params():
+            param.cleargrad()
+
+    def zerograds(self):
+        """Fills the gradients of all parameters with zeros. Deprecated: use :meth:`cleargrads`."""
+        warnings.warn(
+            "Link.zerograds is deprecated: use cleargrads", DeprecationWarning, stacklevel=2
+        )
+        for param in self.params():
+            param.zerograd()
+
+    def enable_update(self):
+        """Lets optimizers update the parameters."""
+        self._set_update_enabled(True)
+
+    def disable_update(self):
+        """Lets optimizers leave the parameters as they are."""
+        self._set_update_enabled(False)
+
+    def _set_update_enabled(self, enabled):
+        for param in self.params():
+            if param.update_rule is not None:
+                param.update_rule.enabled = enabled
+
+    @property
+    def update_enabled(self):
+        """Whether an optimizer may update any of the parameters."""
+        rules = (param.update_rule for param in self.params())
+        return any(rule is not None and rule.enabled for rule in rules)
+
+    # Saving
+
+    def serialize(self, serializer):
+        """Saves or restores parameters and persistent values of the link and all below it."""
+        attributes = self.__dict__
+        for name in sorted(self._params):
+            param = attributes[name]
+            array = serializer(name, param.array)
+            if array is None and param.is_initialized:
+                raise ValueError(
+                    f"{type(self).__name__}.serialize: parameter {name!r} has values, but was not "
+                    "initialised when it was saved"
+                )
+            if array is not None and not param.is_initialized:
+                param.array = param.device.send(array.astype(param.dtype))
+        for name in sorted(self._persistents):
+            value = serializer(name, attributes[name])
+            is_new = _is_array(value) and value is not attributes[name]
+            attributes[name] = self.device.send(value) if is_new else value
+        for name, child in self._named_children():
+            child.serialize(serializer[name])
+
+    # Display
+
+    @property
+    def printable_specs(self):
+        """Pairs of name and value that ``repr`` shows: the arguments the link was made with."""
+        return iter(())
+
+    def __repr__(self):
+        specs = ", ".join(f"{name}={value!r}" for name, value in self.printable_specs)
+        return f"{type(self).__name__}({specs})"
+
+
+def _tree(link, named_layers):
+    """A line for each layer, those of inner ones indented."""
+    lines = "".join(f"({name}): {_text_of(layer)},\n" for name, layer in named_layers)
+    inside = "\n" + textwrap.indent(lines, "  ") if lines else ""
+    return f"{type(link).__name__}({inside})"
+
+
+def _text_of(layer):
+    return repr(layer) if isinstance(layer, Link) else getattr(layer, "__name__", repr(layer))
+
+
+class Chain(Link):
+    """A link made of named links: assign them in :meth:`Link.init_scope`, use them in ``forward``.
+
+        >>> class MLP(Chain):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         with self.init_scope():
+        ...             self.l1 = L.Linear(100)
+        ...             self.l2 = L.Linear(10)
+        ...     def forward(self, x):
+        ...         return self.l2(F.relu(self.l1(x)))
+
+    Args:
+        links: links by name.
+    """
+
+    def __init__(self, **links):
+        super().__init__()
+        self._children = set()
+        for name, link in links.items():
+            self.add_link(name, link)
+
+    def __getitem__(self, name):
+        """Returns the child of that name."""
+        if name not in self._children:
+            raise KeyError(
+                f"{type(self).__name__} has no link {name!r}; it has {sorted(self._children)}"
+            )
+        return self.__dict__[name]
+
+    def __setattr__(self, name, value):
+        children = self.__dict__.get("_children", set())
+        if not isinstance(value, Link):
+            children.discard(name)
+        elif self._within_init_scope:
+            self._check_unused(name, "link")
+            children.add(name)
+        if name in children:
+            value.name = name
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name):
+        self._children.discard(name)
+        super().__delattr__(name)
+
+    def add_link(self, name, link):
+        """Registers a link under a new name.
+
+        Raises:
+            TypeError: ``link`` is none.
+            AttributeError: there is an attribute of that name.
+        """
+        if not isinstance(link, Link):
+            raise TypeError(
+                f"{type(self).__name__}.add_link: link {name!r} must be a Link, "
+                f"not {type(link).__name__}"
+            )
+        with self.init_scope():
+            setattr(self, name, link)
+
+    def _named_children(self):
+        for name in sorted(self._children):
+            yield name, self.__dict__[name]
+
+    def _copy_sharing_arrays(self):
+        copied = super()._copy_sharing_arrays()
+        copied._children = set(self._children)
+        for name in self._children:
+            setattr(copied, name, self.__dict__[name].copy("share"))
+        return copied
+
+    def __repr__(self):
+        return _tree(self, self._named_children())
+
+
+class ChainList(Link, collections.abc.MutableSequence):
+    """A link made of a list of links; it is a mutable sequence of them.
+
+    Args:
+        links: the links.
+    """
+
+    def __init__(self, *links):
+        super().__init__()
+        self._layers = []
+        self.extend(links)
+
+    def _check_layer(self, layer):
+        if not isinstance(layer, Link):
+            raise TypeError(
+                f"{type(self).__name__}: elements must be links, not {type(layer).__name__}"
+            )
+
+    def __setattr__(self, name, value):
+        if self._within_init_scope and isinstance(value, Link):
+            raise TypeError(
+                f"{type(self).__name__}: link {name!r} cannot be assigned in init_scope; use append"
+            )
+        super().__setattr__(name, value)
+
+    def __len__(self):
+        return len(self._layers)
+
+    def __getitem__(self, index):
+        """Returns the link at ``index``; for a slice, a list of links."""
+        return self._layers[index]
+
+    def __setitem__(self, index, layer):
+        layer = list(layer) if isinstance(index, slice) else layer
+        for new in layer if isinstance(index, slice) else [layer]:
+            self._check_layer(new)
+        self._layers[index] = layer
+        self._name_children()
+
+    def __delitem__(self, index):
+        del self._layers[index]
+        self._name_children()
+
+    def insert(self, index, layer):
+        """Inserts a link before ``index``."""
+        self._check_layer(layer)
+        self._layers.insert(index, layer)
+        self._name_children()
+
+    def add_link(self, link):
+        """Appends a link."""
+        self.append(link)
+
+    def _named_children(self):
+        for i, child in enumerate(layer for layer in self._layers if isinstance(layer, Link)):
+            yield str(i), child
+
+    def _name_children(self):
+        for name, child in self._named_children():
+            child.name = name
+
+    def _copy_sharing_arrays(self):
+        copied = super()._copy_sharing_arrays()
+        copied._layers = [x.copy("share") if isinstance(x, Link) else x for x in self._layers]
+        copied._name_children()
+        return copied
+
+    def __repr__(self):
+        return _tree(self, enumerate(self._layers))
+
+
+class Sequential(ChainList):
+    """Links and functions that are applied one after the other; a mutable sequence of these.
+
+        >>> model = Sequential(L.Linear(100), F.relu, L.Linear(10))
+
+    In names of parameters, only the links are counted: here ``/0/W`` and ``/1/W``.
+
+    Args:
+        layers: links or other callables.
+    """
+
+    def _check_layer(self, layer):
+        if not callable(layer):
+            raise ValueError(
+                f"{type(self).__name__}: elements must be callable, "
+                f"but {layer!r} ({type(layer).__name__}) is not"
+            )
+
+    def forward(self, *x):
+        """Applies the layers in turn, each to what the one before it returned.
+
+        What is returned as a tuple is passed on as several arguments, a dict as named ones.
+        """
+        if not self._layers:
+            raise RuntimeError(f"{type(self).__name__}: there is no layer to apply")
+        for layer in self._layers:
+            if isinstance(x, tuple):
+                x = layer(*x)
+            elif isinstance(x, dict):
+                x = layer(**x)
+            else:
+                x = layer(x)
+        return x
+
+    def __add__(self, other):
+        """Returns a Sequential of the layers of both."""
+        if not isinstance(other, Sequential):
+            return NotImplemented
+        return Sequential(*self._layers, *other._layers)
+
+    def index(self, layer, start=None, end=None):
+        """Returns the index of the first occurrence of a layer, between the bounds if given."""
+        for i in range(len(self))[start:end]:
+            if self._layers[i] is layer or self._layers[i] == layer:
+                return i
+        raise ValueError(f"{type(self).__name__}: there is no layer {_text_of(layer)}")
+
+    def count_by_layer_type(self, type_name):
+        """Returns the number of layers whose class, or which as functions, have that name."""
+        return sum(_type_name(layer) == type_name for layer in self._layers)
+
+    def remove_by_layer_type(self, type_name):
+        """Removes all layers whose class, or which as functions, have that name."""
+        self[:] = [layer for layer in self._layers if _type_name(layer) != type_name]
+
+    def flatten(self):
+        """Returns a Sequential in which those inside this one are replaced by their layers."""
+        flat = []
+        for layer in self._layers:
+            flat += layer.flatten() if isinstance(layer, Sequential) else [layer]
+        return Sequential(*flat)
+
+    def copyparams(self, link, copy_persistent=True):
+        """Copies the values of all parameters from a Sequential of the same structure."""
+        if not isinstance(link, Sequential):
+            raise ValueError(
+                f"{type(self).__name__}.copyparams: link must be a Sequential, "
+                f"not {type(link).__name__}"
+            )
+        super().copyparams(link, copy_persistent)
+
+
+def _type_name(layer):
+    return getattr(layer, "__name__", type(layer).__name__)

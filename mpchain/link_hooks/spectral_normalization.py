@@ -1,0 +1,120 @@
+"""Spectral normalization."""
+
+import numpy as np
+
+from mpchain.configuration import config
+from mpchain.functions.array import reshape, swapaxes
+from mpchain.functions.mathematics import matmul
+from mpchain.functions.recompute import remembered
+from mpchain.link_hooks.weight_hook import WeightHook
+from mpchain.variable import Parameter
+
+
+class SpectralNormalization(WeightHook):
+    """Lets a link compute with its weight divided by the weight's largest singular value.
+
+    The singular value is u^T W v. The vectors u and v come from power iteration, which in training
+    goes on from one call to the next, and count as constants in derivatives.
+
+    Add it by :meth:`Link.add_hook`, before an optimizer is set up if ``use_gamma``: to Linear,
+    EmbedID, and convolutions and their transposes, or to others by ``weight_name``. The link gets
+    u as the persistent value ``<weight_name>_u``.
+
+    Args:
+        n_power_iteration (int): the number of iterations in a call.
+        eps (float): added to norms that are divided by.
+        use_gamma (bool): whether to multiply by a parameter, which the link gets as ``gamma``; its
+            first value is the largest singular value.
+        factor (float): what the singular value is divided by, None for 1.
+        weight_name (str): the weight's attribute in the link.
+        name (str): of the hook, if not ``'SpectralNormalization'``.
+
+    Raises:
+        ValueError: ``n_power_iteration`` is not positive, or the link has no such weight.
+
+    Example:
+        >>> layer = L.Linear(3, 2).add_hook(SpectralNormalization())
+
+    See T. Miyato et al., Spectral normalization for generative adversarial networks, ICLR 2018.
+    """
+
+    name = "SpectralNormalization"
+
+    def __init__(
+        self,
+        n_power_iteration=1,
+        eps=1e-6,
+        use_gamma=False,
+        factor=None,
+        weight_name="W",
+        name=None,
+    ):
+        if n_power_iteration < 1:
+            raise ValueError(
+                "SpectralNormalization: n_power_iteration must be at least 1, "
+                f"but is {n_power_iteration}"
+            )
+        super().__init__(weight_name, name)
+        self.n_power_iteration = n_power_iteration
+        self.eps = eps
+        self.use_gamma = use_gamma
+        self.factor = factor
+        self.vector_name = f"{weight_name}_u"
+
+    def added(self, link):
+        super().added(link)
+        # What is added now is saved, restored and optimised, even if its shape is not known yet.
+        link.add_persistent(self.vector_name, None)
+        if self.use_gamma:
+            with link.init_scope():
+                link.gamma = Parameter()
+        weight = getattr(link, self.weight_name)
+        if weight.array is not None:
+            self._prepare(link, weight)
+
+    def deleted(self, link):
+        delattr(link, self.vector_name)
+        if self.use_gamma:
+            del link.gamma
+
+    def replacement(self, link, weight):
+        self._prepare(link, weight)
+        matrix = _as_matrix(link, weight)
+        u, v = remembered(lambda: self._singular_vectors(link, matrix.array))
+        sigma = matmul(matmul(u, matrix), v)
+        if self.factor is not None:
+            sigma = sigma / self.factor
+        return weight / sigma * link.gamma if self.use_gamma else weight / sigma
+
+    def _prepare(self, link, weight):
+        """Gives what the link got from the hook its first values, where it has none."""
+        matrix = _as_matrix(link, weight).array
+        if getattr(link, self.vector_name) is None:
+            random = np.random if config.rng is None else config.rng
+            u = random.normal(size=len(matrix)).astype(matrix.dtype)
+            setattr(link, self.vector_name, link.device.send(u))
+        if self.use_gamma and link.gamma.array is None:
+            # Singular values are not computed in float16.
+            values = link.xp.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+            link.gamma.array = values[0].reshape(()).astype(matrix.dtype)
+
+    def _singular_vectors(self, link, matrix):
+        """Improves the left and right vectors of the largest singular value by power iteration."""
+        u = getattr(link, self.vector_name)
+        for _ in range(self.n_power_iteration):
+            v = self._normalized(u @ matrix)
+            u = self._normalized(matrix @ v)
+        if config.train and not config.in_recomputing:
+            setattr(link, self.vector_name, u)
+        return u, v
+
+    def _normalized(self, x):
+        return x / ((x * x).sum() ** 0.5 + self.eps)
+
+
+def _as_matrix(link, weight):
+    """The weight (out, in, ...), of a transposed convolution (in, out, ...), as (out, rest)."""
+    kinds = {kind.__name__ for kind in type(link).__mro__}
+    if kinds & {"Deconvolution2D", "DeconvolutionND"}:
+        weight = swapaxes(weight, 0, 1)
+    return reshape(weight, (weight.shape[0], -1))

@@ -1,0 +1,24 @@
+"""Timing of links."""
+
+from mpchain.backends.cpu import CpuDevice
+from mpchain.function_hooks.stopwatch import Stopwatch
+from mpchain.link_hook import LinkHook
+
+
+class TimerHook(Stopwatch, LinkHook):
+    """Measures the time of each call of links, forward only.
+
+    The time of a link contains that of the links that it calls.
+
+    Attributes:
+        call_history: list of (name of the link's class, seconds).
+    """
+
+    name = "TimerHook"
+    name_title = "LinkName"
+
+    def forward_preprocess(self, args):
+        self.start(id(args.link), not isinstance(args.link.device, CpuDevice))
+
+    def forward_postprocess(self, args):
+        self.stop(id(args.link), type(args.link).__name__)

@@ -1,0 +1,61 @@
+"""Hooks that let a link compute with something made of its weight in place of the weight."""
+
+from mpchain.configuration import no_backprop_mode, using_config
+from mpchain.link_hook import LinkHook
+
+
+class WeightHook(LinkHook):
+    """Replaces a weight while the link computes; the parameter itself stays what it is.
+
+    The gradient reaches the parameter through :meth:`replacement`. The hook is added to links by
+    :meth:`Link.add_hook`; one hook can serve several links.
+
+    Args:
+        weight_name (str): the link's attribute.
+        name (str): of the hook; None for its kind's.
+    """
+
+    def __init__(self, weight_name="W", name=None):
+        self.weight_name = weight_name
+        if name is not None:
+            self.name = name
+        self._replaced = {}  # by id of the link: the weight, and what is in its place
+
+    def __enter__(self):
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot be used in a with statement: "
+            "add it to a link by add_hook"
+        )
+
+    def replacement(self, link, weight):
+        """Returns the Variable that the link computes with."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement replacement")
+
+    def added(self, link):
+        if not hasattr(link, self.weight_name):
+            raise ValueError(
+                f"{type(self).__name__}: weight {self.weight_name!r} does not exist in "
+                f"{type(link).__name__}"
+            )
+
+    def forward_preprocess(self, args):
+        link = args.link
+        weight = getattr(link, self.weight_name)
+        before, leftover = self._replaced.pop(id(link), (None, None))
+        if weight is leftover:
+            # The last call of the link raised.
+            weight = before
+            setattr(link, self.weight_name, weight)
+        if weight.array is None:
+            # The link itself knows which shape its input gives the weight.
+            with no_backprop_mode(), using_config("in_recomputing", True):
+                getattr(link, args.forward_name)(*args.args, **args.kwargs)
+        replacement = self.replacement(link, weight)
+        # Links ask this of their parameters.
+        replacement.is_initialized = True
+        self._replaced[id(link)] = weight, replacement
+        setattr(link, self.weight_name, replacement)
+
+    def forward_postprocess(self, args):
+        weight, _ = self._replaced.pop(id(args.link))
+        setattr(args.link, self.weight_name, weight)

@@ -1,0 +1,80 @@
+"""Links that turn a model into what an optimizer minimises."""
+
+from mpchain import functions as F
+from mpchain import reporter
+from mpchain.link import Chain
+
+
+class Classifier(Chain):
+    """A model with a loss: called with inputs and labels, it returns the loss.
+
+    It reports ``loss`` and ``accuracy``.
+
+        >>> model = L.Classifier(L.Linear(3, 10))
+        >>> loss = model(np.ones((5, 3), np.float32), np.zeros(5, np.int32))
+
+    Args:
+        predictor (Link): the model; stored as the child ``predictor``.
+        lossfun: function of predictions and labels that returns the loss.
+        accfun: function of predictions and labels that returns the accuracy.
+        label_key (int or str): which of the arguments are the labels: a position, or a name.
+
+    Attributes:
+        y, loss, accuracy (Variable): of the latest call.
+        compute_accuracy (bool): whether to compute the accuracy.
+
+    Raises:
+        TypeError: ``label_key`` is neither int nor str.
+    """
+
+    def __init__(
+        self, predictor, lossfun=F.softmax_cross_entropy, accfun=F.accuracy, label_key=-1
+    ):
+        if not isinstance(label_key, (int, str)):
+            raise TypeError(
+                f"Classifier: label_key must be an int or a str, not {type(label_key).__name__}"
+            )
+        super().__init__()
+        self.lossfun = lossfun
+        self.accfun = accfun
+        self.label_key = label_key
+        self.compute_accuracy = True
+        self.y = self.loss = self.accuracy = None
+        with self.init_scope():
+            self.predictor = predictor
+
+    def forward(self, *args, **kwargs):
+        """Computes the loss.
+
+        Args:
+            args, kwargs: the labels, under ``label_key``, and the predictor's arguments.
+
+        Returns:
+            Variable: the loss.
+
+        Raises:
+            ValueError: there is no argument ``label_key``.
+        """
+        t, args, kwargs = self._take_labels(args, kwargs)
+        self.y = self.loss = self.accuracy = None
+        self.y = self.predictor(*args, **kwargs)
+        self.loss = self.lossfun(self.y, t)
+        reporter.report({"loss": self.loss}, self)
+        if self.compute_accuracy:
+            self.accuracy = self.accfun(self.y, t)
+            reporter.report({"accuracy": self.accuracy}, self)
+        return self.loss
+
+    def _take_labels(self, args, kwargs):
+        key = self.label_key
+        if isinstance(key, str):
+            if key not in kwargs:
+                raise ValueError(f"Classifier: there is no argument {key!r} to take the labels from")
+            return kwargs.pop(key), args, kwargs
+        if not -len(args) <= key < len(args):
+            raise ValueError(
+                f"Classifier: there is no positional argument {key} to take the labels from; "
+                f"there are {len(args)}"
+            )
+        args = list(args)
+        return args.pop(key), args, kwargs

@@ -1,0 +1,342 @@
+"""Optimizers: objects that update the parameters of a link.
+
+An :class:`Optimizer` gives each parameter of its target an :class:`UpdateRule`, which holds the
+state that belongs to that parameter (momentum and the like).
+"""
+
+import inspect
+import math
+import warnings
+
+from mpchain.link import Link
+from mpchain.update_rule import HookList, Hyperparameter, HyperparameterProxy, UpdateRule
+from mpchain.variable import Variable
+
+__all__ = ["GradientMethod", "Hyperparameter", "HyperparameterProxy", "Optimizer", "UpdateRule"]
+
+_MAX_LOSS_SCALE = 65504.0  # the largest number in float16
+
+
+class Optimizer:
+    """Base of optimizers.
+
+    Attributes:
+        target (Link): what it updates; None before :meth:`setup`.
+        t (int): the number of updates so far.
+        epoch (int): the number of epochs that were begun.
+        use_auto_new_epoch (bool): whether an updater calls :meth:`new_epoch`.
+        n_samples (int): the number of samples in the next update, which updaters tell.
+    """
+
+    target = None
+    t = 0
+    epoch = 0
+    use_auto_new_epoch = False
+    n_samples = None
+    _loss_scale = None
+    _loss_scale_growth = None  # factor after a good step, if the loss scale is dynamic
+    _is_safe = True
+    _hooks = None
+
+    def setup(self, link):
+        """Sets the link whose parameters to update, and forgets hooks and counts.
+
+        Returns:
+            The optimizer itself.
+
+        Raises:
+            TypeError: ``link`` is none.
+        """
+        if not isinstance(link, Link):
+            raise TypeError(f"{self._called('setup')}: link must be a Link, not {_kind(link)}")
+        self.target = link
+        self.t = 0
+        self.epoch = 0
+        self._hooks = HookList(self)
+        return self
+
+    def _called(self, method):
+        return f"{type(self).__name__}.{method}"
+
+    def _check_set_up(self, method):
+        if self.target is None:
+            raise RuntimeError(f"{self._called(method)}: call setup with a link before")
+
+    def update(self, lossfun=None, *args, **kwds):
+        """Updates the parameters; subclasses define how."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement update")
+
+    def new_epoch(self, auto=False):
+        """Begins a new epoch.
+
+        Args:
+            auto (bool): whether an updater is calling, which is right only if
+                :attr:`use_auto_new_epoch` is set; and other callers only if it is not.
+        """
+        if auto != self.use_auto_new_epoch:
+            rule = "set use_auto_new_epoch" if auto else "an updater calls it: do not call it too"
+            raise RuntimeError(f"{self._called('new_epoch')}: {rule}")
+        self.epoch += 1
+
+    # Hooks
+
+    def add_hook(self, hook, name=None, timing="auto"):
+        """Adds a hook.
+
+        Args:
+            hook: called with the optimizer; or, if its attribute ``call_for_each_param`` is set,
+                with the update rule and parameter of each parameter.
+            name (str): under which it can be removed; None means its own name.
+            timing (str): ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
+                else ``'pre'``.
+
+        Raises:
+            KeyError: there is a hook of that name.
+        """
+        self._check_set_up("add_hook")
+        self._hooks.add(hook, name, timing)
+
+    def remove_hook(self, name):
+        """Removes the hook of that name."""
+        self._check_set_up("remove_hook")
+        self._hooks.remove(name)
+
+    def call_hooks(self, timing="pre"):
+        """Calls the hooks of that timing."""
+        for hook in self._hooks.at(timing):
+            if getattr(hook, "call_for_each_param", False):
+                for rule, param in self.rules_and_params():
+                    hook(rule, param)
+            else:
+                hook(self)
+
+    def rules_and_params(self):
+        """Yields pairs of update rule and the parameter that it updates, as hooks should see it.
+
+        The parameter has its array and, unless it is None, its gradient, without loss scale.
+        """
+        for param in self.target.params(include_uninit=False):
+            rule = param.update_rule
+            if rule is not None:
+                yield rule, rule.updated_param(param)
+
+    # Loss scale
+
+    def set_loss_scale(self, loss_scale):
+        """Sets a constant factor on the loss, which keeps small float16 gradients from vanishing.
+
+        Gradients that :meth:`update` finds must be of the scaled loss; it divides them before hooks
+        see them.
+
+        Args:
+            loss_scale (float): a positive number, or None for no factor.
+
+        Raises:
+            ValueError: ``loss_scale`` is no positive finite number.
+        """
+        if loss_scale is not None and not 0 < loss_scale < math.inf:
+            raise ValueError(
+                f"{self._called('set_loss_scale')}: loss_scale must be a positive number, "
+                f"not {loss_scale}"
+            )
+        self._loss_scale = loss_scale
+        self._loss_scale_growth = None
+
+    def loss_scaling(self, interval=1000, scale=None):
+        """Turns the loss scale on.
+
+        A dynamic scale starts at 1 and doubles in every step, until a gradient is not finite. Then,
+        and each time that happens again, the step is left out and the scale halved; from then on
+        it doubles in ``interval`` steps. It stays between 1 and 65504.
+
+        Args:
+            interval (int): steps in which a dynamic scale doubles.
+            scale (float): a constant scale; None means a dynamic one.
+        """
+        if interval < 1:
+            raise ValueError(
+                f"{self._called('loss_scaling')}: interval must be at least 1, not {interval}"
+            )
+        self.set_loss_scale(1.0 if scale is None else scale)
+        if scale is None:
+            self._loss_scale_growth = 2.0
+            self._loss_scale_interval = interval
+
+    def check_nan_in_grads(self):
+        """Looks, if the loss scale is dynamic, for gradients that are not finite."""
+        self._is_safe = True
+        if self._loss_scale_growth is None:
+            return
+        named = [(n, p) for n, p in self.target.namedparams() if p.grad is not None]
+        # All are computed before the first is looked at, which waits for a GPU.
+        finite = [param.xp.isfinite(param.grad).all() for _, param in named]
+        names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
+        if names:
+            self._is_safe = False
+            warnings.warn(
+                f"{self._called('update')}: step {self.t + 1} is left out, because with loss scale "
+                f"{self._loss_scale} gradients are not finite: {', '.join(names)}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def is_safe_to_update(self):
+        """Returns whether :meth:`check_nan_in_grads` found all gradients finite, if it looked."""
+        return self._is_safe
+
+    def update_loss_scale(self):
+        """Adapts a dynamic loss scale to what :meth:`check_nan_in_grads` found."""
+        if self._loss_scale_growth is None:
+            return
+        if not self._is_safe:
+            self._loss_scale_growth = 2 ** (1 / self._loss_scale_interval)
+        scale = self._loss_scale * (self._loss_scale_growth if self._is_safe else 0.5)
+        self._loss_scale = min(max(scale, 1.0), _MAX_LOSS_SCALE)
+
+    def _remove_loss_scale(self):
+        if self._loss_scale not in (None, 1):
+            for _, param in self.rules_and_params():
+                if param.grad is not None:
+                    param.grad = param.grad * (1 / self._loss_scale)
+
+    def serialize(self, serializer):
+        """Saves or restores the counts and the states of all parameters' update rules."""
+        self._check_set_up("serialize")
+        self.t = serializer("t", self.t)
+        self.epoch = serializer("epoch", self.epoch)
+        if self._loss_scale_growth is not None:
+            for name in ("_loss_scale", "_loss_scale_growth"):
+                setattr(self, name, _if_saved(serializer, name.strip("_"), getattr(self, name)))
+        for name, param in self.target.namedparams():
+            if param.update_rule is not None:
+                param.update_rule.serialize(serializer[name])
+
+
+def _if_saved(serializer, key, value):
+    """As ``serializer(key, value)``, but keeps the value where a file (of Chainer) has none."""
+    try:
+        return serializer(key, value)
+    except KeyError:
+        return value
+
+
+def _kind(value):
+    return type(value).__name__
+
+
+class GradientMethod(Optimizer):
+    """Base of optimizers that update each parameter by its gradient.
+
+    A subclass names the class of its update rules as ``rule``; the rule's hyperparameters become
+    its arguments and attributes. Or it overrides :meth:`create_update_rule`.
+
+    Attributes:
+        hyperparam (Hyperparameter): values for all parameters whose rules have none of their own.
+    """
+
+    rule = None
+    _use_cleargrads = True
+    _use_fp32_update = False
+
+    def __init__(self):
+        self.hyperparam = Hyperparameter()
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if "rule" in cls.__dict__:
+            for name in cls.rule.hyperparameters:
+                if not hasattr(cls, name):
+                    setattr(cls, name, HyperparameterProxy(name))
+            cls.__init__ = _constructor(cls.__name__, cls.rule.hyperparameters)
+
+    def create_update_rule(self):
+        """Returns a new update rule for one parameter."""
+        if self.rule is None:
+            raise NotImplementedError(f"{type(self).__name__} does not implement create_update_rule")
+        return self.rule(self.hyperparam)
+
+    def setup(self, link):
+        super().setup(link)
+        for param in link.params():
+            param.update_rule = self.create_update_rule()
+            param.update_rule.use_fp32_update(self._use_fp32_update)
+        return self
+
+    def use_cleargrads(self, use=True):
+        """Chooses whether :meth:`update` clears gradients (faster) or fills them with zeros."""
+        self._use_cleargrads = use
+
+    def use_fp32_update(self, flag=True):
+        """Lets float16 parameters be updated on float32 copies."""
+        self._use_fp32_update = flag
+        if self.target is not None:
+            for param in self.target.params():
+                if param.update_rule is not None:
+                    param.update_rule.use_fp32_update(flag)
+
+    def reallocate_cleared_grads(self):
+        """Makes gradients that are None zeros."""
+        for param in self.target.params(include_uninit=False):
+            if param.grad is None:
+                with param.device.create_context():
+                    param.grad = param.xp.zeros_like(param.array)
+
+    def update(self, lossfun=None, *args, **kwds):
+        """Updates the parameters.
+
+        Args:
+            lossfun: function that returns the loss; called with ``args`` and ``kwds``. None means
+                that the gradients are there already.
+
+        Raises:
+            RuntimeError: :meth:`setup` was not called.
+            TypeError: ``lossfun`` returns no Variable.
+        """
+        self._check_set_up("update")
+        if lossfun is not None:
+            self._compute_grads(lossfun(*args, **kwds))
+        self.reallocate_cleared_grads()
+        self.check_nan_in_grads()
+        if self._is_safe:
+            self._remove_loss_scale()
+            self.call_hooks("pre")
+        self.t += 1
+        if self._is_safe:
+            for param in self.target.params(include_uninit=False):
+                param.update()
+            self.call_hooks("post")
+        self.update_loss_scale()
+
+    def _compute_grads(self, loss):
+        if not isinstance(loss, Variable):
+            raise TypeError(
+                f"{self._called('update')}: lossfun must return a Variable, not {_kind(loss)}"
+            )
+        if self._use_cleargrads:
+            self.target.cleargrads()
+        else:
+            for param in self.target.params():
+                param.zerograd()
+        loss.backward(loss_scale=self._loss_scale)
+
+
+def _constructor(class_name, hyperparameters):
+    """Returns an ``__init__`` that takes the hyperparameters, by position or name."""
+    arguments = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+        for name, default in hyperparameters.items()
+    ]
+    signature = inspect.Signature(arguments)
+
+    def __init__(self, *args, **kwargs):
+        try:
+            values = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{class_name}: {error}; the arguments are {signature}") from None
+        values.apply_defaults()
+        GradientMethod.__init__(self)
+        vars(self.hyperparam).update(values.arguments)
+
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    __init__.__signature__ = signature.replace(parameters=[itself, *arguments])
+    return __init__

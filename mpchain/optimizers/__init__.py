@@ -1,0 +1,29 @@
+"""Optimizers and their update rules: the family file a name is imported from says which kind."""
+
+from mpchain.optimizers.adam import AdaBound, Adam, AdamRule, AdamW, AMSBound, AMSGrad
+from mpchain.optimizers.adaptive import (
+    MSVAG,
+    SMORMS3,
+    AdaDelta,
+    AdaDeltaRule,
+    AdaGrad,
+    AdaGradRule,
+    MSVAGRule,
+    RMSprop,
+    RMSpropGraves,
+    RMSpropGravesRule,
+    RMSpropRule,
+    SMORMS3Rule,
+)
+from mpchain.optimizers.sgd import (
+    SGD,
+    CorrectedMomentumSGD,
+    CorrectedMomentumSGDRule,
+    MomentumSGD,
+    MomentumSGDRule,
+    NesterovAG,
+    NesterovAGRule,
+    SGDRule,
+)
+
+__all__ = [name for name in dir() if name[0].isupper()]

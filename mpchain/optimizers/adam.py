@@ -1,0 +1,146 @@
+"""Adam and what differs from it by an argument."""
+
+import math
+
+import numpy as np
+
+from mpchain.optimizer import GradientMethod
+from mpchain.update_rule import UpdateRule
+
+
+def _learning_rate(hyperparam, t, called):
+    """The learning rate at step t: alpha with the corrections of both moving averages' bias."""
+    if t == 0:
+        raise RuntimeError(f"{called}.lr: there is no learning rate before the first update")
+    correction1 = 1 - hyperparam.beta1**t
+    correction2 = 1 - hyperparam.beta2**t
+    return hyperparam.alpha * math.sqrt(correction2) / correction1
+
+
+class AdamRule(UpdateRule):
+    """Update rule of :class:`Adam`."""
+
+    hyperparameters = {
+        "alpha": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "eta": 1.0,
+        "weight_decay_rate": 0,
+        "amsgrad": False,
+        "adabound": False,
+        "final_lr": 0.1,
+        "gamma": 1e-3,
+    }
+
+    def __init__(self, parent_hyperparam=None, **hyperparams):
+        super().__init__(parent_hyperparam, **hyperparams)
+        self._initial_alpha = self.hyperparam.alpha
+
+    @property
+    def states(self):
+        return ("m", "v", "vhat") if self.hyperparam.amsgrad else ("m", "v")
+
+    @property
+    def lr(self):
+        """The learning rate of the latest update, with bias correction."""
+        return _learning_rate(self.hyperparam, self.t, type(self).__name__)
+
+    def scalars(self):
+        values = super().scalars()
+        del values["alpha"], values["amsgrad"], values["gamma"], values["final_lr"]
+        values["lr"] = self.lr
+        values["bounds"] = self._bounds() if values.pop("adabound") else None
+        return values
+
+    def _bounds(self):
+        h = self.hyperparam
+        final_lr = h.final_lr * h.alpha / self._initial_alpha
+        lower = final_lr * (1 - 1 / (h.gamma * self.t + 1))
+        upper = final_lr * (1 + 1 / (h.gamma * self.t))
+        return float(lower), float(upper)
+
+    @staticmethod
+    def step(p, g, m, v, vhat=None, *, lr, beta1, beta2, eps, eta, weight_decay_rate, bounds):
+        m += (1 - beta1) * (g - m)
+        v += (1 - beta2) * (g * g - v)
+        if vhat is not None:
+            vhat = np.maximum(vhat, v)
+        divisor = np.sqrt(v if vhat is None else vhat)
+        divisor += eps
+        if bounds is None:
+            step = m / divisor
+            step *= lr
+        else:
+            step = m * np.minimum(np.maximum(lr / divisor, bounds[0]), bounds[1])
+        if weight_decay_rate:
+            step += weight_decay_rate * p
+        step *= eta
+        p -= step
+        return (p, m, v) if vhat is None else (p, m, v, vhat)
+
+
+class Adam(GradientMethod):
+    """Adam: p ← p - eta (lr m / (√v + eps) + weight_decay_rate p).
+
+    m and v are moving averages of the gradient and of its square,
+    m ← beta1 m + (1 - beta1) g, v ← beta2 v + (1 - beta2) g², and
+    lr = alpha √(1 - beta2^t) / (1 - beta1^t) corrects their bias towards zero.
+
+    Args:
+        alpha (float): learning rate.
+        beta1, beta2 (float): how much of m and v stays.
+        eps (float): keeps the divisor from zero.
+        eta (float): factor on the whole step, weight decay included.
+        weight_decay_rate (float): decoupled weight decay.
+        amsgrad (bool): whether to divide by the largest v so far.
+        adabound (bool): whether to keep lr / (√v + eps) between bounds that both tend to
+            ``final_lr``, the faster the larger ``gamma``. When alpha changes, they scale with it.
+        final_lr, gamma (float): see ``adabound``.
+
+    See D. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015;
+    I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019;
+    S. Reddi et al., On the convergence of Adam and beyond, ICLR 2018;
+    L. Luo et al., Adaptive gradient methods with dynamic bound of learning rate, ICLR 2019.
+    """
+
+    rule = AdamRule
+
+    @property
+    def lr(self):
+        """The learning rate of the latest update, with bias correction."""
+        return _learning_rate(self.hyperparam, self.t, type(self).__name__)
+
+
+class AdamW(Adam):
+    """:class:`Adam`, for programs that ask for its weight decay by this name."""
+
+    def __init__(
+        self, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0, weight_decay_rate=0
+    ):
+        super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate)
+
+
+class AMSGrad(Adam):
+    """:class:`Adam` with ``amsgrad``."""
+
+    def __init__(self, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0):
+        super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=True)
+
+
+class AdaBound(Adam):
+    """:class:`Adam` with ``adabound``."""
+
+    _amsgrad = False
+
+    def __init__(
+        self, alpha=0.001, beta1=0.9, beta2=0.999, final_lr=0.1, gamma=1e-3, eps=1e-8, eta=1.0
+    ):
+        bounds = {"adabound": True, "final_lr": final_lr, "gamma": gamma}
+        super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=self._amsgrad, **bounds)
+
+
+class AMSBound(AdaBound):
+    """:class:`Adam` with ``amsgrad`` and ``adabound``."""
+
+    _amsgrad = True

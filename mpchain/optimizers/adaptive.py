@@ -1,0 +1,206 @@
+"""Step sizes that adapt to the sizes of each element's past gradients."""
+
+import numpy as np
+
+from mpchain.optimizer import GradientMethod
+from mpchain.update_rule import UpdateRule
+
+
+class AdaGradRule(UpdateRule):
+    """Update rule of :class:`AdaGrad`."""
+
+    hyperparameters = {"lr": 0.001, "eps": 1e-8}
+    states = ("h",)
+
+    @staticmethod
+    def step(p, g, h, lr, eps):
+        h += g * g
+        p -= lr * g / (np.sqrt(h) + eps)
+        return p, h
+
+
+class AdaGrad(GradientMethod):
+    """AdaGrad: h ← h + g², p ← p - lr g / (√h + eps).
+
+    Args:
+        lr (float): learning rate.
+        eps (float): keeps the divisor from zero.
+
+    See J. Duchi et al., Adaptive subgradient methods, JMLR 2011.
+    """
+
+    rule = AdaGradRule
+
+
+class AdaDeltaRule(UpdateRule):
+    """Update rule of :class:`AdaDelta`."""
+
+    hyperparameters = {"rho": 0.95, "eps": 1e-6}
+    states = ("msg", "msdx")
+
+    @staticmethod
+    def step(p, g, msg, msdx, rho, eps):
+        msg *= rho
+        msg += (1 - rho) * g * g
+        dx = np.sqrt((msdx + eps) / (msg + eps)) * g
+        msdx *= rho
+        msdx += (1 - rho) * dx * dx
+        p -= dx
+        return p, msg, msdx
+
+
+class AdaDelta(GradientMethod):
+    """AdaDelta, whose step has the root mean square of the past steps: it needs no learning rate.
+
+    Args:
+        rho (float): how much of the mean squares stays.
+        eps (float): keeps divisor and first steps from zero.
+
+    See M. Zeiler, ADADELTA: an adaptive learning rate method, 2012.
+    """
+
+    rule = AdaDeltaRule
+
+
+class RMSpropRule(UpdateRule):
+    """Update rule of :class:`RMSprop`."""
+
+    hyperparameters = {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "eps_inside_sqrt": False}
+    states = ("ms",)
+
+    @staticmethod
+    def step(p, g, ms, lr, alpha, eps, eps_inside_sqrt):
+        ms *= alpha
+        ms += (1 - alpha) * g * g
+        p -= lr * g / (np.sqrt(ms + eps) if eps_inside_sqrt else np.sqrt(ms) + eps)
+        return p, ms
+
+
+class RMSprop(GradientMethod):
+    """RMSprop: ms ← alpha ms + (1 - alpha) g², p ← p - lr g / (√ms + eps).
+
+    Args:
+        lr (float): learning rate.
+        alpha (float): how much of the mean square stays.
+        eps (float): keeps the divisor from zero.
+        eps_inside_sqrt (bool): whether the divisor is √(ms + eps).
+
+    See T. Tieleman and G. Hinton, Lecture 6.5 (RMSprop), COURSERA 2012.
+    """
+
+    rule = RMSpropRule
+
+
+class RMSpropGravesRule(UpdateRule):
+    """Update rule of :class:`RMSpropGraves`."""
+
+    hyperparameters = {"lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "eps": 1e-4}
+    states = ("n", "g", "delta")
+
+    @staticmethod
+    def step(p, grad, n, g, delta, lr, alpha, momentum, eps):
+        n *= alpha
+        n += (1 - alpha) * grad * grad
+        g *= alpha
+        g += (1 - alpha) * grad
+        delta *= momentum
+        delta -= lr * grad / np.sqrt(n - g * g + eps)
+        p += delta
+        return p, n, g, delta
+
+
+class RMSpropGraves(GradientMethod):
+    """RMSprop with momentum, which divides by the standard deviation of the gradient.
+
+    Args:
+        lr (float): learning rate.
+        alpha (float): how much of the mean and mean square of the gradient stays.
+        momentum (float): how much of the step stays.
+        eps (float): keeps the divisor from zero.
+
+    See A. Graves, Generating sequences with recurrent neural networks, 2013.
+    """
+
+    rule = RMSpropGravesRule
+
+
+class SMORMS3Rule(UpdateRule):
+    """Update rule of :class:`SMORMS3`."""
+
+    hyperparameters = {"lr": 0.001, "eps": 1e-16}
+    states = ("mem", "g", "g2")
+
+    def init_state(self, param):
+        super().init_state(param)
+        self.state["mem"] += 1
+
+    @staticmethod
+    def step(p, grad, mem, g, g2, lr, eps):
+        r = 1 / (mem + 1)
+        g += r * (grad - g)
+        g2 += r * (grad * grad - g2)
+        x = g * g / (g2 + eps)
+        p -= grad * np.minimum(lr, x) / (np.sqrt(g2) + eps)
+        mem *= 1 - x
+        mem += 1
+        return p, mem, g, g2
+
+
+class SMORMS3(GradientMethod):
+    """SMORMS3: the squared mean over the mean square of the gradient bounds the learning rate.
+
+    Args:
+        lr (float): largest learning rate.
+        eps (float): keeps divisors from zero.
+
+    See S. Funk, RMSprop loses to SMORMS3, 2015.
+    """
+
+    rule = SMORMS3Rule
+
+
+class MSVAGRule(UpdateRule):
+    """Update rule of :class:`MSVAG`."""
+
+    hyperparameters = {"lr": 0.1, "beta": 0.9, "eta": 1.0, "weight_decay_rate": 0}
+    states = ("m", "v")
+
+    def scalars(self):
+        values = super().scalars()
+        beta = values["beta"]
+        values["correction"] = 1 - beta**self.t
+        # The variance of m, as a multiple of that of one gradient: 1 at first, where the variance
+        # of the gradient is 0 / 0.
+        rho = (1 - beta) * (1 + beta**self.t) / ((1 + beta) * values["correction"])
+        values["rho"] = min(rho, 0.9999)
+        return values
+
+    @staticmethod
+    def step(p, g, m, v, lr, beta, eta, weight_decay_rate, correction, rho):
+        m += (1 - beta) * (g - m)
+        v += (1 - beta) * (g * g - v)
+        mean = m / correction
+        square = mean * mean
+        variance = np.maximum((v / correction - square) / (1 - rho), 0)
+        damping = square / np.maximum(square + rho * variance, 1e-30)
+        step = lr * damping * mean
+        if weight_decay_rate:
+            step += weight_decay_rate * p
+        p -= eta * step
+        return p, m, v
+
+
+class MSVAG(GradientMethod):
+    """Momentum whose steps are damped where the gradient varies much.
+
+    Args:
+        lr (float): learning rate.
+        beta (float): how much of mean and mean square of the gradient stays.
+        eta (float): factor on the whole step, weight decay included.
+        weight_decay_rate (float): decoupled weight decay.
+
+    See L. Balles and P. Hennig, Dissecting Adam: the sign, magnitude and variance of stochastic
+    gradients, ICML 2018.
+    """
+
+    rule = MSVAGRule

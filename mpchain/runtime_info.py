@@ -1,0 +1,82 @@
+"""What mpchain runs on: versions of the libraries, and the configuration."""
+
+import importlib.metadata
+import platform
+import sys
+
+import numpy as np
+
+import mpchain
+from mpchain.backends import cuda
+from mpchain.configuration import config
+
+_MISSING = "not installed"
+
+
+def print_runtime_info(out=None):
+    """Prints the versions of everything that computes, and the configuration of this thread.
+
+    Args:
+        out: where to print; None is the standard output.
+
+    Example:
+        >>> print_runtime_info()  # doctest: +SKIP
+        Platform: Linux-6.1.0-x86_64-with-glibc2.36
+        mpchain: 0.1.0
+        ...
+    """
+    for name, value in _runtime_info().items():
+        print(f"{name}: {value}", file=out)
+    print("Configuration:", file=out)
+    config.show(out)
+
+
+def _runtime_info():
+    return {
+        "Platform": platform.platform(),
+        "mpchain": mpchain.__version__,
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "  BLAS": _blas(),
+        "SciPy": _version("scipy"),
+        **_cuda(),
+        "NCCL": _version("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+        "mpi4py": _version("mpi4py"),
+        "  MPI": _mpi(),
+    }
+
+
+def _version(*distributions):
+    """The version of the first of the distributions that is installed; nothing is imported."""
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return _MISSING
+
+
+def _blas():
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{blas['name']} {blas['version']}"
+
+
+def _cuda():
+    if not cuda.available:
+        return {"CuPy": cuda.unavailable_reason()}
+    cupy = cuda.cupy
+    runtime, device = cupy.cuda.runtime, cupy.cuda.Device()
+    return {
+        "CuPy": cupy.__version__,
+        "  CUDA runtime": runtime.runtimeGetVersion(),
+        "  CUDA driver": runtime.driverGetVersion(),
+        "  GPU": runtime.getDeviceProperties(device.id)["name"].decode(),
+    }
+
+
+def _mpi():
+    """The MPI library, if it is loaded: loading it would start MPI."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None:
+        return "not loaded"
+    return mpi.Get_library_version().splitlines()[0].rstrip("\x00")

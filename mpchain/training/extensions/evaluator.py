@@ -1,0 +1,169 @@
+"""The extension that evaluates a model on a validation set."""
+
+import contextlib
+import copy
+
+from mpchain import backend
+from mpchain.configuration import no_backprop_mode, using_config
+from mpchain.dataset import concat_examples
+from mpchain.reporter import DictSummary, Reporter, report, report_scope
+from mpchain.training.extension import PRIORITY_WRITER, Extension
+from mpchain.training.named_parts import as_arguments, find_part, name_parts
+from mpchain.training.progress import open_display
+
+
+class Evaluator(Extension):
+    """Calls a model on every batch of an iterator and reports the means of what it reports.
+
+    The means are means over *samples*: a value that was reported for a batch counts as many times
+    as the batch has samples. (Chainer averages over batches, by which the samples of a smaller
+    last batch count more.) A value that is reported as ``(value, weight)`` keeps its own weight.
+
+    The model runs with ``config.train`` False and records no graph. In a trainer the values get
+    the extension's name as a prefix (``'validation/main/loss'``); called without a trainer, the
+    evaluator only returns them (``'main/loss'``).
+
+    Subclasses may override :meth:`evaluate` as a whole, or :meth:`summarise`, which returns the
+    sums and weights that the means are made of.
+
+    Args:
+        iterator: iterator over the validation data that ends (``repeat=False``), or a dict of
+            iterators.
+        target: link whose values are reported, or a dict of links.
+        converter: see :class:`StandardUpdater`.
+        device: device to which batches are sent; None leaves them where they are.
+        eval_hook: function of the evaluator, called before each evaluation.
+        eval_func: function of the converted batch; None means the main target.
+        progress_bar: whether to show the progress of each evaluation.
+
+    Attributes:
+        converter: the converter.
+        device: the device, or None.
+        eval_hook: the hook, or None.
+        eval_func: the function, or None.
+
+    Raises:
+        ValueError: an iterator repeats its data without end.
+    """
+
+    trigger = (1, "epoch")
+    default_name = "validation"
+    priority = PRIORITY_WRITER
+
+    def __init__(
+        self,
+        iterator,
+        target,
+        converter=concat_examples,
+        device=None,
+        eval_hook=None,
+        eval_func=None,
+        *,
+        progress_bar=False,
+    ):
+        self._iterators = name_parts(iterator)
+        self._targets = name_parts(target)
+        self.converter = converter
+        self.device = None if device is None else backend.get_device(device)
+        self.eval_hook = eval_hook
+        self.eval_func = eval_func
+        self._progress_bar = progress_bar
+        for name, iterator in self._iterators.items():
+            if getattr(iterator, "repeat", False):
+                raise ValueError(
+                    f"{type(self).__name__}: iterator {name!r} never ends; make it with "
+                    f"repeat=False"
+                )
+
+    def get_iterator(self, name):
+        """Returns the iterator of that name."""
+        return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
+
+    def get_all_iterators(self):
+        """Returns a dict of all iterators by name."""
+        return dict(self._iterators)
+
+    def get_target(self, name):
+        """Returns the target link of that name."""
+        return find_part(self._targets, name, f"{type(self).__name__}.get_target", "target")
+
+    def get_all_targets(self):
+        """Returns a dict of all target links by name."""
+        return dict(self._targets)
+
+    def __call__(self, trainer=None):
+        """Evaluates the model, reports the means and returns them.
+
+        Returns:
+            dict of the means by name.
+        """
+        reporter = Reporter()
+        prefix = "" if self.name is None else f"{self.name}/"
+        for name, target in self._targets.items():
+            reporter.add_observer(prefix + name, target)
+            reporter.add_observers(prefix + name, target.namedlinks(skipself=True))
+        with reporter, using_config("train", False):
+            result = self.evaluate()
+        report(result)
+        return result
+
+    def evaluate(self) -> dict:
+        """Returns the means over the samples of the main iterator, by name."""
+        return self.summarise().compute_mean()
+
+    def summarise(self) -> DictSummary:
+        """Returns what the model reports for the main iterator, as sums with their weights."""
+        if self.eval_hook is not None:
+            self.eval_hook(self)
+        summary = DictSummary()
+        with self._show_progress() as show:
+            for batch in self._restarted_iterator():
+                if len(batch) > 0:  # a rank's share of a small batch may be empty
+                    summary.add(self._observe(batch))
+                    show(len(batch))
+        return summary
+
+    def _restarted_iterator(self):
+        iterator = self.get_iterator("main")
+        if hasattr(iterator, "reset"):
+            iterator.reset()
+            return iterator
+        return copy.copy(iterator)
+
+    def _observe(self, batch):
+        """Returns what the model reports for a batch, weighted with its number of samples."""
+        function = self.eval_func or self.get_target("main")
+        args, kwargs = as_arguments(self.converter(batch, self.device))
+        observation = {}
+        with report_scope(observation), no_backprop_mode():
+            function(*args, **kwargs)
+        return {
+            key: value if isinstance(value, tuple) else (value, len(batch))
+            for key, value in observation.items()
+        }
+
+    @contextlib.contextmanager
+    def _show_progress(self):
+        """Yields a function that is told how many samples were done more."""
+        if not self._progress_bar:
+            yield lambda n_samples: None
+            return
+        name = self.name or self.default_name
+        total = len(getattr(self.get_iterator("main"), "dataset", ())) or None
+        display = open_display(total, n_lines=4, keep=False)
+        done = 0
+
+        def show(n_samples):
+            nonlocal done
+            done += n_samples
+            display.show(done, f"{name}: {done} samples")
+
+        try:
+            yield show
+        finally:
+            display.close()
+
+    def finalize(self):
+        """Finalizes the iterators."""
+        for iterator in self._iterators.values():
+            iterator.finalize()

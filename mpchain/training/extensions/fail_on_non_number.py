@@ -1,0 +1,17 @@
+"""The extension that ends training when parameters stop being numbers."""
+
+from mpchain.training.extension import Extension
+
+
+class FailOnNonNumber(Extension):
+    """Raises RuntimeError as soon as a parameter of any optimizer's target is NaN or infinite."""
+
+    def __call__(self, trainer):
+        """Checks all parameters."""
+        for name, optimizer in trainer.updater.get_all_optimizers().items():
+            for path, param in optimizer.target.namedparams(include_uninit=False):
+                if not param.xp.isfinite(param.array).all():
+                    raise RuntimeError(
+                        f"FailOnNonNumber: parameter {path} of optimizer {name!r} holds NaN or "
+                        f"infinity after iteration {trainer.updater.iteration}"
+                    )

@@ -1,0 +1,76 @@
+"""The extension that writes means of reported values to a JSON file."""
+
+import json
+import os
+
+from mpchain.reporter import DictSummary
+from mpchain.serializers.files import open_atomic
+from mpchain.training.extension import Extension
+from mpchain.training.triggers import get_trigger
+
+
+class LogReport(Extension):
+    """Averages reported values over an interval and writes them to a JSON file.
+
+    The file holds a list with one dict an interval: the means of the values over the iterations
+    that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). It is replaced as
+    a whole after each interval, and goes on with the earlier entries after a resume. NaN and
+    infinities are written as Python's json module does.
+
+    Args:
+        keys: names of the values; None means all that are reported.
+        trigger: the interval; see :func:`get_trigger`.
+        postprocess: function of the new entry, which it may change.
+        filename: name of the file in the trainer's folder, in which fields such as ``{epoch}``
+            stand for values of the entry; None means no file.
+    """
+
+    def __init__(self, keys=None, trigger=(1, "epoch"), postprocess=None, filename="log"):
+        self._keys = keys
+        self._trigger = get_trigger(trigger)
+        self._postprocess = postprocess
+        self._filename = filename
+        self._log = []
+        self._summary = DictSummary()
+
+    @property
+    def log(self) -> list:
+        """The entries so far, a list of dicts."""
+        return self._log
+
+    def __call__(self, trainer):
+        """Adds the values of this iteration; ends the interval if its trigger fires."""
+        self._summary.add(self._select(trainer.observation))
+        if self._trigger(trainer):
+            entry = self._make_entry(trainer)
+            self._log.append(entry)
+            self._write(trainer.out, entry)
+
+    def _select(self, observation):
+        if self._keys is None:
+            return observation
+        return {key: observation[key] for key in self._keys if key in observation}
+
+    def _make_entry(self, trainer):
+        entry = {key: float(mean) for key, mean in self._summary.compute_mean().items()}
+        self._summary = DictSummary()
+        entry["epoch"] = trainer.updater.epoch
+        entry["iteration"] = trainer.updater.iteration
+        entry["elapsed_time"] = trainer.elapsed_time
+        if self._postprocess is not None:
+            self._postprocess(entry)
+        return entry
+
+    def _write(self, folder, entry):
+        if self._filename is not None:
+            path = os.path.join(folder, self._filename.format(**entry))
+            with open_atomic(path, "w") as file:
+                json.dump(self._log, file, indent=4, default=float)
+
+    def serialize(self, serializer):
+        """Saves or restores the entries, the interval and the sums so far."""
+        if hasattr(self._trigger, "serialize"):
+            self._trigger.serialize(serializer["_trigger"])
+        self._summary.serialize(serializer["_summary"])
+        log = serializer("_log", json.dumps(self._log, default=float))
+        self._log = json.loads(log)

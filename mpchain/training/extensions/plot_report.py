@@ -1,0 +1,115 @@
+"""The extension that plots reported values."""
+
+import functools
+import importlib.util
+import json
+import os
+import warnings
+
+from mpchain.reporter import DictSummary
+from mpchain.serializers.files import open_atomic
+from mpchain.training.extension import Extension
+from mpchain.training.triggers import get_trigger
+
+
+class PlotReport(Extension):
+    """Plots means of reported values against the progress of training to an image file.
+
+    The image is drawn with matplotlib (``pip install 'mpchain[plot]'``), whatever its backend;
+    without it the extension only warns. The file is replaced as a whole after each interval, and
+    goes on with the earlier points after a resume.
+
+    Args:
+        y_keys: name of the value to plot, or a list of names, one curve each.
+        x_key: ``'iteration'``, ``'epoch'``, or the name of a value.
+        trigger: the interval over which values are averaged; see :func:`get_trigger`.
+        postprocess: function of ``(figure, axes, summary)``, called before the image is written;
+            ``summary`` is the dict of the latest means.
+        filename: name of the file in the trainer's folder; its ending says the format (PNG, SVG,
+            PDF). ``file_name`` is another name of this argument.
+        marker: matplotlib's marker of the points; None draws lines alone.
+        grid: whether to draw a grid.
+    """
+
+    def __init__(
+        self,
+        y_keys,
+        x_key="iteration",
+        trigger=(1, "epoch"),
+        postprocess=None,
+        filename="plot.png",
+        marker="x",
+        grid=True,
+        *,
+        file_name=None,
+    ):
+        self._y_keys = [y_keys] if isinstance(y_keys, str) else list(y_keys)
+        self._x_key = x_key
+        self._trigger = get_trigger(trigger)
+        self._postprocess = postprocess
+        self._filename = filename if file_name is None else file_name
+        self._marker = marker
+        self._grid = grid
+        self._points = {key: [] for key in self._y_keys}
+        self._summary = DictSummary()
+        if not self.available():
+            _warn_unavailable()
+
+    @staticmethod
+    def available() -> bool:
+        """Returns whether matplotlib is installed."""
+        return importlib.util.find_spec("matplotlib") is not None
+
+    def __call__(self, trainer):
+        """Adds the values of this iteration; plots if the interval ends here."""
+        keys = [*self._y_keys, self._x_key]
+        observation = trainer.observation
+        self._summary.add({key: observation[key] for key in keys if key in observation})
+        if self._trigger(trainer):
+            summary = self._take_means(trainer.updater)
+            for key in self._y_keys:
+                if key in summary and self._x_key in summary:
+                    self._points[key].append([summary[self._x_key], summary[key]])
+            if self.available() and any(self._points.values()):
+                self._draw(os.path.join(trainer.out, self._filename), summary)
+
+    def _take_means(self, updater):
+        means = {key: float(mean) for key, mean in self._summary.compute_mean().items()}
+        self._summary = DictSummary()
+        return {**means, "epoch": updater.epoch, "iteration": updater.iteration}
+
+    def _draw(self, path, summary):
+        # Not through pyplot, whose backend and open figures belong to the user's program.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot(xlabel=self._x_key)
+        axes.grid(self._grid)
+        for key, points in self._points.items():
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=self._marker, label=key)
+        if self._postprocess is not None:
+            self._postprocess(figure, axes, summary)
+        axes.legend(bbox_to_anchor=(1.02, 1), loc="upper left", borderaxespad=0)
+        image_format = os.path.splitext(path)[1].lstrip(".") or "png"
+        with open_atomic(path, "wb") as file:
+            figure.savefig(file, format=image_format, bbox_inches="tight")
+
+    def serialize(self, serializer):
+        """Saves or restores the points and the interval."""
+        if hasattr(self._trigger, "serialize"):
+            self._trigger.serialize(serializer["_trigger"])
+        self._summary.serialize(serializer["_summary"])
+        points = json.loads(serializer(f"_plot_{self._filename}", json.dumps(self._points)))
+        self._points = {key: points.get(key, []) for key in self._y_keys}
+
+
+@functools.cache
+def _warn_unavailable():
+    warnings.warn(
+        "PlotReport: no plots are written, because matplotlib is not installed; "
+        "pip install 'mpchain[plot]'",
+        stacklevel=3,
+    )

@@ -1,0 +1,175 @@
+"""The updater that takes a batch, computes the loss and lets the optimizer step."""
+
+from mpchain import backend
+from mpchain.dataset import concat_examples
+from mpchain.training.named_parts import as_arguments, find_part, name_parts
+from mpchain.training.updaters.updater import Updater
+
+
+class StandardUpdater(Updater):
+    """Updates the target of one optimizer with the batches of one iterator.
+
+    One iteration is :meth:`update_core`, which subclasses override, as a whole or in its steps:
+    :meth:`next_batch`, :meth:`convert` and :meth:`step`. With several iterators or optimizers,
+    given as dicts, those named ``'main'`` are used unless :meth:`update_core` is overridden.
+
+    Args:
+        iterator: iterator over the training data, or a dict of iterators with a ``'main'``.
+        optimizer: optimizer that was set up with its model, or a dict of optimizers.
+        converter: function of a batch (list of samples) and a device that returns the arguments
+            of the loss function: an array, a tuple (positional) or a dict (keywords).
+        device: device to which the models are moved and batches are sent; None leaves both where
+            they are.
+        loss_func: function of the converted batch that returns the loss; None means the
+            optimizer's target.
+        loss_scale: factor on the loss while gradients are computed, which keeps float16
+            gradients from vanishing; passed to every optimizer.
+        auto_new_epoch: whether the main optimizer's ``new_epoch`` is called at the end of each
+            sweep over the main iterator's data.
+        input_device: device to which batches are sent, if another than ``device``.
+
+    Attributes:
+        converter: the converter.
+        loss_func: the loss function, or None.
+        iteration: number of updates done.
+        auto_new_epoch: see above.
+
+    Raises:
+        ValueError: there is no main iterator, or an optimizer was not set up.
+    """
+
+    def __init__(
+        self,
+        iterator,
+        optimizer,
+        converter=concat_examples,
+        device=None,
+        loss_func=None,
+        loss_scale=None,
+        auto_new_epoch=True,
+        *,
+        input_device=None,
+    ):
+        self._iterators = name_parts(iterator)
+        self._optimizers = name_parts(optimizer)
+        self._check_parts()
+        self.converter = converter
+        self.loss_func = loss_func
+        self.iteration = 0
+        self.auto_new_epoch = auto_new_epoch
+        self._device = None if device is None else backend.get_device(device)
+        self._input_device = None if input_device is None else backend.get_device(input_device)
+        for optimizer in self._optimizers.values():
+            if self._device is not None:
+                optimizer.target.to_device(self._device)
+            if loss_scale is not None:
+                optimizer.set_loss_scale(loss_scale)
+            if auto_new_epoch:
+                optimizer.use_auto_new_epoch = True
+
+    def _check_parts(self):
+        caller = type(self).__name__
+        if "main" not in self._iterators:
+            raise ValueError(
+                f"{caller}: the dict of iterators must have a 'main', not only "
+                f"{', '.join(map(repr, self._iterators)) or 'nothing'}"
+            )
+        for name, optimizer in self._optimizers.items():
+            if optimizer.target is None:
+                raise ValueError(
+                    f"{caller}: optimizer {name!r} ({type(optimizer).__name__}) has no model; "
+                    f"call its setup(model) first"
+                )
+
+    @property
+    def device(self):
+        """The device that the models were moved to, or None."""
+        return self._device
+
+    @property
+    def input_device(self):
+        """The device that batches are sent to, or None."""
+        return self._device if self._input_device is None else self._input_device
+
+    @property
+    def epoch(self):
+        """Number of sweeps of the main iterator done."""
+        return self._iterators["main"].epoch
+
+    @property
+    def epoch_detail(self):
+        """Number of sweeps of the main iterator done, with the fraction of the current one."""
+        return self._iterators["main"].epoch_detail
+
+    @property
+    def previous_epoch_detail(self):
+        """:attr:`epoch_detail` before the latest batch; None before the first."""
+        return self._iterators["main"].previous_epoch_detail
+
+    @property
+    def is_new_epoch(self):
+        """Whether the latest batch finished a sweep of the main iterator."""
+        return self._iterators["main"].is_new_epoch
+
+    def get_iterator(self, name):
+        """Returns the iterator of that name."""
+        return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
+
+    def get_optimizer(self, name):
+        """Returns the optimizer of that name."""
+        return find_part(
+            self._optimizers, name, f"{type(self).__name__}.get_optimizer", "optimizer"
+        )
+
+    def get_all_optimizers(self):
+        """Returns a dict of all optimizers by name."""
+        return dict(self._optimizers)
+
+    def update(self):
+        """Does one iteration and counts it."""
+        self.update_core()
+        self.iteration += 1
+
+    def update_core(self):
+        """Takes the next batch, updates the main optimizer's target with it, ends the epoch."""
+        self.step(self.next_batch())
+        self.finish_epoch()
+
+    def next_batch(self):
+        """Returns the next batch of the main iterator, a list of samples."""
+        return self.get_iterator("main").next()
+
+    def convert(self, batch):
+        """Returns the batch as arrays on the input device; see ``converter``."""
+        return self.converter(batch, self.input_device)
+
+    def step(self, batch):
+        """Updates the main optimizer's target with one batch (a list of samples).
+
+        The optimizer is told the number of samples, by which optimizers of several processes
+        weigh their gradients.
+        """
+        optimizer = self.get_optimizer("main")
+        optimizer.n_samples = len(batch)
+        args, kwargs = as_arguments(self.convert(batch))
+        optimizer.update(self.loss_func or optimizer.target, *args, **kwargs)
+
+    def finish_epoch(self):
+        """Tells the main optimizer if the latest batch has finished an epoch."""
+        if self.auto_new_epoch and self.is_new_epoch:
+            self.get_optimizer("main").new_epoch(auto=True)
+
+    def finalize(self):
+        """Finalizes the iterators."""
+        for iterator in self._iterators.values():
+            iterator.finalize()
+
+    def serialize(self, serializer):
+        """Saves or restores iterators, models, optimizers and the number of iterations."""
+        for name, iterator in self._iterators.items():
+            iterator.serialize(serializer[f"iterator:{name}"])
+        for name, optimizer in self._optimizers.items():
+            # The model comes first: an optimizer's state has the shapes of its parameters.
+            optimizer.target.serialize(serializer[f"model:{name}"])
+            optimizer.serialize(serializer[f"optimizer:{name}"])
+        self.iteration = serializer("iteration", self.iteration)

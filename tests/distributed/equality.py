@@ -1,0 +1,89 @@
+"""Trains the same model with several numbers of ranks, and prints how far the results are apart.
+
+``python -m tests.distributed.equality`` runs ``examples/mnist/train_mnist.py`` in float64 with 1, 2
+and 3 ranks, the same seed and the same global batch (one that 2 and 3 divide, and one that neither
+does), and ends with an error if losses or final parameters differ by more than 1e-12, relatively.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+
+from . import ranks
+
+SCRIPT = ranks.ROOT / "examples" / "mnist" / "train_mnist.py"
+LIMIT = 1e-12
+
+
+def train(n_ranks, **options):
+    """Runs the example.
+
+    Returns:
+        The losses (training and validation, by epoch) and the final parameters by name.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        command = [str(SCRIPT), "--double", f"--out={folder}", *arguments]
+        status, outputs, own_output = ranks.run(n_ranks, command, timeout=600)
+        if status != 0:
+            raise RuntimeError(ranks.report(status, outputs, own_output))
+        log = json.loads(pathlib.Path(folder, "log").read_text())
+        losses = [[entry["main/loss"], entry["validation/main/loss"]] for entry in log]
+        snapshots = sorted(
+            pathlib.Path(folder).glob("snapshot_iter_*"), key=lambda file: int(file.name[14:])
+        )
+        with np.load(snapshots[-1]) as arrays:
+            model = "updater/model:main/"
+            parameters = {key: arrays[key] for key in arrays if key.startswith(model)}
+    return np.array(losses), parameters
+
+
+def differences(result, reference):
+    """Returns the greatest relative difference of the losses, and that of the parameters."""
+    losses, parameters = result
+    reference_losses, reference_parameters = reference
+    assert parameters.keys() == reference_parameters.keys() and len(parameters) > 0
+    return (
+        np.abs(losses / reference_losses - 1).max(),
+        max(
+            np.abs(parameters[name] - expected).max() / np.abs(expected).max()
+            for name, expected in reference_parameters.items()
+        ),
+    )
+
+
+def compare(numbers_of_ranks, **options):
+    """Yields (number of ranks, difference of losses, of parameters) from one rank."""
+    reference = train(1, **options)
+    for n_ranks in numbers_of_ranks:
+        yield n_ranks, *differences(train(n_ranks, **options), reference)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--batchsize", type=int, nargs="+", default=[96, 101])
+    parser.add_argument("--model", nargs="+", default=["mlp", "conv"])
+    parser.add_argument("--epoch", type=int, default=3)
+    args = parser.parse_args()
+    worst = 0
+    print("model  batch  ranks  losses    parameters  (greatest relative difference from one rank)")
+    for model in args.model:
+        for batchsize in args.batchsize:
+            options = {"model": model, "batchsize": batchsize, "epoch": args.epoch}
+            for n_ranks, of_losses, of_parameters in compare(args.ranks, **options):
+                worst = max(worst, of_losses, of_parameters)
+                print(
+                    f"{model:5}  {batchsize:5}  {n_ranks:5}  {of_losses:.1e}   {of_parameters:.1e}",
+                    flush=True,
+                )
+    if not worst <= LIMIT:
+        sys.exit(f"the greatest difference, {worst:.1e}, is above {LIMIT:.0e}")
+
+
+if __name__ == "__main__":
+    main()

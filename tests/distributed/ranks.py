@@ -1,0 +1,105 @@
+"""Runs a command on several ranks under ``mpirun``, with a time limit and one output file per rank.
+
+``python ranks.py FOLDER COMMAND...`` is what each rank runs: the command, with its output in
+``FOLDER/rank_<r>.txt``.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MARK = "MPCHAIN_TEST_UNDER_MPIRUN"
+
+
+def why_not():
+    """Returns why no ranks can be started here; empty where they can."""
+    if MARK in os.environ:
+        return "runs mpirun itself, and so not under mpirun"
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed"
+    return "" if _mpirun() else "there is no mpirun"
+
+
+def _mpirun():
+    beside_python = os.path.dirname(sys.executable)
+    return shutil.which("mpirun", path=beside_python + os.pathsep + os.environ.get("PATH", ""))
+
+
+def run(n_ranks, command, *, timeout=120, environ=None):
+    """Runs a command (arguments after the interpreter) on every rank.
+
+    Returns:
+        The exit status (None if the time limit ended it), the list of the ranks' outputs, and
+        mpirun's own output.
+    """
+    variables = {
+        k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))
+    }
+    variables |= {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        MARK: str(n_ranks),
+        **(environ or {}),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        start = [_mpirun(), "-n", str(n_ranks), sys.executable, __file__, folder]
+        process = subprocess.Popen(
+            [*start, *command],
+            env=variables,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            own_output, _ = process.communicate(timeout=timeout)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            own_output, status = _end(process), None
+        files = [pathlib.Path(folder, f"rank_{rank}.txt") for rank in range(n_ranks)]
+        outputs = [file.read_text(errors="replace") if file.exists() else "" for file in files]
+    return status, outputs, own_output
+
+
+def _end(process):
+    """Ends mpirun and its ranks: mpirun is asked first, since only it knows the ranks."""
+    process.terminate()
+    try:
+        return process.communicate(timeout=5)[0]
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0]
+
+
+def report(status, outputs, own_output):
+    """Returns what to show of a run that failed: the first rank that did, then mpirun."""
+    failing = [r for r, text in enumerate(outputs) if " failed" in text or "Error" in text] or [0]
+    ended = "went past its time limit" if status is None else f"exit status {status}"
+    rank = failing[0]
+    return f"{ended}\nrank {rank} of {len(outputs)}:\n{outputs[rank]}\nmpirun:\n{own_output}"
+
+
+def _become_rank(folder, *command):
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+    file = os.open(os.path.join(folder, f"rank_{rank}.txt"), os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.execv(sys.executable, [sys.executable, *command])
+
+
+if __name__ == "__main__":
+    _become_rank(*sys.argv[1:])

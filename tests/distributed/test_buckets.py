@@ -1,0 +1,249 @@
+"""The reduction of gradients: means over samples, whatever is missing and in whatever order."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mpchain.distributed import buckets
+from mpchain.distributed.buckets import GradientReducer
+from mpchain.variable import Parameter
+
+SHAPES = {"/a": (3, 4), "/b": (), "/c": (5,), "/d": (0, 2), "/e": (2, 2, 2)}
+SAMPLES = [3, 1, 4, 2]  # of each rank
+
+
+def parameters(dtype="float64"):
+    return {name: Parameter(np.zeros(shape, dtype)) for name, shape in SHAPES.items()}
+
+
+def gradient(name, rank, dtype="float64", step=0):
+    random = np.random.RandomState([ord(name[1]), rank, step])
+    return random.uniform(-1, 1, SHAPES[name]).astype(dtype)
+
+
+def expected_mean(name, ranks, samples, dtype="float64", step=0):
+    """The mean over the samples of all of ``samples``, of which ``ranks`` have a gradient."""
+    total = sum(samples)
+    return sum(samples[r] * gradient(name, r, dtype, step).astype("float64") for r in ranks) / total
+
+
+@pytest.fixture(params=[1, 60, 10**6], ids="bucket of {} bytes".format)
+def bucket_bytes(request, monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", request.param)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float64", 1e-15), ("float32", 1e-6), ("float16", 1e-3)]
+)
+@pytest.mark.parametrize("announced", [[], ["/c", "/a"], list(SHAPES), list(SHAPES)[::-1]], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_means_over_samples(comm, bucket_bytes, dtype, tolerance, announced, weighted):
+    params = parameters(dtype)
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    samples = SAMPLES[: comm.size] if weighted else [1] * comm.size
+    for step in range(3):
+        for name, param in params.items():
+            param.grad = gradient(name, comm.rank, dtype, step)
+        reducer.begin(samples[comm.rank] if weighted else None)
+        # Each rank announces in an order of its own, and one of them does not announce one.
+        for name in np.roll(announced, comm.rank)[: len(announced) - (comm.rank == 1)]:
+            reducer.ready(params[name])
+        assert reducer.finish() == sum(samples)
+        for name, param in params.items():
+            expected = expected_mean(name, range(comm.size), samples, dtype, step)
+            assert param.grad.dtype == dtype
+            np.testing.assert_allclose(param.grad, expected, rtol=0, atol=tolerance)
+
+
+def test_all_ranks_get_the_same_bits(comm):
+    params = parameters("float32")
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for name, param in params.items():
+        param.grad = gradient(name, comm.rank, "float32")
+    reducer.begin(SAMPLES[comm.rank])
+    reducer.finish()
+    for param in params.values():
+        assert len({y.tobytes() for y in comm.allgather(param.grad)}) == 1
+
+
+def test_gradients_are_views_into_buckets(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("one rank keeps its gradients")
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for name, param in params.items():
+        param.grad = gradient(name, comm.rank)
+    reducer.begin()
+    reducer.finish()
+    buffers = {id(param.grad.base) for param in params.values()}
+    assert len(buffers) == 1 and None not in buffers
+
+
+def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("nothing travels")
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    begun = []
+
+    def begin_sum(comm, flat):
+        begun.append(flat.size)
+        return comm.iallreduce(flat)
+
+    params = parameters()
+    order = ["/c", "/a", "/e", "/b", "/d"]
+    reducer = GradientReducer(comm, begin_sum=begin_sum)
+    reducer.watch(params)
+    for step in range(2):
+        begun.clear()
+        reducer.begin()
+        counts = []
+        for name in order:
+            params[name].grad = gradient(name, comm.rank)
+            reducer.ready(params[name])
+            counts.append(len(begun))
+        # The order is learned in the first step; then each bucket (of one parameter) goes at once.
+        assert counts == ([0] * 5 if step == 0 else [1, 2, 3, 4, 5])
+        reducer.finish()
+        assert begun == [params[name].size + 1 for name in order]
+
+
+@pytest.mark.parametrize("absent", list(itertools.product([False, True], repeat=2)), ids=str)
+@pytest.mark.parametrize("announce", [False, True])
+def test_gradients_that_are_none(comm, bucket_bytes, absent, announce):
+    """Rank 0 and the others may each lack the gradient of /c; it stays None only if all lack it."""
+    missing = [absent[0], *[absent[1]] * (comm.size - 1)]
+    params = parameters()
+    reducer = GradientReducer(comm, zero_fill=True)
+    reducer.watch(params)
+    for _ in range(2):
+        reducer.begin(SAMPLES[comm.rank])
+        for name, param in params.items():
+            param.grad = None if name == "/c" and missing[comm.rank] else gradient(name, comm.rank)
+            if announce and param.grad is not None:
+                reducer.ready(param)
+        reducer.finish()
+        having = [r for r in range(comm.size) if not missing[r]]
+        if having:
+            expected = expected_mean("/c", having, SAMPLES[: comm.size])
+            np.testing.assert_allclose(params["/c"].grad, expected, atol=1e-15)
+        else:
+            assert params["/c"].grad is None
+        assert params["/a"].grad is not None
+
+
+def test_gradients_that_are_none_without_zero_fill(comm):
+    params = parameters()
+    reducer = GradientReducer(comm, zero_fill=False)
+    reducer.watch(params)
+    for name, param in params.items():
+        param.grad = gradient(name, comm.rank)
+    params["/b"].grad = None  # on all ranks: stays so
+    if comm.rank == comm.size - 1:
+        params["/c"].grad = params["/e"].grad = None
+    reducer.begin()
+    if comm.size == 1:
+        reducer.finish()
+        assert params["/b"].grad is None
+        return
+    last = comm.size - 1
+    with pytest.raises(ValueError, match=f"zero_fill=True: /c on rank {last}; /e on rank {last}$"):
+        reducer.finish()
+
+
+@pytest.mark.parametrize("zero_fill", [False, True])
+def test_a_rank_without_samples(comm, zero_fill):
+    params = parameters()
+    reducer = GradientReducer(comm, zero_fill=zero_fill)
+    reducer.watch(params)
+    samples = [2, *[0] * (comm.size - 1)]
+    for _ in range(2):
+        for name, param in params.items():
+            # What a rank without samples has, if anything, does not count.
+            stale = np.full(SHAPES[name], np.nan) if comm.rank % 2 else None
+            param.grad = gradient(name, 0) if comm.rank == 0 else stale
+        reducer.begin(samples[comm.rank])
+        assert reducer.finish() == 2
+        for name, param in params.items():
+            np.testing.assert_allclose(param.grad, gradient(name, 0), atol=1e-15)
+
+
+def test_no_rank_has_samples(comm):
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    reducer.begin(0)
+    assert reducer.finish() == 0
+    assert all(param.grad is None for param in params.values())
+
+
+def test_several_dtypes(comm):
+    params = {
+        "/a": Parameter(np.zeros((3, 4), "float32")),
+        "/b": Parameter(np.zeros((), "float64")),
+        "/c": Parameter(np.zeros(5, "float32")),
+    }
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for name, param in params.items():
+        param.grad = gradient(name, comm.rank, param.dtype)
+    reducer.begin()
+    reducer.finish()
+    for name, param in params.items():
+        expected = expected_mean(name, range(comm.size), [1] * comm.size, param.dtype)
+        np.testing.assert_allclose(param.grad, expected, atol=1e-6)
+
+
+def test_large_float16_gradients_of_many_samples_do_not_overflow(comm):
+    param = Parameter(np.zeros(2, "float16"))
+    reducer = GradientReducer(comm)
+    reducer.watch({"/a": param})
+    param.grad = np.array([60000, -60000], "float16")
+    reducer.begin(1000)
+    reducer.finish()
+    assert param.grad.tolist() == [60000, -60000]
+
+
+def test_a_gradient_that_is_final_twice(comm):
+    if comm.size == 1:
+        pytest.skip("one rank counts nothing")
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    reducer.begin()
+    reducer.finish()
+    reducer.begin()
+    params["/a"].grad = gradient("/a", 0)
+    reducer.ready(params["/a"])
+    with pytest.raises(RuntimeError, match="the gradient of /a became final twice in one step"):
+        reducer.ready(params["/a"])
+    reducer.finish()
+
+
+def test_parameters_of_others_are_ignored(comm):
+    reducer = GradientReducer(comm)
+    reducer.watch(parameters())
+    for _ in range(2):
+        reducer.begin()
+        reducer.ready(Parameter(np.zeros(3)))
+        reducer.finish()
+
+
+def test_parameters_that_differ_between_ranks(comm):
+    if comm.size == 1:
+        pytest.skip("one rank does not differ")
+    params = parameters()
+    if comm.rank > 0:
+        del params["/c"]
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    reducer.begin()
+    if comm.rank > 0:
+        with pytest.raises(ValueError, match=f"on ranks 0 and {comm.rank} this differs for /c"):
+            reducer.finish()
+    else:
+        reducer._totals_request.Wait()
+        comm.bcast_obj(["/c", *params])  # what finish does before the others stop

@@ -1,0 +1,345 @@
+"""Collectives, messages and objects, against what NumPy computes from all ranks' known values."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from mpchain.configuration import using_config
+from mpchain.distributed import communicators
+from mpchain.distributed.communicators import arrays
+from mpchain.distributed.communicators.communicator import Communicator
+
+DTYPES = ["int32", "int64", "float16", "float32", "float64"]
+SHAPES = [(), (0,), (5,), (2, 3, 4)]
+
+
+def values(rank, dtype="float32", shape=(2, 3)):
+    """What a rank holds in these tests; small integers, so that sums are exact in every dtype."""
+    n = int(np.prod(shape))
+    return (np.arange(n).reshape(shape) % 7 + 10 * (rank + 1)).astype(dtype)
+
+
+def same(actual, expected):
+    np.testing.assert_array_equal(actual, expected, strict=True)
+
+
+@pytest.fixture(params=["whole", "in pieces"])
+def any_comm(request, comm, monkeypatch):
+    """The communicator; once with messages so small that arrays travel in several."""
+    if request.param == "in pieces":
+        monkeypatch.setattr(arrays, "PIECE", 3)
+    return comm
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_allreduce(any_comm, dtype, shape):
+    x = values(any_comm.rank, dtype, shape)
+    y = any_comm.allreduce(x)
+    same(y, sum(values(r, "float64", shape) for r in range(any_comm.size)).astype(dtype))
+    same(x, values(any_comm.rank, dtype, shape))
+    assert y is not x
+
+
+def test_allreduce_of_a_transposed_array(comm):
+    y = comm.allreduce(values(comm.rank).T)
+    same(y, sum(values(r) for r in range(comm.size)).T)
+
+
+def test_allreduce_sums_float16_in_float32(comm):
+    # In float16, 2048 + 1 is 2048 again, on however many ranks; the sum of all is exact in float32.
+    x = np.array([2048 if comm.rank == 0 else 1], np.float16)
+    expected = np.float16(2048 + (comm.size - 1))
+    same(comm.allreduce(x), np.array([expected]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reduce(any_comm, dtype):
+    for root in range(any_comm.size):
+        y = any_comm.reduce(values(any_comm.rank, dtype), root)
+        if any_comm.rank == root:
+            same(y, sum(values(r, "float64") for r in range(any_comm.size)).astype(dtype))
+        else:
+            assert y is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reduce_scatter(any_comm, dtype):
+    # The array for rank i has i + 1 columns.
+    xs = [values(any_comm.rank, dtype, (2, i + 1)) for i in range(any_comm.size)]
+    shape = (2, any_comm.rank + 1)
+    y = any_comm.reduce_scatter(xs)
+    same(y, sum(values(r, "float64", shape) for r in range(any_comm.size)).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_bcast(any_comm, dtype, shape):
+    for root in range(any_comm.size):
+        x = values(root, dtype, shape) if any_comm.rank == root else None
+        same(any_comm.bcast(x, root), values(root, dtype, shape))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gather_of_different_shapes(any_comm, dtype):
+    for root in range(any_comm.size):
+        ys = any_comm.gather(values(any_comm.rank, dtype, (any_comm.rank, 2)), root)
+        if any_comm.rank == root:
+            assert isinstance(ys, tuple) and len(ys) == any_comm.size
+            for r, y in enumerate(ys):
+                same(y, values(r, dtype, (r, 2)))
+        else:
+            assert ys is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_allgather_of_different_shapes(any_comm, dtype):
+    ys = any_comm.allgather(values(any_comm.rank, dtype, (2,) * any_comm.rank))
+    assert isinstance(ys, tuple) and len(ys) == any_comm.size
+    for r, y in enumerate(ys):
+        same(y, values(r, dtype, (2,) * r))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_alltoall(any_comm, dtype):
+    ys = any_comm.alltoall([values(any_comm.rank, dtype, (i, 3)) for i in range(any_comm.size)])
+    assert isinstance(ys, tuple) and len(ys) == any_comm.size
+    for r, y in enumerate(ys):
+        same(y, values(r, dtype, (any_comm.rank, 3)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("whole", [False, True], ids=["list", "array"])
+def test_scatter(any_comm, dtype, whole):
+    for root in range(any_comm.size):
+        xs = None
+        if any_comm.rank == root:
+            xs = [values(i, dtype) for i in range(any_comm.size)]
+            xs = np.stack(xs) if whole else xs
+        same(any_comm.scatter(xs, root), values(any_comm.rank, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_send_and_receive_around_a_ring(any_comm, dtype):
+    before, after = (any_comm.rank - 1) % any_comm.size, (any_comm.rank + 1) % any_comm.size
+    message = values(any_comm.rank, dtype), np.array(any_comm.rank, dtype), np.empty((0, 2), dtype)
+    received = None
+    if any_comm.rank == 0:  # sends wait for their receiver: one rank must receive last
+        any_comm.send(message, after, tag=3)
+        received = any_comm.recv(before, tag=3)
+    else:
+        received = any_comm.recv(before, tag=3)
+        any_comm.send(message, after, tag=3)
+    assert isinstance(received, tuple)
+    same(received[0], values(before, dtype))
+    same(received[1], np.array(before, dtype))
+    same(received[2], np.empty((0, 2), dtype))
+
+
+def test_messages_to_oneself_are_told_apart_by_tag(comm):
+    first, second = np.arange(3), (np.arange(2), np.arange(4.0))
+    comm.send(first, comm.rank, tag=1)
+    comm.send(second, comm.rank, tag=2)
+    comm.send_obj("object", comm.rank, tag=3)
+    first += 1  # what was sent does not change
+    assert comm.recv_obj(comm.rank) is not None  # any tag: the first
+    same(comm.recv(comm.rank, tag=2)[1], np.arange(4.0))
+    assert comm.recv_obj(comm.rank, tag=3) == "object"
+    with pytest.raises(RuntimeError, match="waits for a message with tag 3 from itself"):
+        comm.recv(comm.rank, tag=3)
+
+
+def test_a_message_to_oneself_is_a_copy(comm):
+    x = np.arange(3)
+    comm.send(x, comm.rank)
+    x += 1
+    same(comm.recv(comm.rank), np.arange(3))
+
+
+def test_objects(comm):
+    obj = {"rank": comm.rank, "text": "ä" * comm.rank}
+    everyone = [{"rank": r, "text": "ä" * r} for r in range(comm.size)]
+    root = comm.size - 1
+    assert comm.bcast_obj(obj, root=root) == everyone[root]
+    assert comm.bcast_obj(obj, max_buf_len=7, root=root) == everyone[root]
+    assert comm.allgather_obj(obj) == everyone
+    assert comm.gather_obj(obj, root) == (everyone if comm.rank == root else None)
+    assert comm.scatter_obj(everyone if comm.rank == root else None, root) == obj
+    assert comm.alltoall_obj([(comm.rank, i) for i in range(comm.size)]) == [
+        (r, comm.rank) for r in range(comm.size)
+    ]
+
+
+def test_allreduce_obj_adds_in_the_order_of_ranks(comm):
+    assert comm.allreduce_obj([comm.rank]) == list(range(comm.size))
+    counts = comm.allreduce_obj(collections.Counter(a=comm.rank, b=1))
+    assert counts["b"] == comm.size
+
+
+def test_objects_around_a_ring(comm):
+    comm.send_obj({"from": comm.rank}, (comm.rank + 1) % comm.size, tag=5)
+    before = (comm.rank - 1) % comm.size
+    assert comm.recv_obj(before, tag=5) == {"from": before}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("n", [0, 1, 2, 1000])
+def test_iallreduce_has_several_under_way(any_comm, dtype, n):
+    xs = [values(any_comm.rank + i, dtype, (n,)) for i in range(3)]
+    requests = [any_comm.iallreduce(x) for x in xs]
+    while not all(request.Test() for request in requests):
+        pass
+    for request in reversed(requests):
+        request.Wait()
+    for i, x in enumerate(xs):
+        same(x, sum(values(r + i, "float64", (n,)) for r in range(any_comm.size)).astype(dtype))
+
+
+def test_other_collectives_while_sums_are_under_way(comm):
+    for i in range(20):
+        xs = [np.full(n, comm.rank + 1.0) for n in (1, 5000)]
+        requests = [comm.iallreduce(x) for x in xs]
+        if comm.rank == i % comm.size:  # this rank gets ahead of the others
+            for request in requests * 5:
+                request.Test()
+        assert [y.tolist() for y in comm.allgather(np.array([comm.rank]))] == [
+            [r] for r in range(comm.size)
+        ]
+        for x, request in zip(xs, requests):
+            request.Wait()
+            same(x, np.full(x.shape, float(sum(range(1, comm.size + 1)))))
+
+
+def test_iallreduce_gives_the_same_bits_on_all_ranks(comm):
+    x = np.random.RandomState(comm.rank).uniform(-1, 1, 1001).astype("float32")
+    comm.iallreduce(x).Wait()
+    assert len({y.tobytes() for y in comm.allgather(x)}) == 1
+
+
+def test_barrier_and_split(comm):
+    comm.barrier()
+    with comm.split(comm.rank % 2, -comm.rank) as part:
+        members = [r for r in range(comm.size) if r % 2 == comm.rank % 2][::-1]
+        assert part.size == len(members)
+        assert members[part.rank] == comm.rank
+        same(part.allreduce(np.array([comm.rank])), np.array([sum(members)]))
+        assert part.get_config() == comm.get_config()
+
+
+def test_ranks_within_and_between_hosts(comm):
+    # The tests run on one host.
+    assert (comm.intra_rank, comm.intra_size) == (comm.rank, comm.size)
+    assert (comm.inter_rank, comm.inter_size) == (0, 1)
+
+
+def test_config(comm):
+    assert comm.get_config() == {"batched_copy": True, "allreduce_grad_dtype": None}
+    assert comm.get_config("batched_copy") is True
+    comm.set_config("batched_copy", False)
+    assert comm.get_config("batched_copy") is False
+    with comm.config_scope():
+        assert comm.within_config_scope
+        comm.batched_copy = True
+    assert not comm.within_config_scope
+    assert comm.get_config("batched_copy") is True
+    with pytest.raises(
+        ValueError, match="no entry 'speed'; there are allreduce_grad_dtype, batched"
+    ):
+        comm.set_config("speed")
+    with pytest.raises(ValueError, match="get_config: no entry 'speed'"):
+        comm.get_config("speed")
+
+
+@pytest.mark.parametrize("name", ["allreduce", "gather", "allgather", "bcast", "reduce"])
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ((np.ones(2),), "x must be one array, not a tuple"),
+        ([1.0], "x must be one array, not a list"),
+        (1.0, "x must be a NumPy or CuPy array, not float"),
+        (
+            np.ones(2, np.uint8),
+            "has dtype uint8, but must have one of int32, int64, float16, float32",
+        ),
+        (np.ones(2, ">f4"), "has dtype >f4"),
+        (np.ones(2, complex), "has dtype complex128"),
+    ],
+    ids=str,
+)
+def test_wrong_arrays(comm, name, x, message):
+    arguments = (x, comm.rank) if name == "bcast" else (x,)
+    with pytest.raises(TypeError, match=f"^{name}: .*{message}"):
+        getattr(comm, name)(*arguments)
+
+
+def test_wrong_arrays_in_lists_and_messages(comm):
+    with pytest.raises(TypeError, match=r"^alltoall: xs\[0\] has dtype bool"):
+        comm.alltoall([np.ones(2, bool)] * comm.size)
+    with pytest.raises(
+        ValueError, match=f"^alltoall: xs must hold {comm.size} arrays, one per rank"
+    ):
+        comm.alltoall([np.ones(2)] * (comm.size + 1))
+    with pytest.raises(TypeError, match=r"^send: data has dtype uint8"):
+        comm.send((np.ones(2), np.ones(2, np.uint8)), 0)
+    if comm.rank == 0:
+        with pytest.raises(
+            ValueError, match=r"^scatter: xs must hold .* arrays, one per rank, not a NoneType"
+        ):
+            comm.scatter(None)
+    with pytest.raises(ValueError, match=r"^iallreduce: x must be contiguous and not float16"):
+        comm.iallreduce(np.ones((2, 3)).T)
+    with pytest.raises(ValueError, match=r"^iallreduce: x must be contiguous and not float16"):
+        comm.iallreduce(np.ones(2, np.float16))
+
+
+@pytest.mark.parametrize("rank", [-5, 99])
+def test_wrong_ranks(comm, rank):
+    calls = {
+        "bcast": lambda: comm.bcast(np.ones(1), rank),
+        "gather": lambda: comm.gather(np.ones(1), rank),
+        "scatter": lambda: comm.scatter(None, rank),
+        "reduce": lambda: comm.reduce(np.ones(1), rank),
+        "send": lambda: comm.send(np.ones(1), rank),
+        "recv": lambda: comm.recv(rank),
+        "send_obj": lambda: comm.send_obj(1, rank),
+        "recv_obj": lambda: comm.recv_obj(rank),
+        "bcast_obj": lambda: comm.bcast_obj(1, root=rank),
+        "gather_obj": lambda: comm.gather_obj(1, rank),
+        "scatter_obj": lambda: comm.scatter_obj([1], rank),
+    }
+    for name, call in calls.items():
+        message = (
+            f"^{name}: (root|source|dest) must be a rank from 0 to {comm.size - 1}, not {rank}"
+        )
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_debug_mode_compares_and_checks_finiteness(comm):
+    with using_config("debug", True):
+        same(comm.allreduce(np.ones(2)), np.full(2, float(comm.size)))
+        with pytest.raises(
+            ValueError, match="allreduce: the sum over the ranks has elements that are not"
+        ):
+            comm.allreduce(np.array([1.0, np.nan]))
+        if comm.size > 1:
+            with pytest.raises(
+                ValueError, match=r"allreduce: .* same on all ranks: rank 0: \(1,\) float64, rank 1"
+            ):
+                comm.allreduce(np.ones(comm.rank + 1))
+
+
+def test_reduce_scatter_of_different_shapes(comm):
+    if comm.size == 1:
+        pytest.skip("one rank has one shape")
+    with pytest.raises(
+        ValueError, match=r"reduce_scatter: the arrays for rank \d differ: rank 0: \(1,\)"
+    ):
+        comm.reduce_scatter([np.ones(comm.rank + 1)] * comm.size)
+
+
+def test_every_communicator_is_a_communicator():
+    assert communicators.CommunicatorBase is Communicator
+    for name in ("MpiCommunicator", "NcclCommunicator", "DummyCommunicator"):
+        assert issubclass(getattr(communicators, name), Communicator)

@@ -1,0 +1,58 @@
+"""A rank that fails ends the job: the others, which wait for it, must not do so for ever."""
+
+import pathlib
+
+import pytest
+
+from . import ranks
+
+BEGIN = """
+import os, signal
+import numpy as np
+from mpchain.distributed import create_communicator
+
+comm = create_communicator()
+comm.allreduce(np.ones(3))
+"""
+
+WAITS = {
+    "sum under way": "comm.iallreduce(np.ones(10**6)).Wait()",
+    "object": "comm.gather_obj(1)",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("exception", ["KeyError('lost')", "KeyboardInterrupt()"])
+def test_a_rank_raises(exception, wait, needs_mpirun):
+    script = f"{BEGIN}\nif comm.rank == 1:\n    raise {exception}\n{wait}\n"
+    # Without mpi4py's runner: the communicator's own hook must do it.
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=15)
+    assert status not in (0, None), ranks.report(status, outputs, own_output)
+    assert outputs[0] == ""
+    assert outputs[1].startswith("rank 1 of 2:\nTraceback")
+    assert "\n" + exception.split("(")[0] in outputs[1]
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_rank_is_killed(wait, needs_mpirun):
+    kill = "os.kill(os.getpid(), signal.SIGKILL)"
+    script = f"{BEGIN}\nif comm.rank == 1:\n    {kill}\n{wait}\n"
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=15)
+    assert status not in (0, None), ranks.report(status, outputs, own_output)
+
+
+def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
+    wait = "if comm.rank == 0:\n    comm.barrier()\nelse:\n    signal.pause()\n"
+    script = f"{BEGIN}\nprint(os.getpid(), flush=True)\n{wait}"
+    status, outputs, _ = ranks.run(2, ["-c", script], timeout=6)
+    assert status is None
+    assert all(has_ended(int(output)) for output in outputs)
+
+
+def has_ended(pid):
+    """Whether a process is gone, or waits only for its parent to notice."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"

@@ -1,0 +1,89 @@
+"""The hook by which an exception on one rank ends all."""
+
+import sys
+import types
+
+import pytest
+
+from mpchain.distributed import global_except_hook
+
+
+class World:
+    """Stands for MPI.COMM_WORLD."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size, self.aborted = rank, size, []
+
+    def Abort(self, code):
+        self.aborted.append(code)
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    """Installs the hook; returns a function that lets it handle an exception in some world."""
+    handled = []
+    monkeypatch.setattr(sys, "excepthook", lambda *exc_info: handled.append(exc_info))
+    global_except_hook.add_hook()
+
+    def handle(world, initialized=True, finalized=False):
+        mpi = types.SimpleNamespace(
+            COMM_WORLD=world,
+            Is_initialized=lambda: initialized,
+            Is_finalized=lambda: finalized,
+        )
+        monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi if world else None)
+        try:
+            raise KeyError("lost")
+        except KeyError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+        return len(handled)
+
+    return handle
+
+
+def test_aborts_all_ranks_and_says_which_one_failed(hook, capsys):
+    world = World(3, 8)
+    assert hook(world) == 0
+    assert world.aborted == [1]
+    error = capsys.readouterr().err
+    assert error.startswith("rank 3 of 8:\nTraceback")
+    assert error.endswith("KeyError: 'lost'\n")
+
+
+@pytest.mark.parametrize(
+    ("world", "options"),
+    [
+        (None, {}),
+        (World(0, 1), {}),
+        (World(0, 2), {"initialized": False}),
+        (World(0, 2), {"finalized": True}),
+    ],
+    ids=["no MPI", "one rank", "not initialised", "finalised"],
+)
+def test_calls_the_former_hook_where_there_are_no_other_ranks(hook, world, options):
+    assert hook(world, **options) == 1
+    assert world is None or world.aborted == []
+
+
+def test_is_installed_once(hook):
+    installed = sys.excepthook
+    global_except_hook.add_hook()
+    assert sys.excepthook is installed
+
+
+@pytest.mark.parametrize("name", global_except_hook.ENVIRONMENT_VARIABLES)
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", True), ("true", True), ("0", False), ("", False)]
+)
+def test_environment_variables(monkeypatch, name, value, expected):
+    before = sys.__excepthook__
+    monkeypatch.setattr(sys, "excepthook", before)
+    global_except_hook.add_hook_if_asked({name: value})
+    assert (sys.excepthook is not before) is expected
+
+
+def test_a_communicator_of_several_ranks_installs_it(comm):
+    if comm.size == 1:
+        pytest.skip("one rank waits for nobody")
+    # mpi4py's runner, under which these tests run, wraps it in its own.
+    assert type(sys.excepthook).__name__ == "_AbortAllRanks"

@@ -1,0 +1,451 @@
+"""Multi-node optimizers: N ranks with parts of a batch do what one process does with all of it."""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizer_hooks, optimizers
+from mpchain.configuration import using_config
+from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed.iterators import part_of
+from mpchain.link import Chain
+
+OPTIMIZERS = {
+    "SGD": lambda: optimizers.SGD(lr=0.1),
+    "MomentumSGD": lambda: optimizers.MomentumSGD(lr=0.1),
+    "Adam": lambda: optimizers.Adam(alpha=0.01),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_float64():
+    with using_config("dtype", np.dtype("float64")):
+        yield
+
+
+class MLP(Chain):
+    """A small model; its parameters are initialised by its first use if ``n_in`` is None."""
+
+    def __init__(self, n_in=3, ratio=None):
+        super().__init__()
+        self.ratio = ratio
+        with self.init_scope():
+            self.l1 = L.Linear(n_in, 4)
+            self.l2 = L.Linear(None if n_in is None else 4, 2)
+
+    def forward(self, x):
+        h = F.tanh(self.l1(x))
+        if self.ratio is not None:
+            h = F.dropout(h, self.ratio)
+        return self.l2(h)
+
+    def loss(self, x, t):
+        return F.mean_squared_error(self(x), t)
+
+
+def batch(n=7, seed=5):
+    random = np.random.RandomState(seed)
+    return random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 2))
+
+
+def part(arrays, comm):
+    begin, end = part_of(len(arrays[0]), comm.rank, comm.size)
+    return [array[begin:end] for array in arrays]
+
+
+def update(optimizer, comm, arrays, model):
+    """One update by this rank's part of a batch."""
+    x, t = part(arrays, comm)
+    optimizer.n_samples = len(x)
+    optimizer.update(model.loss, x, t)
+
+
+def assert_close(model, expected, tolerance=1e-12):
+    expected = dict(expected.namedparams())
+    for name, param in model.namedparams():
+        reference = expected[name].array
+        atol = tolerance * np.abs(reference).max()
+        np.testing.assert_allclose(param.array, reference, rtol=0, atol=atol, err_msg=name)
+
+
+def assert_alike(comm, model):
+    """The parameters have the same bits on all ranks."""
+    for name, param in sorted(model.namedparams()):
+        assert len({y.tobytes() for y in comm.allgather(param.array)}) == 1, name
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("n", [1, 6, 7])
+@pytest.mark.parametrize("n_in", [3, None], ids=["initialised", "lazy"])
+def test_n_ranks_are_one_process(comm, make, n, n_in):
+    np.random.seed(1)
+    expected = MLP(n_in)
+    plain = make().setup(expected)
+    plain.add_hook(optimizer_hooks.WeightDecay(0.01))
+    plain.add_hook(optimizer_hooks.GradientClipping(0.1))
+    for step in range(5):
+        plain.update(expected.loss, *batch(n, step))
+    after = np.random.uniform()
+
+    np.random.seed(1 if comm.rank == 0 else 100 + comm.rank)  # rank 0's parameters count
+    model = MLP(n_in)
+    optimizer = create_multi_node_optimizer(make(), comm).setup(model)
+    optimizer.add_hook(optimizer_hooks.WeightDecay(0.01))
+    optimizer.add_hook(optimizer_hooks.GradientClipping(0.1))
+    for step in range(5):
+        update(optimizer, comm, batch(n, step), model)
+    assert_close(model, expected)
+    assert_alike(comm, model)
+    assert optimizer.t == plain.t == 5
+    if comm.rank == 0:
+        assert np.random.uniform() == after
+
+
+def test_initial_values_do_not_depend_on_what_else_is_random(comm):
+    np.random.seed(2)
+    expected = MLP(None)
+    expected(batch()[0])
+    np.random.seed(2)
+    model = MLP(None, ratio=0.5)  # dropout draws as many numbers as a rank has samples
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
+    update(optimizer, comm, batch(), model)
+    assert_close(model, expected, 0)
+
+
+def test_a_generator_for_initial_values_is_used(comm):
+    expected = MLP(None)
+    with using_config("rng", np.random.default_rng(3)):
+        expected(batch()[0])
+    before = np.random.get_state()[2]
+    model = MLP(None)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
+    with using_config("rng", np.random.default_rng(3)):
+        update(optimizer, comm, batch(), model)
+    assert_close(model, expected, 0)
+    assert np.random.get_state()[2] == before
+
+
+class Stateful(Chain):
+    """Remembers what it has seen: in a persistent array, a persistent number and an attribute."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+        with self.init_scope():
+            self.l1 = L.Linear(None, 2)
+        self.add_persistent("seen", np.zeros(()))
+        self.add_persistent("n_calls", 0)
+        self.h = None
+
+    def loss(self, x, t):
+        self.log.append(self.h is None)
+        self.seen += 1
+        self.n_calls += 1
+        self.h = self.l1(x)
+        return F.mean_squared_error(self.h, t)
+
+
+def test_the_first_pass_leaves_no_traces(comm):
+    log = []
+    model = Stateful(log)
+    seen = model.seen
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    update(optimizer, comm, batch(comm.size), model)
+    assert log == [True, True]  # the pass that initialised, and the same once more
+    assert model.seen is seen
+    assert (seen, model.n_calls) == (1, 1)
+    update(optimizer, comm, batch(comm.size), model)
+    assert log == [True, True, False]
+
+
+class TwoBranches(Chain):
+    """Which of its parameters it uses depends on the data."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.a = L.Linear(None, 2)
+            self.b = L.Linear(None, 2)
+
+    def loss(self, x, t):
+        return F.mean_squared_error((self.a if x[0, 0] > 0 else self.b)(x), t)
+
+
+def test_parameters_that_only_some_ranks_use(comm):
+    np.random.seed(comm.rank)
+    model = TwoBranches()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    for step in range(4):
+        x, t = batch(4, step)
+        # Branch b is used by the last rank from the second step on, and by nobody before.
+        x[0, 0] = -1 if step > 0 and comm.rank == comm.size - 1 else 1
+        optimizer.update(model.loss, x, t)
+        assert model.b.W.is_initialized == (step > 0)
+        assert_alike(comm, model.a)
+        if step > 0:
+            assert_alike(comm, model.b)
+
+
+def test_without_zero_fill(comm):
+    if comm.size == 1:
+        pytest.skip("one rank has what it has")
+    np.random.seed(0)
+    model = TwoBranches()
+    model.a(np.ones((1, 3))), model.b(np.ones((1, 3)))
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm, zero_fill=False).setup(model)
+    x, t = batch(4)
+    x[0, 0] = -1 if comm.rank == 0 else 1
+    with pytest.raises(ValueError, match=r"gradients are None on some ranks only.* /a/W on rank 0"):
+        optimizer.update(model.loss, x, t)
+
+
+def test_ranks_without_samples(comm):
+    np.random.seed(1)
+    expected = MLP()
+    plain = optimizers.MomentumSGD(lr=0.1).setup(expected)
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.MomentumSGD(lr=0.1), comm).setup(model)
+    last = comm.size - 1
+    for step in range(3):
+        arrays = batch(4, step)
+        plain.update(expected.loss, *arrays)
+        optimizer.n_samples = 4 if comm.rank == last else 0
+        optimizer.update(model.loss if comm.rank == last else must_not_be_called, *arrays)
+    assert_close(model, expected)
+    optimizer.n_samples = 0  # on all ranks: nothing happens
+    optimizer.update(must_not_be_called)
+    assert optimizer.t == 3
+    assert_close(model, expected)
+
+
+def must_not_be_called(*args):
+    raise AssertionError("a rank without samples computes nothing")
+
+
+@pytest.mark.parametrize("n_parts", [2, 3, 5])
+@pytest.mark.parametrize("n_in", [3, None], ids=["initialised", "lazy"])
+def test_in_parts(comm, n_parts, n_in):
+    np.random.seed(1)
+    expected = MLP(n_in)
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    for step in range(3):
+        plain.update(expected.loss, *batch(7, step))
+    np.random.seed(1)
+    model = MLP(n_in)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    for step in range(3):
+        x, t = part(batch(7, step), comm)
+        parts = []
+        for i in range(n_parts):
+            begin, end = part_of(len(x), i, n_parts)
+            if begin < end:
+                parts.append(
+                    (end - begin, functools.partial(model.loss, x[begin:end], t[begin:end]))
+                )
+        optimizer.update_in_parts(parts)
+    assert_close(model, expected)
+
+
+def test_with_loss_scale(comm):
+    np.random.seed(1)
+    expected = MLP()
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    optimizer.loss_scaling(scale=1024.0)
+    for step in range(3):
+        plain.update(expected.loss, *batch(7, step))
+        x, t = part(batch(7, step), comm)
+        optimizer.n_samples = len(x)
+        half = len(x) // 2
+        if half:  # in parts, whose shares of the gradient are scaled as well
+            optimizer.update_in_parts(
+                [
+                    (half, functools.partial(model.loss, x[:half], t[:half])),
+                    (len(x) - half, functools.partial(model.loss, x[half:], t[half:])),
+                ]
+            )
+        else:
+            optimizer.update(model.loss, x, t)
+    assert_close(model, expected)
+
+
+def test_ranks_count_equally_unless_told_otherwise(comm):
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=1), comm).setup(model)
+    before = {name: param.array.copy() for name, param in model.namedparams()}
+    gradients = {}
+    x, t = batch(2 + comm.rank, comm.rank)
+    loss = model.loss(x, t)
+    model.cleargrads()
+    loss.backward()
+    for name, param in sorted(model.namedparams()):
+        gradients[name] = comm.allreduce(param.grad) / comm.size
+    optimizer.update(model.loss, x, t)
+    for name, param in model.namedparams():
+        np.testing.assert_allclose(param.array, before[name] - gradients[name], atol=1e-14)
+
+
+def test_gradients_that_are_computed_outside(comm):
+    np.random.seed(1)
+    expected = MLP()
+    plain = optimizers.Adam().setup(expected)
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+    for step in range(3):
+        arrays = batch(7, step)
+        plain.update(expected.loss, *arrays)
+        x, t = part(arrays, comm)
+        model.cleargrads()
+        if len(x):
+            model.loss(x, t).backward()
+        optimizer.n_samples = len(x)
+        optimizer.update()
+    assert_close(model, expected)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_parameters_that_are_initialised_outside(comm, alike):
+    """A step by gradients of parameters that differed between ranks is left out, once."""
+    np.random.seed(0 if alike else comm.rank)
+    model = MLP(None)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    leaves_out = not alike and comm.size > 1
+    for step in range(3):
+        model.cleargrads()
+        model.loss(*part(batch(7, step), comm)).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.update()
+        messages = [str(warning.message) for warning in caught]
+        if step == 0 and leaves_out and comm.rank == 0:
+            (message,) = messages
+            assert "this step is left out" in message
+        else:
+            assert messages == []
+        assert optimizer.t == step + (not leaves_out)
+        assert_alike(comm, model)
+
+
+def test_setup_makes_parameters_the_same(comm):
+    np.random.seed(comm.rank)
+    model = MLP()
+    own = [param.array.copy() for _, param in sorted(model.namedparams())]
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm)
+    assert optimizer.setup(model) is optimizer
+    for array, (_, param) in zip(own, sorted(model.namedparams())):
+        np.testing.assert_array_equal(param.array, comm.bcast(array))
+
+
+def test_setup_initialises_what_rank_0_has(comm):
+    model = MLP(None)
+    if comm.rank == 0:
+        model(batch()[0])
+    state = np.random.get_state()[1:3]
+    create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    assert_alike(comm, model)
+    if comm.rank > 0:  # what is replaced at once is not drawn from the program's random numbers
+        np.testing.assert_equal(np.random.get_state()[1:3], state)
+
+
+def test_bcast_data(comm):
+    np.random.seed(comm.rank)
+    model = MLP()
+    comm.bcast_data(model)
+    assert_alike(comm, model)
+    assert comm.broadcast_data == comm.bcast_data
+
+
+@pytest.mark.parametrize("zero_fill", [False, True])
+def test_multi_node_mean_grad(comm, zero_fill):
+    np.random.seed(0)
+    model = MLP()
+    for param in model.params():
+        param.grad = np.full(param.shape, float(comm.rank))
+    model.l1.b.grad = None
+    comm.multi_node_mean_grad(model, zero_fill)
+    assert model.l1.b.grad is None
+    mean = np.mean(range(comm.size))
+    np.testing.assert_array_equal(model.l1.W.grad, np.full((4, 3), mean))
+    comm.allreduce_grad(model, zero_fill)
+    np.testing.assert_array_equal(model.l1.W.grad, np.full((4, 3), mean))
+
+
+def test_links_that_are_added_later(comm):
+    np.random.seed(comm.rank)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    update(optimizer, comm, batch(), model)
+    with model.init_scope():
+        model.l3 = L.Linear(2, 2)
+    optimizer.n_samples = None
+
+    def loss():
+        return F.mean_squared_error(model.l3(model(batch()[0])), batch()[1])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the new parameters differ between ranks
+        optimizer.update(loss)
+    assert_alike(comm, model)
+    before = model.l3.b.array.copy()
+    optimizer.actual_optimizer.setup(model)
+    optimizer.update(loss)
+    assert_alike(comm, model)
+    assert (model.l3.b.array != before).all()
+
+
+def test_everything_else_is_the_wrapped_optimizers(comm):
+    actual = optimizers.MomentumSGD(lr=0.5)
+    optimizer = create_multi_node_optimizer(actual, comm)
+    optimizer.setup(MLP())
+    assert optimizer.lr == 0.5
+    optimizer.lr = 0.25
+    assert actual.lr == 0.25
+    optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
+    assert optimizer.target is actual.target
+    assert optimizer.t == actual.t == 0
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        optimizer.no_such_thing
+
+
+def test_models_that_differ_between_ranks(comm):
+    if comm.size == 1:
+        pytest.skip("one rank does not differ")
+    model = MLP()
+    if comm.rank == 1:
+        with model.init_scope():
+            model.l3 = L.Linear(2, 2)
+    with pytest.raises(
+        ValueError, match="same parameters on all ranks, but rank 1 has /l3/W and rank 0 has not"
+    ):
+        create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    model = MLP(3 + comm.rank)
+    with pytest.raises(
+        ValueError,
+        match=r"parameter /l1/W must have one shape .* rank 0: \(4, 3\) float64, rank 1: \(4, 4\)",
+    ):
+        create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+
+
+def test_misuse(comm):
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm)
+    with pytest.raises(
+        RuntimeError, match=r"MultiNodeOptimizer.update: call setup with a link before"
+    ):
+        optimizer.update()
+    optimizer.setup(MLP())
+    with pytest.raises(TypeError, match="the loss function must return a Variable, not float"):
+        optimizer.update(lambda: 1.0)
+
+
+def test_double_buffering(comm):
+    with pytest.raises(ValueError, match="double_buffering is for NCCL communicators and not yet"):
+        create_multi_node_optimizer(optimizers.SGD(), comm, double_buffering=True)

@@ -1,0 +1,195 @@
+"""The multi-node updater and evaluator: each rank reports what one process would."""
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers
+from mpchain.configuration import using_config
+from mpchain.datasets import TupleDataset
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_evaluator,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+)
+from mpchain.iterators import SerialIterator
+from mpchain.link import Chain
+from mpchain.reporter import Reporter, report
+from mpchain.training import StandardUpdater
+from mpchain.training.extensions import Evaluator
+
+
+@pytest.fixture(autouse=True)
+def _in_float64():
+    with using_config("dtype", np.dtype("float64")):
+        yield
+
+
+class Regression(Chain):
+    """A model that reports its loss, a count with its own weight, and an array."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.l1 = L.Linear(None, 4)
+            self.l2 = L.Linear(None, 1)
+
+    def forward(self, x, t):
+        loss = F.mean_squared_error(self.l2(F.tanh(self.l1(x))), t)
+        report({"loss": loss, "first": (x[0, 0], 1), "array": x}, self)
+        if (x > 0.9).any():
+            report({"rare": float((x > 0.9).sum())}, self)
+        return loss
+
+
+def dataset(n=11):
+    random = np.random.RandomState(4)
+    return TupleDataset(random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 1)))
+
+
+def train(updater, n_iterations):
+    """Returns the observations of some iterations, and the parameters after them."""
+    model = updater.get_optimizer("main").target
+    reporter = Reporter()
+    reporter.add_observer("main", model)
+    observations = []
+    for _ in range(n_iterations):
+        with reporter.scope({}):
+            updater.update()
+            observations.append(dict(reporter.observation))
+    return observations, {name: param.array.copy() for name, param in model.namedparams()}
+
+
+def plain_run(batch_size, n_iterations):
+    np.random.seed(6)
+    optimizer = optimizers.Adam().setup(Regression())
+    iterator = SerialIterator(dataset(), batch_size)
+    return train(StandardUpdater(iterator, optimizer), n_iterations)
+
+
+def value(reported):
+    reported = reported[0] if isinstance(reported, tuple) else reported
+    return float(getattr(reported, "array", reported))
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 4])
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 5])
+def test_n_ranks_are_one_process(comm, batch_size, accumulation):
+    expected, expected_params = plain_run(batch_size, 12)
+    np.random.seed(6)
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(Regression())
+    iterator = create_sharded_iterator(SerialIterator(dataset(), batch_size), comm)
+    updater = MultiNodeUpdater(iterator, optimizer, comm, accumulation=accumulation)
+    observations, params = train(updater, 12)
+    for actual, reference in zip(observations, expected, strict=True):
+        assert value(actual["main/loss"]) == pytest.approx(value(reference["main/loss"]), rel=1e-12)
+    for name, param in params.items():
+        np.testing.assert_allclose(param, expected_params[name], rtol=1e-12, atol=1e-14)
+    assert (updater.iteration, updater.epoch) == (12, 12 * batch_size // 11)
+    assert optimizer.epoch == updater.epoch
+    reported = [{k: v for k, v in o.items() if k != "main/array"} for o in observations]
+    assert all(other == reported for other in comm.allgather_obj(reported))
+
+
+def test_reports_of_different_ranks(comm):
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
+    x = np.full((3, 3), 0.1 * (comm.rank + 1))
+    x[0, 0] = 10 * comm.rank  # only rank 0 has no large value
+    iterator = [list(TupleDataset(x, x[:, :1]))]
+    updater = MultiNodeUpdater(Batches(iterator), optimizer, comm, auto_new_epoch=False)
+    (observation,), _ = train(updater, 1)
+    # "first" has a weight of its own, one; "rare" is known to some ranks only.
+    assert observation["main/first"] == pytest.approx(10 * np.mean(range(comm.size)))
+    if comm.size > 1:
+        assert observation["main/rare"] == pytest.approx(1)
+    else:
+        assert "main/rare" not in observation
+    np.testing.assert_array_equal(observation["main/array"], x)
+
+
+class Batches:
+    """An iterator over given batches."""
+
+    def __init__(self, batches):
+        self._batches = iter(batches)
+
+    def next(self):
+        return next(self._batches)
+
+
+def test_without_a_reporter(comm):
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
+    iterator = create_sharded_iterator(SerialIterator(dataset(), 4), comm)
+    updater = MultiNodeUpdater(iterator, optimizer, comm)
+    updater.update()
+    assert optimizer.t == 1
+
+
+def test_loss_func(comm):
+    model = Regression()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    iterator = create_sharded_iterator(SerialIterator(dataset(), 4), comm)
+    shapes = []
+
+    def loss_func(x, t):
+        shapes.append(x.shape)
+        return model(x, t)
+
+    MultiNodeUpdater(iterator, optimizer, comm, loss_func=loss_func).update()
+    # Twice, since the first pass initialises the parameters; not at all on a rank without samples.
+    n = len(range(comm.rank, 4, comm.size))
+    assert shapes == [(n, 3)] * 2
+
+
+def test_wrong_arguments(comm):
+    model = Regression()
+    iterator = SerialIterator(dataset(), 4)
+    with pytest.raises(
+        TypeError, match="optimizer must come from create_multi_node_optimizer, but is SGD"
+    ):
+        MultiNodeUpdater(iterator, optimizers.SGD().setup(model), comm)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    with pytest.raises(
+        ValueError, match="MultiNodeUpdater: accumulation must be at least 1, not 0"
+    ):
+        MultiNodeUpdater(iterator, optimizer, comm, accumulation=0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 20])
+def test_evaluator(comm, batch_size):
+    np.random.seed(7)
+    model = Regression()
+    model(*[np.ones((1, n)) for n in (3, 1)])
+    expected = Evaluator(
+        SerialIterator(dataset(), batch_size, repeat=False, shuffle=False), model
+    )()
+    iterator = SerialIterator(dataset(), batch_size, repeat=False, shuffle=False)
+    evaluator = Evaluator(create_sharded_iterator(iterator, comm), model)
+    assert create_multi_node_evaluator(evaluator, comm) is evaluator
+    for _ in range(2):  # it starts again each time
+        result = evaluator()
+        assert value(result["main/loss"]) == pytest.approx(value(expected["main/loss"]), rel=1e-13)
+        assert all(other == result for other in comm.allgather_obj(result))
+
+
+def test_evaluator_of_uneven_shares(comm):
+    model = Regression()
+    model(*[np.ones((1, n)) for n in (3, 1)])
+    comm.bcast_data(model)
+    mine = dataset(5 * comm.size)[5 * comm.rank : 5 * comm.rank + 1 + comm.rank]
+    everyone = [sample for share in comm.allgather_obj(mine) for sample in share]
+    expected = Evaluator(SerialIterator(everyone, 100, repeat=False, shuffle=False), model)()
+    evaluator = Evaluator(SerialIterator(mine, 2, repeat=False, shuffle=False), model)
+    result = create_multi_node_evaluator(evaluator, comm)()
+    assert result["main/loss"] == pytest.approx(value(expected["main/loss"]), rel=1e-13)
+
+
+def test_evaluator_with_an_evaluate_of_its_own(comm):
+    class Own(Evaluator):
+        def evaluate(self):
+            return {"rank": comm.rank, "text": "no number"}
+
+    evaluator = create_multi_node_evaluator(Own({"main": None}, {"main": Regression()}), comm)
+    assert evaluator.evaluate() == {"rank": pytest.approx(np.mean(range(comm.size)))}

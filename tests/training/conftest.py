@@ -1,0 +1,75 @@
+import pytest
+
+from mpchain import training
+from mpchain.iterators import SerialIterator
+
+
+class CountingUpdater(training.Updater):
+    """Draws batches and calls a function; there is no model."""
+
+    def __init__(self, on_update, n_samples, batch_size):
+        self.on_update = on_update
+        self.iterator = SerialIterator(list(range(n_samples)), batch_size, shuffle=False)
+        self.iteration = 0
+        self.is_finalized = False
+
+    @property
+    def epoch(self):
+        return self.iterator.epoch
+
+    @property
+    def epoch_detail(self):
+        return self.iterator.epoch_detail
+
+    def get_all_optimizers(self):
+        return {}
+
+    def update(self):
+        self.iterator.next()
+        self.on_update(self)
+        self.iteration += 1
+
+    def finalize(self):
+        self.is_finalized = True
+
+    def serialize(self, serializer):
+        self.iterator.serialize(serializer["iterator"])
+        self.iteration = serializer("iteration", self.iteration)
+
+
+@pytest.fixture
+def make_trainer(tmp_path):
+    """Makes a trainer without a model; the epoch is 2.5 batches long unless said otherwise."""
+
+    def make(
+        stop_trigger=(4, "iteration"),
+        on_update=lambda updater: None,
+        n_samples=25,
+        batch_size=10,
+        **options,
+    ):
+        updater = CountingUpdater(on_update, n_samples, batch_size)
+        options.setdefault("out", tmp_path / "result")
+        return training.Trainer(updater, stop_trigger, **options)
+
+    return make
+
+
+@pytest.fixture
+def run_with_values(make_trainer):
+    """Runs a trainer that reports given values as ``loss``, one an iteration (None: none)."""
+
+    def run(values, extensions, **options):
+        def observe(trainer):
+            value = values[trainer.updater.iteration - 1]
+            if value is not None:
+                trainer.observation["loss"] = value
+
+        trainer = make_trainer((len(values), "iteration"), **options)
+        trainer.extend(observe, priority=training.PRIORITY_WRITER)
+        for extension in extensions:
+            trainer.extend(extension)
+        trainer.run()
+        return trainer
+
+    return run

@@ -1,0 +1,221 @@
+import copy
+import io
+import sys
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import training
+from mpchain.configuration import config
+from mpchain.datasets import TupleDataset
+from mpchain.iterators import SerialIterator
+from mpchain.training import extensions
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(25, 4))
+T = RNG.integers(3, size=25).astype(np.int32)
+
+
+def make_model():
+    weights = np.random.default_rng(2).normal(size=(3, 4))
+    return L.Classifier(L.Linear(4, 3, initialW=weights, initial_bias=np.zeros(3)))
+
+
+def make_iterator(batch_size=10):
+    return SerialIterator(TupleDataset(X, T), batch_size, repeat=False, shuffle=False)
+
+
+def loss_and_accuracy(model):
+    """What the model should reach, by a plain loop over samples."""
+    W = model.predictor.W.array
+    losses, hits = [], []
+    for x, t in zip(X, T, strict=True):
+        y = W @ x
+        losses.append(np.log(np.exp(y).sum()) - y[t])
+        hits.append(y.argmax() == t)
+    return np.mean(losses), np.mean(hits)
+
+
+@pytest.mark.parametrize("batch_size", [1, 10, 24, 25, 40])
+def test_means_are_over_samples(batch_size):
+    model = make_model()
+    result = extensions.Evaluator(make_iterator(batch_size), model)()
+    loss, accuracy = loss_and_accuracy(model)
+    assert result.keys() == {"main/loss", "main/accuracy"}
+    # 1e-6, since an accuracy may be a float32
+    np.testing.assert_allclose(float(result["main/loss"]), loss, rtol=1e-12)
+    np.testing.assert_allclose(float(result["main/accuracy"]), accuracy, rtol=1e-6)
+
+
+def test_evaluation_repeats():
+    evaluator = extensions.Evaluator(make_iterator(), make_model())
+    assert evaluator() == evaluator()
+
+
+def test_own_weights_are_kept():
+    values = iter([(1.0, 3), (2.0, 1), (5.0, 0)])
+    evaluator = extensions.Evaluator(
+        make_iterator(), make_model(), eval_func=lambda x, t: mpchain.report({"v": next(values)})
+    )
+    assert evaluator() == {"v": pytest.approx(5 / 4)}
+
+
+def test_values_that_some_batches_lack():
+    def report_even(x, t):
+        if len(x) == 5:
+            mpchain.report({"last": 7.0})
+        mpchain.report({"size": float(len(x))})
+
+    evaluator = extensions.Evaluator(make_iterator(), make_model(), eval_func=report_even)
+    assert evaluator() == {"last": 7.0, "size": pytest.approx((10 * 10 + 10 * 10 + 5 * 5) / 25)}
+
+
+def test_summary_can_be_merged_before_the_mean():
+    model = make_model()
+
+    class Gathering(extensions.Evaluator):
+        def evaluate(self):
+            return self.summarise()
+
+    summary = Gathering(make_iterator(), model)()
+    np.testing.assert_allclose(
+        float(summary.compute_mean()["main/loss"]), loss_and_accuracy(model)[0], rtol=1e-12
+    )
+
+
+def test_mode_of_the_model():
+    seen = []
+
+    def record(x, t):
+        y = F.sum(model.predictor(x))
+        seen.append((config.train, config.enable_backprop, y.creator_node is None))
+
+    model = make_model()
+    extensions.Evaluator(make_iterator(), model, eval_func=record)()
+    assert seen == [(False, False, True)] * 3
+    assert config.train
+    assert config.enable_backprop
+
+
+def test_in_a_trainer_values_have_the_name_as_prefix(make_trainer):
+    seen = []
+    model = make_model()
+    trainer = make_trainer((1, "epoch"))
+    trainer.extend(extensions.Evaluator(make_iterator(), model))
+    trainer.extend(extensions.Evaluator(make_iterator(), {"main": model}), name="test")
+    trainer.extend(lambda trainer: seen.append(set(trainer.observation)), "seen")
+    trainer.run()
+    assert seen == [
+        set(),
+        set(),
+        {
+            "validation/main/loss",
+            "validation/main/accuracy",
+            "test/main/loss",
+            "test/main/accuracy",
+        },
+    ]
+
+
+def test_hook_and_parts():
+    hooked = []
+    model, iterator = make_model(), make_iterator()
+    evaluator = extensions.Evaluator(iterator, model, eval_hook=hooked.append)
+    evaluator()
+    assert hooked == [evaluator]
+    assert evaluator.get_iterator("main") is iterator
+    assert evaluator.get_target("main") is model
+    assert evaluator.get_all_iterators() == {"main": iterator}
+    assert evaluator.get_all_targets() == {"main": model}
+    assert (evaluator.trigger, evaluator.priority) == ((1, "epoch"), training.PRIORITY_WRITER)
+
+
+def test_converter_and_device():
+    seen = []
+
+    def converter(batch, device):
+        seen.append((len(batch), device))
+        return {"x": np.stack([x for x, _ in batch]), "t": np.array([t for _, t in batch])}
+
+    evaluator = extensions.Evaluator(make_iterator(), make_model(), converter, device=-1)
+    evaluator()
+    cpu = mpchain.get_device("@numpy")
+    assert evaluator.device == cpu
+    assert seen == [(10, cpu), (10, cpu), (5, cpu)]
+
+
+class OnceOnly:
+    """An iterator without reset, as users write them."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.position == 20:
+            raise StopIteration
+        self.position += 5
+        return [(x, t) for x, t in zip(X[:5], T[:5], strict=True)]
+
+
+def test_iterator_without_reset():
+    iterator = OnceOnly()
+    evaluator = extensions.Evaluator(iterator, make_model())
+    assert evaluator() == evaluator()
+    assert copy.copy(iterator).position == 0
+
+
+def test_no_samples():
+    iterator = OnceOnly()
+    iterator.position = 20
+    assert extensions.Evaluator(iterator, make_model())() == {}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_bar_on_a_terminal(monkeypatch):
+    pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    extensions.Evaluator(make_iterator(), make_model(), progress_bar=True)()
+    shown = stream.getvalue()
+    assert "validation: 10 samples" in shown
+    assert "100% |" in shown
+
+
+def test_progress_bar_without_a_terminal(capsys):
+    extensions.Evaluator(make_iterator(), make_model(), progress_bar=True)()
+    assert capsys.readouterr().out.splitlines() == [
+        " 40% validation: 10 samples",
+        " 80% validation: 20 samples",
+        "100% validation: 25 samples",
+    ]
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="Evaluator: iterator 'main' never ends; make it with re"):
+        extensions.Evaluator(SerialIterator(TupleDataset(X, T), 10), make_model())
+    evaluator = extensions.Evaluator(make_iterator(), make_model())
+    with pytest.raises(KeyError, match="get_target: there is no target named 'gen'; known: 'main'"):
+        evaluator.get_target("gen")
+
+
+def test_finalize_ends_the_iterators():
+    finalized = []
+
+    class Iterator(SerialIterator):
+        def finalize(self):
+            finalized.append(self)
+
+    iterator = Iterator(TupleDataset(X, T), 3, repeat=False)
+    extensions.Evaluator(iterator, make_model()).finalize()
+    assert finalized == [iterator]

@@ -1,0 +1,117 @@
+import builtins
+import warnings
+
+import numpy as np
+import pytest
+
+from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain.training import extensions
+from mpchain.training.extensions import plot_report
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class Curves:
+    """A postprocess callback that keeps what was plotted."""
+
+    def __call__(self, figure, axes, summary):
+        self.curves = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+        self.x_label = axes.get_xlabel()
+        self.markers = {line.get_marker() for line in axes.lines}
+        self.summary = summary
+
+
+def test_plot(run_with_values):
+    pytest.importorskip("matplotlib")
+    curves = Curves()
+    report = extensions.PlotReport(["loss", "absent"], postprocess=curves)
+    trainer = run_with_values([1.0, 2.0, 6.0, None, 8.0], [report])
+    assert (trainer.out / "plot.png").read_bytes().startswith(PNG)
+    assert [path.name for path in trainer.out.iterdir()] == ["plot.png"]
+    assert curves.curves == {"loss": [[3.0, 3.0], [5.0, 8.0]]}
+    assert curves.x_label == "iteration"
+    assert curves.markers == {"x"}
+    assert curves.summary == {"loss": 8.0, "epoch": 2, "iteration": 5}
+
+
+@pytest.mark.parametrize(
+    ("x_key", "expected"), [("epoch", [[1.0, 3.0]]), ("x", [[2.0, 3.0]]), ("absent", None)]
+)
+def test_plot_over_another_value(run_with_values, x_key, expected):
+    pytest.importorskip("matplotlib")
+
+    def observe(trainer):
+        trainer.observation["x"] = float(trainer.updater.iteration)
+
+    observe.priority = 500
+    curves = Curves()
+    report = extensions.PlotReport("loss", x_key, postprocess=curves, marker=None, grid=False)
+    trainer = run_with_values([1.0, 2.0, 6.0], [observe, report])
+    assert (trainer.out / "plot.png").exists() == (expected is not None)
+    if expected is not None:
+        assert curves.curves == {"loss": expected}
+
+
+@pytest.mark.parametrize("argument", ["filename", "file_name"])
+@pytest.mark.parametrize(("name", "start"), [("a.png", PNG), ("a.svg", b"<?xml"), ("a", PNG)])
+def test_file_name_and_format(run_with_values, argument, name, start):
+    pytest.importorskip("matplotlib")
+    trainer = run_with_values([1.0] * 3, [extensions.PlotReport("loss", **{argument: name})])
+    assert (trainer.out / name).read_bytes().startswith(start)
+
+
+def test_plot_leaves_pyplot_alone(run_with_values):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    before = pyplot.get_fignums()
+    run_with_values([1.0] * 3, [extensions.PlotReport("loss")])
+    assert pyplot.get_fignums() == before
+
+
+@pytest.mark.parametrize("pause", [0, 2, 3, 6])
+def test_resume(make_trainer, tmp_path, pause):
+    pytest.importorskip("matplotlib")
+
+    def train(length, resume_from=None):
+        curves = Curves()
+
+        def observe(trainer):
+            trainer.observation["loss"] = float(trainer.updater.iteration**2)
+
+        trainer = make_trainer((length, "iteration"))
+        trainer.extend(observe, priority=300)
+        trainer.extend(extensions.PlotReport("loss", postprocess=curves))
+        if resume_from is not None:
+            NpzDeserializer(resume_from).load(trainer)
+        trainer.run()
+        serializer = DictionarySerializer()
+        serializer.save(trainer)
+        return curves, serializer.target
+
+    expected, _ = train(8)
+    _, state = train(pause) if pause else (None, None)
+    assert train(8, state)[0].curves == expected.curves
+    np.testing.assert_array_equal(expected.curves["loss"], [[3, 14 / 3], [5, 41 / 2], [8, 149 / 3]])
+
+
+def test_without_matplotlib(run_with_values, monkeypatch):
+    find_spec, import_module = plot_report.importlib.util.find_spec, builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        assert not name.startswith("matplotlib")
+        return import_module(name, *args, **kwargs)
+
+    monkeypatch.setattr(
+        plot_report.importlib.util,
+        "find_spec",
+        lambda name: None if name == "matplotlib" else find_spec(name),
+    )
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    plot_report._warn_unavailable.cache_clear()
+    with pytest.warns(UserWarning, match=r"matplotlib is not installed; pip install 'mpchain\[pl"):
+        report = extensions.PlotReport("loss")
+    assert not extensions.PlotReport.available()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        extensions.PlotReport("loss")
+    trainer = run_with_values([1.0] * 3, [report])
+    assert list(trainer.out.iterdir()) == []

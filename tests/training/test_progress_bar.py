@@ -1,0 +1,145 @@
+import io
+import itertools
+import sys
+import types
+
+import pytest
+
+from mpchain.training import extensions, progress
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def fake_clock(monkeypatch):
+    """Makes two seconds pass between any two looks at the clock."""
+    seconds = itertools.count(0, 2)
+    clock = types.SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr("mpchain.training.extensions.progress_bar.time", clock)
+    return clock
+
+
+def run(make_trainer, bar, length):
+    trainer = make_trainer(length)
+    trainer.extend(bar)
+    trainer.run()
+
+
+def test_lines(make_trainer, capsys, fake_clock):
+    run(make_trainer, extensions.ProgressBar(update_interval=20), (100, "iteration"))
+    assert capsys.readouterr().out.splitlines() == [
+        " 21% epoch 8.40, iteration 21, 10 iterations/s, 0:00:08 left",
+        " 41% epoch 16.40, iteration 41, 10 iterations/s, 0:00:06 left",
+        " 61% epoch 24.40, iteration 61, 10 iterations/s, 0:00:04 left",
+        " 81% epoch 32.40, iteration 81, 10 iterations/s, 0:00:02 left",
+        "100% epoch 40.00, iteration 100, 9.9 iterations/s, 0:00:00 left",
+    ]
+
+
+def test_lines_are_few(make_trainer):
+    out = io.StringIO()
+    run(make_trainer, extensions.ProgressBar(update_interval=1, out=out), (1000, "iteration"))
+    lines = out.getvalue().splitlines()
+    assert [line[:4] for line in lines] == [f"{percent:3}%" for percent in range(5, 101, 5)]
+
+
+def test_length_in_epochs(make_trainer):
+    out = io.StringIO()
+    run(make_trainer, extensions.ProgressBar(update_interval=1, out=out), (4, "epoch"))
+    assert [line.split(",")[0] for line in out.getvalue().splitlines()] == [
+        f" {10 * i}% epoch {0.4 * i:.2f}" for i in range(1, 10)
+    ] + ["100% epoch 4.00"]
+
+
+def test_own_length(make_trainer):
+    out = io.StringIO()
+    bar = extensions.ProgressBar(training_length=(8, "iteration"), update_interval=1, out=out)
+    run(make_trainer, bar, (2, "iteration"))
+    assert [line[:4] for line in out.getvalue().splitlines()] == [" 12%", " 25%"]
+
+
+def test_unknown_length_gives_a_line_a_minute(make_trainer, monkeypatch):
+    clock = types.SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("mpchain.training.extensions.progress_bar.time", clock)
+    monkeypatch.setattr("mpchain.training.progress.time", clock)
+
+    def pass_time(updater):
+        clock.now += 25.0
+
+    out = io.StringIO()
+    trainer = make_trainer(lambda trainer: trainer.updater.iteration == 8, pass_time)
+    trainer.extend(extensions.ProgressBar(update_interval=1, out=out))
+    trainer.run()
+    assert out.getvalue().splitlines() == [
+        "epoch 1.60, iteration 4, 0.04 iterations/s",
+        "epoch 2.80, iteration 7, 0.04 iterations/s",
+    ]
+
+
+def test_bar_on_a_terminal(make_trainer, monkeypatch, fake_clock):
+    pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = extensions.ProgressBar(update_interval=5, bar_length=10, out=stream)
+    run(make_trainer, bar, (20, "iteration"))
+    frames = [frame.rstrip() for frame in stream.getvalue().split("\r")]
+    assert " 55% |█████▌    | epoch 4.40, iteration 11, 2.5 iterations/s, 0:00:04 left" in frames
+    assert frames[-1].startswith("100% |██████████| epoch 8.00, iteration 20")
+    assert stream.getvalue().endswith("\n")
+
+
+def test_bar_without_a_length(make_trainer, monkeypatch, fake_clock):
+    pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    trainer = make_trainer(lambda trainer: trainer.updater.iteration == 3)
+    trainer.extend(extensions.ProgressBar(update_interval=1, out=stream))
+    trainer.run()
+    assert stream.getvalue().split("\r")[-1].rstrip() == (
+        "epoch 1.20, iteration 3, 0.5 iterations/s"
+    )
+
+
+def test_table_is_printed_above_the_bar(run_with_values, monkeypatch):
+    pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    run_with_values(
+        [1.0, 2.0],
+        [
+            extensions.ProgressBar(update_interval=1),
+            extensions.LogReport(trigger=(1, "iteration")),
+            extensions.PrintReport(["iteration", "loss"]),
+        ],
+    )
+    lines = [line.split("\r")[-1].rstrip() for line in stream.getvalue().split("\n")]
+    assert lines[:3] == ["iteration   loss", "1           1", "2           2"]
+    assert lines[3].startswith("100% |")
+
+
+@pytest.mark.parametrize("stream", ["no terminal", "no tqdm", "standard error is a pipe"])
+def test_degrades_to_lines(monkeypatch, stream):
+    out = io.StringIO() if stream == "no terminal" else Terminal()
+    monkeypatch.setattr(sys, "stderr", io.StringIO() if "pipe" in stream else Terminal())
+    if stream == "no tqdm":
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    display = progress.open_display(10, out)
+    assert isinstance(display, progress.ProgressLines)
+    display.show(5, "half")
+    display.close()
+    assert out.getvalue() == " 50% half\n"
+
+
+def test_no_thread_is_left(make_trainer, monkeypatch):
+    tqdm = pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(tqdm.tqdm, "monitor", None)
+    run(make_trainer, extensions.ProgressBar(update_interval=1, out=stream), (3, "iteration"))
+    assert tqdm.tqdm.monitor is None

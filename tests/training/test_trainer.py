@@ -1,0 +1,352 @@
+import functools
+import itertools
+import signal
+import types
+
+import pytest
+
+from mpchain import training
+from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain.training import PRIORITY_EDITOR, PRIORITY_READER, PRIORITY_WRITER
+
+
+class Recorder(training.Extension):
+    """Writes what is called into a list that it shares with others."""
+
+    def __init__(self, label, events, failing=()):
+        self.label = label
+        self.events = events
+        self.failing = failing
+
+    def _record(self, hook):
+        self.events.append(f"{hook} {self.label}")
+        if hook in self.failing:
+            raise OSError(f"{hook} of {self.label} broke")
+
+    def initialize(self, trainer):
+        self._record("initialize")
+
+    def __call__(self, trainer):
+        self._record("call")
+
+    def on_error(self, trainer, exc, tb):
+        self._record("on_error")
+        self.events.append((trainer, exc, tb))
+
+    def finalize(self):
+        self._record("finalize")
+
+
+def test_order_of_calls(make_trainer):
+    events = []
+    trainer = make_trainer(
+        (2, "iteration"), lambda updater: events.append(f"update {updater.iteration}")
+    )
+    trainer.extend(Recorder("reader", events), name="reader")
+    trainer.extend(Recorder("late", events), name="late", priority=-100, call_before_training=True)
+    trainer.extend(Recorder("writer", events), name="writer", priority=PRIORITY_WRITER)
+    trainer.extend(Recorder("second reader", events), name="reader 2", trigger=(2, "iteration"))
+    trainer.extend(lambda trainer: events.append("call editor"), "editor", None, PRIORITY_EDITOR)
+    trainer.run()
+    assert events == [
+        "initialize writer",
+        "initialize reader",
+        "initialize second reader",
+        "initialize late",
+        "call late",
+        "update 0",
+        "call writer",
+        "call editor",
+        "call reader",
+        "call late",
+        "update 1",
+        "call writer",
+        "call editor",
+        "call reader",
+        "call second reader",
+        "call late",
+        "finalize writer",
+        "finalize reader",
+        "finalize second reader",
+        "finalize late",
+    ]
+    assert trainer.updater.is_finalized
+
+
+def raise_at(iteration, error):
+    def on_update(updater):
+        if updater.iteration == iteration:
+            raise error
+
+    return on_update
+
+
+@pytest.mark.parametrize("error_class", [ValueError, KeyboardInterrupt, SystemExit])
+def test_exception_reaches_every_extension_and_is_raised_again(make_trainer, error_class):
+    events, error = [], error_class("broken")
+    trainer = make_trainer(on_update=raise_at(2, error))
+    for name in "ab":
+        trainer.extend(Recorder(name, events), name, trigger=(100, "iteration"))
+    with pytest.raises(error_class) as caught:
+        trainer.run()
+    assert caught.value is error
+    report = (trainer, error, error.__traceback__)
+    assert [event if isinstance(event, str) else event[:2] for event in events] == [
+        *["initialize a", "initialize b"],
+        *["on_error a", report[:2], "on_error b", report[:2]],
+        *["finalize a", "finalize b"],
+    ]
+    assert all(event[2] is not None for event in events if isinstance(event, tuple))
+    assert trainer.updater.is_finalized
+    assert trainer.updater.iteration == 2
+
+
+def test_sigterm_ends_training_like_ctrl_c(make_trainer):
+    events = []
+    trainer = make_trainer(
+        (100, "iteration"), on_update=lambda updater: signal.raise_signal(signal.SIGTERM)
+    )
+    trainer.extend(Recorder("a", events))
+    with pytest.raises(SystemExit) as caught:
+        trainer.run()
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert [event for event in events if isinstance(event, str)] == [
+        "initialize a",
+        "on_error a",
+        "finalize a",
+    ]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_handler_of_the_program_is_left_alone(make_trainer):
+    received = []
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    try:
+        trainer = make_trainer(
+            (3, "iteration"), on_update=lambda updater: signal.raise_signal(signal.SIGTERM)
+        )
+        trainer.run()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    assert received == [signal.SIGTERM] * 3
+
+
+def test_failing_hooks_keep_neither_the_others_nor_the_exception_back(make_trainer):
+    events, error = [], ValueError("broken")
+    trainer = make_trainer(on_update=raise_at(1, error))
+    trainer.extend(Recorder("a", events, failing=("on_error", "finalize")), "a")
+    trainer.extend(Recorder("b", events), "b")
+    with pytest.raises(ValueError) as caught:
+        trainer.run()
+    assert caught.value is error
+    assert {"on_error a", "on_error b", "finalize a", "finalize b"} <= set(map(str, events))
+    assert trainer.updater.is_finalized
+    assert error.__notes__ == [
+        "on_error of extension 'a' failed as well: OSError('on_error of a broke')",
+        "finalize of extension 'a' failed as well: OSError('finalize of a broke')",
+    ]
+
+
+def test_failing_finalizers_without_another_exception(make_trainer):
+    events = []
+    trainer = make_trainer()
+    for name in "abc":
+        trainer.extend(Recorder(name, events, failing=("finalize",) if name != "b" else ()), name)
+    with pytest.raises(OSError, match="finalize of a broke") as caught:
+        trainer.run()
+    assert events[-3:] == ["finalize a", "finalize b", "finalize c"]
+    assert trainer.updater.is_finalized
+    assert caught.value.__notes__ == [
+        "finalize of extension 'c' failed as well: OSError('finalize of c broke')"
+    ]
+
+
+def test_failing_finalizer_while_the_caller_handles_another_exception(make_trainer):
+    trainer = make_trainer()
+    trainer.extend(Recorder("a", [], failing=("finalize",)))
+    try:
+        raise KeyError("handled by the caller")
+    except KeyError:
+        with pytest.raises(OSError, match="finalize of a broke"):
+            trainer.run()
+
+
+def test_failing_initialize_is_followed_by_finalize(make_trainer):
+    events = []
+    trainer = make_trainer()
+    trainer.extend(Recorder("a", events, failing=("initialize",)))
+    with pytest.raises(OSError, match="initialize of a broke"):
+        trainer.run()
+    assert events[0] == "initialize a"
+    assert events[-1] == "finalize a"
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_traceback_is_shown_at_once(make_trainer, capsys, shown):
+    trainer = make_trainer(on_update=raise_at(0, ValueError("broken")))
+    trainer.extend(lambda trainer: None, "a")
+    with pytest.raises(ValueError):
+        trainer.run(show_loop_exception_msg=shown)
+    assert ("Exception in the training loop: broken" in capsys.readouterr().err) == shown
+
+
+def test_second_run_raises(make_trainer):
+    trainer = make_trainer()
+    trainer.run()
+    with pytest.raises(RuntimeError, match=r"Trainer\.run: a trainer runs once"):
+        trainer.run()
+
+
+def test_out_folder_is_created(make_trainer, tmp_path):
+    make_trainer(out=tmp_path / "a" / "b").run()
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_without_stop_trigger_training_goes_on(make_trainer):
+    trainer = make_trainer(None, raise_at(50, StopAsyncIteration()))
+    with pytest.raises(StopAsyncIteration):
+        trainer.run(show_loop_exception_msg=False)
+    assert trainer.updater.iteration == 50
+
+
+def test_is_before_training(make_trainer):
+    seen = []
+    trainer = make_trainer((1, "iteration"))
+    trainer.extend(lambda trainer: seen.append(trainer.is_before_training), "a", None, None,
+                   call_before_training=True)  # fmt: skip
+    trainer.run()
+    assert seen == [True, False]
+
+
+def test_names(make_trainer):
+    def drop(trainer):
+        pass
+
+    @training.make_extension(default_name="decorated")
+    def other(trainer):
+        pass
+
+    trainer = make_trainer()
+    first, second, third = (Recorder(label, []) for label in "abc")
+    for extension in (first, second, third, drop, other):
+        trainer.extend(extension)
+    trainer.extend(drop, name="mine")
+    assert [first.name, second.name, third.name] == ["Recorder", "Recorder_1", "Recorder_2"]
+    assert trainer.get_extension("Recorder_1") is second
+    assert trainer.get_extension("drop") is trainer.get_extension("mine") is drop
+    assert trainer.get_extension("decorated") is other
+
+
+def test_make_extension_sets_every_attribute(make_trainer):
+    events = []
+
+    @training.make_extension(
+        trigger=(2, "iteration"),
+        priority=PRIORITY_WRITER,
+        initializer=lambda trainer: events.append("initialize"),
+        finalizer=lambda: events.append("finalize"),
+        on_error=lambda trainer, exc, tb: events.append(f"on_error {exc}"),
+    )
+    def extension(trainer):
+        events.append(trainer.updater.iteration)
+
+    trainer = make_trainer((9, "iteration"), raise_at(5, ValueError("broken")))
+    trainer.extend(lambda trainer: events.append("reader"), "reader", (4, "iteration"))
+    trainer.extend(extension)
+    with pytest.raises(ValueError):
+        trainer.run(show_loop_exception_msg=False)
+    assert events == ["initialize", 2, 4, "reader", "on_error broken", "finalize"]
+    assert training.make_extension()(lambda trainer: None).priority == PRIORITY_READER
+
+
+def test_trigger_of_extend_comes_before_that_of_the_extension(make_trainer):
+    calls = []
+    extension = training.make_extension(trigger=(1, "iteration"))(
+        lambda trainer: calls.append(trainer.updater.iteration)
+    )
+    trainer = make_trainer()
+    trainer.extend(extension, trigger=(3, "iteration"))
+    trainer.run()
+    assert calls == [3]
+
+
+def test_extensions_argument(make_trainer):
+    trainer = make_trainer(extensions=[Recorder("a", [])])
+    assert trainer.get_extension("Recorder").label == "a"
+
+
+@pytest.mark.parametrize(
+    ("extension", "options", "error", "message"),
+    [
+        (3, {}, TypeError, "Trainer.extend: extension must be callable, not 3"),
+        (Recorder, {}, TypeError, r"not the class Recorder; write Recorder\(...\)"),
+        (functools.partial(print), {}, ValueError, "has no name of its own; pass name="),
+        (print, {"name": "training"}, ValueError, "must not be named 'training'"),
+        (print, {"trigger": 5}, TypeError, "trigger must be .* not 5"),
+        (print, {"trigger": (1, "day")}, ValueError, "unit must be .* not 'day'"),
+    ],
+)
+def test_wrong_extension(make_trainer, extension, options, error, message):
+    with pytest.raises(error, match=message):
+        make_trainer().extend(extension, **options)
+
+
+def test_unknown_extension_name(make_trainer):
+    trainer = make_trainer(extensions=[Recorder("a", [])])
+    with pytest.raises(ValueError, match="no extension named 'log'; known: 'Recorder'"):
+        trainer.get_extension("log")
+
+
+@pytest.mark.parametrize(
+    ("stop_trigger", "error", "message"),
+    [
+        (10, TypeError, "get_trigger: trigger must be .* not 10"),
+        ((10,), TypeError, r"not \(10,\)"),
+        (("10", "epoch"), ValueError, "period must be a number greater than 0, not '10'"),
+        ((0, "epoch"), ValueError, "not 0"),
+        ((10, "epochs"), ValueError, "unit must be 'epoch' or 'iteration', not 'epochs'"),
+    ],
+)
+def test_wrong_stop_trigger(make_trainer, stop_trigger, error, message):
+    with pytest.raises(error, match=message):
+        make_trainer(stop_trigger)
+
+
+def resume(trainer, other):
+    serializer = DictionarySerializer()
+    serializer.save(trainer)
+    NpzDeserializer(serializer.target).load(other)
+    return other
+
+
+def test_resume_goes_on_to_the_same_end(make_trainer):
+    first = make_trainer((2, "epoch"))
+    first.run()
+    assert first.updater.iteration == 5
+    second = resume(first, make_trainer((4, "epoch")))
+    assert not second.is_before_training
+    second.run()
+    assert second.updater.iteration == 10
+
+
+@pytest.mark.parametrize("stop_trigger", [(2, "epoch"), (1, "epoch"), (3, "iteration")])
+def test_resume_of_a_finished_training_stops_at_once(make_trainer, stop_trigger):
+    first = make_trainer((2, "epoch"))
+    first.run()
+    second = resume(first, make_trainer(stop_trigger))
+    second.run()
+    assert second.updater.iteration == first.updater.iteration
+
+
+def test_elapsed_time_survives_resume(make_trainer, monkeypatch):
+    seconds = itertools.count(0, 10)
+    clock = types.SimpleNamespace(perf_counter=lambda: next(seconds))
+    monkeypatch.setattr("mpchain.training.trainer.time", clock)
+    first = make_trainer((1, "iteration"))
+    assert first.elapsed_time == 0
+    first.run()  # reads the clock at the start and at the end
+    assert first.elapsed_time == 10
+    second = resume(first, make_trainer((2, "iteration")))
+    assert second.elapsed_time == 10
+    second.run()
+    assert second.elapsed_time == 20
