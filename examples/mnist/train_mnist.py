@@ -43,9 +43,9 @@ class ConvNet(mpchain.Chain):
     def __init__(self):
         super().__init__()
         with self.init_scope():
-            self.conv1 = L.Convolution2D(None, 16, ksize=3, pad=1)
-            self.conv2 = L.Convolution2D(None, 32, ksize=3, pad=1)
-            self.l1 = L.Linear(None, 64)
+            self.conv1 = L.Convolution2D(None, 32, ksize=3, pad=1)
+            self.conv2 = L.Convolution2D(None, 64, ksize=3, pad=1)
+            self.l1 = L.Linear(None, 128)
             self.l2 = L.Linear(None, 10)
 
     def forward(self, x):
@@ -66,8 +66,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", choices=LOADERS, default="digits")
     parser.add_argument("--model", choices=MODELS, default="mlp")
-    parser.add_argument("--epoch", type=int, default=20, help="sweeps over the training data")
-    parser.add_argument("--batchsize", type=int, default=100, help="samples in a global batch")
+    parser.add_argument("--epoch", type=int, default=15, help="sweeps over the training data")
+    parser.add_argument("--batchsize", type=int, default=32, help="samples in a global batch")
     parser.add_argument("--communicator", default=None, help="name; default: the best there is")
     parser.add_argument("--device", default=None, help="@numpy, @cupy:N; default: a GPU if any")
     parser.add_argument("--out", default="result", help="folder of the results")
@@ -81,7 +81,8 @@ def main():
     args = parse_arguments()
     comm = mpchain.create_communicator(args.communicator)
     if args.device is None:
-        args.device = f"@cupy:{comm.intra_rank}" if mpchain.cuda.available else "@numpy"
+        n_gpus = mpchain.cuda.device_count()
+        args.device = f"@cupy:{comm.intra_rank % n_gpus}" if n_gpus else "@numpy"
     np.random.seed(args.seed)
     if args.double:
         mpchain.global_config.dtype = np.dtype(np.float64)

@@ -87,6 +87,12 @@ def check_cuda_available():
         raise RuntimeError(f"a GPU is needed here, but {reason}")
 
 
+def device_count():
+    """Returns the number of GPUs that this process sees; 0 where none can be used."""
+    cupy, usable, _ = _load()
+    return cupy.cuda.runtime.getDeviceCount() if usable else 0
+
+
 def _cupy():
     check_cuda_available()
     return _load()[0]
