@@ -1,11 +1,13 @@
-"""Comparison of derivatives with differences: is a ``backward`` right, is it differentiable, to which order?
+"""Comparison of derivatives with differences: is a ``backward`` right, and to which order?
 
-All checks go in one random direction v: the derivative of x -> <gy, f(x)> along v by backpropagation is
-compared with differences of f at points on the line x + t v. One backward pass and two forward passes
-do, however many elements there are, and a wrong gradient passes with probability zero.
+The checks go in one random direction v: the derivative of x -> <gy, f(x)> along v, which
+backpropagation gives, is compared with differences of f at points on the line x + t v. That takes
+one backward and two forward passes, however many elements there are, and a wrong gradient passes
+with probability zero.
 """
 
 import contextlib
+import functools
 
 import numpy as np
 
@@ -80,30 +82,31 @@ def numerical_grad(
         NondifferentiableError: there is a kink or a jump near the inputs.
         RuntimeError: an input is not of a floating-point dtype.
     """
-    gradients = []
+    tolerances = (diff_atol, diff_rtol) if detect_nondifferentiable else None
     center = center_outputs and [_on_host(y) for y in center_outputs]
+    gradients = []
     for i, x in enumerate(inputs):
         if x.dtype.kind != "f":
             raise RuntimeError(
-                f"numerical_grad: inputs must be of floating-point dtype, but inputs[{i}] is {x.dtype}"
+                f"numerical_grad: inputs must be floating-point, but inputs[{i}] is {x.dtype}"
             )
         gradients.append(gx := x.copy())
         for index in np.ndindex(x.shape):
             original = float(x[index])
-
-            def at(t):
-                x[index] = original + t
-                try:
-                    return [_on_host(y) for y in f()]
-                finally:
-                    x[index] = original
-
-            tolerances = (diff_atol, diff_rtol) if detect_nondifferentiable else None
+            at = functools.partial(_with_element_moved, f, x, index, original)
             difference = _difference(at, grad_outputs, eps, tolerances, center)
-            # The step as it was made, in the dtype of x, not as it was meant.
-            upper, lower = x.dtype.type([original + eps, original - eps]).astype(np.float64)
+            # The step as it is made, in the dtype of x, not as it is meant.
+            upper, lower = np.array([original + eps, original - eps], x.dtype).astype(np.float64)
             gx[index] = difference / (upper - lower)
     return gradients
+
+
+def _with_element_moved(f, x, index, original, t):
+    x[index] = original + t
+    try:
+        return [_on_host(y) for y in f()]
+    finally:
+        x[index] = original
 
 
 def _on_host(y):
@@ -145,8 +148,8 @@ def _check_smoothness(output, ys, eps, diff_atol, diff_rtol):
         i = tuple(map(int, np.argwhere(~smooth)[0]))
         values = ", ".join(map(str, y[:, *i]))
         raise NondifferentiableError(
-            f"the function is not differentiable here: element {i} of output {output} takes the values "
-            f"{values} at -eps, -eps/2, 0, eps/2, eps (eps={eps}); residual of a parabola "
+            f"the function is not differentiable here: element {i} of output {output} takes the "
+            f"values {values} at -eps, -eps/2, 0, eps/2, eps (eps={eps}); residual of a parabola "
             f"{residual[i]}, tolerance {tolerance[i]}"
         )
 
@@ -156,7 +159,7 @@ def _as_tuple(values):
 
 
 class _Subject:
-    """A function with the places where it is differentiated: some of its inputs, then parameters."""
+    """A function with the places where it is differentiated: inputs, then parameters."""
 
     def __init__(self, check, func, x_data, params, no_grads):
         self.check, self.func = check, func
@@ -210,7 +213,7 @@ class _Subject:
         """Returns the gradients of the places by backpropagation, and the gradients of outputs."""
         with self.at(self.points) as (ys, places, others):
             gys = _grad_outputs(self.check, ys, y_grad)
-            gxs = backprop.grad(ys, [*places, *others.values()], gys)
+            gxs = _grad(ys, [*places, *others.values()], gys)
             for i, gx in zip(others, gxs[len(places) :]):
                 if gx is not None:
                     raise RuntimeError(
@@ -222,7 +225,8 @@ class _Subject:
     def moved(self, directions, t, dtype=None):
         """Returns the points x + t v."""
         with np.errstate(over="ignore"):
-            return [(x + t * v).astype(dtype or x.dtype) for x, v in zip(self.points, directions)]
+            points = [as_array(x + t * v) for x, v in zip(self.points, directions)]
+            return [y.astype(dtype or x.dtype) for x, y in zip(self.points, points)]
 
 
 def _cast(x, dtype):
@@ -248,6 +252,15 @@ def _grad_outputs(check, ys, y_grad):
             f"y_grad:  {given}"
         )
     return gys
+
+
+def _grad(ys, xs, gys, **options):
+    """As :func:`mpchain.grad`, but an output whose gradient is None counts nothing."""
+    pairs = [(y, gy) for y, gy in zip(ys, gys) if gy is not None]
+    if not pairs:
+        return [None] * len(xs)
+    ys, gys = zip(*pairs)
+    return backprop.grad(ys, xs, gys, **options)
 
 
 def _direction(points):
@@ -279,8 +292,8 @@ def check_backward(
     Args:
         func: takes Variables, returns a Variable or a tuple of them; a link will do.
         x_data: array or tuple of arrays (None elements are passed on), the inputs.
-        y_grad: array or tuple of arrays (None elements: nothing), the gradients of the outputs, of their
-            shapes and dtypes; None stands for 1, for a loss of shape ().
+        y_grad: array or tuple of arrays (None elements: nothing), the gradients of the outputs, of
+            their shapes and dtypes; None stands for 1, for a loss of shape ().
         params: Parameter or tuple of them, which ``func`` uses and whose gradients are checked too.
         eps (float): half the step, for a direction of length one.
         atol, rtol (float): tolerances.
@@ -349,8 +362,8 @@ def check_double_backward(
     computes the gradients of inputs and parameters.
 
     Args:
-        x_grad_grad: array or tuple of arrays (None elements: nothing), the gradients of the gradients of
-            the inputs; one per input, or per input that has a gradient.
+        x_grad_grad: array or tuple of arrays (None elements: nothing), the gradients of the
+            gradients of the inputs; one per input, or per input that has a gradient.
         params_grad_grad: the same for the parameters.
         func, x_data, y_grad, params, eps, atol, rtol, no_grads, dtype, detect_nondifferentiable:
             as for :func:`check_backward`.
@@ -371,7 +384,7 @@ def check_double_backward(
         ys = _as_tuple(func(*xs))
         places = [x for x, no in zip(xs, subject.no_grads) if not no] + list(subject.params)
         gys = _grad_outputs("check_double_backward", ys, gys or None)
-        gxs = backprop.grad(ys, places, gys, enable_double_backprop=True)
+        gxs = _grad(ys, places, gys, enable_double_backprop=True)
         return tuple(
             Variable(x.xp.zeros_like(x.array), requires_grad=False) if gx is None else gx
             for x, gx in zip(places, gxs)
@@ -410,7 +423,8 @@ def check_order(
         order (int): the order of the derivative, from 1.
         y_grad: weights of the outputs; None stands for random ones between 0.5 and 1.5.
         eps (float): step of the differences; the directions' elements are between -1 and 1.
-        atol, rtol (float): tolerances, the latter of the larger one of the derivative and the one below.
+        atol, rtol (float): tolerances; the latter is relative to the derivative or to the one
+            below it, whichever is larger.
 
     Raises:
         AssertionError: they differ.

@@ -1,7 +1,11 @@
 """Progress on a stream: a tqdm bar on a terminal, a line now and then anywhere else."""
 
+import shutil
 import sys
 import time
+
+TEXT_LENGTH = 60
+"""Columns that a bar leaves to the text beside it."""
 
 
 def print_line(text, out=None):
@@ -57,12 +61,24 @@ class TqdmBar:
     def __init__(self, tqdm, total, out, bar_length, keep):
         # tqdm's monitor is a thread, and processes with threads should not be forked.
         bar_class = type("Bar", (tqdm,), {"monitor_interval": 0})
-        bar_format = f"{{percentage:3.0f}}% |{{bar:{bar_length}}}| {{desc}}" if total else "{desc}"
-        self._bar = bar_class(total=total, file=out, bar_format=bar_format, leave=keep)
+        size = shutil.get_terminal_size()  # unlike tqdm's own, never 0 (as in some containers)
+        bar_length = min(bar_length, max(size.columns - TEXT_LENGTH, 10))
+        self._total = total
+        self._bar = bar_class(
+            total=total,
+            file=out,
+            bar_format=f"{{percentage:3.0f}}% |{{bar:{bar_length}}}| {{desc}}"
+            if total
+            else "{desc}",
+            leave=keep,
+            ncols=size.columns - 1,
+            nrows=size.lines,
+        )
 
     def show(self, done, text):
         """Redraws the bar at ``done`` with ``text`` beside it."""
-        self._bar.n = done
+        # The last batch of an epoch may reach into the next one, beyond the end.
+        self._bar.n = min(done, self._total) if self._total else done
         self._bar.set_description_str(text)
 
     def close(self):
@@ -90,7 +106,7 @@ class ProgressLines:
         self._printed_at = now
         if self._total:
             self._next = (done // self._step + 1) * self._step
-            text = f"{done / self._total:4.0%} {text}"
+            text = f"{min(done / self._total, 1):4.0%} {text}"
         print_line(text, self._out)
 
     def close(self):

@@ -140,8 +140,11 @@ def test_converter_and_device():
         seen.append((len(batch), device))
         return {"x": np.stack([x for x, _ in batch]), "t": np.array([t for _, t in batch])}
 
-    evaluator = extensions.Evaluator(make_iterator(), make_model(), converter, device=-1)
-    evaluator()
+    model = make_model()
+    evaluator = extensions.Evaluator(
+        make_iterator(), model, converter, device=-1, eval_func=lambda t, x: model(x, t)
+    )
+    assert evaluator()["main/loss"] == extensions.Evaluator(make_iterator(), model)()["main/loss"]
     cpu = mpchain.get_device("@numpy")
     assert evaluator.device == cpu
     assert seen == [(10, cpu), (10, cpu), (5, cpu)]
@@ -174,6 +177,19 @@ def test_no_samples():
     iterator = OnceOnly()
     iterator.position = 20
     assert extensions.Evaluator(iterator, make_model())() == {}
+
+
+def test_empty_batches_are_left_out():
+    class WithEmptyBatches(OnceOnly):
+        def __next__(self):
+            batch = super().__next__()
+            return [] if self.position == 10 else batch
+
+    model = make_model()
+    assert (
+        extensions.Evaluator(WithEmptyBatches(), model)()
+        == extensions.Evaluator(OnceOnly(), model)()
+    )
 
 
 class Terminal(io.StringIO):

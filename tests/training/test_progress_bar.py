@@ -33,11 +33,11 @@ def run(make_trainer, bar, length):
 def test_lines(make_trainer, capsys, fake_clock):
     run(make_trainer, extensions.ProgressBar(update_interval=20), (100, "iteration"))
     assert capsys.readouterr().out.splitlines() == [
-        " 21% epoch 8.40, iteration 21, 10 iterations/s, 0:00:08 left",
-        " 41% epoch 16.40, iteration 41, 10 iterations/s, 0:00:06 left",
-        " 61% epoch 24.40, iteration 61, 10 iterations/s, 0:00:04 left",
-        " 81% epoch 32.40, iteration 81, 10 iterations/s, 0:00:02 left",
-        "100% epoch 40.00, iteration 100, 9.9 iterations/s, 0:00:00 left",
+        " 21% epoch 8.40, 21 it, 10.00 it/s, 0:00:08 left",
+        " 41% epoch 16.40, 41 it, 10.00 it/s, 0:00:06 left",
+        " 61% epoch 24.40, 61 it, 10.00 it/s, 0:00:04 left",
+        " 81% epoch 32.40, 81 it, 10.00 it/s, 0:00:02 left",
+        "100% epoch 40.00, 100 it, 9.90 it/s, 0:00:00 left",
     ]
 
 
@@ -76,8 +76,8 @@ def test_unknown_length_gives_a_line_a_minute(make_trainer, monkeypatch):
     trainer.extend(extensions.ProgressBar(update_interval=1, out=out))
     trainer.run()
     assert out.getvalue().splitlines() == [
-        "epoch 1.60, iteration 4, 0.04 iterations/s",
-        "epoch 2.80, iteration 7, 0.04 iterations/s",
+        "epoch 1.60, 4 it, 0.04 it/s",
+        "epoch 2.80, 7 it, 0.04 it/s",
     ]
 
 
@@ -88,8 +88,8 @@ def test_bar_on_a_terminal(make_trainer, monkeypatch, fake_clock):
     bar = extensions.ProgressBar(update_interval=5, bar_length=10, out=stream)
     run(make_trainer, bar, (20, "iteration"))
     frames = [frame.rstrip() for frame in stream.getvalue().split("\r")]
-    assert " 55% |█████▌    | epoch 4.40, iteration 11, 2.5 iterations/s, 0:00:04 left" in frames
-    assert frames[-1].startswith("100% |██████████| epoch 8.00, iteration 20")
+    assert " 55% |█████▌    | epoch 4.40, 11 it, 2.50 it/s, 0:00:04 left" in frames
+    assert frames[-1].startswith("100% |██████████| epoch 8.00, 20 it")
     assert stream.getvalue().endswith("\n")
 
 
@@ -100,9 +100,7 @@ def test_bar_without_a_length(make_trainer, monkeypatch, fake_clock):
     trainer = make_trainer(lambda trainer: trainer.updater.iteration == 3)
     trainer.extend(extensions.ProgressBar(update_interval=1, out=stream))
     trainer.run()
-    assert stream.getvalue().split("\r")[-1].rstrip() == (
-        "epoch 1.20, iteration 3, 0.5 iterations/s"
-    )
+    assert stream.getvalue().split("\r")[-1].rstrip() == ("epoch 1.20, 3 it, 0.50 it/s")
 
 
 def test_table_is_printed_above_the_bar(run_with_values, monkeypatch):
@@ -143,3 +141,24 @@ def test_no_thread_is_left(make_trainer, monkeypatch):
     monkeypatch.setattr(tqdm.tqdm, "monitor", None)
     run(make_trainer, extensions.ProgressBar(update_interval=1, out=stream), (3, "iteration"))
     assert tqdm.tqdm.monitor is None
+
+
+def test_bar_ends_at_its_end(make_trainer, monkeypatch):
+    pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = extensions.ProgressBar(update_interval=1, bar_length=10, out=stream)
+    run(make_trainer, bar, (1, "epoch"))  # three batches of 10 from 25 samples
+    assert "100% |██████████| epoch 1.20, 3 it" in stream.getvalue()
+
+
+@pytest.mark.parametrize(("columns", "length"), [("200", 50), ("80", 20), ("40", 10)])
+def test_bar_leaves_room_for_the_text(monkeypatch, columns, length):
+    pytest.importorskip("tqdm")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", columns)
+    display = progress.open_display(10, stream)
+    display.show(10, "text")
+    display.close()
+    assert f"100% |{'█' * length}| text" in stream.getvalue()

@@ -1,6 +1,7 @@
 import functools
 import itertools
 import signal
+import threading
 import types
 
 import pytest
@@ -129,6 +130,15 @@ def test_sigterm_handler_of_the_program_is_left_alone(make_trainer):
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert received == [signal.SIGTERM] * 3
+
+
+def test_training_in_a_thread(make_trainer):
+    trainer = make_trainer()
+    thread = threading.Thread(target=trainer.run)
+    thread.start()
+    thread.join()
+    assert trainer.updater.is_finalized
+    assert trainer.updater.iteration == 4
 
 
 def test_failing_hooks_keep_neither_the_others_nor_the_exception_back(make_trainer):
@@ -289,6 +299,15 @@ def test_extensions_argument(make_trainer):
 def test_wrong_extension(make_trainer, extension, options, error, message):
     with pytest.raises(error, match=message):
         make_trainer().extend(extension, **options)
+
+
+def test_extension_is_a_base_class(make_trainer):
+    class Nothing(training.Extension):
+        pass
+
+    trainer = make_trainer(extensions=[Nothing()])
+    with pytest.raises(NotImplementedError, match="Nothing does not implement __call__"):
+        trainer.run(show_loop_exception_msg=False)
 
 
 def test_unknown_extension_name(make_trainer):

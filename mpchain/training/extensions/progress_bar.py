@@ -53,7 +53,7 @@ class ProgressBar(Extension):
         done = progress(updater, self._unit)
         self._shown_iteration = updater.iteration
         self._times.append((time.monotonic(), updater.iteration, done))
-        texts = [f"epoch {updater.epoch_detail:.2f}, iteration {updater.iteration}"]
+        texts = [f"epoch {updater.epoch_detail:.2f}, {updater.iteration} it"]
         self._display.show(done, ", ".join(texts + self._describe_speed()))
 
     def _describe_speed(self):
@@ -64,7 +64,8 @@ class ProgressBar(Extension):
         seconds = time_1 - time_0
         if seconds <= 0 or done_1 <= done_0:
             return []
-        texts = [f"{(iteration_1 - iteration_0) / seconds:.4g} iterations/s"]
+        rate = (iteration_1 - iteration_0) / seconds
+        texts = [f"{rate:.{0 if rate >= 100 else 2}f} it/s"]
         if self._total:
             left = max(self._total - done_1, 0) * seconds / (done_1 - done_0)
             texts.append(f"{datetime.timedelta(seconds=round(left))} left")

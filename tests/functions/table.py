@@ -1,0 +1,171 @@
+"""Tables of test cases: a row per function, the same checks for each.
+
+A row names the function, its inputs and an independent reference written with PyTorch. Orders
+beyond the first are compared with numerical differences of the order below.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import mpchain
+from mpchain import Variable
+from mpchain.functions.declaration import registry
+from tests.functions.harness import check_orders, weighted_sum
+
+_TOLERANCES = {np.float16: 2e-2, np.float32: 2e-5, np.float64: 1e-11}
+
+
+class Row(NamedTuple):
+    """One case.
+
+    Attributes:
+        name: unique in its table; by default the tests' ids.
+        function: takes Variables (or arrays), returns a Variable or a tuple of them.
+        reference: the same of PyTorch tensors in float64.
+        shapes: of the inputs.
+        low, high: the inputs' domain.
+        orders: how many orders of derivative to check.
+        smooth: whether to draw inputs uniformly; otherwise they keep a distance from each other and
+            from zero, where kinks are.
+        tolerance: relative, by dtype; None is the default.
+        dtypes: the dtypes to check.
+    """
+
+    name: str
+    function: Callable
+    reference: Callable
+    shapes: tuple
+    low: float = -2.0
+    high: float = 2.0
+    orders: int = 3
+    smooth: bool = True
+    tolerance: dict | None = None
+    dtypes: tuple = (np.float16, np.float32, np.float64)
+
+
+def row(name, function, reference, *shapes, **options):
+    """Makes a row; the inputs' shapes are positional."""
+    return Row(name, function, reference, shapes, **options)
+
+
+def _inputs(case, dtype=np.float64):
+    random = np.random.RandomState(3)
+    arrays = [random.uniform(case.low, case.high, shape) for shape in case.shapes]
+    if not case.smooth:
+        arrays = [
+            (random.permutation(x.size).reshape(x.shape) - x.size / 2 + 0.4 + 0.05 * i) * 0.3
+            for i, x in enumerate(arrays)
+        ]
+    return [x.astype(dtype) for x in arrays]
+
+
+def _as_tuple(ys):
+    return tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)
+
+
+def _run(case, arrays, device):
+    xs = [Variable(mpchain.get_device(device).send(x)) for x in arrays]
+    return xs, _as_tuple(case.function(*xs))
+
+
+def _host(array):
+    return mpchain.cuda.to_cpu(array)
+
+
+def _check_value_and_gradient(case, dtype, device):
+    arrays = _inputs(case, dtype)
+    xs, ys = _run(case, arrays, device)
+    txs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
+    tys = _as_tuple(case.reference(*txs))
+    tolerance = {**_TOLERANCES, **(case.tolerance or {})}[dtype]
+    for y, ty in zip(ys, tys, strict=True):
+        # A function that converts says so by another dtype in the reference.
+        kept = ty.dtype == torch.float64
+        assert y.dtype == (dtype if kept else np.dtype(str(ty.dtype).removeprefix("torch.")))
+        expected = ty.detach().double()
+        scale = tolerance * max([1.0, *expected.abs().ravel().tolist()])
+        np.testing.assert_allclose(_host(y.array), expected, tolerance, scale)
+    if case.orders == 0:
+        return
+    weights = [np.random.uniform(0.5, 1.5, y.shape).astype(y.dtype) for y in ys]
+    for y, w in zip(ys, weights):
+        y.grad = mpchain.get_device(device).send(w)
+    mpchain.backward(ys)
+    torch.autograd.backward(tys, [torch.tensor(w).to(ty.dtype) for w, ty in zip(weights, tys)])
+    for x, tx in zip(xs, txs, strict=True):
+        assert x.grad.dtype == dtype and x.grad.shape == x.shape
+        scale = tolerance * max([1.0, *tx.grad.abs().ravel().tolist()])
+        np.testing.assert_allclose(_host(x.grad), tx.grad, tolerance, scale)
+
+
+def _check_non_contiguous(case, device):
+    arrays = _inputs(case)
+    strided = [
+        np.asfortranarray(np.repeat(x, 2, axis=-1))[..., ::2] if x.ndim else x for x in arrays
+    ]
+    _, ys = _run(case, arrays, device)
+    _, strided_ys = _run(case, strided, device)
+    for y, z in zip(ys, strided_ys, strict=True):
+        np.testing.assert_allclose(_host(z.array), _host(y.array), 1e-12, 1e-12)
+
+
+def checks_of(table):
+    """Makes the tests of a table: assign the result in a test file.
+
+    test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE)
+    """
+    by_name = pytest.mark.parametrize("case", table, ids=lambda case: case.name.replace(" ", "_"))
+
+    @pytest.mark.parametrize(
+        "case, dtype",
+        [
+            pytest.param(case, dtype, id=f"{case.name}-{dtype.__name__}".replace(" ", "_"))
+            for case in table
+            for dtype in case.dtypes
+        ],
+    )
+    def test_value_and_gradient(case, dtype, device):
+        _check_value_and_gradient(case, dtype, device)
+
+    @by_name
+    def test_derivatives(case, device):
+        arrays = _inputs(case)
+        check_orders(weighted_sum(case.function, arrays), arrays, case.orders, device)
+
+    @by_name
+    def test_non_contiguous(case, device):
+        _check_non_contiguous(case, device)
+
+    return test_value_and_gradient, test_derivatives, test_non_contiguous
+
+
+def uncovered(table, *families):
+    """Returns the names of declarations in these files of functions/ that no row of the table uses.
+
+    Args:
+        table: the rows.
+        families: names of files, without ending.
+    """
+    used = set()
+    for case in table:
+        used |= _labels(_run(case, _inputs(case), "@numpy")[1])
+    declared = {
+        name
+        for name, declaration in registry.items()
+        if declaration.body.__module__.rpartition(".")[2] in families
+    }
+    return declared - used
+
+
+def _labels(ys):
+    """Labels of all functions that the variables were computed by."""
+    stack, labels = [y.creator_node for y in ys if y.creator_node is not None], set()
+    while stack:
+        function = stack.pop()
+        labels.add(function.label)
+        stack.extend(n.creator_node for n in function.inputs if n.creator_node is not None)
+    return labels

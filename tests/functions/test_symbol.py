@@ -1,0 +1,260 @@
+"""Formulas written down: as C they compute what NumPy computes, as Python their derivatives."""
+
+import ctypes
+import inspect
+import math
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import mpchain.functions as F
+from mpchain import Variable
+from mpchain.backends import cuda
+from mpchain.functions import symbol
+from mpchain.functions.declaration import registry
+
+UNTRACEABLE = {}
+"""Formulas of elementwise declarations that cannot be written down, by label, with the reason."""
+
+
+def _formulas():
+    """Every formula of the elementwise declarations: (label, function)."""
+    for name, declaration in registry.items():
+        if declaration.is_elementwise and declaration.body.__module__.startswith("mpchain."):
+            yield name, declaration.body
+            for argument, derivative in zip(declaration.array_names, declaration.derivatives):
+                if derivative is not None:
+                    yield f"{name} by {argument}", derivative
+
+
+FORMULAS = dict(_formulas())
+TRACEABLE = {label: formula for label, formula in FORMULAS.items() if label not in UNTRACEABLE}
+
+
+def _applied(function):
+    """A formula of one operation of NumPy; the product makes a number of a truth value."""
+    n = 3 if function is np.where else function.nin
+    return (
+        (lambda a: function(a) * 1),
+        (lambda a, b: function(a, b) * 1),
+        (lambda condition, a, b: function(condition, a, b) * 1),
+    )[n - 1]
+
+
+OPERATIONS = {f"numpy.{f.__name__}": _applied(f) for f in {**symbol._C, **symbol._C_PREDICATES}}
+
+
+def _parameters(formula):
+    return list(inspect.signature(formula).parameters)
+
+
+def test_the_registry_is_read():
+    assert {"add", "add by x0", "relu by x", "softplus", "where by y"} <= set(FORMULAS)
+    assert set(UNTRACEABLE) <= set(FORMULAS)
+
+
+@pytest.mark.parametrize("label", FORMULAS)
+def test_every_formula_can_be_written_down(label):
+    formula = FORMULAS[label]
+    if label in UNTRACEABLE:
+        with pytest.raises(symbol.UntraceableError):
+            symbol.trace(formula, _parameters(formula))
+    else:
+        code = symbol.render_c(symbol.trace(formula, _parameters(formula)))
+        assert code.splitlines()[-1].startswith("out = ")
+
+
+# The written-down C, compiled.
+
+
+def _c_function(number, formula):
+    parameters = _parameters(formula)
+    arguments = ", ".join(f"const double *a_{name}" for name in parameters)
+    loads = " ".join(f"T in_{name} = a_{name}[i];" for name in parameters)
+    code = symbol.render_c(symbol.trace(formula, parameters)).replace("\n", " ")
+    return (
+        f"void f{number}(long n, {arguments}, double *result) {{\n"
+        f"  for (long i = 0; i < n; i++) {{ T out; {loads} {code} result[i] = out; }}\n}}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The formulas as functions of C in one shared library, by label."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no C compiler (cc)")
+    folder = tmp_path_factory.mktemp("formulas")
+    source, library = folder / "formulas.c", folder / "formulas.so"
+    formulas = TRACEABLE | OPERATIONS
+    functions = [_c_function(i, formula) for i, formula in enumerate(formulas.values())]
+    source.write_text(
+        "#include <math.h>\n#include <stdbool.h>\n#define T double\n" + "\n".join(functions)
+    )
+    command = [compiler, "-Wall", "-Wno-unused-variable", "-Werror", "-O1", "-shared", "-fPIC"]
+    done = subprocess.run(
+        [*command, "-o", library, source, "-lm"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = ctypes.CDLL(library)
+    return {label: loaded[f"f{number}"] for number, label in enumerate(formulas)}
+
+
+_SPECIAL = [0.0, -0.0, 1.0, -1.0, 50.0, -50.0, 1e4, -1e4, math.inf, -math.inf, math.nan]
+
+
+def _arguments(formula, constant_names):
+    """Arrays for the parameters: all pairs of special values, then random ones; and constants."""
+    random = np.random.RandomState(0)
+    n = len(_SPECIAL) ** 2 + 100
+    arguments = []
+    for i, name in enumerate(_parameters(formula)):
+        if name in constant_names:
+            arguments.append(1.75)
+        elif name == "condition":
+            arguments.append(np.arange(n) % 3 == 0)
+        else:
+            grid = np.meshgrid(_SPECIAL, _SPECIAL, indexing="ij")[i % 2].ravel()
+            arguments.append(np.concatenate([grid, random.uniform(-2, 2, 100)]))
+    return arguments, n
+
+
+@pytest.mark.parametrize("label", [*TRACEABLE, *OPERATIONS])
+def test_c_computes_what_numpy_computes(label, compiled):
+    formula = (TRACEABLE | OPERATIONS)[label]
+    declaration = registry.get(label.partition(" ")[0])
+    constants = () if declaration is None else declaration.constant_names
+    arguments, n = _arguments(formula, constants)
+    with np.errstate(all="ignore"):
+        expected = np.broadcast_to(np.asarray(formula(*arguments), np.float64), (n,))
+    held = [np.ascontiguousarray(np.broadcast_to(x, (n,)), np.float64) for x in arguments]
+    result = np.empty(n)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*held, result)]
+    compiled[label](ctypes.c_long(n), *pointers)
+    np.testing.assert_allclose(result, expected, 1e-12, 1e-300)
+
+
+# What cannot be written down.
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: x if x > 0 else -x,
+        np.sum,
+        lambda x: x.sum(),
+        np.arccosh,
+        lambda x: np.add(x, 1, dtype=np.float64),
+        lambda x: np.add.reduce(x, axis=0),
+        lambda x: np.where(x > 0),
+        lambda x: x + np.zeros(3),
+        lambda x: x * math.inf,
+        lambda x: x + 1j,
+        lambda x: np.clip(x, 0, 1),
+    ],
+)
+def test_what_has_no_counterpart(formula):
+    with pytest.raises(symbol.UntraceableError):
+        symbol.trace(formula, ["x"])
+
+
+def test_no_kernel_of_what_has_no_counterpart():
+    assert symbol.kernel("nothing", lambda x: x if x > 0 else -x) is None
+
+
+def test_a_kernel_is_declared_over_one_type(monkeypatch):
+    seen = []
+    monkeypatch.setattr(cuda, "elementwise", lambda *args: seen.append(args))
+    symbol.kernel("muladd", lambda x, y: x * y + 2)
+    code = "T t0 = in_x * in_y;\nT t1 = t0 + (T)2.0;\nout = t1;"
+    assert seen == [("T in_x, T in_y", "T out", code, "mpchain_muladd")]
+
+
+def test_only_what_is_needed_is_written():
+    def formula(x):
+        np.exp(x)
+        return x * 2
+
+    assert symbol.render_c(symbol.trace(formula, ["x"])) == "T t1 = in_x * (T)2.0;\nout = t1;"
+    assert symbol.render_c(symbol.trace(lambda x: x, ["x"])) == "out = in_x;"
+    assert symbol.render_c(symbol.trace(lambda x: 3, ["x"])) == "out = (T)3.0;"
+
+
+def test_truth_values_become_numbers_where_they_are_used_as_such():
+    code = symbol.render_c(symbol.trace(lambda g, y: g * np.greater(y, 0), ["g", "y"]))
+    assert code == "bool t0 = in_y > (T)0.0;\nT t1 = in_g * (T)t0;\nout = t1;"
+    code = symbol.render_c(symbol.trace(lambda x: np.logical_and(x > 0, x < 1), ["x"]))
+    assert "bool t2 = t0 && t1;\nout = (T)t2;" in code
+
+
+# The derivatives of a formula, as Python.
+
+
+def test_differentiate():
+    by_x, by_y, by_z = symbol.differentiate(lambda x, y, z: x * y * y, ["x", "y", "z"], 3)
+    x, y, g = (np.random.RandomState(i).randn(5) for i in range(3))
+    np.testing.assert_allclose(by_x(g, y), g * y * y)
+    np.testing.assert_allclose(by_y(g, x, y), g * 2 * x * y)
+    assert by_z is None
+    assert list(inspect.signature(by_y).parameters)[1:] == ["x", "y"]
+    assert by_x.__doc__.startswith("def derivative(gx, y):\n    ")
+
+
+@pytest.mark.xfail(strict=True, raises=symbol.UntraceableError, reason="sums are made in place")
+def test_differentiate_where_an_array_is_used_three_times():
+    (by_x,) = symbol.differentiate(lambda x: x * x * x + x, ["x"], 1)
+    x = np.array([2.0, 3.0])
+    np.testing.assert_allclose(by_x(np.ones(2), x), 3 * x * x + 1)
+
+
+def test_differentiate_with_constants():
+    (by_x,) = symbol.differentiate(lambda x, c: (x * c) * (c - 1) * x, ["x", "c"], 1)
+    x = np.array([2.0, 3.0], np.float32)
+    result = by_x(np.ones(2, np.float32), x, 3)
+    np.testing.assert_allclose(result, 2 * x * 6)
+    assert result.dtype == np.float32
+
+
+def test_differentiate_leaves_single_operations_alone():
+    assert symbol.differentiate(lambda x, y: x * y, ["x", "y"], 2) is None
+    assert symbol.differentiate(lambda x: x, ["x"], 1) is None
+    with pytest.raises(symbol.UntraceableError):
+        symbol.differentiate(lambda x: F.sum(x, axis=0) * 2 * x, ["x"], 1)
+
+
+def _second_derivatives():
+    """Of every derivative of several operations: its arrays and what is written down for each."""
+    for label, formula in TRACEABLE.items():
+        name, _, argument = label.partition(" by ")
+        constants = registry[name].constant_names
+        arrays = [n for n in _parameters(formula) if n not in constants]
+        if argument and _parameters(formula)[: len(arrays)] == arrays:
+            derivatives = symbol.differentiate(formula, _parameters(formula), len(arrays))
+            if derivatives is not None:
+                yield label, (arrays, derivatives)
+
+
+SECOND = dict(_second_derivatives())
+
+
+@pytest.mark.parametrize("label", SECOND)
+def test_derivatives_of_derivatives_are_those_of_variables(label):
+    """What is written down for the recorded backward equals what the engine computes without it."""
+    formula, (arrays, derivatives) = TRACEABLE[label], SECOND[label]
+    random = np.random.RandomState(0)
+    values = {name: random.uniform(0.5, 2, 6) for name in arrays}
+    values |= {name: 1.75 for name in _parameters(formula) if name not in values}
+    g = random.randn(6)
+    xs = {name: Variable(values[name]) for name in arrays}
+    y = formula(*(xs.get(name, values[name]) for name in _parameters(formula)))
+    y.grad = g
+    y.backward()
+    for name, derivative in zip(arrays, derivatives, strict=True):
+        if derivative is None:
+            assert xs[name].grad is None
+            continue
+        needed = list(inspect.signature(derivative).parameters)[1:]
+        result = derivative(g, *(values[n] for n in needed))
+        np.testing.assert_allclose(np.broadcast_to(result, 6), xs[name].grad, 1e-12)
