@@ -1,6 +1,6 @@
 """Hooks that see every application of a function, forward and backward."""
 
-from mpchain.configuration import config
+from mpchain.configuration import config, global_config
 
 
 class FunctionHook:
@@ -28,6 +28,9 @@ class FunctionHook:
         hooks = dict(config.function_hooks)
         del hooks[self.name]
         config.function_hooks = hooks
+        if hooks == global_config.function_hooks:
+            # As before: what is set there later is seen in this thread too.
+            del config.function_hooks
         self.deleted(None)
 
     def added(self, function):

@@ -320,7 +320,7 @@ class Link(DeviceResident):
             ValueError: the structure or a shape differs, or a parameter has values only here.
         """
         for mine, other in self._paired_with(link, "copyparams"):
-            for name in mine._params:
+            for name in sorted(mine._params):
                 _copy_values(mine.__dict__[name], other.__dict__[name])
             for name in mine._persistents if copy_persistent else ():
                 old, new = mine.__dict__[name], other.__dict__[name]
@@ -339,11 +339,12 @@ class Link(DeviceResident):
         """Yields pairs of corresponding links; an error if one lacks what the other has."""
         others = dict(link.namedlinks())
         for path, mine in self.namedlinks():
-            other = others.get(path)
-            if other is None or not mine._params | mine._persistents <= other.__dict__.keys():
+            other, wanted = others.get(path), mine._params | mine._persistents
+            lacking = wanted - other.__dict__.keys() if other is not None else {type(mine).__name__}
+            if lacking:
                 raise ValueError(
-                    f"{type(self).__name__}.{caller}: link must have what this one has, but lacks "
-                    f"{path} or parameters of it ({type(mine).__name__})"
+                    f"{type(self).__name__}.{caller}: link must have the same structure, but at "
+                    f"{path} it lacks {', '.join(sorted(lacking))}"
                 )
             yield mine, other
 

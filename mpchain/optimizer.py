@@ -252,7 +252,9 @@ class GradientMethod(Optimizer):
     def create_update_rule(self):
         """Returns a new update rule for one parameter."""
         if self.rule is None:
-            raise NotImplementedError(f"{type(self).__name__} does not implement create_update_rule")
+            raise NotImplementedError(
+                f"{type(self).__name__} does not implement create_update_rule"
+            )
         return self.rule(self.hyperparam)
 
     def setup(self, link):

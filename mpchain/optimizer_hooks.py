@@ -9,6 +9,16 @@ import numpy as np
 
 from mpchain.configuration import config
 
+__all__ = [
+    "GradientClipping",
+    "GradientHardClipping",
+    "GradientLARS",
+    "GradientNoise",
+    "Lasso",
+    "WeightDecay",
+    "exponential_decay_noise",
+]
+
 
 class _ParameterHook:
     """A hook that is called for each parameter; ``new_grad`` computes what replaces its gradient.

@@ -61,6 +61,11 @@ class GradientReducer:
         The ranks tell each other these numbers, and need them at their first :meth:`ready`: so it
         is best called before the forward pass.
         """
+        if self._under_way:
+            raise RuntimeError(
+                "an exception ended the step before while gradients were under way; "
+                "the ranks cannot go on after that"
+            )
         self._n_samples = 1 if n_samples is None else n_samples
         self._totals = np.array([self._n_samples, self._n_samples > 0], np.float64)
         self._totals_request = self._comm.iallreduce(self._totals)

@@ -12,9 +12,9 @@ class PrintHook(FunctionHook):
 
     Example:
         >>> x = Variable(np.array([1.0]))
-        >>> with PrintHook():  # doctest: +ELLIPSIS
+        >>> with PrintHook():  # doctest: +ELLIPSIS +NORMALIZE_WHITESPACE
         ...     y = x * 2
-        function	multiply_by_constant
+        function multiply_by_constant
         input data
         <variable (1,), float64>
         ...

@@ -63,4 +63,4 @@ from mpchain.functions.pooling import (
 average = mean
 protocol.install()
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "protocol"]
+__all__ = [name for name in dir() if callable(globals()[name])]

@@ -87,7 +87,10 @@ def swapaxes(x, axis1, axis2):
     Returns:
         Variable, a view.
     """
-    axes = list(range(x.ndim))
+    n = x.ndim
+    known = -n <= axis1 < n and -n <= axis2 < n
+    check(known, "swapaxes", "both axes must be axes of x", x=x, axis1=axis1, axis2=axis2)
+    axes = list(range(n))
     axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
     return transpose(x, tuple(axes))
 
@@ -116,6 +119,11 @@ def broadcast_to(x, shape):
         ) from None
 
 
+def _broadcasts_to(shape, target):
+    lead = len(target) - len(shape)
+    return lead >= 0 and all(n in (1, m) for n, m in zip(shape, target[lead:]))
+
+
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
 def sum_to(x, shape):
     """Sums over axes until ``shape`` is left: the adjoint of :func:`broadcast_to`.
@@ -132,10 +140,10 @@ def sum_to(x, shape):
     """
     if x.shape == shape:
         return x
+    if not _broadcasts_to(shape, x.shape):
+        raise InvalidType(f"sum_to: {shape} does not broadcast to x of shape {x.shape}")
     lead = x.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1)
-    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[lead:])):
-        raise InvalidType(f"sum_to: {shape} does not broadcast to x of shape {x.shape}")
     return x.sum(axis=tuple(range(lead)) + axes, keepdims=True).reshape(shape)
 
 
@@ -169,7 +177,7 @@ def sum(x, axis=None, keepdims=False):
 
 def _mean_derivative(g, x_shape, axis):
     count = math.prod(x_shape) // max(math.prod(_reduced_shape(x_shape, axis)), 1)
-    return _spread(g / count, x_shape, axis)
+    return _spread(g / max(count, 1), x_shape, axis)
 
 
 @differentiable(_mean_derivative)
@@ -189,12 +197,15 @@ def mean(x, axis=None, weights=None, keepdims=False):
     Returns:
         Variable of the dtype of ``x``.
     """
+    check(x.dtype.kind == "f", "mean", "x must be floating point", x=x)
     if weights is None:
         return _mean(x, axis, keepdims)
-    if weights.ndim == 1 and isinstance(axis, (int, np.integer)):
+    given = weights
+    if weights.ndim == 1 and isinstance(axis, (int, np.integer)) and -x.ndim <= axis < x.ndim:
         shape = [1] * x.ndim
         shape[axis] = weights.size
         weights = reshape(weights, tuple(shape))
+    check(_broadcasts_to(weights.shape, x.shape), "mean", "weights must fit x", x=x, weights=given)
     weights = broadcast_to(weights, x.shape)
     total = sum(x * weights, axis, keepdims)
     return total / sum(weights, axis, keepdims)
@@ -289,6 +300,7 @@ def concat(xs, axis=1):
     Raises:
         InvalidType: shapes differ elsewhere, or there is no such axis.
     """
+    check(len(xs) > 0, "concat", "xs must hold at least one array", xs=xs)
     for x in xs:
         check(-x.ndim <= axis < x.ndim, "concat", "axis must be one of every array", x=x, axis=axis)
         alike = x.ndim == xs[0].ndim and all(

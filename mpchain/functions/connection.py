@@ -8,7 +8,7 @@ from mpchain import kernels
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.kernels.window import Window
-from mpchain.utils.conv import as_tuple, get_conv_outsize, get_deconv_outsize
+from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize, spatial
 from mpchain.utils.type_check import check
 
 
@@ -53,6 +53,8 @@ def linear(x, W, b=None, n_batch_axes=1):
         for size in batch_shape:
             n *= size
         x = reshape(x, (n, x.size // n if n else W.shape[1]))
+    floating = x.dtype.kind == W.dtype.kind == "f"
+    check(floating, "linear", "x and W must be floating point", x=x, W=W)
     fits = W.ndim == 2 and x.shape[1] == W.shape[1]
     check(fits, "linear", "W must have as many columns as x has features", x=x, W=W)
     if b is None:
@@ -122,13 +124,21 @@ def convolution_nd(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, gro
     return _convolution("convolution_nd", x, W, b, stride, pad, cover_all, dilate, groups)
 
 
+def _check_operands(name, x, W, groups):
+    alike = x.ndim > 2 and W.ndim == x.ndim
+    check(alike, name, "x and W must have the same rank, 3 or more", x=x, W=W)
+    floating = x.dtype.kind == W.dtype.kind == "f"
+    check(floating, name, "x and W must be floating point", x=x, W=W)
+    check(groups >= 1, name, "groups must be positive", groups=groups)
+
+
 def _convolution(name, x, W, b, stride, pad, cover_all, dilate, groups):
     n = x.ndim - 2
-    check(n > 0 and W.ndim == x.ndim, name, "x and W must have the same rank, 3 or more", x=x, W=W)
+    _check_operands(name, x, W, groups)
     channels = f"x has {x.shape[1]} channels but W expects {W.shape[1] * groups} (groups={groups})"
     check(x.shape[1] == W.shape[1] * groups, name, channels, x=x, W=W)
     check(W.shape[0] % groups == 0, name, f"groups={groups} must divide the output channels", W=W)
-    stride, pad, dilate = as_tuple(stride, n), as_tuple(pad, n), as_tuple(dilate, n)
+    stride, pad, dilate = spatial(name, n, stride=stride, pad=pad, dilate=dilate)
     sizes = tuple(
         get_conv_outsize(size, k, s, p, cover_all, d)
         for size, k, s, p, d in zip(x.shape[2:], W.shape[2:], stride, pad, dilate)
@@ -180,20 +190,19 @@ def deconvolution_nd(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, grou
 
 def _deconvolution(name, x, W, b, stride, pad, outsize, dilate, groups):
     n = x.ndim - 2
-    check(n > 0 and W.ndim == x.ndim, name, "x and W must have the same rank, 3 or more", x=x, W=W)
+    _check_operands(name, x, W, groups)
     check(x.shape[1] == W.shape[0], name, "W must have one row per channel of x", x=x, W=W)
     check(x.shape[1] % groups == 0, name, f"groups={groups} must divide the channels", x=x)
-    stride, pad, dilate = as_tuple(stride, n), as_tuple(pad, n), as_tuple(dilate, n)
+    stride, pad, dilate = spatial(name, n, stride=stride, pad=pad, dilate=dilate)
     steps = list(zip(W.shape[2:], stride, pad, dilate))
     if outsize is None:
         sizes = zip(x.shape[2:], steps)
         outsize = tuple(get_deconv_outsize(size, k, s, p, d=d) for size, (k, s, p, d) in sizes)
-    outsize = as_tuple(outsize, n)
+        check(min(outsize) > 0, name, f"the output size {outsize} must be positive", x=x, W=W)
+    (outsize,) = spatial(name, n, outsize=outsize)
     back = tuple(get_conv_outsize(o, k, s, p, d=d) for o, (k, s, p, d) in zip(outsize, steps))
-    fits = min(outsize) > 0 and back == x.shape[2:]
-    check(
-        fits, name, f"a convolution of outsize {outsize} gives {back}, not the size of x", x=x, W=W
-    )
+    rule = f"a convolution of outsize {outsize} must give {x.shape[2:]}, the size of x, not {back}"
+    check(back == x.shape[2:], name, rule, x=x, W=W)
     window = Window(W.shape[2:], stride, pad, dilate, groups, outsize, x.shape[2:])
     return _with_bias(name, _convolution_input(x, W, window), b)
 

@@ -20,7 +20,9 @@ def accuracy(y, t, ignore_label=None):
         InvalidType: shapes or dtypes do not fit.
     """
     y, t = as_array(y), as_array(t)
-    check(y.ndim >= 2 and t.dtype.kind in "iu", "accuracy", "y (N, C, ...), t integers", y=y, t=t)
+    fits = y.ndim >= 2 and y.dtype.kind == "f" and t.dtype.kind in "iu"
+    rule = "y must be floating point (N, C, ...), t integers"
+    check(fits, "accuracy", rule, y=y, t=t)
     if t.ndim == y.ndim and t.shape[1] == 1:
         t = t[:, 0]
     fits = t.shape == (y.shape[0], *y.shape[2:])
@@ -46,8 +48,9 @@ def binary_accuracy(y, t):
         InvalidType: shapes or dtypes do not fit.
     """
     y, t = as_array(y), as_array(t)
-    fits = y.shape == t.shape and t.dtype.kind in "iu"
-    check(fits, "binary_accuracy", "t must be integers of the shape of y", y=y, t=t)
+    fits = y.shape == t.shape and y.dtype.kind == "f" and t.dtype.kind in "iu"
+    rule = "t must be integers of the shape of y, floating point"
+    check(fits, "binary_accuracy", rule, y=y, t=t)
     counted = t != -1
     return _share(((y >= 0) == t) & counted, counted.sum(), y)
 

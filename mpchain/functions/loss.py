@@ -187,6 +187,8 @@ def mean_squared_error(x0, x1):
         InvalidType: the shapes differ.
     """
     x0, x1 = as_variable(x0), as_variable(x1)
-    check(x0.shape == x1.shape, "mean_squared_error", "x0 and x1 must have one shape", x0=x0, x1=x1)
+    alike = x0.shape == x1.shape and x0.dtype.kind == x1.dtype.kind == "f"
+    rule = "x0 and x1 must have one shape and be floating point"
+    check(alike, "mean_squared_error", rule, x0=x0, x1=x1)
     difference = x0 - x1
     return mean(difference * difference)

@@ -123,6 +123,11 @@ def _matrix_product(a, b):
     return np.matmul(a, b)
 
 
+def _broadcast(shape0, shape1):
+    pairs = zip(reversed(shape0), reversed(shape1))
+    return all(m == n or m == 1 or n == 1 for m, n in pairs)
+
+
 def matmul(a, b, transa=False, transb=False):
     """Matrix product of two arrays, or of two stacks of matrices that broadcast.
 
@@ -145,6 +150,9 @@ def matmul(a, b, transa=False, transb=False):
     b = reshape(b, (b.size, 1)) if columns else swapaxes(b, -1, -2) if transb else b
     inner = "the last axis of a (the one before with transa) must equal the last but one of b"
     check(a.shape[-1] == b.shape[-2], "matmul", inner, a=a, b=b, transa=transa, transb=transb)
+    if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
+        stacks = "the stacks of matrices must broadcast"
+        check(_broadcast(a.shape[:-2], b.shape[:-2]), "matmul", stacks, a=a, b=b)
     y = _matrix_product(a, b)
     if not rows and not columns:
         return y

@@ -29,6 +29,7 @@ def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
     if not 0 <= ratio < 1:
         raise ValueError(f"dropout: ratio must be at least 0 and below 1, but is {ratio}")
     x = as_variable(x)
+    check(x.dtype.kind == "f", "dropout", "x must be floating point", x=x)
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:

@@ -12,9 +12,11 @@ from mpchain.variable import Variable, as_array
 
 def _statistics(x, axis, eps):
     """Mean and inverse standard deviation over ``axis``, kept as axes of size one."""
-    mean = np.mean(x, axis=axis, keepdims=True)
+    # An empty batch has no mean, but its sum is zero.
+    average = np.mean if x.size else np.sum
+    mean = average(x, axis=axis, keepdims=True)
     deviation = x - mean
-    variance = np.mean(deviation * deviation, axis=axis, keepdims=True)
+    variance = average(deviation * deviation, axis=axis, keepdims=True)
     return mean, (variance + eps) ** -0.5
 
 
@@ -37,14 +39,18 @@ def _batch_normalization(x, gamma, beta, axis, eps):
     return y.astype(x.dtype, copy=False), (mean, inverse_std)
 
 
-def _shape_of_parameters(name, x, gamma, beta, axis):
-    """The reduced axes, and the shape in which gamma and beta broadcast to x."""
+def _shape_of_parameters(name, x, axis, gamma, **parameters):
+    """The reduced axes, and the shape in which gamma and the other parameters broadcast to x."""
+    check(x.ndim > 0 and x.dtype.kind == "f", name, "x must be floating point, with axes", x=x)
     if axis is None:
         axis = (0, *range(gamma.ndim + 1, x.ndim))
-    axis = tuple(a % x.ndim for a in ((axis,) if isinstance(axis, int) else axis))
+    axis = (axis,) if isinstance(axis, int) else axis
+    check(all(-x.ndim <= a < x.ndim for a in axis), name, "x must have every axis", x=x, axis=axis)
+    axis = tuple(a % x.ndim for a in axis)
     kept = tuple(n for i, n in enumerate(x.shape) if i not in axis)
-    fits = gamma.shape == beta.shape == kept
-    check(fits, name, f"gamma and beta must have shape {kept}", x=x, gamma=gamma, beta=beta)
+    for argument, value in {"gamma": gamma, **parameters}.items():
+        if value is not None and value.shape != kept:
+            check(False, name, f"{argument} must have shape {kept}", x=x, **{argument: value})
     return axis, tuple(1 if i in axis else n for i, n in enumerate(x.shape))
 
 
@@ -73,7 +79,10 @@ def batch_normalization(
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
-    axis, shape = _shape_of_parameters("batch_normalization", x, gamma, beta, axis)
+    statistics = {"running_mean": running_mean, "running_var": running_var}
+    axis, shape = _shape_of_parameters(
+        "batch_normalization", x, axis, gamma, beta=beta, **statistics
+    )
     y = _batch_normalization(x, reshape(gamma, shape), reshape(beta, shape), axis, eps)
     if running_mean is not None or running_var is not None:
         _update_running_statistics(as_array(x), running_mean, running_var, decay, axis)
@@ -82,6 +91,8 @@ def batch_normalization(
 
 def _update_running_statistics(x, running_mean, running_var, decay, axis):
     count = math.prod(x.shape[a] for a in axis)
+    if count == 0:
+        return
     if running_mean is not None:
         running_mean *= decay
         running_mean += (1 - decay) * x.mean(axis=axis, dtype=running_mean.dtype)
@@ -104,6 +115,8 @@ def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
     Returns:
         Variable of the shape of ``x``.
     """
-    axis, shape = _shape_of_parameters("fixed_batch_normalization", x, gamma, beta, axis)
+    axis, shape = _shape_of_parameters(
+        "fixed_batch_normalization", x, axis, gamma, beta=beta, mean=mean, var=var
+    )
     gamma, beta, mean, var = (reshape(p, shape) for p in (gamma, beta, mean, var))
     return (x - mean) * (gamma * (var + eps) ** -0.5) + beta

@@ -5,7 +5,7 @@
 from mpchain import kernels
 from mpchain.functions.declaration import differentiable
 from mpchain.kernels.window import Window
-from mpchain.utils.conv import as_tuple, get_conv_outsize
+from mpchain.utils.conv import get_conv_outsize, spatial
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable
 
@@ -13,8 +13,9 @@ from mpchain.variable import as_variable
 def _window(name, x, ksize, stride, pad, cover_all):
     n = x.ndim - 2
     check(n > 0, name, "x must have 3 axes or more", x=x)
-    ksize, pad = as_tuple(ksize, n), as_tuple(pad, n)
-    stride = ksize if stride is None else as_tuple(stride, n)
+    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
+    stride = ksize if stride is None else stride
+    ksize, stride, pad = spatial(name, n, ksize=ksize, stride=stride, pad=pad)
     sizes = tuple(
         get_conv_outsize(size, k, s, p, cover_all)
         for size, k, s, p in zip(x.shape[2:], ksize, stride, pad)

@@ -96,7 +96,7 @@ class SpectralNormalization(WeightHook):
         if self.use_gamma and link.gamma.array is None:
             # Singular values are not computed in float16.
             values = link.xp.linalg.svd(matrix.astype(np.float64), compute_uv=False)
-            link.gamma.array = values[0].reshape(()).astype(matrix.dtype)
+            link.gamma.array = values[:1].reshape(()).astype(matrix.dtype)
 
     def _singular_vectors(self, link, matrix):
         """Improves the left and right vectors of the largest singular value by power iteration."""

@@ -27,9 +27,7 @@ class Classifier(Chain):
         TypeError: ``label_key`` is neither int nor str.
     """
 
-    def __init__(
-        self, predictor, lossfun=F.softmax_cross_entropy, accfun=F.accuracy, label_key=-1
-    ):
+    def __init__(self, predictor, lossfun=F.softmax_cross_entropy, accfun=F.accuracy, label_key=-1):
         if not isinstance(label_key, (int, str)):
             raise TypeError(
                 f"Classifier: label_key must be an int or a str, not {type(label_key).__name__}"
@@ -69,7 +67,9 @@ class Classifier(Chain):
         key = self.label_key
         if isinstance(key, str):
             if key not in kwargs:
-                raise ValueError(f"Classifier: there is no argument {key!r} to take the labels from")
+                raise ValueError(
+                    f"Classifier: there is no argument {key!r} to take the labels from"
+                )
             return kwargs.pop(key), args, kwargs
         if not -len(args) <= key < len(args):
             raise ValueError(

@@ -115,9 +115,7 @@ class Adam(GradientMethod):
 class AdamW(Adam):
     """:class:`Adam`, for programs that ask for its weight decay by this name."""
 
-    def __init__(
-        self, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0, weight_decay_rate=0
-    ):
+    def __init__(self, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0, weight_decay_rate=0):
         super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate)
 
 

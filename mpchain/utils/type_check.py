@@ -1,14 +1,19 @@
 """Checks of what functions are given.
 
-Our own functions call :func:`check`. Users' functions define ``check_type_forward(in_types)``: what
-they find there are expressions, which remember how they were written, so that :func:`expect` can show
-the condition that does not hold together with the values on both of its sides.
+Our own functions call :func:`check`. Users' functions define ``check_type_forward(in_types)``:
+what they find there are expressions, which remember how they were written, so that :func:`expect`
+can show the condition that does not hold together with the values on both of its sides.
 """
 
+import itertools
 import math
 import operator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
+
+_COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
 
 
 class InvalidType(Exception):
@@ -125,10 +130,10 @@ class Expr:
     Attributes, indexing, calls, arithmetic and comparison of expressions are expressions.
     """
 
-    _priority = 9
+    _kind = None
     __array_ufunc__ = None  # NumPy scalars on the left leave the operation to the expression
     __hash__ = None
-    __iter__ = None  # or Python would try the indexes 0, 1, 2, ... and never find an end
+    __iter__ = None  # else Python would try the indexes 0, 1, 2, ... and never find an end
 
     def eval(self):
         """Returns the value."""
@@ -137,57 +142,19 @@ class Expr:
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Derived(lambda: getattr(self.eval(), name), f"{_grouped(self, 9)}.{name}")
+        return _Derived(_ATTRIBUTE, self, name)
 
     def __getitem__(self, key):
-        parts = (key.start, key.stop, key.step) if isinstance(key, slice) else None
-        if parts is None:
-            text = _text(key)
-        else:
-            start, stop, step = ("" if part is None else _text(part) for part in parts)
-            text = f"{start}:{stop}" + (f":{step}" if step else "")
-
-        def value():
-            index = _value(key) if parts is None else slice(*map(_value, parts))
-            return self.eval()[index]
-
-        return _Derived(value, f"{_grouped(self, 9)}[{text}]")
+        return _Derived(_ITEM, self, key)
 
     def __call__(self, *args):
-        text = ", ".join(map(_text, args))
-        return _Derived(lambda: self.eval()(*map(_value, args)), f"{_grouped(self, 9)}({text})")
+        return _Derived(_CALL, self, *args)
 
     def __bool__(self):
         raise RuntimeError(
             "An Expr instance cannot be evaluated as bool. "
             "Please use mpchain.utils.type_check.eval() to evaluate an expression."
         )
-
-
-class _Derived(Expr):
-    """An expression made of others."""
-
-    def __init__(self, value, text, priority=9):
-        self._value, self._written, self._priority = value, text, priority
-
-    def eval(self):
-        return self._value()
-
-    def __str__(self):
-        return self._written
-
-
-class Constant(Expr):
-    """A value that is shown as it is."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def eval(self):
-        return self.value
-
-    def __str__(self):
-        return _text(self.value)
 
 
 class Variable(Expr):
@@ -209,103 +176,102 @@ class Variable(Expr):
         return self.name
 
 
-class _Comparison(Expr):
-    _priority = 1
+class Constant(Variable):
+    """A value that is shown as it is."""
 
-    def __init__(self, compare, sign, opposite, left, right):
-        self._compare, self._sign, self._opposite = compare, sign, opposite
-        self._left, self._right = left, right
+    def __init__(self, value):
+        super().__init__(value, _text(value))
+
+
+class _Kind(NamedTuple):
+    """A way to make an expression of others.
+
+    Attributes:
+        function: takes the operands' values, returns the value.
+        write: takes the operands, returns the text.
+        priority: how tightly it binds.
+        opposite (str): of a comparison, the sign of its contrary.
+    """
+
+    function: Callable
+    write: Callable
+    priority: int = _TIGHT
+    opposite: str | None = None
+
+
+class _Derived(Expr):
+    def __init__(self, kind, *operands):
+        self._kind, self._operands = kind, operands
 
     def eval(self):
-        return self._compare(_value(self._left), _value(self._right))
+        return self._kind.function(*[_value(x) for x in self._operands])
 
     def __str__(self):
-        return f"{_grouped(self._left, 1)} {self._sign} {_grouped(self._right, 2)}"
-
-    def _failure(self):
-        """What was written and what it is instead, with values as ``print`` shows them."""
-        left, right = (
-            _grouped(side, 2) if isinstance(side, Expr) else _text(side, str)
-            for side in (self._left, self._right)
-        )
-        actual = f"{_value(self._left)} {self._opposite} {_value(self._right)}"
-        return InvalidType(f"{left} {self._sign} {right}", actual)
+        return self._kind.write(*self._operands)
 
 
 def _value(x):
-    """The value of an expression, of the expressions in a tuple or list, or of anything else."""
-    if isinstance(x, (tuple, list)):
-        return type(x)(map(_value, x))
-    return x.eval() if isinstance(x, Expr) else x
-
-
-def _text(x, show=repr):
+    """The value of an expression, of those in a tuple, list or slice, or of anything else."""
     if isinstance(x, Expr):
-        return str(x)
-    if type(x) in (tuple, list):
-        items = ", ".join(map(_text, x))
-        return f"[{items}]" if type(x) is list else f"({items},)" if len(x) == 1 else f"({items})"
-    return show(x)
+        return x.eval()
+    if isinstance(x, slice):
+        return slice(_value(x.start), _value(x.stop), _value(x.step))
+    return type(x)(map(_value, x)) if type(x) in (tuple, list) else x
+
+
+def _text(x):
+    if type(x) is list:
+        return f"[{', '.join(map(_text, x))}]"
+    if type(x) is tuple:
+        return f"({', '.join(map(_text, x))}{',' * (len(x) == 1)})"
+    if isinstance(x, slice):
+        start, stop, step = ("" if i is None else _text(i) for i in (x.start, x.stop, x.step))
+        return f"{start}:{stop}" + (f":{step}" if step else "")
+    return str(x) if isinstance(x, Expr) else repr(x)
 
 
 def _grouped(x, priority):
     """The text of an operand, in parentheses if it binds less tightly than ``priority``."""
-    if isinstance(x, Expr) and x._priority < priority:
-        return f"({x})"
-    return _text(x)
+    kind = x._kind if isinstance(x, Expr) else None
+    return f"({_text(x)})" if kind is not None and kind.priority < priority else _text(x)
 
 
-def _binary(function, sign, priority, swapped=False):
-    right_first = sign == "**"
-
-    def operation(x, y):
-        left, right = (y, x) if swapped else (x, y)
-        text = (
-            f"{_grouped(left, priority + right_first)} {sign} "
-            f"{_grouped(right, priority + (not right_first))}"
-        )
-        return _Derived(lambda: function(_value(left), _value(right)), text, priority)
-
-    return operation
+def _writer(sign, priority):
+    left = priority + (sign == "**" or priority == _COMPARISON)
+    right = priority + (sign != "**")
+    return lambda x, y: f"{_grouped(x, left)} {sign} {_grouped(y, right)}"
 
 
-def _unary(function, sign):
-    return lambda x: _Derived(lambda: function(x.eval()), f"{sign}{_grouped(x, 7)}", 7)
+_ATTRIBUTE = _Kind(getattr, lambda x, name: f"{_grouped(x, _TIGHT)}.{name}")
+_ITEM = _Kind(operator.getitem, lambda x, key: f"{_grouped(x, _TIGHT)}[{_text(key)}]")
+_CALL = _Kind(
+    lambda f, *args: f(*args),
+    lambda f, *args: f"{_grouped(f, _TIGHT)}({', '.join(map(_text, args))})",
+)
 
 
-def _comparison(name, sign, opposite):
-    compare = getattr(operator, name)
-    return lambda x, y: _Comparison(compare, sign, opposite, x, y)
+def _define(names, signs, priorities, opposites=None):
+    """Defines binary operators of expressions, or comparisons: those that have opposites."""
+    opposites = opposites.split() if opposites else itertools.repeat(None)
+    for name, sign, priority, opposite in zip(names.split(), signs.split(), priorities, opposites):
+        function = getattr(operator, f"__{name}__")
+        kind = _Kind(function, _writer(sign, priority), priority, opposite)
+        setattr(Expr, f"__{name}__", lambda x, y, kind=kind: _Derived(kind, x, y))
+        if opposite is None:
+            setattr(Expr, f"__r{name}__", lambda x, y, kind=kind: _Derived(kind, y, x))
 
 
-_BINARY = [
-    ("or", operator.or_, "|", 2),
-    ("xor", operator.xor, "^", 3),
-    ("and", operator.and_, "&", 4),
-    ("lshift", operator.lshift, "<<", 5),
-    ("rshift", operator.rshift, ">>", 5),
-    ("add", operator.add, "+", 6),
-    ("sub", operator.sub, "-", 6),
-    ("mul", operator.mul, "*", 6.5),
-    ("truediv", operator.truediv, "/", 6.5),
-    ("floordiv", operator.floordiv, "//", 6.5),
-    ("mod", operator.mod, "%", 6.5),
-    ("pow", operator.pow, "**", 8),
-]
-_COMPARISONS = [("eq", "==", "!="), ("ne", "!=", "=="), ("lt", "<", ">="), ("le", "<=", ">")]
-_COMPARISONS += [("gt", ">", "<="), ("ge", ">=", "<")]
+def _define_unary(name, sign):
+    kind = _Kind(getattr(operator, name), lambda x: f"{sign}{_grouped(x, 8)}", 8)
+    setattr(Expr, f"__{name}__", lambda x: _Derived(kind, x))
 
-for _name, _function, _sign, _priority in _BINARY:
-    setattr(Expr, f"__{_name}__", _binary(_function, _sign, _priority))
-    setattr(Expr, f"__r{_name}__", _binary(_function, _sign, _priority, swapped=True))
-for _name, _function, _sign in [
-    ("neg", operator.neg, "-"),
-    ("pos", operator.pos, "+"),
-    ("invert", operator.invert, "~"),
-]:
-    setattr(Expr, f"__{_name}__", _unary(_function, _sign))
-for _name, _sign, _opposite in _COMPARISONS:
-    setattr(Expr, f"__{_name}__", _comparison(_name, _sign, _opposite))
+
+_define("eq ne lt le gt ge", "== != < <= > >=", (_COMPARISON,) * 6, "!= == >= > <= <")
+_define("or xor and lshift rshift add sub", "| ^ & << >> + -", (2, 3, 4, 5, 5, 6, 6))
+_define("mul truediv floordiv mod pow", "* / // % **", (7, 7, 7, 7, 9))
+_define_unary("neg", "-")
+_define_unary("pos", "+")
+_define_unary("invert", "~")
 
 
 def eval(exp):
@@ -324,10 +290,18 @@ def expect(*bool_exprs):
     for i, condition in enumerate(bool_exprs):
         if _value(condition):
             continue
-        if isinstance(condition, _Comparison):
-            raise condition._failure()
-        shown = condition if isinstance(condition, Expr) else f"condition {i} to hold"
-        raise InvalidType(str(shown), str(_value(condition)))
+        if not isinstance(condition, Expr):
+            raise InvalidType(f"condition {i} to hold", str(condition))
+        if condition._kind is None or condition._kind.opposite is None:
+            raise InvalidType(str(condition), str(condition.eval()))
+        written = condition._kind.write(*map(_as_printed, condition._operands))
+        left, right = map(_value, condition._operands)
+        raise InvalidType(written, f"{left} {condition._kind.opposite} {right}")
+
+
+def _as_printed(x):
+    """Gives a string or dtype that stands alone on a side of a comparison its plain text."""
+    return Variable(None, str(x)) if isinstance(x, (str, np.dtype)) else x
 
 
 def make_variable(value, name):
@@ -354,7 +328,7 @@ def expect_broadcast_shapes(*shape_types):
     shapes = [shape.eval() for shape in shape_types]
     try:
         np.broadcast_shapes(*shapes)
-    except ValueError:
+    except ValueError as error:
         lines = [f"{name} = {shape}" for name, shape in zip(shape_types, shapes)]
         message = "\n".join(["cannot broadcast inputs of the following shapes:", *lines])
-        raise InvalidType("shapes that can be broadcast", ", ".join(map(str, shapes)), message)
+        raise InvalidType("broadcastable shapes", str(error), message) from None

@@ -29,7 +29,7 @@ def train(n_ranks, **options):
         arguments = [f"--{name}={value}" for name, value in options.items()]
         command = [str(SCRIPT), "--double", f"--out={folder}", *arguments]
         status, outputs, own_output = ranks.run(n_ranks, command, timeout=600)
-        if status != 0:
+        if status != 0 or f"{n_ranks} rank(s)" not in outputs[0]:
             raise RuntimeError(ranks.report(status, outputs, own_output))
         log = json.loads(pathlib.Path(folder, "log").read_text())
         losses = [[entry["main/loss"], entry["validation/main/loss"]] for entry in log]

@@ -247,3 +247,29 @@ def test_parameters_that_differ_between_ranks(comm):
     else:
         reducer._totals_request.Wait()
         comm.bcast_obj(["/c", *params])  # what finish does before the others stop
+
+
+def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("nothing is under way")
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    reducer.begin()
+    reducer.finish()
+    reducer.begin()
+    begun = []
+    reducer._begin_sum = lambda comm, flat: begun.append(flat) or Never()
+    for param in params.values():
+        reducer.ready(param)
+    assert begun
+    with pytest.raises(
+        RuntimeError, match="an exception ended the step before while gradients were"
+    ):
+        reducer.begin()
+
+
+class Never:
+    def Test(self):
+        return False

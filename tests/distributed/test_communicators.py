@@ -7,7 +7,7 @@ import pytest
 
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
-from mpchain.distributed.communicators import arrays
+from mpchain.distributed.communicators import arrays, mpi
 from mpchain.distributed.communicators.communicator import Communicator
 
 DTYPES = ["int32", "int64", "float16", "float32", "float64"]
@@ -343,3 +343,25 @@ def test_every_communicator_is_a_communicator():
     assert communicators.CommunicatorBase is Communicator
     for name in ("MpiCommunicator", "NcclCommunicator", "DummyCommunicator"):
         assert issubclass(getattr(communicators, name), Communicator)
+
+
+def test_sums_that_are_forgotten(comm):
+    """Their buffers must outlive the messages: otherwise these would overwrite other objects."""
+    for _ in range(50):
+        comm.iallreduce(np.full(1000, 1.0))
+    others = [np.zeros(1000) for _ in range(200)]
+    comm.barrier()
+    comm.iallreduce(np.full(1000, 1.0)).Wait()
+    assert not any(x.any() for x in others)
+
+
+def test_sums_by_the_mpi_library(comm, monkeypatch):
+    if comm.mpi_comm is None:
+        pytest.skip("needs MPI")
+    monkeypatch.setattr(mpi, "MOST_RANKS_SLICEWISE", 0)
+    x = np.arange(7.0) + comm.rank
+    request = comm.iallreduce(x)
+    while not request.Test():
+        pass
+    request.Wait()
+    same(x, np.arange(7.0) * comm.size + sum(range(comm.size)))

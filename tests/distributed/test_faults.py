@@ -2,6 +2,7 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 
 from . import ranks
@@ -31,6 +32,53 @@ def test_a_rank_raises(exception, wait, needs_mpirun):
     assert outputs[0] == ""
     assert outputs[1].startswith("rank 1 of 2:\nTraceback")
     assert "\n" + exception.split("(")[0] in outputs[1]
+
+
+TRAIN = """
+import mpchain
+from mpchain import functions as F, links as L, optimizers, training
+from mpchain.distributed import (
+    MultiNodeUpdater, create_multi_node_optimizer, create_sharded_iterator
+)
+from mpchain.iterators import SerialIterator
+from mpchain.training import extensions
+
+
+class Data(mpchain.dataset.DatasetMixin):
+    def __len__(self):
+        return 40
+
+    def get_example(self, i):
+        if comm.rank == 1 and updater.iteration == 15:
+            {failure}
+        return np.full(3, i, np.float32), np.full(1, i % 2, np.float32)
+
+
+model = L.Classifier(L.Linear(None, 1), F.mean_squared_error)
+model.compute_accuracy = False
+optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+iterator = create_sharded_iterator(SerialIterator(Data(), 4), comm)
+updater = MultiNodeUpdater(iterator, optimizer, comm)
+trainer = training.Trainer(updater, (5, "epoch"), out=r"{folder}")
+if comm.rank == 0:
+    trainer.extend(extensions.snapshot(), trigger=(1, "epoch"))
+trainer.run()
+"""
+
+
+@pytest.mark.parametrize("failure", ["raise KeyError(i)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_in_the_middle_of_an_epoch(failure, needs_mpirun, tmp_path):
+    script = BEGIN + TRAIN.format(failure=failure, folder=tmp_path)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=15)
+    assert status not in (0, None), ranks.report(status, outputs, own_output)
+    if failure.startswith("raise"):
+        assert "rank 1 of 2:\nTraceback" in outputs[1]
+        assert "KeyError" in outputs[1]
+    # One epoch was completed and saved; nothing else is there under any name.
+    (file,) = tmp_path.iterdir()
+    assert file.name == "snapshot_iter_10"
+    with np.load(file) as arrays:
+        assert arrays["updater/iteration"] == 10
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)

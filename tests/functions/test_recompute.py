@@ -1,6 +1,7 @@
 """F.forget: recomputation in backward, to any order."""
 
 import gc
+import tracemalloc
 import weakref
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import mpchain
 import mpchain.functions as F
+import mpchain.links as L
 from mpchain import Parameter, Variable
 from mpchain.functions.recompute import forget, remembered
 from tests.functions.harness import check_orders
@@ -176,6 +178,30 @@ def test_what_is_kept(arrays):
         gc.enable()
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_memory(order):
+    """Of 12 functions in each of 12 calls, the results of one call are there at a time."""
+
+    def block(x):
+        for _ in range(12):
+            x = F.tanh(x)
+        return x
+
+    def peak(call):
+        x = y = Variable(np.ones(10_000))
+        tracemalloc.start()
+        for _ in range(12):
+            y = call(block, y)
+        for _ in range(order - 1):
+            (y,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)
+        F.sum(y).backward()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert peak(forget) < 0.5 * peak(_plain)
+
+
 def test_the_graph_is_one_node(arrays):
     x = Variable(arrays[0])
     y = forget(lambda x: F.tanh(F.tanh(x)), x)
@@ -287,6 +313,18 @@ def test_random_numbers_go_on_as_without(own_generator, arrays):
         np.testing.assert_allclose(actual, expected, rtol=1e-10)
 
 
+def test_a_batch_is_counted_once(arrays):
+    results = []
+    for call in (_plain, forget):
+        layer, x = L.BatchNormalization(4, dtype=np.float64), Variable(arrays[0])
+        y = F.sum(call(lambda x, f=layer: F.tanh(f(x)), x) * arrays[0])
+        (gx,) = mpchain.grad([y], [x], enable_double_backprop=True)
+        F.sum(gx * gx).backward()
+        results.append([gx.array, x.grad, layer.gamma.grad, layer.avg_mean, layer.avg_var])
+    for expected, actual in zip(*results):
+        np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
 def test_settings_are_those_of_the_first_call():
     seen = []
 
@@ -332,7 +370,11 @@ def test_remembered_values_come_again_in_order():
 def _changing(*values):
     """A function of x that does something else each time."""
     functions = iter(values)
-    return lambda x: next(functions)(x)
+
+    def function(x):
+        return next(functions)(x)
+
+    return function
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,9 @@ class Communicator:
 
     def split(self, color, key):
         """Returns the communicator of the ranks with the same ``color``, ordered by ``key``."""
-        return Communicator()
+        part = Communicator()
+        part._config.update(self._config)
+        return part
 
     def finalize(self):
         """Releases what the communicator holds; it must not be used afterwards."""

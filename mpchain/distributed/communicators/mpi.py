@@ -10,7 +10,7 @@ from mpchain.backends import cuda
 from mpchain.distributed import global_except_hook
 from mpchain.distributed.communicators.arrays import byte_pieces, pieces
 from mpchain.distributed.communicators.communicator import Communicator, Completed
-from mpchain.distributed.communicators.slicewise import SlicewiseSum
+from mpchain.distributed.communicators.sums import LibrarySum, SlicewiseSum
 
 MOST_RANKS_SLICEWISE = 16
 """With more ranks the slices get small and the messages many: the MPI library's own sum is used."""
@@ -48,6 +48,7 @@ class MpiCommunicator(Communicator):
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
         self._cuda_aware = cuda_aware
         self._n_sums = 0
+        self._sums = []
         # What is put together from messages here must not meet the user's messages on mpi_comm.
         self._messages = mpi_comm.Dup()
         self._find_hosts()
@@ -154,16 +155,17 @@ class MpiCommunicator(Communicator):
         if self.size == 1 or x.size == 0:
             return Completed()
         with self._for_mpi(x) as (buffer,):
-            request = self._begin_sum(buffer)
-        return request if buffer is x else _StagedSum(request, x)
+            under_way = self._begin_sum(buffer, x)
+        # A sum that the caller forgets must keep its buffers while messages may still arrive.
+        self._sums = [other for other in self._sums if not other.is_complete] + [under_way]
+        return under_way
 
-    def _begin_sum(self, array):
-        if self.size > MOST_RANKS_SLICEWISE or cuda.is_gpu_array(array):
-            requests = [self.mpi_comm.Iallreduce(self._mpi.IN_PLACE, x) for x in pieces(array)]
-            return _Requests(self._mpi, array, requests)
+    def _begin_sum(self, buffer, target):
+        if self.size > MOST_RANKS_SLICEWISE or cuda.is_gpu_array(buffer):
+            return LibrarySum(self._mpi, self.mpi_comm, buffer, target)
         # Sums under way at the same time are told apart by their tags.
         self._n_sums = (self._n_sums + 1) % 10_000
-        return SlicewiseSum(self._mpi, self._messages, array, 2 * self._n_sums + 1)
+        return SlicewiseSum(self._mpi, self._messages, buffer, target, 2 * self._n_sums + 1)
 
     def _passes_as_it_is(self, array):
         return isinstance(array, np.ndarray) or self._cuda_aware
@@ -206,30 +208,3 @@ class DummyCommunicator(MpiCommunicator):
     def iallreduce(self, x):
         self._check_summable_in_place("iallreduce", x)
         return Completed()
-
-
-class _Requests:
-    """Several MPI requests as one; holds the array that they work on."""
-
-    def __init__(self, mpi, array, requests):
-        self._mpi, self._array, self._requests = mpi, array, requests
-
-    def Test(self):
-        return self._mpi.Request.Testall(self._requests)
-
-    def Wait(self):
-        self._mpi.Request.Waitall(self._requests)
-
-
-class _StagedSum:
-    """A sum of a host copy, which goes back to the GPU when complete."""
-
-    def __init__(self, request, target):
-        self._request, self._target = request, target
-
-    def Test(self):
-        return self._request.Test()
-
-    def Wait(self):
-        self._request.Wait()
-        backend.copyto(self._target, self._request.array)

@@ -1,0 +1,142 @@
+"""The same tests on each device, with each setting of cuDNN."""
+
+import contextlib
+import functools
+import inspect
+
+from mpchain import backend
+from mpchain.configuration import using_config
+from mpchain.testing import attr
+from mpchain.testing.parameterized import derive
+
+_DEFAULTS = {
+    "use_chainerx": False,
+    "chainerx_device": None,
+    "use_cuda": False,
+    "cuda_device": None,
+    "use_cudnn": "never",
+    "cudnn_deterministic": False,
+    "autotune": False,
+    "cudnn_fast_batch_normalization": False,
+    "use_ideep": "never",
+}
+_CONFIG = ("use_cudnn", "cudnn_deterministic", "autotune", "cudnn_fast_batch_normalization")
+
+
+class BackendConfig:
+    """A device and settings to test with; a context manager in which they are in force.
+
+    Args:
+        params (dict): any of ``use_cuda``, ``cuda_device`` (0 if CUDA is used), ``use_cudnn``,
+            ``cudnn_deterministic``, ``cudnn_fast_batch_normalization``, ``autotune``,
+            ``use_ideep``, ``use_chainerx``, ``chainerx_device``; they become attributes.
+
+    Raises:
+        ValueError: a parameter is unknown.
+    """
+
+    def __init__(self, params):
+        for name in params:
+            if name not in _DEFAULTS:
+                raise ValueError(f"BackendConfig: parameter {name} is not defined")
+        vars(self).update({**_DEFAULTS, **params})
+        if self.use_cuda and self.cuda_device is None:
+            self.cuda_device = 0
+        self._contexts = []
+
+    @property
+    def device(self):
+        """The device; with ChainerX, a RuntimeError."""
+        if self.use_chainerx:
+            return backend.get_device(self.chainerx_device)
+        if self.use_cuda:
+            return backend.get_device(f"@cupy:{self.cuda_device}")
+        return backend.get_device("@numpy" if self.use_ideep == "never" else "@intel64")
+
+    @property
+    def xp(self):
+        """The array module of the device."""
+        return self.device.xp
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            for name in (*_CONFIG, "use_ideep"):
+                stack.enter_context(using_config(name, getattr(self, name)))
+            stack.enter_context(self.device.create_context())
+            self._contexts.append(stack.pop_all())
+        return self
+
+    def __exit__(self, *exc_info):
+        return self._contexts.pop().__exit__(*exc_info)
+
+    def __repr__(self):
+        shown = " ".join(f"{name}={getattr(self, name)!r}" for name in _DEFAULTS)
+        return f"<BackendConfig {shown}>"
+
+    def get_array(self, np_array):
+        """Transfers a NumPy array, None, or a tuple or list of them to the device."""
+        return self.device.send(np_array)
+
+    def get_func_str(self):
+        """Returns the parameters as a part of the name of a test."""
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        shown = {True: "true", False: "false"}
+        return "__".join(
+            f"{name}_{shown[value] if isinstance(value, bool) else value}"
+            for name, value in values.items()
+        )
+
+    def get_pytest_marks(self):
+        """Returns the decorators of :mod:`mpchain.testing.attr` that fit the parameters."""
+        marks = []
+        if self.use_chainerx:
+            marks.append(attr.chainerx)
+        if self.use_cuda:
+            marks.append(attr.gpu)
+            if self.use_cudnn != "never":
+                marks.append(attr.cudnn)
+            if self.cuda_device >= 1:
+                marks.append(attr.multi_gpu(self.cuda_device + 1))
+        if self.use_ideep != "never":
+            marks.append(attr.ideep)
+        return marks
+
+
+def inject_backend_tests(method_names, params):
+    """Class decorator: gives test methods a BackendConfig as their first argument, one by one.
+
+    For each configuration there is a class, named ``<Base>_`` and its parameters. Methods that are
+    not named are tested once, in a class named ``<Base>_other``.
+
+    Args:
+        method_names: name or list of names; None means all methods whose names begin with "test".
+        params: list of dicts of parameters of :class:`BackendConfig`.
+    """
+    if isinstance(method_names, str):
+        method_names = [method_names]
+    configs = [BackendConfig(param) for param in params]
+
+    def variants(base):
+        tests = [name for name in dir(base) if name.startswith("test")]
+        chosen = tests if method_names is None else list(method_names)
+        others = dict.fromkeys(set(tests) - set(chosen))
+        for config in configs:
+            methods = {name: _with_argument(getattr(base, name), config) for name in chosen}
+            yield f"_{config.get_func_str()}", {**others, **methods}
+        if others:
+            yield "_other", dict.fromkeys(chosen)
+
+    return lambda cls: derive(cls, variants)
+
+
+def _with_argument(method, config):
+    @functools.wraps(method)
+    def test(self, *args, **kwargs):
+        return method(self, config, *args, **kwargs)
+
+    # pytest looks here for the names of the fixtures that a test asks for.
+    itself, _, *parameters = inspect.signature(method).parameters.values()
+    test.__signature__ = inspect.Signature([itself, *parameters])
+    for decorate in config.get_pytest_marks():
+        test = decorate(test)
+    return test

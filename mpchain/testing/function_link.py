@@ -1,0 +1,426 @@
+"""Test cases of functions and links: what is computed, and its derivatives, on every device."""
+
+import unittest
+
+import numpy as np
+
+from mpchain import gradient_check
+from mpchain.backends import cuda
+from mpchain.gradient_check import NondifferentiableError, assert_allclose
+from mpchain.link import Link
+from mpchain.testing.backend import BackendConfig
+from mpchain.variable import Parameter, Variable, get_array_types
+
+_MAX_RESAMPLING = 100
+
+
+class FunctionTestError(AssertionError):
+    """A function is implemented wrongly."""
+
+
+class LinkTestError(AssertionError):
+    """A link is implemented wrongly."""
+
+
+class _DeviceTestCase(unittest.TestCase):
+    """What the test cases of functions and links share: inputs and the comparison of outputs."""
+
+    _error = FunctionTestError
+    contiguous = None
+    dodge_nondifferentiable = False
+    numerical_grad_dtype = np.float64
+    backend_config = None
+    test_name = None
+
+    def before_test(self, test_name):
+        """Called before each test; raise :class:`unittest.SkipTest` to skip it."""
+
+    def generate_inputs(self):
+        """Returns a tuple of input arrays (NumPy)."""
+        raise NotImplementedError("generate_inputs() is not implemented")
+
+    def generate_grad_outputs(self, outputs_template):
+        """Returns a tuple of gradients of outputs, of their shapes and dtypes, or None."""
+        return tuple(map(_random_like, outputs_template))
+
+    def check_forward_outputs(self, outputs, expected_outputs):
+        """Raises an error unless two tuples of arrays are close; override it to check more."""
+        self._check_same_types(outputs, expected_outputs)
+        failures = []
+        for i, (y, expected) in enumerate(zip(outputs, expected_outputs)):
+            try:
+                assert_allclose(y, expected, **self.check_forward_options)
+            except AssertionError as error:
+                failures.append(f"Error details of output [{i}]:\n{error}")
+        if failures:
+            details = "\n\n".join(failures)
+            raise self._error(f"Outputs do not match the expected values.\n{details}")
+
+    def _check_same_types(self, outputs, expected):
+        if [(y.shape, y.dtype) for y in outputs] != [(y.shape, y.dtype) for y in expected]:
+            raise self._error(
+                "Shapes and/or dtypes do not match\n"
+                f"Expected shapes and dtypes: {_types(expected)}\n"
+                f"Actual shapes and dtypes:   {_types(outputs)}"
+            )
+
+    def _begin(self, test_name, backend_config, skip_flag=None):
+        if skip_flag is not None and getattr(self, skip_flag):
+            raise unittest.SkipTest(f"{skip_flag} is set")
+        self.test_name = test_name
+        self.backend_config = backend_config or BackendConfig({})
+        self.before_test(test_name)
+
+    def _generate(self, method, *args):
+        """Calls the method that makes arrays, and checks what it made."""
+        return _check_arrays(method, getattr(self, method)(*args))
+
+    def _send(self, arrays):
+        """Transfers arrays to the device, not contiguous where the test wants that."""
+        if self.contiguous not in (None, "C"):
+            raise ValueError(f"contiguous must be None or 'C', not {self.contiguous!r}")
+        arrays = self.backend_config.get_array(arrays)
+        return arrays if self.contiguous else tuple(map(_noncontiguous, arrays))
+
+    def _run(self, forward, inputs):
+        """Runs ``forward``, which must not modify its inputs; returns the outputs on the host."""
+        arrays = self._send(_copies(inputs))
+        ys = forward(*[None if x is None else Variable(x) for x in arrays])
+        self._check_unmodified(inputs, arrays, "forward")
+        return tuple(cuda.to_cpu(y.array) for y in ys)
+
+    def _check_outputs(self, ys):
+        if not isinstance(ys, tuple):
+            raise self._error(f"`forward()` must return a tuple, not {type(ys)}.")
+        for y in ys:
+            if not isinstance(y, Variable):
+                raise self._error(f"forward() must return a tuple of Variables.\nActual: {type(y)}")
+        return ys
+
+    def _expect(self, *args):
+        """Calls ``forward_expected``, with the inputs last, which it must not modify."""
+        *others, inputs = args
+        copies = _copies(inputs)
+        outputs = _check_arrays("forward_expected", self.forward_expected(*others, copies))
+        self._check_unmodified(inputs, copies, "forward_expected")
+        return outputs
+
+    def _check_unmodified(self, originals, arrays, step):
+        for i, (x, now) in enumerate(zip(originals, arrays)):
+            if x is not None:
+                now = cuda.to_cpu(now)
+                if not np.array_equal(x, now, equal_nan=x.dtype.kind in "fc"):
+                    raise self._error(
+                        f"Input arrays have been modified during {step}.\n"
+                        f"Input[{i}]:\nOriginal:\n{x}\nAfter {step}:\n{now}"
+                    )
+
+    def _check_gradients(self, what, check, sample):
+        """Runs a gradient check on sampled data, again if these are at a kink that is to be dodged.
+
+        Args:
+            what (str): what is checked, for the message.
+            check: the function that does it.
+            sample: returns its positional arguments.
+        """
+        for _ in range(_MAX_RESAMPLING):
+            args, options = sample()
+            options = {
+                "dtype": self.numerical_grad_dtype,
+                "detect_nondifferentiable": self.dodge_nondifferentiable,
+                **options,
+            }
+            try:
+                with self.backend_config:
+                    return check(*args, **options)
+            except NondifferentiableError as error:
+                last = error
+            except AssertionError as error:
+                message = f"{what} is not implemented correctly\n\n(caused by)\n"
+                raise self._error(f"{message}{type(error).__name__}: {error}") from error
+        raise self._error(f"{_MAX_RESAMPLING} samples were all at points of no derivative: {last}")
+
+
+def _types(arrays):
+    return ", ".join(f"{tuple(x.shape)}:{x.dtype}" for x in arrays)
+
+
+def _copies(arrays):
+    return tuple(None if x is None else x.copy() for x in arrays)
+
+
+def _random_like(x):
+    if x is None or x.dtype.kind != "f":
+        return None
+    return np.random.uniform(-1, 1, x.shape).astype(x.dtype)
+
+
+def _check_arrays(method, arrays):
+    if not isinstance(arrays, tuple):
+        raise TypeError(f"`{method}()` must return a tuple, not {type(arrays)}.")
+    for x in arrays:
+        if x is not None and not isinstance(x, get_array_types()):
+            raise TypeError(f"{method}() must return a tuple of arrays or None, not of {type(x)}")
+    return arrays
+
+
+def _noncontiguous(x):
+    """Returns the same array as a view with gaps, backwards, if it has more than one element."""
+    if x is None or x.size <= 1:
+        return x
+    xp = cuda.get_array_module(x)
+    view = xp.empty([2 * n for n in x.shape], x.dtype)[(slice(None, None, -2),) * x.ndim]
+    view[...] = x
+    return view
+
+
+class FunctionTestCase(_DeviceTestCase):
+    """Base of test cases of a function: forward, backward and double backward.
+
+    A subclass defines ``generate_inputs``, ``forward`` and ``forward_expected``; with
+    :func:`inject_backend_tests` its tests run on several devices.
+
+    Attributes:
+        check_forward_options, check_backward_options, check_double_backward_options (dict): options
+            (tolerances, ``eps``) of :func:`assert_allclose`, ``check_backward`` and
+            ``check_double_backward``.
+        skip_forward_test, skip_backward_test, skip_double_backward_test (bool): skip the test.
+        dodge_nondifferentiable (bool): sample again if the inputs happen to be near a kink.
+        numerical_grad_dtype: dtype of the numerical gradients, float64.
+        contiguous: None, and inputs are not contiguous where possible; or ``'C'``.
+        test_name (str): the test that is running.
+        backend_config (BackendConfig): its device and settings.
+
+    Example:
+        >>> @parameterize(*product({"shape": [(), (3, 2)], "dtype": [np.float32, np.float64]}))
+        ... class TestSquare(FunctionTestCase):
+        ...     def generate_inputs(self):
+        ...         return np.random.uniform(-1, 1, self.shape).astype(self.dtype),
+        ...
+        ...     def forward(self, inputs, device):
+        ...         return F.square(*inputs),
+        ...
+        ...     def forward_expected(self, inputs):
+        ...         return inputs[0] ** 2,
+    """
+
+    skip_forward_test = False
+    skip_backward_test = False
+    skip_double_backward_test = False
+
+    def __init__(self, *args, **kwargs):
+        self.check_forward_options = {}
+        self.check_backward_options = {}
+        self.check_double_backward_options = {}
+        super().__init__(*args, **kwargs)
+
+    def forward(self, inputs, device):
+        """Computes the tuple of output Variables from the tuple of input Variables."""
+        raise NotImplementedError("forward() is not implemented")
+
+    def forward_expected(self, inputs):
+        """Computes the tuple of expected outputs (NumPy) from the tuple of inputs (NumPy)."""
+        raise NotImplementedError("forward_expected() is not implemented")
+
+    def generate_grad_grad_inputs(self, inputs_template):
+        """Returns a tuple of gradients of the gradients of inputs, of their types, or None."""
+        return tuple(map(_random_like, inputs_template))
+
+    def _forward(self, *xs):
+        return self._check_outputs(self.forward(xs, self.backend_config.device))
+
+    def _sample(self):
+        inputs = self._generate("generate_inputs")
+        gys = self._generate("generate_grad_outputs", self._expect(inputs))
+        return inputs, (self._forward, self._send(inputs), self._send(gys))
+
+    def test_forward(self, backend_config=None):
+        """Compares outputs with the expected ones."""
+        self._begin("test_forward", backend_config, "skip_forward_test")
+        inputs = self._generate("generate_inputs")
+        expected = self._expect(inputs)
+        with self.backend_config:
+            outputs = self._run(self._forward, inputs)
+        self.check_forward_outputs(outputs, expected)
+
+    def test_backward(self, backend_config=None):
+        """Compares gradients with numerical ones."""
+        self._begin("test_backward", backend_config, "skip_backward_test")
+
+        def sample():
+            return self._sample()[1], self.check_backward_options
+
+        self._check_gradients("backward", gradient_check.check_backward, sample)
+
+    def test_double_backward(self, backend_config=None):
+        """Compares gradients of gradients with numerical ones."""
+        self._begin("test_double_backward", backend_config, "skip_double_backward_test")
+
+        def sample():
+            inputs, args = self._sample()
+            ggxs = self._generate("generate_grad_grad_inputs", inputs)
+            return (*args, self._send(ggxs)), self.check_double_backward_options
+
+        self._check_gradients("double backward", gradient_check.check_double_backward, sample)
+
+
+class InitializerArgument:
+    """An argument of a link's constructor, with the initializer that it should stand for.
+
+    Args:
+        argument_value: the argument, such as None for a default.
+        expected_initializer: initializer, number or array.
+    """
+
+    def __init__(self, argument_value, expected_initializer):
+        if expected_initializer is None:
+            raise ValueError("InitializerArgument: expected_initializer must not be None")
+        self.argument_value = argument_value
+        self.expected_initializer = expected_initializer
+
+
+def _argument(initializer):
+    if isinstance(initializer, InitializerArgument):
+        return initializer.argument_value
+    if initializer is None:
+        raise ValueError(
+            "A None initializer must be wrapped in an InitializerArgument "
+            "along with the expected initializer fallen back to."
+        )
+    return initializer
+
+
+class _LinkTestBase(_DeviceTestCase):
+    _error = LinkTestError
+    param_names = ()
+
+    def generate_params(self):
+        """Returns a tuple of initializers, numbers or arrays, or InitializerArguments."""
+        return ()
+
+    def create_link(self, initializers):
+        """Returns the link, made with initializers such as ``generate_params`` returns."""
+        raise NotImplementedError("create_link() is not implemented")
+
+    def forward(self, link, inputs, device):
+        """Computes the tuple of output Variables from the tuple of input Variables."""
+        outputs = link(*inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    def _link(self, initializers):
+        link = self.create_link(tuple(map(_argument, initializers)))
+        if not isinstance(link, Link):
+            raise TypeError(f"`create_link` must return a mpchain.Link object, not {type(link)}.")
+        link.to_device(self.backend_config.device)
+        return link
+
+    def _forward_of(self, link):
+        device = self.backend_config.device
+        return lambda *xs: self._check_outputs(self.forward(link, xs, device))
+
+    def _param(self, link, name):
+        param = getattr(link, name, None)
+        if not isinstance(param, Parameter):
+            raise self._error(f"Link does not have a parameter named '{name}'.")
+        return param
+
+
+class LinkTestCase(_LinkTestBase):
+    """Base of test cases of a link: forward, and backward to inputs and parameters.
+
+    A subclass defines ``generate_inputs``, ``generate_params``, ``create_link`` and
+    ``forward_expected``.
+
+    Attributes:
+        param_names (tuple of str): the parameters whose gradients are tested.
+        check_forward_options, check_backward_options, skip_forward_test, skip_backward_test,
+        dodge_nondifferentiable, numerical_grad_dtype, contiguous, test_name, backend_config:
+            as for :class:`FunctionTestCase`.
+    """
+
+    skip_forward_test = False
+    skip_backward_test = False
+
+    def __init__(self, *args, **kwargs):
+        self.check_forward_options = {}
+        self.check_backward_options = {}
+        super().__init__(*args, **kwargs)
+
+    def forward_expected(self, link, inputs):
+        """Computes the tuple of expected outputs (NumPy) from the link and NumPy inputs."""
+        raise NotImplementedError("forward_expected() is not implemented")
+
+    def test_forward(self, backend_config=None):
+        """Compares outputs with the expected ones."""
+        self._begin("test_forward", backend_config, "skip_forward_test")
+        inputs = self._generate("generate_inputs")
+        with self.backend_config:
+            link = self._link(self.generate_params())
+            outputs = self._run(self._forward_of(link), inputs)
+        link.to_cpu()
+        self.check_forward_outputs(outputs, self._expect(link, inputs))
+
+    def test_backward(self, backend_config=None):
+        """Compares gradients with numerical ones."""
+        self._begin("test_backward", backend_config, "skip_backward_test")
+
+        def sample():
+            inputs = self._generate("generate_inputs")
+            with self.backend_config:
+                link = self._link(self.generate_params())
+                outputs = self._run(self._forward_of(link), inputs)
+            params = tuple(self._param(link, name) for name in self.param_names)
+            gys = self._send(self._generate("generate_grad_outputs", outputs))
+            args = self._forward_of(link), self._send(inputs), gys, params
+            return args, self.check_backward_options
+
+        self._check_gradients("backward", gradient_check.check_backward, sample)
+
+
+class LinkInitializersTestCase(_LinkTestBase):
+    """Base of test cases of the arguments by which a link's parameters are initialized.
+
+    A subclass defines ``generate_inputs``, ``generate_params``, ``create_link`` and
+    ``get_initializers``.
+
+    Attributes:
+        param_names (tuple of str): the parameters, in the order of their initializers.
+        check_initializers_options (dict): options of :func:`assert_allclose`.
+        contiguous, test_name, backend_config: as for :class:`FunctionTestCase`.
+    """
+
+    def __init__(self, *args, **kwargs):
+        self.check_initializers_options = {}
+        super().__init__(*args, **kwargs)
+
+    @property
+    def check_forward_options(self):
+        """The options under the name that the comparison knows."""
+        return self.check_initializers_options
+
+    def get_initializers(self):
+        """Returns, for each parameter, the initializers to test, which must be deterministic.
+
+        While one of them is tested, the other parameters get those of ``generate_params``.
+        """
+        raise NotImplementedError("get_initializers() is not implemented")
+
+    def test_initializers(self, backend_config=None):
+        """Compares initialized parameters with what the initializers give by themselves."""
+        self._begin("test_initializers", backend_config)
+        for i, initializers in enumerate(self.get_initializers()):
+            for initializer in initializers:
+                self._check_initializer(i, initializer)
+
+    def _check_initializer(self, i, initializer):
+        initializers = list(self.generate_params())
+        initializers[i] = initializer
+        inputs = self._generate("generate_inputs")
+        with self.backend_config:
+            link = self._link(initializers)
+            self._run(self._forward_of(link), inputs)
+        param = cuda.to_cpu(self._param(link, self.param_names[i]).array)
+        if isinstance(initializer, InitializerArgument):
+            initializer = initializer.expected_initializer
+        expected = Parameter(initializer, param.shape).array
+        self.check_forward_outputs((param,), (expected,))

@@ -1,0 +1,93 @@
+"""Small tools for tests."""
+
+import contextlib
+import importlib.metadata
+import pkgutil
+import sys
+import unittest
+import unittest.mock
+import warnings
+
+import numpy as np
+
+
+def _is_met(requirement):
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        raise RuntimeError(
+            "with_requires and without_requires need packaging: pip install 'mpchain[test]'"
+        ) from None
+    requirement = Requirement(requirement)
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return requirement.specifier.contains(version, prereleases=True)
+
+
+def with_requires(*requirements):
+    """Decorator: skips a test unless all packages are installed, as in ``'numpy>=1.20'``."""
+    met = all(map(_is_met, requirements))
+    return unittest.skipUnless(met, f"requires: {','.join(requirements)}")
+
+
+def without_requires(*requirements):
+    """Decorator: skips a test if all packages are installed."""
+    met = all(map(_is_met, requirements))
+    return unittest.skipIf(met, f"requires the absence of: {','.join(requirements)}")
+
+
+def patch(target, *args, **kwargs):
+    """As :func:`unittest.mock.patch`, with a mock that does what the patched object does.
+
+    Args:
+        target (str): full name of the object to patch.
+        args, kwargs: further arguments of ``unittest.mock.patch``.
+    """
+    module, _, name = target.rpartition(".")
+    original = getattr(pkgutil.resolve_name(module), name)
+    return unittest.mock.patch(target, *args, wraps=original, **kwargs)
+
+
+@contextlib.contextmanager
+def assert_warns(expected):
+    """Context manager: raises AssertionError unless a warning of the class is given within."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    if not any(issubclass(warning.category, expected) for warning in caught):
+        raise AssertionError(f"{expected.__name__} not triggered")
+
+
+def generate_matrix(shape, dtype=float, *, singular_values):
+    """Returns random matrices of given singular values.
+
+    Args:
+        shape: (..., M, N).
+        dtype: floating-point or complex dtype.
+        singular_values: array that broadcasts to (..., min(M, N)), or a number for all.
+    """
+    shape, dtype = tuple(shape), np.dtype(dtype)
+    if len(shape) < 2:
+        raise ValueError(f"generate_matrix: shape {shape} has too few axes for matrices")
+    if dtype.kind not in "fc":
+        raise TypeError(f"generate_matrix: dtype must be floating-point or complex, not {dtype}")
+    a = np.random.standard_normal(shape)
+    if dtype.kind == "c":
+        a = a + 1j * np.random.standard_normal(shape)
+    u, _, vh = np.linalg.svd(a, full_matrices=False)
+    return ((u * np.asarray(singular_values)[..., None, :]) @ vh).astype(dtype)
+
+
+def run_module(name, file):
+    """Runs the tests of a file by pytest if the file is the main program.
+
+    Args:
+        name: its ``__name__``.
+        file: its ``__file__``.
+    """
+    if name == "__main__":
+        import pytest
+
+        sys.exit(pytest.main([file, "-vvs", "-x"]))

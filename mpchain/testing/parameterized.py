@@ -1,0 +1,144 @@
+"""One test class, many parameters.
+
+A decorator that multiplies a class puts the generated classes in the class's module, where pytest
+and unittest find them, and returns a :class:`Bundle` of them, so that decorators can be stacked.
+"""
+
+import inspect
+import itertools
+import sys
+import types
+
+
+class Bundle:
+    """The test classes that were generated from one.
+
+    Attributes:
+        classes: list of them.
+    """
+
+    def __init__(self, classes):
+        self.classes = classes
+
+
+def classes_of(decorated):
+    """Returns the classes that a class decorator gets: one, or those of a :class:`Bundle`."""
+    if isinstance(decorated, Bundle):
+        return decorated.classes
+    if inspect.isclass(decorated):
+        return [decorated]
+    raise TypeError(f"a test class is needed, not {type(decorated).__name__} {decorated!r}")
+
+
+def derive(decorated, variants):
+    """Replaces test classes by subclasses of them.
+
+    Args:
+        decorated: a class, or a Bundle of classes.
+        variants: function of a class, yields (suffix of the name, attributes) for each subclass.
+
+    Returns:
+        Bundle of the subclasses.
+    """
+    generated = []
+    for base in classes_of(decorated):
+        module = sys.modules[base.__module__]
+        vars(module).pop(base.__name__, None)
+        for suffix, attributes in variants(base):
+            name = base.__name__ + suffix
+            attributes = {"__module__": base.__module__, "__qualname__": name, **attributes}
+            generated.append(type(base)(name, (base,), attributes))
+            setattr(module, name, generated[-1])
+    return Bundle(generated)
+
+
+def parameterize(*params):
+    """Class decorator: tests with each of several sets of parameters.
+
+    The classes are named ``<Base>_param_<i>_{name=value, ...}``.
+
+    Args:
+        params: dicts; their items become attributes of the test object.
+
+    Example:
+        >>> @parameterize({"shape": (2, 3)}, {"shape": ()})
+        ... class TestReLU(unittest.TestCase):
+        ...     def test_forward(self):
+        ...         x = np.zeros(self.shape)
+    """
+
+    def variants(base):
+        for i, param in enumerate(params):
+            attributes = {name: _as_attribute(value) for name, value in param.items()}
+            shown = ", ".join(f"{name}={_short(value)}" for name, value in sorted(param.items()))
+            yield f"_param_{i}_{{{shown}}}", attributes
+
+    return lambda cls: derive(cls, variants)
+
+
+def _as_attribute(value):
+    """Keeps functions and other descriptors as they are, rather than turned into methods."""
+    return staticmethod(value) if callable(value) and hasattr(value, "__get__") else value
+
+
+def _short(value):
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+        return value.__name__
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:48]}...{text[-48:]}"
+
+
+def from_pytest_parameterize(names, values):
+    """Converts the arguments of ``pytest.mark.parametrize`` to those of :func:`parameterize`.
+
+    Args:
+        names: string of names, separated by commas, or a sequence of names.
+        values: list of values, or of tuples of values if there are several names.
+
+    Returns:
+        list of dicts.
+    """
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",") if name.strip()]
+        values = [(value,) for value in values] if len(names) == 1 else values
+    for value in values:
+        if len(value) != len(names):
+            raise ValueError(
+                f"from_pytest_parameterize: there must be a value for each of {names}: {value!r}"
+            )
+    return [dict(zip(names, value)) for value in values]
+
+
+def parameterize_pytest(names, values):
+    """Class decorator: :func:`parameterize` with the arguments of ``pytest.mark.parametrize``."""
+    return parameterize(*from_pytest_parameterize(names, values))
+
+
+def product(parameter):
+    """Returns all combinations of parameters, as a list of dicts.
+
+    Args:
+        parameter: dict of lists of values, or list of lists of dicts.
+    """
+    if isinstance(parameter, dict):
+        for name, values in parameter.items():
+            if not isinstance(values, (list, tuple)):
+                raise TypeError(f"product: {name} must be a list of values, not {values!r}")
+        lists = [[{name: value} for value in parameter[name]] for name in sorted(parameter)]
+        return product_dict(*lists)
+    if isinstance(parameter, list) and all(isinstance(d, dict) for ds in parameter for d in ds):
+        return product_dict(*parameter)
+    raise TypeError("product: parameter must be a dict of lists or a list of lists of dicts")
+
+
+def product_dict(*parameters):
+    """Returns all combinations of dicts, one from each list, merged.
+
+    Example:
+        >>> product_dict([{"a": 1}, {"a": 2}], [{"b": 3}])
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
+    merged = []
+    for dicts in itertools.product(*parameters):
+        merged.append({name: value for d in dicts for name, value in d.items()})
+    return merged

@@ -1,0 +1,96 @@
+"""Random numbers that are the same in every run of a test."""
+
+import functools
+import inspect
+import os
+import random
+
+import numpy as np
+
+from mpchain.testing.parameterized import Bundle, classes_of
+
+_seeds = []  # generators of seeds; the last one belongs to the innermost fix_random
+_SEED = 100
+
+
+def _begin():
+    """Seeds Python's and NumPy's generators; returns what restores them."""
+    states = random.getstate(), np.random.get_state()
+    fixed = os.environ.get("CHAINER_TEST_RANDOM_NONDETERMINISTIC", "0") == "0"
+    seed = _SEED if fixed else None
+    random.seed(seed)
+    np.random.seed(seed)
+    _seeds.append(np.random.RandomState(seed))
+
+    def end():
+        _seeds.pop()
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+
+    return end
+
+
+def generate_seed():
+    """Returns a seed; within :func:`fix_random`, always the same sequence of them."""
+    if not _seeds:
+        raise RuntimeError("generate_seed: to be called within fix_random")
+    return int(_seeds[-1].randint(0x7FFFFFFF))
+
+
+def fix_random(*, setup_method="setUp", teardown_method="tearDown"):
+    """Decorator of a test method or class: random numbers are the same in every run.
+
+    In the environment, ``CHAINER_TEST_RANDOM_NONDETERMINISTIC=1`` turns it off.
+
+    Args:
+        setup_method, teardown_method (str): of a class, the methods, without arguments, that run
+            before and after each test.
+    """
+
+    def decorate(test):
+        if not (inspect.isclass(test) or isinstance(test, Bundle)):
+            return _fixed_function(test)
+        for cls in classes_of(test):
+            _fix_class(cls, setup_method, teardown_method)
+        return test
+
+    return decorate
+
+
+def _fixed_function(test):
+    @functools.wraps(test)
+    def fixed(*args, **kwargs):
+        end = _begin()
+        try:
+            return test(*args, **kwargs)
+        finally:
+            end()
+
+    return fixed
+
+
+def _fix_class(cls, setup_method, teardown_method):
+    for name in (setup_method, teardown_method):
+        if not hasattr(cls, name):
+            raise TypeError(
+                f"fix_random: {cls.__name__} has no method {name}; "
+                "name its own by setup_method and teardown_method"
+            )
+    old_setup, old_teardown = getattr(cls, setup_method), getattr(cls, teardown_method)
+
+    def setup(self):
+        self._end_of_fixed_random = _begin()
+        try:
+            old_setup(self)
+        except BaseException:
+            self._end_of_fixed_random()
+            raise
+
+    def teardown(self):
+        try:
+            old_teardown(self)
+        finally:
+            self._end_of_fixed_random()
+
+    setattr(cls, setup_method, setup)
+    setattr(cls, teardown_method, teardown)

@@ -1,0 +1,29 @@
+"""A trainer that trains nothing."""
+
+import unittest.mock
+
+from mpchain.training import Trainer
+
+
+def get_trainer_with_mock_updater(
+    stop_trigger=(10, "iteration"), iter_per_epoch=10, extensions=None
+):
+    """Returns a Trainer whose updater is a mock that counts iterations and epochs.
+
+    Args:
+        stop_trigger, extensions: arguments of the Trainer.
+        iter_per_epoch (int): number of iterations in an epoch.
+    """
+    updater = unittest.mock.MagicMock()
+    updater.get_all_optimizers.return_value = {}
+
+    def count(iteration):
+        updater.iteration = iteration
+        updater.previous_epoch_detail = max(iteration - 1, 0) / iter_per_epoch
+        updater.epoch_detail = iteration / iter_per_epoch
+        updater.epoch = iteration // iter_per_epoch
+        updater.is_new_epoch = iteration > 0 and iteration % iter_per_epoch == 0
+
+    count(0)
+    updater.update.side_effect = lambda: count(updater.iteration + 1)
+    return Trainer(updater, stop_trigger, extensions=extensions)

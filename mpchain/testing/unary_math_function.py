@@ -1,0 +1,100 @@
+"""Tests of elementwise functions of one argument, generated."""
+
+import numpy as np
+
+from mpchain import gradient_check
+from mpchain.backends import cuda
+from mpchain.gradient_check import assert_allclose
+from mpchain.testing import attr
+from mpchain.testing.parameterized import parameterize, product
+from mpchain.variable import Variable
+
+_HALF = {"atol": 5e-2, "rtol": 5e-2}
+_FORWARD_HALF = {"atol": 1e-3, "rtol": 1e-3}
+_SHAPES_AND_DTYPES = {
+    "shape": [(3, 2), ()],
+    "dtype": [np.float16, np.float32, np.float64],
+}
+
+
+def _uniform(shape, dtype):
+    """Three arrays: inputs, gradients of outputs, gradients of gradients of inputs."""
+    return tuple(np.random.uniform(-1, 1, shape).astype(dtype) for _ in range(3))
+
+
+def unary_math_function_unittest(
+    func,
+    func_expected=None,
+    label_expected=None,
+    make_data=None,
+    is_linear=None,
+    forward_options=None,
+    backward_options=None,
+    double_backward_options=None,
+):
+    """Class decorator: adds tests of an elementwise function, by shape and dtype.
+
+    Args:
+        func: function of one Variable.
+        func_expected: the same on NumPy arrays; None means NumPy's function of the same name.
+        label_expected (str): the label of the function's node in the graph, if it is to be tested.
+        make_data: function of (shape, dtype) that returns inputs, gradients of outputs and
+            gradients of gradients of inputs; None means uniform in (-1, 1).
+        is_linear: ignored.
+        forward_options, backward_options, double_backward_options (dict): options of
+            :func:`assert_allclose`, ``check_backward`` and ``check_double_backward``.
+    """
+    expected = func_expected or getattr(np, func.__name__, None)
+    if expected is None:
+        raise ValueError(
+            f"unary_math_function_unittest: NumPy has no {func.__name__}; give func_expected"
+        )
+    tests = {
+        "forward": _forward_test(func, expected, forward_options),
+        "backward": _gradient_test(gradient_check.check_backward, func, 2, backward_options),
+        "double_backward": _gradient_test(
+            gradient_check.check_double_backward, func, 3, double_backward_options
+        ),
+    }
+
+    def decorate(cls):
+        cls.make_data = staticmethod(make_data or _uniform)
+        for name, test in tests.items():
+            setattr(cls, f"test_{name}_cpu", lambda self, test=test: test(self, lambda x: x))
+            on_gpu = lambda self, test=test: test(self, cuda.to_gpu)
+            setattr(cls, f"test_{name}_gpu", attr.gpu(on_gpu))
+        if label_expected is not None:
+            cls.test_label = _label_test(func, label_expected)
+        return parameterize(*product(_SHAPES_AND_DTYPES))(cls)
+
+    return decorate
+
+
+def _forward_test(func, expected, options):
+    def test(self, send):
+        x = self.make_data(self.shape, self.dtype)[0]
+        y = func(Variable(send(x)))
+        if y.dtype != self.dtype:
+            raise AssertionError(f"the output must be {np.dtype(self.dtype)}, but is {y.dtype}")
+        default = _FORWARD_HALF if self.dtype == np.float16 else {}
+        assert_allclose(y, expected(x), **(default if options is None else options))
+
+    return test
+
+
+def _gradient_test(check, func, n_arrays, options):
+    def test(self, send):
+        arrays = map(send, self.make_data(self.shape, self.dtype)[:n_arrays])
+        default = {"dtype": np.float64, **(_HALF if self.dtype == np.float16 else {})}
+        check(func, *arrays, **(default if options is None else {**default, **options}))
+
+    return test
+
+
+def _label_test(func, label):
+    def test(self):
+        node = func(Variable(self.make_data(self.shape, self.dtype)[0])).creator_node
+        if node.label != label:
+            raise AssertionError(f"the label must be {label!r}, but is {node.label!r}")
+
+    return test

@@ -1,0 +1,267 @@
+"""The registry of kernels, and every kernel against the specification."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import kernels
+from mpchain.kernels.window import Window
+from mpchain.utils.conv import get_conv_outsize
+
+# The registry.
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    entries = {}
+    monkeypatch.setattr(kernels, "_registry", entries)
+    return entries
+
+
+def _enter(library, refuse=None):
+    def total(*values):
+        return library
+
+    kernels.register(library, refuse)(total)
+
+
+def test_vendors_come_before_our_own_and_these_before_the_reference(registry):
+    for library in ("reference", "numba_cpu", "onednn", "numpy_cpu", "cudnn"):
+        _enter(library)
+    order = [kernel.library for kernel in kernels.kernels_of("total")]
+    assert order == ["onednn", "cudnn", "numba_cpu", "numpy_cpu", "reference"]
+    assert kernels.call("total") == "onednn"
+
+
+def test_the_configuration_goes_first(registry):
+    for library in ("reference", "numpy_cpu", "onednn"):
+        _enter(library)
+    with mpchain.using_config("kernels", ("reference", "absent", "numpy_cpu")):
+        order = [kernel.library for kernel in kernels.kernels_of("total")]
+        assert order == ["reference", "numpy_cpu", "onednn"]
+        assert kernels.call("total") == "reference"
+    assert kernels.call("total") == "onednn"
+
+
+def test_the_first_that_does_not_refuse_computes(registry):
+    _enter("reference")
+    _enter("numpy_cpu", lambda n: "odd" if n % 2 else None)
+    _enter("onednn", lambda n: "not a large number" if n < 10 else None)
+    assert [kernels.call("total", n) for n in (1, 2, 10)] == ["reference", "numpy_cpu", "onednn"]
+    assert kernels.select("total", 2).library == "numpy_cpu"
+    with mpchain.using_config("kernels", ("onednn",)):
+        assert kernels.call("total", 1) == "reference"
+
+
+def test_explain_says_which_runs_and_why(registry):
+    _enter("reference")
+    _enter("numpy_cpu")
+    _enter("onednn", lambda n: "not a large number" if n < 10 else None)
+    assert kernels.explain("total", 1) == (
+        "total: onednn: no: not a large number\n"
+        "total: numpy_cpu: runs\n"
+        "total: reference: not needed"
+    )
+    assert kernels.explain("total", 10).splitlines()[0] == "total: onednn: runs"
+
+
+def test_operations_and_arguments_that_nobody_knows(registry):
+    _enter("onednn", lambda n: "never")
+    with pytest.raises(LookupError, match=r"^kernels.select: no kernel of total takes these"):
+        kernels.call("total", 1)
+    with pytest.raises(LookupError, match=r"^kernels: there is no operation 'tota1'"):
+        kernels.call("tota1", 1)
+
+
+def test_every_operation_has_its_specification():
+    for operation, entries in kernels._registry.items():
+        assert [k.library for k in entries].count("reference") == 1, operation
+        assert entries[-1].library == "reference" and entries[-1].refuse is None
+        assert all(k.operation == operation and k.compute.__doc__ for k in entries)
+
+
+# The cases of each operation: functions of a dtype that return arguments.
+
+
+def _random(*shape):
+    return np.random.uniform(-2, 2, shape)
+
+
+def _window(size, k, s=1, p=0, d=1, groups=1, cover_all=False):
+    n = len(size)
+    k, s, p, d = ((v,) * n if isinstance(v, int) else v for v in (k, s, p, d))
+    axes = zip(size, k, s, p, d)
+    out = tuple(get_conv_outsize(i, k, s, p, cover_all, d) for i, k, s, p, d in axes)
+    return Window(k, s, p, d, groups, tuple(size), out)
+
+
+WINDOWS = {
+    "1d": (2, 3, 5, _window((7,), 3, 2, 1)),
+    "2d": (3, 3, 5, _window((5, 7), (3, 2), (1, 2), (1, 0))),
+    "3d": (1, 1, 3, _window((3, 4, 3), 2)),
+    "dilated": (2, 1, 1, _window((7, 9), 3, 1, 2, 2)),
+    "grouped": (3, 4, 6, _window((5, 3), 3, 1, 1, groups=2)),
+    "depthwise": (2, 3, 3, _window((5, 5), 3, 1, 1, groups=3)),
+    "cover_all": (2, 2, 3, _window((7, 6), 2, 3, cover_all=True)),
+    "remainder": (2, 2, 3, _window((8, 6), 2, 3)),
+    "pointwise": (3, 5, 7, _window((5, 3), 1)),
+    "pointwise strided": (3, 5, 7, _window((5, 3), 1, 2)),
+    "pointwise padded": (2, 3, 1, _window((2, 3), 1, 1, 1)),
+    "pointwise grouped": (2, 4, 2, _window((2, 3), 1, groups=2)),
+    "pointwise 1d": (1, 1, 1, _window((1,), 1)),
+    "no samples": (0, 3, 5, _window((5, 7), 3, 1, 1)),
+    "no samples pointwise": (0, 3, 5, _window((5, 3), 1)),
+}
+
+
+def _convolutions(*roles):
+    """Cases of a member of the convolution family, whose arguments have these roles."""
+
+    def make(n, c, o, window):
+        shapes = {
+            "x": (n, c, *window.in_size),
+            "W": (o, c // window.groups, *window.ksize),
+            "y": (n, o, *window.out_size),
+        }
+        return lambda: (*(_random(*shapes[role]) for role in roles), window)
+
+    return {name: make(*case) for name, case in WINDOWS.items()}
+
+
+def _poolings(*roles):
+    def make(n, c, _, window):
+        def arguments():
+            shapes = {"x": (n, c, *window.in_size), "y": (n, c, *window.out_size)}
+            places = np.random.randint(0, window.n_elements, shapes["y"], np.int32)
+            given = {"places": places, **{k: _random(*s) for k, s in shapes.items()}}
+            return (*(given[role] for role in roles), window)
+
+        return arguments
+
+    return {name: make(*case) for name, case in WINDOWS.items() if case[3].groups == 1}
+
+
+def _along_axes():
+    shapes = {
+        "matrix": ((3, 5), 1),
+        "first axis": ((3, 5), 0),
+        "last axis": ((2, 3, 7), -1),
+        "images": ((2, 3, 5, 1), 1),
+        "one class": ((3, 1), 1),
+        "no samples": ((0, 3), 1),
+        "vector": ((5,), 0),
+    }
+    return {name: lambda s=s, axis=axis: (_random(*s), axis) for name, (s, axis) in shapes.items()}
+
+
+CASES = {
+    "linear": {
+        "bias": lambda: (_random(3, 5), _random(7, 5), _random(7)),
+        "no bias": lambda: (_random(3, 5), _random(7, 5), None),
+        "one": lambda: (_random(1, 1), _random(1, 1), _random(1)),
+        "no samples": lambda: (_random(0, 5), _random(7, 5), _random(7)),
+        "no features": lambda: (_random(3, 0), _random(7, 0), _random(7)),
+    },
+    "softmax": _along_axes(),
+    "log_softmax": _along_axes(),
+    "convolution_output": _convolutions("x", "W"),
+    "convolution_input": _convolutions("y", "W"),
+    "convolution_filter": _convolutions("x", "y"),
+    "sum_windows": _poolings("x"),
+    "spread_windows": _poolings("y"),
+    "max_windows": _poolings("x"),
+    "take_from_windows": _poolings("x", "places"),
+    "place_in_windows": _poolings("y", "places"),
+}
+LAYOUTS = {
+    "contiguous": np.ascontiguousarray,
+    "fortran": np.asfortranarray,
+    "strided": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "reversed": lambda x: np.ascontiguousarray(x[::-1])[::-1],
+}
+DTYPES = (np.float16, np.float32, np.float64)
+EVERY_CASE = [
+    pytest.param(operation, name, id=f"{operation}-{name.replace(' ', '_')}")
+    for operation, cases in CASES.items()
+    for name in cases
+]
+
+
+def _arguments(operation, name, dtype=np.float64, layout="contiguous", send=lambda x: x):
+    def prepare(value):
+        if not isinstance(value, np.ndarray):
+            return value
+        value = value.astype(dtype) if value.dtype.kind == "f" else value
+        return send(LAYOUTS[layout](value))
+
+    return [prepare(value) for value in CASES[operation][name]()]
+
+
+def _as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def test_every_operation_has_cases():
+    assert set(kernels._registry) == set(CASES)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("operation, name", EVERY_CASE)
+def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
+    tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
+    for layout in LAYOUTS:
+        arguments = _arguments(operation, name, dtype, layout, mpchain.get_device(device).send)
+        copies = [x.copy() if hasattr(x, "copy") else x for x in arguments]
+        *others, reference = kernels.kernels_of(operation)
+        expected = _as_tuple(reference.compute(*arguments))
+        assert expected[0].dtype == dtype
+        for kernel in others:
+            if kernel.refuse(*arguments) is None:
+                results = _as_tuple(kernel.compute(*arguments))
+                for result, right in zip(results, expected, strict=True):
+                    assert result.dtype == right.dtype and result.shape == right.shape
+                    result, right = mpchain.cuda.to_cpu((result, right))
+                    np.testing.assert_allclose(result, right, tolerance, tolerance, str(kernel))
+        for argument, copy in zip(arguments, copies):
+            if hasattr(argument, "shape"):
+                assert bool((argument == copy).all()), "a kernel changed its argument"
+
+
+def test_every_kernel_takes_some_of_the_cases():
+    for operation, cases in CASES.items():
+        for kernel in kernels.kernels_of(operation)[:-1]:
+            taken = [
+                (name, dtype.__name__)
+                for name, dtype in itertools.product(cases, DTYPES)
+                if kernel.refuse(*_arguments(operation, name, dtype)) is None
+            ]
+            refused = [
+                name for name in cases if kernel.refuse(*_arguments(operation, name)) is not None
+            ]
+            assert taken and refused, kernel
+
+
+# The predicates of our own kernels.
+
+
+def test_what_the_pointwise_kernels_take():
+    x, W, window = _arguments("convolution_output", "pointwise")
+    assert kernels.select("convolution_output", x, W, window).library == "numpy_cpu"
+    for name in ("2d", "pointwise strided", "pointwise padded", "pointwise grouped"):
+        explained = kernels.explain("convolution_output", *_arguments("convolution_output", name))
+        assert "numpy_cpu: no: not a pointwise convolution" in explained
+    for other in (W.astype(np.float32), W.astype(np.float16)):
+        explained = kernels.explain("convolution_output", x, other, window)
+        assert "numpy_cpu: no: not two arrays of one dtype of 32 or 64 bits" in explained
+    explained = kernels.explain("convolution_input", None, W, window)
+    assert "numpy_cpu: no: not a NumPy array" in explained
+
+
+def test_mixed_dtypes_give_the_wider():
+    for operation in ("convolution_output", "convolution_input", "convolution_filter"):
+        a, b, window = _arguments(operation, "2d")
+        for first, second in itertools.product(DTYPES, DTYPES):
+            result = kernels.call(operation, a.astype(first), b.astype(second), window)
+            assert result.dtype == np.result_type(first, second)

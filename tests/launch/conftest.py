@@ -1,0 +1,95 @@
+import contextlib
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIMIT = 60
+
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+
+class Launched:
+    """A running launcher; `stop` ends it and its process group."""
+
+    def __init__(self, arguments, folder, **options):
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **options}
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})},
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+            **options,
+        )
+
+    def finish(self):
+        """Exit code, standard output and standard error."""
+        output, errors = self.process.communicate(timeout=LIMIT)
+        return self.process.returncode, output, errors
+
+    def read_lines(self, number):
+        """So many lines of its standard output; the test's time limit is theirs."""
+        return [self.process.stdout.readline().rstrip("\n") for _ in range(number)]
+
+    def stop(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=LIMIT)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Function that starts a launcher; whatever it started ends with the test."""
+    launched = []
+
+    def start(*arguments, command=("-m", "launch"), folder=tmp_path, **options):
+        launched.append(Launched([*command, *map(str, arguments)], folder, **options))
+        return launched[-1]
+
+    yield start
+    for each in launched:
+        each.stop()
+
+
+@pytest.fixture
+def run(start):
+    """Function that runs a launcher to its end: exit code, standard output, standard error."""
+    return lambda *arguments, **options: start(*arguments, **options).finish()
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Function that writes a script."""
+
+    def script(text, name="script.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    return script
+
+
+@pytest.fixture
+def has_ended():
+    """Function that tells whether a process ends within some time, without sleeping."""
+
+    def has_ended(process):
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([descriptor], [], [], 10)[0])
+        finally:
+            os.close(descriptor)
+
+    return has_ended

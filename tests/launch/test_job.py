@@ -1,0 +1,397 @@
+import importlib.util
+import os
+import signal
+
+import pytest
+
+from launch import mpirun
+
+pytestmark = [
+    pytest.mark.skipif(mpirun.find() is None, reason="needs mpirun: pip install 'mpchain[mpi]'"),
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux"),
+]
+needs_mpi4py = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py: pip install 'mpchain[mpi]'"
+)
+
+# Ranks that print the ids of their process and of a helper in a session of its own, then wait.
+WAITING = """
+    import os, signal, subprocess, sys, time
+
+    helper = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    print(os.getpid(), helper.pid, flush=True)
+    time.sleep(60)
+"""
+RANK = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
+
+
+def own_lines(errors):
+    """What the launcher itself says about the end."""
+    lines = [line for line in errors.splitlines() if line.startswith("mpchain-launch: ")]
+    notes = ("running as root", "ranks share")
+    return [line for line in lines if not any(note in line for note in notes)]
+
+
+def lines_of(rank, text):
+    prefix = f"[{rank}] "
+    return [line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix)]
+
+
+def wait_for_processes(launched, n):
+    """Ids of all processes that `n` ranks of WAITING run."""
+    lines = launched.read_lines(n)
+    assert sorted(line.split()[0] for line in lines) == [f"[{rank}]" for rank in range(n)]
+    return [int(word) for line in lines for word in line.split()[1:]]
+
+
+def parent_of(process):
+    with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+@needs_mpi4py
+@pytest.mark.parametrize("n", [2, 3])
+def test_world(run, script, n):
+    path = script("""
+        import sys
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        print(world.rank, "of", world.size, world.allreduce(world.rank))
+        print("error of", world.rank, file=sys.stderr)
+    """)
+    code, output, errors = run("-n", n, path)
+    assert code == 0
+    ranks = range(n)
+    assert sorted(output.splitlines()) == [f"[{r}] {r} of {n} {sum(ranks)}" for r in ranks]
+    assert [lines_of(r, errors) for r in ranks] == [[f"error of {r}"] for r in ranks]
+    assert own_lines(errors) == []
+
+
+@needs_mpi4py
+def test_raising_rank(run, script):
+    path = script("""
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.rank == 1:
+            raise ValueError("boom")
+        MPI.COMM_WORLD.Barrier()
+    """)
+    code, output, errors = run("-n", 3, path)
+    assert (code, output) == (1, "")
+    first, *_ = [line for line in errors.splitlines() if not line.startswith("mpchain-launch")]
+    assert first == "[1] Traceback (most recent call last):"
+    assert "ValueError: boom" in lines_of(1, errors)
+    assert errors.count("Traceback") == 1
+    (line,) = own_lines(errors)
+    assert line == errors.splitlines()[-1]
+    assert "rank 1 of 3 " in line
+    assert "exit code 1; the other ranks were ended" in line
+
+
+@needs_mpi4py
+def test_exit_code_of_a_rank_that_aborts(run, script):
+    path = script("""
+        import sys
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.rank == 1:
+            sys.exit(3)
+    """)
+    code, _, errors = run("-n", 2, path)
+    assert code == 3
+    (line,) = own_lines(errors)
+    assert "rank 1 of 2 " in line
+    assert "exit code 3" in line
+
+
+def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Rank 0 prints a traceback first, and is the first to know, but does not end by it.
+    path = script(f"""
+        import os, sys, time, traceback
+
+        if {RANK} == 0:
+            try:
+                raise OSError("connection lost")
+            except OSError:
+                traceback.print_exc()
+            open({str(pipe)!r}, "w").close()
+            time.sleep(60)
+        open({str(pipe)!r}).read()
+        raise ValueError("boom")
+    """)
+    code, _, errors = run("-n", 2, path)
+    assert code == 1
+    assert errors.index("[1] ValueError: boom") < errors.index("[0] Traceback")
+    assert "[0] OSError: connection lost" in errors
+    assert own_lines(errors)[-1].endswith(
+        "rank 1 of 2 ended with exit code 1; the other ranks were ended"
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        ("os._exit(7)", 7, "ended with exit code 7"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            137,
+            "was killed by SIGKILL (signal 9), perhaps because memory ran out",
+        ),
+        ("signal.raise_signal(signal.SIGSEGV)", 139, "was killed by SIGSEGV (signal 11)"),
+    ],
+)
+def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Rank 1 ends when rank 0 has printed.
+    last_words = f"""
+    if {RANK} == 1:
+        open({str(pipe)!r}).read()
+        {end}
+    open({str(pipe)!r}, "w").close()
+    time.sleep(60)
+"""
+    path = script(WAITING.replace("    time.sleep(60)\n", last_words))
+    returned, output, errors = run("-n", 2, path)
+    assert returned == code
+    assert own_lines(errors) == [f"mpchain-launch: rank 1 of 2 {words}; the other ranks were ended"]
+    assert errors.splitlines()[-1] == own_lines(errors)[0]
+    # What a rank printed before its sudden end is not lost; and nobody is left.
+    processes = [int(word) for rank in (0, 1) for word in lines_of(rank, output)[0].split()]
+    assert len(processes) == 4
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_arguments_pass_untouched(run, script):
+    path = script(f"import os, sys; print(ascii(sys.argv[1:])) if {RANK} == 0 else None")
+    arguments = ["a b", "", "--", "-n", "3", "--prefix", "-m", "ü", "$HOME", "*", "'\"\\", "a\nb"]
+    code, output, _ = run("-n", 2, path, *arguments)
+    assert code == 0
+    assert lines_of(0, output) == [ascii(arguments)]
+
+
+def test_script_in_the_working_folder(run, script, tmp_path):
+    folder = tmp_path / "with blank"
+    folder.mkdir()
+    script("import os, here; print(os.getcwd(), here.x)", "with blank/a b.py")
+    script("x = 5", "with blank/here.py")
+    code, output, _ = run("-n", 2, "a b.py", folder=folder)
+    assert code == 0
+    assert output.splitlines().count(f"[0] {folder} 5") == 1
+
+
+def test_module(run, script):
+    script("import sys; print(__name__, sys.argv[1:])", "task.py")
+    code, output, _ = run("-n", 2, "-m", "task", "-m")
+    assert code == 0
+    assert sorted(output.splitlines()) == [f"[{rank}] __main__ ['-m']" for rank in (0, 1)]
+
+
+def test_no_prefix(run, script):
+    code, output, _ = run("-n", 2, "--no-prefix", script("print('hello')"))
+    assert (code, output) == (0, "hello\nhello\n")
+
+
+def test_one_rank_has_a_prefix_if_asked(run, script):
+    path = script("print('hello')")
+    assert run("-n", 1, path)[:2] == (0, "hello\n")
+    assert run("-n", 1, "--prefix", path)[:2] == (0, "[0] hello\n")
+
+
+def test_one_rank_without_mpirun(run, script):
+    code = """
+        import sys
+        from launch import cli, mpirun
+
+        mpirun.find = lambda: None
+        sys.exit(cli.main())
+    """
+    path = script("import sys; print('hello', end=''); sys.exit(5)")
+    launcher = script(code, "launcher.py")
+    assert run("-n", 1, path, command=(launcher,)) == (
+        5,
+        "hello",
+        "mpchain-launch: rank 0 of 1 ended with exit code 5\n",
+    )
+
+
+def test_input_is_empty_at_once(start, script):
+    path = script("import sys; print(repr(sys.stdin.read()))")
+    reader, writer = os.pipe()
+    code, output, _ = start("-n", 2, path, stdin=reader).finish()
+    os.close(reader)
+    os.close(writer)
+    assert (code, sorted(output.splitlines())) == (0, ["[0] ''", "[1] ''"])
+
+
+def test_helper_that_goes_on_printing_does_not_keep_the_job(run, script):
+    path = script("""
+        import subprocess
+
+        subprocess.Popen(["yes"], start_new_session=True)
+        print("end")
+        raise SystemExit(4)
+    """)
+    code, output, errors = run("-n", 1, path)
+    assert code == 4
+    assert "end" in output.splitlines()
+    assert own_lines(errors) == ["mpchain-launch: rank 0 of 1 ended with exit code 4"]
+
+
+def test_much_output_arrives_whole(run, script):
+    path = script("""
+        import sys
+
+        for i in range(20000):
+            print(i, "x" * (i % 100))
+            if i % 10 == 0:
+                print(i, file=sys.stderr)
+    """)
+    code, output, errors = run("-n", 2, path)
+    assert code == 0
+    for rank in (0, 1):
+        assert lines_of(rank, output) == [f"{i} {'x' * (i % 100)}" for i in range(20000)]
+        assert lines_of(rank, errors) == [str(i) for i in range(0, 20000, 10)]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_to_the_launcher(start, script, number, code):
+    launched = start("-n", 2, script(WAITING))
+    processes = wait_for_processes(launched, 2)
+    launched.process.send_signal(number)
+    returned, _, errors = launched.finish()
+    assert returned == code
+    assert own_lines(errors) == [f"mpchain-launch: the job was ended by {number.name}"]
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_ranks_may_answer_a_signal(start, script):
+    launched = start(
+        "-n",
+        2,
+        script("""
+            import signal, sys, time
+
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved")))
+            print("ready", flush=True)
+            time.sleep(60)
+        """),
+    )
+    launched.read_lines(2)
+    launched.process.terminate()
+    code, output, _ = launched.finish()
+    assert (code, sorted(output.splitlines())) == (143, ["[0] saved", "[1] saved"])
+
+
+def test_ranks_that_ignore_signals(start, script):
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    print"
+    launched = start("-n", 2, "--grace", 0.2, script(WAITING.replace("print", ignore)))
+    processes = wait_for_processes(launched, 2)
+    launched.process.terminate()
+    assert launched.finish()[0] == 143
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_second_signal_does_not_wait(start, script):
+    answer = "signal.signal(signal.SIGTERM, lambda *_: print('told', flush=True))\n    print"
+    launched = start("-n", 2, "--grace", 1000, script(WAITING.replace("print", answer)))
+    processes = wait_for_processes(launched, 2)
+    launched.process.terminate()
+    launched.read_lines(2)
+    launched.process.terminate()
+    assert launched.finish()[0] == 143
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_timeout(run, script):
+    code, _, errors = run("-n", 2, "--timeout", 0.5, script(WAITING))
+    assert code == 124
+    assert own_lines(errors) == ["mpchain-launch: the job was ended after 0.5 s, as --timeout asks"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_killed_launcher_leaves_nobody(start, script, has_ended, n):
+    launched = start("-n", n, "--prefix", script(WAITING))
+    processes = wait_for_processes(launched, n)
+    supervisors = [parent_of(process) for process in processes]
+    guards = [parent_of(supervisor) for supervisor in supervisors]
+    starters = [parent_of(guard) for guard in guards]
+    launched.process.kill()
+    everybody = {*processes, *supervisors, *guards, *starters} - {launched.process.pid}
+    assert len(everybody) >= 4 * n + 1
+    assert all(map(has_ended, everybody))
+
+
+def test_killed_mpirun(start, script):
+    launched = start("-n", 2, script(WAITING))
+    processes = wait_for_processes(launched, 2)
+    with open(f"/proc/{launched.process.pid}/task/{launched.process.pid}/children") as file:
+        (starter,) = map(int, file.read().split())
+    os.kill(starter, signal.SIGKILL)
+    code, _, errors = launched.finish()
+    assert code == 137
+    assert "mpirun was killed by SIGKILL (signal 9)" in own_lines(errors)[-1]
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_killed_guard(start, script):
+    launched = start("-n", 2, script(WAITING))
+    processes = wait_for_processes(launched, 2)
+    guard = parent_of(parent_of(processes[0]))
+    os.kill(guard, signal.SIGKILL)
+    code, _, errors = launched.finish()
+    assert code != 0
+    assert "of 2 was ended first" in own_lines(errors)[-1]
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_killed_supervisor(start, script):
+    launched = start("-n", 2, script(WAITING))
+    processes = wait_for_processes(launched, 2)
+    os.kill(parent_of(processes[0]), signal.SIGKILL)
+    code, _, errors = launched.finish()
+    assert code == 137
+    assert "of 2 was lost: its supervisor was killed" in own_lines(errors)[-1]
+    assert not any(os.path.exists(f"/proc/{process}") for process in processes)
+
+
+def test_reader_that_goes_away(start, script):
+    launched = start("-n", 2, script("while True: print('x' * 1000)"))
+    launched.read_lines(1)
+    launched.process.stdout.close()
+    errors = launched.process.stderr.read()
+    assert launched.process.wait(60) == 141
+    assert own_lines(errors) == [
+        "mpchain-launch: the job was ended because its output could not be written: Broken pipe"
+    ]
+
+
+def test_reader_that_stops_stops_the_ranks(start, script, tmp_path):
+    path = script(f"""
+        import os
+
+        for i in range(10**6):
+            os.write(1, b"x" * 999 + b"\\n")
+            if i == 20000:
+                open({str(tmp_path / "too much")!r}, "w").close()
+    """)
+    launched = start("-n", 1, "--timeout", 2, "--grace", 0.1, path)
+    launched.read_lines(1)
+    assert launched.process.wait(60) == 124
+    assert not (tmp_path / "too much").exists()
+
+
+def test_nothing_of_mpchain_is_imported_by_the_ranks(run, script, tmp_path):
+    package = tmp_path / "mpchain"
+    package.mkdir()
+    script("import os; print('imported', os.getpid(), flush=True)", "mpchain/__init__.py")
+    (package / "launch").symlink_to(os.path.dirname(mpirun.__file__))
+    path = script("print('hello')")
+    code, output, _ = run("-n", 2, path, command=("-m", "mpchain.launch"))
+    first, *rest = output.splitlines()
+    assert code == 0
+    assert first.startswith("imported ")
+    assert sorted(rest) == ["[0] hello", "[1] hello"]

@@ -1,0 +1,97 @@
+import os
+import signal
+import socket
+
+import pytest
+
+from launch.loop import Loop, Writer
+from launch.messages import Channel, message, words
+
+
+@pytest.fixture
+def loop():
+    before = signal.set_wakeup_fd(-1)
+    yield Loop()
+    signal.set_wakeup_fd(before)
+
+
+@pytest.fixture
+def sockets():
+    pair = socket.socketpair()
+    yield pair
+    for each in pair:
+        each.close()
+
+
+def test_messages_in_pieces(loop, sockets):
+    there, here = sockets
+    got = []
+    Channel(loop, here, lambda *each: got.append(each), lambda: got.append("closed"))
+    data = message(b"O", b"hello") + message(b"X") + message(b"E", bytes(100000))
+    for i in range(0, len(data), 1000):
+        there.sendall(data[i : i + 1000])
+        loop.run(until=iter([False, True]).__next__)
+    there.close()
+    loop.run(until=lambda: got and got[-1] == "closed")
+    assert got == [(b"O", b"hello"), (b"X", b""), (b"E", bytes(100000)), "closed"]
+
+
+def test_sender_learns_when_to_pause(loop, sockets):
+    there, here = sockets
+    full, got = [], []
+    sender = Channel(loop, here, None, None, on_full=lambda: full.append(sender.full))
+    receiver = Channel(loop, there, lambda kind, payload: got.append(len(payload)), None)
+    receiver.pause()
+    sender.send(b"O", bytes(3 * Writer.LIMIT))
+    assert full == [True]
+    receiver.resume()
+    loop.run(until=lambda: sender.sent and got)
+    assert full == [True, False]
+    assert got == [3 * Writer.LIMIT]
+
+
+def test_lost_connection_is_told_once(loop, sockets):
+    there, here = sockets
+    lost = []
+    channel = Channel(loop, here, None, lambda: lost.append(1))
+    there.close()
+    channel.send(b"O", b"x")
+    loop.run(until=lambda: lost)
+    channel.send(b"O", b"y")
+    assert (lost, channel.open, channel.sent) == ([1], False, True)
+
+
+def test_words():
+    assert words("127.0.0.1", 80, 0.5) == b"127.0.0.1 80 0.5"
+
+
+def test_alarms_in_order(loop):
+    calls = []
+    loop.after(0.002, lambda: calls.append("second"))
+    loop.after(0.001, lambda: calls.append("first"))
+    loop.run(until=lambda: len(calls) == 2)
+    assert calls == ["first", "second"]
+
+
+def test_signal(loop):
+    before = signal.getsignal(signal.SIGUSR1)
+    calls = []
+    loop.on_signal(signal.SIGUSR1, calls.append)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    loop.run(until=lambda: calls)
+    signal.signal(signal.SIGUSR1, before)
+    assert calls == [signal.SIGUSR1]
+
+
+def test_writer_tells_of_an_error(loop):
+    reader, writer = os.pipe()
+    os.close(reader)
+    errors = []
+    out = Writer(
+        loop, writer, lambda data: os.write(writer, data), on_full=None, on_error=errors.append
+    )
+    out.put(b"x")
+    loop.run(until=lambda: errors)
+    os.close(writer)
+    assert isinstance(errors[0], BrokenPipeError)
+    assert not len(out)

@@ -1,0 +1,69 @@
+import pytest
+
+from launch.output import LONGEST_LINE, Errors, Lines
+
+TEXT = b"first\n\xff\xfe\r\n\n  3%|##  |\r100%|####|\nlast"
+SHOWN = b"[2] first\n[2] \xff\xfe\r\n[2] \n[2]   3%|##  |\r[2] 100%|####|\n[2] last\n"
+LOG = b"Traceback (most recent call last):\n  x\nValueError: boom\n"
+
+
+@pytest.mark.parametrize("size", range(1, len(TEXT) + 1))
+def test_prefix_of_each_line_however_it_arrives(size):
+    lines = Lines(b"[2] ")
+    pieces = [TEXT[i : i + size] for i in range(0, len(TEXT), size)]
+    assert b"".join(map(lines.take, pieces)) + lines.finish() == SHOWN
+
+
+def test_line_is_shown_when_complete():
+    lines = Lines(b"[0] ")
+    assert lines.take(b"a\nb") == b"[0] a\n"
+    assert lines.take(b"c\n") == b"[0] bc\n"
+    assert lines.finish() == b""
+
+
+def test_endless_line_is_not_kept():
+    lines = Lines(b"")
+    assert lines.take(b"x" * (LONGEST_LINE + 1)) == b"x" * (LONGEST_LINE + 1)
+
+
+def test_bytes_pass_without_prefix():
+    lines = Lines(None)
+    assert lines.take(b"50%\r") == b"50%\r"
+    assert lines.finish() == b""
+
+
+def test_traceback_is_kept_in_one_piece():
+    holds = []
+    errors = Errors(b"[1] ", lambda: holds.append(1))
+    assert errors.take(b"warning\n" + LOG[:50]) == b"[1] warning\n"
+    assert errors.take(LOG[50:] + b"more") == b""
+    assert (
+        errors.finish()
+        == b"".join(b"[1] " + line for line in LOG.splitlines(keepends=True)) + b"[1] more\n"
+    )
+    assert holds == [1]
+    assert errors.showed_cause
+
+
+def test_traceback_that_was_only_logged_is_released():
+    holds = []
+    errors = Errors(b"", lambda: holds.append(1))
+    errors.take(LOG)
+    assert errors.release() == LOG
+    assert errors.take(b"next\n") == b"next\n"
+    errors.take(LOG)
+    assert holds == [1, 1]
+
+
+def test_nothing_follows_an_abort_of_mpich():
+    errors = Errors(b"", lambda: None)
+    abort = b"Abort(3) on node 1: application called MPI_Abort(MPI_COMM_WORLD, 3)\n"
+    assert errors.take(abort + b"PMIU_write error\n") == abort
+    assert errors.take(b"Broken pipe\n") == b""
+    assert errors.showed_cause
+
+
+def test_no_cause():
+    errors = Errors(b"", lambda: None)
+    assert errors.take(b"a warning\n") == b"a warning\n"
+    assert not errors.showed_cause

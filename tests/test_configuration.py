@@ -1,0 +1,263 @@
+"""Configuration: thread-local over global, the environment, the dtype policy."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import config, global_config
+from mpchain.configuration import GlobalConfig, LocalConfig
+
+DEFAULTS = {
+    "autotune": False,
+    "compute_mode": None,
+    "cudnn_deterministic": False,
+    "cudnn_fast_batch_normalization": False,
+    "debug": False,
+    "dtype": np.dtype(np.float32),
+    "enable_backprop": True,
+    "in_recomputing": False,
+    "keep_graph_on_report": False,
+    "lazy_grad_sum": False,
+    "schedule_func": None,
+    "train": True,
+    "type_check": True,
+    "use_cudnn": "auto",
+    "use_cudnn_tensor_core": "auto",
+    "use_ideep": "never",
+    "use_static_graph": True,
+    "warn_nondeterministic": False,
+}
+
+
+def in_new_thread(function):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+def run_python(code, **environment):
+    """Runs code in a fresh process; returns its standard output, or the last line of its error."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=_environment() | environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def _environment():
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("CHAINER_")}
+    return kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults(name):
+    assert getattr(config, name) == getattr(global_config, name) == DEFAULTS[name]
+
+
+def test_using_config_restores_what_was_there():
+    assert "train" not in vars(config)
+    with mpchain.using_config("train", False):
+        assert config.train is False and global_config.train is True
+        with mpchain.using_config("train", True):
+            assert config.train is True
+        assert config.train is False
+    assert config.train is True and "train" not in vars(config)
+
+
+def test_using_config_restores_after_an_error():
+    with pytest.raises(ZeroDivisionError), mpchain.using_config("debug", True):
+        raise ZeroDivisionError
+    assert config.debug is False
+
+
+def test_using_config_of_another_configuration():
+    own = LocalConfig(GlobalConfig(train=1))
+    with mpchain.using_config("train", 2, own):
+        assert own.train == 2 and config.train is True
+    assert own.train == 1
+
+
+def test_a_local_entry_is_seen_by_its_thread_alone():
+    with mpchain.using_config("train", False):
+        assert in_new_thread(lambda: config.train) is True
+    own = GlobalConfig(a=1)
+    local = LocalConfig(own)
+    local.a = 2
+    assert in_new_thread(lambda: local.a) == 1
+    del local.a
+    assert local.a == 1
+
+
+def test_a_global_entry_is_seen_by_all_threads_that_have_none_of_their_own():
+    own = GlobalConfig(a=1)
+    local = LocalConfig(own)
+    own.a = 2
+    assert local.a == 2 and in_new_thread(lambda: local.a) == 2
+    local.a = 3
+    own.a = 4
+    assert local.a == 3 and in_new_thread(lambda: local.a) == 4
+    own.user_added = "new"
+    assert local.user_added == "new"
+    del own.user_added
+    with pytest.raises(AttributeError):
+        local.user_added
+    with pytest.raises(AttributeError):
+        own.user_added
+
+
+def test_configurations_do_not_mix():
+    one, two = GlobalConfig(a=1), GlobalConfig(a=2)
+    assert (LocalConfig(one).a, LocalConfig(two).a) == (1, 2)
+
+
+def test_functions_can_be_entries():
+    own = GlobalConfig(callback=lambda value: value + 1)
+    local = LocalConfig(own)
+    assert local.callback(1) == 2
+    own.callback = lambda value: value + 2
+    assert local.callback(1) == 3
+    local.callback = len
+    assert local.callback("abc") == 3
+
+
+def test_an_unknown_entry_names_those_there_are():
+    with pytest.raises(AttributeError, match=r"^config has no entry 'trian'; .*'train'"):
+        config.trian
+
+
+def test_entries_of_users():
+    with mpchain.using_config("user_alpha", 3):
+        assert config.user_alpha == 3
+    with pytest.raises(AttributeError, match="no entry 'user_alpha'"):
+        config.user_alpha
+
+
+@pytest.mark.parametrize("to_stdout", [False, True])
+def test_show(to_stdout, capsys):
+    local = LocalConfig(GlobalConfig(beta="b", alpha=1))
+    local.user_longer = None
+    file = None if to_stdout else io.StringIO()
+    local.show(file)
+    text = capsys.readouterr().out if to_stdout else file.getvalue()
+    assert text == "alpha       1\nbeta        b\nuser_longer None\n"
+
+
+def test_show_of_the_global_configuration(capsys):
+    global_config.show()
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == sorted(names) and set(DEFAULTS) <= set(names)
+
+
+def test_debug_mode():
+    assert mpchain.is_debug() is False
+    try:
+        mpchain.set_debug(True)
+        assert mpchain.is_debug() is True and in_new_thread(mpchain.is_debug) is False
+    finally:
+        del config.debug
+
+
+def test_backprop_modes():
+    with mpchain.no_backprop_mode():
+        assert config.enable_backprop is False
+        with mpchain.force_backprop_mode():
+            assert config.enable_backprop is True
+        assert config.enable_backprop is False
+    assert config.enable_backprop is True
+
+
+def test_compute_mode():
+    assert mpchain.get_compute_mode() is None
+    with mpchain.using_config("compute_mode", "cudnn"):
+        assert mpchain.get_compute_mode() == "cudnn"
+
+
+# The dtype policy.
+
+
+@pytest.mark.parametrize(
+    "configured, asked, mapped, expected",
+    [
+        (np.float32, None, None, np.dtype("f4")),
+        (np.float64, None, None, np.dtype("f8")),
+        (np.float64, np.float16, None, np.dtype("f2")),
+        (np.float32, "int32", None, np.dtype("i4")),
+        (mpchain.mixed16, None, None, mpchain.mixed16),
+        (mpchain.mixed16, None, np.float32, np.dtype("f4")),
+        (np.float32, mpchain.mixed16, "f2", np.dtype("f2")),
+        (np.float32, mpchain.mixed16, None, mpchain.mixed16),
+    ],
+)
+def test_get_dtype(configured, asked, mapped, expected):
+    with mpchain.using_config("dtype", configured):
+        assert mpchain.get_dtype(asked, mapped) == expected
+
+
+def test_wrong_dtypes():
+    with pytest.raises(TypeError):
+        mpchain.get_dtype("no dtype")
+    with pytest.raises(ValueError, match=r"^get_dtype: .* floating-point .* not int32"):
+        mpchain.get_dtype(mpchain.mixed16, np.int32)
+
+
+def test_mixed16_is_one_object():
+    assert repr(mpchain.mixed16) == "mixed16"
+    assert pickle.loads(pickle.dumps(mpchain.mixed16)) is mpchain.mixed16
+
+
+# The environment, read once at import.
+
+
+@pytest.mark.parametrize(
+    "variable, text, entry, expected",
+    [
+        ("CHAINER_DEBUG", "1", "debug", "True"),
+        ("CHAINER_DEBUG", "", "debug", "False"),
+        ("CHAINER_TYPE_CHECK", "0", "type_check", "False"),
+        ("CHAINER_KEEP_GRAPH_ON_REPORT", "1", "keep_graph_on_report", "True"),
+        ("CHAINER_LAZY_GRAD_SUM", "1", "lazy_grad_sum", "True"),
+        (
+            "CHAINER_CUDNN_FAST_BATCH_NORMALIZATION",
+            "1",
+            "cudnn_fast_batch_normalization",
+            "True",
+        ),
+        ("CHAINER_USE_CUDNN", "never", "use_cudnn", "never"),
+        ("CHAINER_USE_IDEEP", "auto", "use_ideep", "auto"),
+        ("CHAINER_DTYPE", "float64", "dtype", "float64"),
+        ("CHAINER_DTYPE", "mixed16", "dtype", "mixed16"),
+    ],
+)
+def test_environment(variable, text, entry, expected):
+    code = f"import mpchain; print(mpchain.config.{entry})"
+    assert run_python(code, **{variable: text}) == expected
+
+
+@pytest.mark.parametrize(
+    "variable, text, message",
+    [
+        ("CHAINER_DEBUG", "yes", "environment variable CHAINER_DEBUG must be 0 or 1, not 'yes'"),
+        (
+            "CHAINER_DTYPE",
+            "int8",
+            "environment variable CHAINER_DTYPE must be one of mixed16, float16, float32, float64, "
+            "not 'int8'",
+        ),
+        (
+            "CHAINER_USE_CUDNN",
+            "1",
+            "environment variable CHAINER_USE_CUDNN must be one of always, auto, never, not '1'",
+        ),
+    ],
+)
+def test_wrong_environment(variable, text, message):
+    assert run_python("import mpchain", **{variable: text}) == f"ValueError: {message}"

@@ -1,0 +1,205 @@
+"""Who may import whom: the table of the design, read with ``ast``; and what `import mpchain` costs."""
+
+import ast
+import functools
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import mpchain
+
+ROOT = pathlib.Path(mpchain.__file__).parent.parent
+
+# The rooms that stand together, and those that they may import; what these may, they may too.
+TABLE = [
+    ("configuration", ""),
+    ("utils", ""),
+    ("backend backends", "configuration"),
+    ("device_resident", "backend"),
+    ("kernels", "backend"),
+    (
+        "variable function_node backprop function function_hook computational_graph",
+        "backend device_resident utils",
+    ),
+    ("functions", "variable kernels"),
+    ("initializer initializers", "backend"),
+    ("dataset datasets iterators serializer serializers reporter", "backend"),
+    ("link link_hook links", "functions initializers reporter"),
+    ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
+    ("link_hooks", "link function_hooks"),
+    ("distributions", "functions"),
+    ("gradient_check", "functions link"),
+    ("training", "dataset distributions optimizer link_hooks"),
+    ("distributed", "training"),
+    ("testing", "training gradient_check"),
+    ("runtime_info", "backend"),
+]
+OPTIONAL = {"cupy", "cupyx", "matplotlib", "mpi4py", "packaging", "pytest", "tqdm"}
+"""Libraries of extras: imported inside the function that needs them."""
+
+SLOW = {"http.client", "importlib.metadata", "urllib.request"}
+"""Modules of the standard library that seldom work needs, and that cost a part of `import numpy`."""
+
+ONE_PLACE = {
+    "cupy": {"mpchain/backends/cuda.py"},
+    "cupyx": {"mpchain/backends/cuda.py"},
+    "mpi4py": {"mpchain/distributed/communicators/mpi.py"},
+}
+"""The only files that may import these."""
+
+
+@functools.cache
+def _closure():
+    """For each room, the rooms that it may import."""
+    allowed = {}
+    for rooms, below in TABLE:
+        rooms, below = set(rooms.split()), set(below.split())
+        reach = rooms | below
+        for room in below:
+            reach |= allowed[room]
+        allowed |= dict.fromkeys(rooms, reach)
+    return allowed
+
+
+class _Import:
+    """One import statement: where it stands, and a module that it names."""
+
+    def __init__(self, path, node, module, in_function):
+        self.path, self.line, self.module, self.in_function = path, node.lineno, module, in_function
+
+    @property
+    def room(self):
+        """The room of mpchain that is imported, None for another package, '' for the top."""
+        package, _, rest = self.module.partition(".")
+        return rest.partition(".")[0] if package == "mpchain" else None
+
+    def __repr__(self):
+        return f"{self.path}:{self.line}: {self.module}"
+
+
+def _modules(node):
+    """The modules that an import statement names; names imported from the top are its modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    module = "." * node.level + (node.module or "")
+    if module in ("mpchain", "."):
+        return [f"{module.rstrip('.')}.{alias.name}" for alias in node.names]
+    return [module]
+
+
+def _imports(path, node=None, in_function=False):
+    relative = path.relative_to(ROOT).as_posix()
+    if node is None:
+        node = ast.parse(path.read_text(encoding="utf-8"))
+    for child in ast.iter_child_nodes(node):
+        inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield from (_Import(relative, child, m, in_function) for m in _modules(child))
+        yield from _imports(path, child, inside)
+
+
+def _files(folder):
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def _room(path):
+    return path.relative_to(ROOT / "mpchain").parts[0].removesuffix(".py")
+
+
+ROOMS = sorted({_room(path) for path in _files("mpchain")} - {"__init__"})
+
+
+def _imports_of(room):
+    return [i for path in _files("mpchain") if _room(path) == room for i in _imports(path)]
+
+
+def test_every_room_is_in_the_table():
+    assert set(ROOMS) <= set(_closure()), "rooms that the table does not know"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_what_the_table_allows(room):
+    allowed = _closure()[room]
+    wrong = [i for i in _imports_of(room) if i.room is not None and i.room not in allowed]
+    if room == "runtime_info":  # it tells the version, which stands at the top
+        wrong = [i for i in wrong if i.room != ""]
+    assert wrong == []
+
+
+def test_kernels_know_no_variables():
+    assert not _closure()["kernels"] & {"variable", "function_node", "backprop", "functions"}
+
+
+def test_nothing_imports_the_runtime_or_the_tests_tools():
+    for room in ROOMS:
+        reach = _closure()[room]
+        assert room == "distributed" or "distributed" not in reach
+        assert room == "testing" or "testing" not in reach
+        assert room in ("gradient_check", "testing") or "gradient_check" not in reach
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_are_absolute_and_at_the_top(room):
+    for found in _imports_of(room):
+        assert not found.module.startswith("."), found
+        package = found.module.partition(".")[0]
+        if found.in_function:
+            assert package in OPTIONAL or found.module in SLOW, found
+        else:
+            assert package in sys.stdlib_module_names | {"numpy", "mpchain"}, found
+            assert found.module not in SLOW, found
+
+
+@pytest.mark.parametrize("package", ONE_PLACE)
+def test_one_place_knows_the_library(package):
+    found = [i for path in _files("mpchain") for i in _imports(path)]
+    places = {i.path for i in found if i.module.partition(".")[0] == package}
+    assert places <= ONE_PLACE[package]
+
+
+def test_the_launcher_needs_the_standard_library_alone():
+    for path in _files("launch"):
+        for found in _imports(path):
+            package = found.module.partition(".")[0]
+            assert package in sys.stdlib_module_names | {"", "launch"}, found
+
+
+def test_the_reader_sees_every_form_of_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text(
+        "import os.path, numpy\n"
+        "from mpchain import links as L, config\n"
+        "from mpchain.backends.cuda import copy\n"
+        "from . import near\n"
+        "from .far import thing\n"
+        "import mpchain\n"
+        "class A:\n    import a\n    def f(self):\n        if True:\n            import b.c\n"
+    )
+    found = [(i.module, i.room, i.in_function) for i in _imports(path)]
+    assert found == [
+        ("os.path", None, False),
+        ("numpy", None, False),
+        ("mpchain.links", "links", False),
+        ("mpchain.config", "config", False),
+        ("mpchain.backends.cuda", "backends", False),
+        (".near", None, False),
+        (".far", None, False),
+        ("mpchain", "", False),
+        ("a", None, False),
+        ("b.c", None, True),
+    ]
+
+
+def test_importing_mpchain_imports_no_optional_library():
+    packages = sorted(OPTIONAL | {"h5py", "numba", "numexpr", "PIL", "scipy", "sklearn", "torch"})
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import mpchain\n"
+        f"print([name for name in {packages} if name in sys.modules])\n"
+        f"print([name for name in {sorted(SLOW)} if name in sys.modules])"
+    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines() == ["[]", "[]"]

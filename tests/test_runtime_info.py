@@ -1,0 +1,89 @@
+"""print_runtime_info."""
+
+import importlib.metadata
+import io
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain.backends import cuda
+from mpchain.runtime_info import print_runtime_info
+
+
+def _info():
+    out = io.StringIO()
+    print_runtime_info(out)
+    return out.getvalue()
+
+
+def _values(text):
+    return {k.strip(): v for k, _, v in (line.partition(": ") for line in text.splitlines())}
+
+
+def test_versions():
+    values = _values(_info())
+    assert values["mpchain"] == mpchain.__version__
+    assert values["Python"] == platform.python_version()
+    assert values["NumPy"] == np.__version__
+    assert values["BLAS"]
+    assert values["Platform"] == platform.platform()
+
+
+@pytest.mark.parametrize("name", ["SciPy", "mpi4py"])
+def test_what_is_not_installed_is_said(name, monkeypatch):
+    def version(distribution):
+        if distribution == name.lower():
+            raise importlib.metadata.PackageNotFoundError(distribution)
+        return "1.2.3"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    values = _values(_info())
+    assert values[name] == "not installed"
+    assert values["mpi4py" if name == "SciPy" else "SciPy"] == "1.2.3"
+    assert values["NCCL"] == "1.2.3"
+
+
+def test_the_configuration_of_this_thread():
+    with mpchain.using_config("user_entry", "of this thread"):
+        text = _info()
+    (line,) = [line for line in text.splitlines() if line.startswith("user_entry")]
+    assert line.split(maxsplit=1) == ["user_entry", "of this thread"]
+
+
+def test_standard_output_by_default(capsys):
+    print_runtime_info()
+    assert capsys.readouterr().out == _info()
+
+
+@pytest.mark.skipif("cuda.available")
+def test_why_there_is_no_gpu():
+    assert _values(_info())["CuPy"] == cuda.unavailable_reason()
+
+
+@pytest.mark.gpu
+def test_gpu():
+    values = _values(_info())
+    assert values["CuPy"] == cuda.cupy.__version__
+    assert values["GPU"] and int(values["CUDA runtime"])
+
+
+def test_mpi_is_not_started():
+    code = (
+        "import io, sys, mpchain.runtime_info as r; out = io.StringIO(); r.print_runtime_info(out);"
+        "assert 'MPI: not loaded' in out.getvalue(); assert 'mpi4py' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_mpi_library(monkeypatch):
+    class Pretended:
+        @staticmethod
+        def Get_library_version():
+            return "Open MPI v5.0, package\nident: 1\x00"
+
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", Pretended)
+    assert _values(_info())["MPI"] == "Open MPI v5.0, package"
