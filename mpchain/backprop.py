@@ -300,6 +300,7 @@ class _Walk:
             entry[index] = old + gx
         elif place in self.sums:
             old += gx
+            entry[index] = old
         else:
             entry[index] = variable.as_array(old + gx)
             self.sums.add(place)

@@ -117,8 +117,23 @@ def test_the_graph_of_a_gradient(x):
     nodes, labels = _parsed(graph.dump())
     assert ("exp", "(2, 3), float32") in labels
     assert [n["label"] for n in nodes.values()].count("exp") == 1
-    # Each output of a function is one node, also where its variable had to be made again.
     assert labels.count(("exp", "(2, 3), float32")) == 1
+
+
+def test_a_variable_that_was_made_again_is_drawn_once(x):
+    class SinCos(mpchain.FunctionNode):
+        def forward(self, inputs):
+            self.retain_outputs((1,))
+            return np.sin(inputs[0]), np.cos(inputs[0])
+
+        def backward(self, target_input_indexes, grad_outputs):
+            (cos,) = self.get_retained_outputs()
+            return (cos * grad_outputs[0],)
+
+    sin = SinCos().apply((x,))[0]  # the variable of the other output is gone
+    gradients = [mpchain.grad([sin], [x], enable_double_backprop=True)[0] for _ in range(2)]
+    _, labels = _parsed(build_computational_graph(gradients).dump())
+    assert labels.count(("SinCos", "(2, 3), float32")) == 1
 
 
 def test_functions_alone(x):

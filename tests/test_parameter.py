@@ -51,7 +51,9 @@ def test_nothing_fills_with_nan():
 
 @pytest.mark.parametrize("initializer", ["a", [1.0], {}])
 def test_refuses_what_cannot_fill(initializer):
-    with pytest.raises(TypeError, match=r"^Parameter: initializer must be an Initializer, a scalar"):
+    with pytest.raises(
+        TypeError, match=r"^Parameter: initializer must be an Initializer, a scalar"
+    ):
         Parameter(initializer, (1,))
 
 

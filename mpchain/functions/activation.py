@@ -35,7 +35,7 @@ def leaky_relu(x, slope=0.2):
     return np.where(np.greater_equal(x, 0), x, x * slope)
 
 
-@elementwise(lambda g, y: g * (y * (1 - y)))
+@elementwise(lambda g, y: g * (y - y * y))
 def sigmoid(x):
     """Logistic sigmoid: 1 / (1 + exp(-x)), elementwise.
 
@@ -49,7 +49,7 @@ def sigmoid(x):
     return np.tanh(x * 0.5) * 0.5 + 0.5
 
 
-@elementwise(lambda g, y: g * (1 - y * y))
+@elementwise(lambda g, y: g - g * y * y)
 def tanh(x):
     """Hyperbolic tangent, elementwise.
 

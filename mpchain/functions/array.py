@@ -224,11 +224,19 @@ def _item_scatter(g, slices, shape):
     x = xp.zeros(shape, g.dtype)
     if _is_basic(slices):
         x[slices] = g
-    elif is_gpu_array(g):
-        scatter_add(x, slices, g)
     else:
-        np.add.at(x, slices, g)
+        add_at(x, slices, g)
     return x
+
+
+def add_at(x, slices, values):
+    """Adds ``values`` to ``x[slices]`` in place, as often as an element is named."""
+    if _is_basic(slices):
+        x[slices] += values
+    elif is_gpu_array(x):
+        scatter_add(x, slices, values)
+    else:
+        np.add.at(x, slices, values)
 
 
 @differentiable(lambda g, slices: get_item.on(g, slices))
@@ -259,17 +267,19 @@ def get_item(x, slices):
 get_item.on = _get_item.on
 
 
+def with_zeros(gys, shapes):
+    """Gradients of several outputs, with zeros for those outputs that have none."""
+    reference = next(g for g in gys if g is not None)
+    xp = get_array_module(reference)
+    return [xp.zeros(s, reference.dtype) if g is None else g for g, s in zip(gys, shapes)]
+
+
 def _split_derivative(gys, x_shape, indexes, axis):
     bounds = (0, *indexes, x_shape[axis])
-    reference = next(g for g in gys if g is not None)
-    parts = []
-    for g, begin, end in zip(gys, bounds, bounds[1:]):
-        if g is None:
-            shape = list(x_shape)
-            shape[axis] = end - begin
-            g = get_array_module(reference).zeros(shape, reference.dtype)
-        parts.append(g)
-    return (concat.on(parts, axis),)
+    shapes = [list(x_shape) for _ in gys]
+    for shape, begin, end in zip(shapes, bounds, bounds[1:]):
+        shape[axis] = end - begin
+    return (concat.on(with_zeros(gys, shapes), axis),)
 
 
 @differentiable(joint=_split_derivative, n_arrays=1)
@@ -300,14 +310,19 @@ def concat(xs, axis=1):
     Raises:
         InvalidType: shapes differ elsewhere, or there is no such axis.
     """
-    check(len(xs) > 0, "concat", "xs must hold at least one array", xs=xs)
+    check_joinable("concat", xs, axis)
+    return get_array_module(*xs).concatenate(xs, axis)
+
+
+def check_joinable(name, xs, axis):
+    """Raises InvalidType unless arrays can be joined along ``axis`` by the function ``name``."""
+    check(len(xs) > 0, name, "xs must hold at least one array", xs=xs)
     for x in xs:
-        check(-x.ndim <= axis < x.ndim, "concat", "axis must be one of every array", x=x, axis=axis)
+        check(-x.ndim <= axis < x.ndim, name, "axis must be one of every array", x=x, axis=axis)
         alike = x.ndim == xs[0].ndim and all(
             m == n or i == axis % x.ndim for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))
         )
-        check(alike, "concat", "shapes must agree but for the axis", x=x, first=xs[0], axis=axis)
-    return get_array_module(*xs).concatenate(xs, axis)
+        check(alike, name, "shapes must agree but for the axis", x=x, first=xs[0], axis=axis)
 
 
 def split_axis(x, indices_or_sections, axis, force_tuple=True):

@@ -21,16 +21,14 @@ another argument      that argument, a constant
 
 import functools
 import inspect
-import weakref
 
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.configuration import config
 from mpchain.function_node import FunctionNode
-from mpchain.functions import symbol
+from mpchain.functions import symbol, written_out
 from mpchain.utils.type_check import InvalidType
-from mpchain.variable import Variable, VariableNode, as_array, as_variable
+from mpchain.variable import Variable
 
 registry = {}
 """Every declaration by name."""
@@ -60,15 +58,20 @@ class Declaration:
         self.any_dtype = any_dtype
         self.takes_sequence = joint is not None and n_arrays is None
         n_arrays = n_arrays or len(derivatives) or 1
-        names = _parameters(body)
+        names = parameters_of(body)
         self.array_names, self.constant_names = names[:n_arrays], names[n_arrays:]
         self.joint = self._bind(joint, joint)
         self.pulls = [self._bind(d, d) for d in derivatives]
-        asked = {name for d in (joint, *derivatives) for name in _parameters(d)}
+        asked = {name for d in (joint, *derivatives) for name in parameters_of(d)}
         self.has_aux = "aux" in asked
         self.has_many_outputs = "gys" in asked
-        self.joint_parameters = _parameters(joint)
-        self._keepers, self._kernels, self.recorded = {}, {}, {}
+        self.joint_parameters = parameters_of(joint)
+        self._kernels, self.recorded = {}, {}
+        self.node_class = type(self.name, (Application,), {"declaration": self})
+        if not self.joint_parameters:
+            self.node_class.pull_arrays = written_out.pull_arrays(
+                self, Application.pull_arrays, fit
+            )
 
     def _bind(self, derivative, function):
         """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
@@ -77,10 +80,11 @@ class Declaration:
         """
         if derivative is None:
             return lambda g, kept, constants, nodes: None
-        arguments = ", ".join(["g", *map(self._source, _parameters(derivative)[1:])])
+        arguments = ", ".join(["g", *map(self.source, parameters_of(derivative)[1:])])
         return eval(f"lambda g, kept, constants, nodes: f({arguments})", {"f": function})
 
-    def _source(self, name):
+    def source(self, name):
+        """Returns the text that finds what a derivative's parameter asks for; see :meth:`_bind`."""
         arrays = self.array_names
         if self._means_output(name):
             return "kept[-1]"
@@ -99,32 +103,18 @@ class Declaration:
     def _means_output(self, name):
         return name in ("y", "ys") and name not in self.array_names
 
-    def keeper(self, targets):
-        """Returns a function of (arrays, aux, outputs) that lists what derivatives need.
-
-        The derivatives are those by the inputs ``targets``. The list has a place for every input,
-        None where that is not needed, and ends with aux and output.
-        """
-        if targets not in self._keepers:
+    def kept_names(self, targets):
+        """Returns the names of what the derivatives by the inputs ``targets`` need kept."""
+        if self.joint_parameters:
             asked = set(self.joint_parameters)
-            if not self.joint_parameters:
-                asked = {name for i in targets for name in _parameters(self.derivatives[i])[1:]}
-            output = "outputs" if self.has_many_outputs else "outputs[0]"
-            output = output if any(map(self._means_output, asked)) else "None"
-            names = self.array_names
-            if self.takes_sequence:
-                inputs = "*arrays" if names[0] in asked else "*[None] * len(arrays)"
-            else:
-                kept = [f"arrays[{i}]" if n in asked else "None" for i, n in enumerate(names)]
-                inputs = ", ".join(kept)
-            code = f"lambda arrays, aux, outputs: [{inputs}, aux, {output}]"
-            self._keepers[targets] = eval(code)
-        return self._keepers[targets]
+        else:
+            asked = {name for i in targets for name in parameters_of(self.derivatives[i])[1:]}
+        output = {"output"} if any(map(self._means_output, asked)) else set()
+        return asked.intersection(self.array_names) | output
 
     def apply(self, inputs, constants=()):
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
-        node = Application()
-        node.declaration = self
+        node = self.node_class()
         node.constants = constants
         outputs = node.apply(inputs)
         return outputs if self.has_many_outputs else outputs[0]
@@ -196,7 +186,7 @@ class Declaration:
 
     def _declared_derivative(self, index):
         formula = self.derivatives[index]
-        gradient, *names = _parameters(formula)
+        gradient, *names = parameters_of(formula)
         arrays = [gradient]
         arrays += [n for n in names if n in self.array_names or self._means_output(n)]
         constants = [n for n in names if n in self.constant_names]
@@ -210,7 +200,7 @@ class Declaration:
             return None
         declaration = Declaration(formula, derivatives, is_elementwise=True)
         declaration.name = f"{self.name}_derivative"
-        return _written_out(declaration)
+        return written_out.call(declaration)
 
     def _kernel(self, index, formula):
         if index not in self._kernels:
@@ -220,7 +210,7 @@ class Declaration:
 
 
 @functools.cache
-def _parameters(function):
+def parameters_of(function):
     return () if function is None else tuple(inspect.signature(function).parameters)
 
 
@@ -252,25 +242,24 @@ class Application(FunctionNode):
         return result if declaration.has_many_outputs else (result,)
 
     def keep(self, in_data, targets, outputs):
-        self._kept = self.declaration.keeper(targets)(in_data, self._aux, outputs)
+        declaration = self.declaration
+        names = declaration.kept_names(targets)
+        if declaration.takes_sequence:
+            kept = list(in_data) if names else [None] * len(in_data)
+        else:
+            pairs = zip(declaration.array_names, in_data)
+            kept = [array if name in names else None for name, array in pairs]
+        output = outputs if declaration.has_many_outputs else outputs[0]
+        self._kept = [*kept, self._aux, output if "output" in names else None]
 
     def pull_arrays(self, targets, gys):
-        declaration, constants, nodes = self.declaration, self.constants, self.inputs
+        declaration, nodes = self.declaration, self.inputs
         g = gys if declaration.has_many_outputs else gys[0]
         if declaration.joint_parameters:
-            gxs = declaration.joint(g, self._kept, constants, nodes)
-            return [_fit(gxs[i], nodes[i], False) for i in targets]
-        pulls = declaration.pulls
-        if g.__class__ is not np.ndarray:
-            pulls = [declaration.pull(i, g) for i in range(len(pulls))]
-        gxs = []
-        for i in targets:
-            node = nodes[i]
-            gx = pulls[i](g, self._kept, constants, nodes)
-            if gx.__class__ is not np.ndarray or gx.dtype != node.dtype or gx.shape != node.shape:
-                gx = _fit(gx, node, declaration.is_elementwise)
-            gxs.append(gx)
-        return gxs
+            gxs = declaration.joint(g, self._kept, self.constants, nodes)
+            return [fit(gxs[i], nodes[i], False) for i in targets]
+        gxs = [declaration.pull(i, g)(g, self._kept, self.constants, nodes) for i in targets]
+        return [fit(gx, nodes[i], declaration.is_elementwise) for i, gx in zip(targets, gxs)]
 
     def pull_variables(self, targets, gys):
         declaration, constants, nodes = self.declaration, self.constants, self.inputs
@@ -284,7 +273,7 @@ class Application(FunctionNode):
         g = gys if declaration.has_many_outputs else gys[0]
         if declaration.joint_parameters:
             gxs = declaration.joint(g, kept, constants, nodes)
-            return [_fit(gxs[i], nodes[i], False) for i in targets]
+            return [fit(gxs[i], nodes[i], False) for i in targets]
         gxs = []
         for i in targets:
             node = nodes[i]
@@ -293,12 +282,12 @@ class Application(FunctionNode):
             if gx is not None:
                 array = gx._array
                 if array.dtype != node.dtype or array.shape != node.shape:
-                    gx = _fit(gx, node, declaration.is_elementwise)
+                    gx = fit(gx, node, declaration.is_elementwise)
             gxs.append(gx)
         return gxs
 
 
-def _fit(gx, node, may_be_broadcast):
+def fit(gx, node, may_be_broadcast):
     """Gives the gradient of an argument the argument's dtype and, if that was broadcast, shape."""
     if gx is not None and gx.shape != node.shape and may_be_broadcast:
         gx = registry["sum_to"].on(gx, node.shape)
@@ -328,109 +317,8 @@ def differentiable(*derivatives, joint=None, n_arrays=None):
 def _publish(declaration):
     """Makes the public function: the body's signature, applied to Variables or arrays."""
     registry[declaration.name] = declaration
-    function = _written_out(declaration)
+    function = written_out.call(declaration)
     functools.update_wrapper(function, declaration.body)
     function.declaration = declaration
     function.on = declaration.on
     return function
-
-
-_CALL = """
-def call({parameters}):
-    {conversions}
-    if {unusual} or _config.debug or _config.function_hooks:
-        return _apply(({arrays},), ({constants}))
-    try:
-        _array{aux} = _body({arguments})
-    except Exception:
-        return _apply(({arrays},), ({constants}))
-    if _array.__class__ is not _ndarray:
-        _array = _as_array(_array)
-    _y = _new(_Variable)
-    _y._array = _array
-    if not ({requires_any}):
-        _y._requires_grad = False
-    elif _config.enable_backprop:
-        _node = _new(_Application)
-        _node.declaration = _declaration
-        _node.constants = ({constants})
-        _node.inputs = ({nodes},)
-        _node.differentiable_inputs, _keep = _cases[{requires},]
-        _node._kept = _keep(({data},), {kept_aux}, (_array,))
-        _y._node = _y_node = _VariableNode(_y)
-        _y_node.creator_node = _node
-        _node.outputs = (_reference(_y_node),)
-    return _y
-"""
-
-
-def _written_out(declaration):
-    """Writes out the call of a declared function: the steps of FunctionNode.apply that it needs.
-
-    These lines decide what an operation on small arrays costs. Whatever is unusual, an error to be
-    explained included, goes the long way.
-    """
-    parameters = inspect.signature(declaration.body).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    listed = [
-        f"{p.name}=_defaults[{p.name!r}]" if p.name in defaults else p.name for p in parameters
-    ]
-    names, constants = (
-        declaration.array_names,
-        "".join(c + ", " for c in declaration.constant_names),
-    )
-    unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
-    if not declaration.any_dtype:
-        unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
-    text = _CALL.format(
-        parameters=", ".join(listed),
-        conversions="\n    ".join(
-            f"if not isinstance({x}, _Variable):\n        {x} = _as_variable({x})\n"
-            f"    _in_{x} = {x}._array"
-            for x in names
-        ),
-        unusual=" or ".join(unusual),
-        arrays=", ".join(names),
-        constants=constants,
-        aux=", _aux" if declaration.has_aux else "",
-        kept_aux="_aux" if declaration.has_aux else "None",
-        arguments=", ".join([*(f"_in_{x}" for x in names), constants]),
-        data=", ".join(f"_in_{x}" for x in names),
-        nodes=", ".join(f"{x}._node or {x}.node" for x in names),
-        requires=", ".join(f"{x}._requires_grad" for x in names),
-        requires_any=" or ".join(f"{x}._requires_grad" for x in names),
-    )
-    if declaration.takes_sequence or declaration.has_many_outputs:
-        inputs = names[0] if declaration.takes_sequence else f"({', '.join(names)},)"
-        text = f"def call({', '.join(listed)}):\n    return _apply({inputs}, ({constants}))"
-    namespace = {
-        "_Application": Application,
-        "_Variable": Variable,
-        "_VariableNode": VariableNode,
-        "_apply": declaration.apply,
-        "_as_array": as_array,
-        "_as_variable": as_variable,
-        "_body": declaration.body,
-        "_cases": _Cases(declaration),
-        "_config": config,
-        "_declaration": declaration,
-        "_defaults": defaults,
-        "_ndarray": np.ndarray,
-        "_new": object.__new__,
-        "_reference": weakref.ref,
-    }
-    exec(text, namespace)
-    return namespace["call"]
-
-
-class _Cases(dict):
-    """By which inputs need a gradient: their indexes, and what keeps arrays for derivatives."""
-
-    def __init__(self, declaration):
-        super().__init__()
-        self._declaration = declaration
-
-    def __missing__(self, required):
-        targets = tuple(i for i, is_required in enumerate(required) if is_required)
-        self[required] = case = targets, self._declaration.keeper(targets)
-        return case

@@ -23,7 +23,8 @@ def forget(func, *xs):
     While ``func`` is called again, ``config.in_recomputing`` is True, and ``config.train``,
     ``config.dtype`` and the random numbers are those of the first call: those drawn from NumPy's
     global state, from ``config.rng`` and from CuPy. ``func`` must not draw from a generator of its
-    own, and what must happen only once, it has to leave while ``config.in_recomputing``.
+    own, nor from NumPy's while another thread does. What must happen only once, it has to leave
+    while ``config.in_recomputing``.
 
     Args:
         func: takes Variables, returns a Variable or a tuple of them.
@@ -84,8 +85,8 @@ class Forget(FunctionNode):
 
     def first_call(self, xs):
         """Calls the function; returns its outputs, and the other variables that it used."""
-        # The graph of this call is made to see what it depends on. It is gone before this node is
-        # in use, and takes no more memory than the graph that backward will need anyway.
+        # The graph of this call is made to see what it depends on. It is gone with the outputs, and
+        # takes no more memory than the graph that backward will need anyway.
         with self._circumstances.noted(), _Trace() as trace:
             outputs = self._func(*xs)
         self._shapes = [None if y is None else y.shape for y in outputs]
@@ -258,7 +259,9 @@ class _Circumstances:
                     yield
             finally:
                 _memory.records, _memory.replay = records, replay
-            if not _equal(_random_state(), self._random_state_after):
+            # Other threads draw from NumPy's global generator too: then nothing can be said.
+            alone = threading.active_count() == 1
+            if alone and not _equal(_random_state(), self._random_state_after):
                 _complain(
                     "it drew other random numbers (if its first call initialized parameters, "
                     "initialize them before)"

@@ -114,6 +114,9 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
         self.steps.append(symbol)
         return symbol
 
+    def __iadd__(self, other):
+        return self + other
+
     def __getattr__(self, name):
         raise UntraceableError(f"attribute {name}")
 

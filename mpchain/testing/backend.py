@@ -7,7 +7,7 @@ import inspect
 from mpchain import backend
 from mpchain.configuration import using_config
 from mpchain.testing import attr
-from mpchain.testing.parameterized import derive
+from mpchain.testing.parameterized import Bundle, derive
 
 _DEFAULTS = {
     "use_chainerx": False,
@@ -106,7 +106,7 @@ def inject_backend_tests(method_names, params):
     """Class decorator: gives test methods a BackendConfig as their first argument, one by one.
 
     For each configuration there is a class, named ``<Base>_`` and its parameters. Methods that are
-    not named are tested once, in a class named ``<Base>_other``.
+    not named are tested once, in a class named ``<Base>_other`` (``<Base>`` if it was generated).
 
     Args:
         method_names: name or list of names; None means all methods whose names begin with "test".
@@ -115,18 +115,27 @@ def inject_backend_tests(method_names, params):
     if isinstance(method_names, str):
         method_names = [method_names]
     configs = [BackendConfig(param) for param in params]
+    generated = []
 
     def variants(base):
-        tests = [name for name in dir(base) if name.startswith("test")]
-        chosen = tests if method_names is None else list(method_names)
-        others = dict.fromkeys(set(tests) - set(chosen))
-        for config in configs:
+        tests = [n for n in dir(base) if n.startswith("test") and callable(getattr(base, n))]
+        for name in method_names or ():
+            if not hasattr(base, name):
+                raise AttributeError(f"inject_backend_tests: {base.__name__} has no method {name}")
+        chosen = [n for n in tests if method_names is None or n in method_names]
+        others = dict.fromkeys(n for n in tests if n not in chosen)
+        for config in configs if chosen else ():
             methods = {name: _with_argument(getattr(base, name), config) for name in chosen}
             yield f"_{config.get_func_str()}", {**others, **methods}
         if others:
-            yield "_other", dict.fromkeys(chosen)
+            # A class that was generated keeps its name; that of one that was written is taken.
+            yield "" if base in generated or not chosen else "_other", dict.fromkeys(chosen)
 
-    return lambda cls: derive(cls, variants)
+    def decorate(cls):
+        generated.extend(cls.classes if isinstance(cls, Bundle) else ())
+        return derive(cls, variants)
+
+    return decorate
 
 
 def _with_argument(method, config):
@@ -135,8 +144,8 @@ def _with_argument(method, config):
         return method(self, config, *args, **kwargs)
 
     # pytest looks here for the names of the fixtures that a test asks for.
-    itself, _, *parameters = inspect.signature(method).parameters.values()
-    test.__signature__ = inspect.Signature([itself, *parameters])
+    parameters = list(inspect.signature(method).parameters.values())
+    test.__signature__ = inspect.Signature(parameters[:1] + parameters[2:])
     for decorate in config.get_pytest_marks():
         test = decorate(test)
     return test

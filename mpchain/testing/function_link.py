@@ -115,21 +115,22 @@ class _DeviceTestCase(unittest.TestCase):
                         f"Input[{i}]:\nOriginal:\n{x}\nAfter {step}:\n{now}"
                     )
 
-    def _check_gradients(self, what, check, sample):
+    def _check_gradients(self, what, check, options, sample):
         """Runs a gradient check on sampled data, again if these are at a kink that is to be dodged.
 
         Args:
             what (str): what is checked, for the message.
             check: the function that does it.
+            options (dict): its options, as the user gave them.
             sample: returns its positional arguments.
         """
+        options = {
+            "dtype": self.numerical_grad_dtype,
+            "detect_nondifferentiable": self.dodge_nondifferentiable,
+            **options,
+        }
         for _ in range(_MAX_RESAMPLING):
-            args, options = sample()
-            options = {
-                "dtype": self.numerical_grad_dtype,
-                "detect_nondifferentiable": self.dodge_nondifferentiable,
-                **options,
-            }
+            args = sample()
             try:
                 with self.backend_config:
                     return check(*args, **options)
@@ -158,6 +159,8 @@ def _random_like(x):
 def _check_arrays(method, arrays):
     if not isinstance(arrays, tuple):
         raise TypeError(f"`{method}()` must return a tuple, not {type(arrays)}.")
+    # NumPy makes numbers of arrays of shape ().
+    arrays = tuple(np.asarray(x) if isinstance(x, np.generic) else x for x in arrays)
     for x in arrays:
         if x is not None and not isinstance(x, get_array_types()):
             raise TypeError(f"{method}() must return a tuple of arrays or None, not of {type(x)}")
@@ -246,11 +249,12 @@ class FunctionTestCase(_DeviceTestCase):
     def test_backward(self, backend_config=None):
         """Compares gradients with numerical ones."""
         self._begin("test_backward", backend_config, "skip_backward_test")
-
-        def sample():
-            return self._sample()[1], self.check_backward_options
-
-        self._check_gradients("backward", gradient_check.check_backward, sample)
+        self._check_gradients(
+            "backward",
+            gradient_check.check_backward,
+            self.check_backward_options,
+            lambda: self._sample()[1],
+        )
 
     def test_double_backward(self, backend_config=None):
         """Compares gradients of gradients with numerical ones."""
@@ -259,9 +263,14 @@ class FunctionTestCase(_DeviceTestCase):
         def sample():
             inputs, args = self._sample()
             ggxs = self._generate("generate_grad_grad_inputs", inputs)
-            return (*args, self._send(ggxs)), self.check_double_backward_options
+            return *args, self._send(ggxs)
 
-        self._check_gradients("double backward", gradient_check.check_double_backward, sample)
+        self._check_gradients(
+            "double backward",
+            gradient_check.check_double_backward,
+            self.check_double_backward_options,
+            sample,
+        )
 
 
 class InitializerArgument:
@@ -371,10 +380,11 @@ class LinkTestCase(_LinkTestBase):
                 outputs = self._run(self._forward_of(link), inputs)
             params = tuple(self._param(link, name) for name in self.param_names)
             gys = self._send(self._generate("generate_grad_outputs", outputs))
-            args = self._forward_of(link), self._send(inputs), gys, params
-            return args, self.check_backward_options
+            return self._forward_of(link), self._send(inputs), gys, params
 
-        self._check_gradients("backward", gradient_check.check_backward, sample)
+        self._check_gradients(
+            "backward", gradient_check.check_backward, self.check_backward_options, sample
+        )
 
 
 class LinkInitializersTestCase(_LinkTestBase):

@@ -77,7 +77,8 @@ def generate_matrix(shape, dtype=float, *, singular_values):
     if dtype.kind == "c":
         a = a + 1j * np.random.standard_normal(shape)
     u, _, vh = np.linalg.svd(a, full_matrices=False)
-    return ((u * np.asarray(singular_values)[..., None, :]) @ vh).astype(dtype)
+    values = np.broadcast_to(singular_values, u.shape[:-2] + u.shape[-1:])
+    return ((u * values[..., None, :]) @ vh).astype(dtype)
 
 
 def run_module(name, file):

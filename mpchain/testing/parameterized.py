@@ -85,7 +85,7 @@ def _short(value):
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
         return value.__name__
     text = repr(value)
-    return text if len(text) <= 100 else f"{text[:48]}...{text[-48:]}"
+    return text if len(text) <= 100 else f"{text[:48]}...{text[-49:]}"
 
 
 def from_pytest_parameterize(names, values):

@@ -1,6 +1,6 @@
 """Random numbers that are the same in every run of a test."""
 
-import functools
+import contextlib
 import inspect
 import os
 import random
@@ -13,21 +13,21 @@ _seeds = []  # generators of seeds; the last one belongs to the innermost fix_ra
 _SEED = 100
 
 
-def _begin():
-    """Seeds Python's and NumPy's generators; returns what restores them."""
+@contextlib.contextmanager
+def _fixed():
+    """Seeds Python's and NumPy's generators, and gives them their states back afterwards."""
     states = random.getstate(), np.random.get_state()
     fixed = os.environ.get("CHAINER_TEST_RANDOM_NONDETERMINISTIC", "0") == "0"
     seed = _SEED if fixed else None
     random.seed(seed)
     np.random.seed(seed)
     _seeds.append(np.random.RandomState(seed))
-
-    def end():
+    try:
+        yield
+    finally:
         _seeds.pop()
         random.setstate(states[0])
         np.random.set_state(states[1])
-
-    return end
 
 
 def generate_seed():
@@ -49,24 +49,12 @@ def fix_random(*, setup_method="setUp", teardown_method="tearDown"):
 
     def decorate(test):
         if not (inspect.isclass(test) or isinstance(test, Bundle)):
-            return _fixed_function(test)
+            return _fixed()(test)
         for cls in classes_of(test):
             _fix_class(cls, setup_method, teardown_method)
         return test
 
     return decorate
-
-
-def _fixed_function(test):
-    @functools.wraps(test)
-    def fixed(*args, **kwargs):
-        end = _begin()
-        try:
-            return test(*args, **kwargs)
-        finally:
-            end()
-
-    return fixed
 
 
 def _fix_class(cls, setup_method, teardown_method):
@@ -79,18 +67,14 @@ def _fix_class(cls, setup_method, teardown_method):
     old_setup, old_teardown = getattr(cls, setup_method), getattr(cls, teardown_method)
 
     def setup(self):
-        self._end_of_fixed_random = _begin()
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_fixed())
             old_setup(self)
-        except BaseException:
-            self._end_of_fixed_random()
-            raise
+            self._fixed_random = stack.pop_all()
 
     def teardown(self):
-        try:
+        with self._fixed_random:
             old_teardown(self)
-        finally:
-            self._end_of_fixed_random()
 
     setattr(cls, setup_method, setup)
     setattr(cls, teardown_method, teardown)

@@ -19,8 +19,8 @@ SCRIPT = ranks.ROOT / "examples" / "mnist" / "train_mnist.py"
 LIMIT = 1e-12
 
 
-def train(n_ranks, **options):
-    """Runs the example.
+def train(n_ranks, time_limit, **options):
+    """Runs the example, for at most so many seconds.
 
     Returns:
         The losses (training and validation, by epoch) and the final parameters by name.
@@ -28,7 +28,7 @@ def train(n_ranks, **options):
     with tempfile.TemporaryDirectory() as folder:
         arguments = [f"--{name}={value}" for name, value in options.items()]
         command = [str(SCRIPT), "--double", f"--out={folder}", *arguments]
-        status, outputs, own_output = ranks.run(n_ranks, command, timeout=600)
+        status, outputs, own_output = ranks.run(n_ranks, command, timeout=time_limit)
         if status != 0 or f"{n_ranks} rank(s)" not in outputs[0]:
             raise RuntimeError(ranks.report(status, outputs, own_output))
         log = json.loads(pathlib.Path(folder, "log").read_text())
@@ -56,11 +56,11 @@ def differences(result, reference):
     )
 
 
-def compare(numbers_of_ranks, **options):
+def compare(numbers_of_ranks, time_limit=600, **options):
     """Yields (number of ranks, difference of losses, of parameters) from one rank."""
-    reference = train(1, **options)
+    reference = train(1, time_limit, **options)
     for n_ranks in numbers_of_ranks:
-        yield n_ranks, *differences(train(n_ranks, **options), reference)
+        yield n_ranks, *differences(train(n_ranks, time_limit, **options), reference)
 
 
 def main():

@@ -12,7 +12,7 @@ def test_folder_on_ranks(n_ranks, needs_mpirun):
     folder = str(pathlib.Path(__file__).parent)
     # Under mpi4py's runner a rank that fails ends the others, which would wait for it.
     command = ["-m", "mpi4py", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", folder]
-    status, outputs, own_output = ranks.run(n_ranks, command, timeout=300)
+    status, outputs, own_output = ranks.run(n_ranks, command, timeout=240)
     assert status == 0, ranks.report(status, outputs, own_output)
     for rank, output in enumerate(outputs):
         assert " passed" in output, f"rank {rank} ran no tests:\n{output}"

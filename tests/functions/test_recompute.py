@@ -1,6 +1,7 @@
 """F.forget: recomputation in backward, to any order."""
 
 import gc
+import threading
 import tracemalloc
 import weakref
 
@@ -99,7 +100,34 @@ def _outer_derivative(call):
     return function
 
 
-GRAPHS = [_mlp, _shared_weight, _nested, _penalty, _outer_derivative]
+class SinCos(mpchain.FunctionNode):
+    def forward(self, inputs):
+        self.retain_outputs((0, 1))
+        return np.sin(inputs[0]), np.cos(inputs[0])
+
+    def backward(self, target_input_indexes, grad_outputs):
+        sin, cos = self.get_retained_outputs()
+        gsin, gcos = (0 * sin if g is None else g for g in grad_outputs)
+        return (cos * gsin - sin * gcos,)
+
+
+def _remade_outputs(call):
+    """The function uses an output whose variable is gone: each derivative makes it again."""
+
+    def function(x, W, V):
+        sin = SinCos().apply((F.matmul(x, W),))[0]
+
+        def penalty(h):
+            options = {"enable_double_backprop": True}
+            (gx1,), (gx2,) = (mpchain.grad([sin], [x], **options) for _ in range(2))
+            return F.sum(gx1 * F.exp(gx2) * h)
+
+        return call(penalty, F.matmul(F.exp(x), V))
+
+    return function
+
+
+GRAPHS = [_mlp, _shared_weight, _nested, _penalty, _outer_derivative, _remade_outputs]
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -367,6 +395,26 @@ def test_remembered_values_come_again_in_order():
     assert next(state) == 12
 
 
+def test_remembered_values_of_a_recomputation_within_the_first_call():
+    state = iter(range(1, 100))
+
+    def scaled(x):
+        return x * x * float(remembered(lambda: next(state)))
+
+    x = Variable(np.array(3.0))
+    y = forget(scaled, x)
+
+    def outer(u):
+        (gx,) = mpchain.grad([y], [x])  # calls ``scaled`` again
+        return u * u * gx.array * float(remembered(lambda: next(state)))
+
+    u = Variable(np.array(1.0))
+    z = forget(outer, u)
+    assert z.item() == 6 * 2
+    z.backward()
+    assert u.grad == 2 * 6 * 2
+
+
 def _changing(*values):
     """A function of x that does something else each time."""
     functions = iter(values)
@@ -399,6 +447,48 @@ def test_a_function_that_changes_is_refused(second, reason, double):
         RuntimeError, match=f"forget: func computed something else when called again: {reason}"
     ):
         y.backward(enable_double_backprop=double)
+
+
+def test_random_numbers_of_other_threads_are_no_error():
+    drawn, over = threading.Event(), threading.Event()
+
+    def draw():
+        np.random.uniform()
+        drawn.set()
+        over.wait()
+
+    def func(x):
+        if mpchain.config.in_recomputing:
+            thread.start()
+            drawn.wait()
+        return x * 2
+
+    thread = threading.Thread(target=draw)
+    x = Variable(np.ones(()))
+    forget(func, x).backward()
+    over.set()
+    thread.join()
+    assert x.grad == 2
+
+
+def test_threads_forget_at_once(arrays):
+    def work(i):
+        for _ in range(5):
+            xs = [Variable(a) for a in arrays]
+            _mlp(forget)(*xs).backward()
+            results[i] = [x.grad for x in xs]
+
+    results = [None] * 4
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    xs = [Variable(a) for a in arrays]
+    _mlp(_plain)(*xs).backward()
+    for gradients in results:
+        for x, gx in zip(xs, gradients):
+            np.testing.assert_allclose(gx, x.grad, rtol=1e-12)
 
 
 def test_a_variable_that_is_no_longer_used_is_refused():

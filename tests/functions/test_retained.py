@@ -69,14 +69,14 @@ KEPT = {
 
 
 def _kept(declaration):
-    """The names of what a declaration keeps where every input needs a gradient."""
+    """The names of what a declaration's node keeps where every input needs a gradient."""
     names = ("x0", "x1") if declaration.takes_sequence else declaration.array_names
     by = declaration.derivatives or [True] * len(names)
     targets = tuple(i for i, derivative in enumerate(by) if derivative is not None)
-    aux = "aux" if declaration.has_aux else None
-    outputs = ("ys",) if declaration.has_many_outputs else ("y",)
-    kept = declaration.keeper(targets)(names, aux, outputs)
-    return " ".join("ys" if name == ("ys",) else name for name in kept if name is not None)
+    node = declaration.node_class()
+    node._aux = "aux" if declaration.has_aux else None
+    node.keep(names, targets, ("ys",) if declaration.has_many_outputs else ("y",))
+    return " ".join("ys" if name == ("ys",) else name for name in node._kept if name is not None)
 
 
 def _declarations():

@@ -202,7 +202,6 @@ def test_differentiate():
     assert by_x.__doc__.startswith("def derivative(gx, y):\n    ")
 
 
-@pytest.mark.xfail(strict=True, raises=symbol.UntraceableError, reason="sums are made in place")
 def test_differentiate_where_an_array_is_used_three_times():
     (by_x,) = symbol.differentiate(lambda x: x * x * x + x, ["x"], 1)
     x = np.array([2.0, 3.0])
@@ -231,12 +230,19 @@ def _second_derivatives():
         constants = registry[name].constant_names
         arrays = [n for n in _parameters(formula) if n not in constants]
         if argument and _parameters(formula)[: len(arrays)] == arrays:
-            derivatives = symbol.differentiate(formula, _parameters(formula), len(arrays))
+            try:
+                derivatives = symbol.differentiate(formula, _parameters(formula), len(arrays))
+            except symbol.UntraceableError:
+                continue  # the engine then differentiates it as it stands
             if derivatives is not None:
                 yield label, (arrays, derivatives)
 
 
 SECOND = dict(_second_derivatives())
+
+
+def test_derivatives_that_can_be_written_down_are():
+    assert {"softplus by x", "divide by x1", "power by x0", "sigmoid by x"} <= set(SECOND)
 
 
 @pytest.mark.parametrize("label", SECOND)

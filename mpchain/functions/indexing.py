@@ -1,0 +1,275 @@
+"""Elements chosen by indexes, and put back where they came from."""
+
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.configuration import get_dtype
+from mpchain.functions.array import add_at, get_item
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.rearrangement import flatten, moveaxis
+from mpchain.utils.type_check import check
+from mpchain.variable import Variable, as_array, as_variable
+
+# The elements at places that are all different, a linear map, and its adjoint: putting them there.
+
+
+@differentiable(lambda g, x_shape, where: _put(g, where, x_shape))
+def _take(x, where):
+    return x[where]
+
+
+@differentiable(lambda g, where: _take.on(g, where))
+def _place(y, where, shape):
+    x = get_array_module(y).zeros(shape, y.dtype)
+    x[where] = y
+    return x
+
+
+def _put(g, where, shape):
+    return _place.on(g, where, shape)
+
+
+def _check_indices(name, indices, **argument):
+    check(indices.dtype.kind in "iu", name, "indices must be integers", **argument)
+
+
+def permutate(x, indices, axis=0, inv=False):
+    """Puts the elements along an axis into another order.
+
+    Args:
+        x: Variable or array.
+        indices: array of integers (x.shape[axis],): element ``i`` of the result is element
+            ``indices[i]`` of ``x``; each number once.
+        axis (int): the axis.
+        inv (bool): undo that permutation: element ``i`` goes to ``indices[i]``.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: ``indices`` has the wrong shape or dtype.
+        ValueError: ``indices`` is not a permutation.
+    """
+    indices = as_array(indices)
+    check(-x.ndim <= axis < x.ndim, "permutate", "axis must be one of x", x=x, axis=axis)
+    axis %= x.ndim
+    fits = indices.dtype.kind in "iu" and indices.shape == x.shape[axis : axis + 1]
+    rule = "indices must be integers, one per element of the axis"
+    check(fits, "permutate", rule, indices=indices, x=x, axis=axis)
+    xp = get_array_module(x)
+    indices = xp.asarray(indices)
+    order = indices.argsort()
+    if not bool((indices[order] == xp.arange(indices.size)).all()):
+        raise ValueError(
+            f"permutate: indices must hold each of 0 to {indices.size - 1} once, not {indices}"
+        )
+    return _take(x, (slice(None),) * axis + (order if inv else indices,))
+
+
+def select_item(x, t):
+    """From each row the element that an index names: y[i] = x[i, t[i]].
+
+    Args:
+        x: Variable or array (N, C).
+        t: Variable or array of integers (N,); negative ones count from the end.
+
+    Returns:
+        Variable (N,).
+
+    Raises:
+        InvalidType: a rank, dtype or size does not fit.
+        ValueError: an index is out of range.
+    """
+    t = as_array(t)
+    check(x.ndim == 2, "select_item", "x must have 2 axes", x=x)
+    fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
+    check(fits, "select_item", "t must hold an integer per row of x", t=t, x=x)
+    n = x.shape[1]
+    _check_range("select_item", "t", t, -n, n)
+    xp = get_array_module(x)
+    return _take(x, (xp.arange(len(t)), xp.asarray(t)))
+
+
+def _check_range(name, argument, t, low, high):
+    wrong = (t < low) | (t >= high)
+    if wrong.any():
+        value = int(t[wrong][0])
+        raise ValueError(
+            f"{name}: every index in {argument} must be at least {low} and below {high}, "
+            f"but one is {value}"
+        )
+
+
+@differentiable(lambda g: g, lambda g, b_dtype, slices: get_item.on(g, slices))
+def _scatter_add(a, b, slices):
+    y = a.copy()
+    add_at(y, slices, b)
+    return y
+
+
+def scatter_add(a, slices, b):
+    """Adds values to chosen elements, as often as an element is chosen.
+
+    Args:
+        a: Variable or array.
+        slices: what :func:`get_item` accepts.
+        b: Variable or array of the shape of ``a[slices]``.
+
+    Returns:
+        Variable of the shape of ``a``.
+
+    Raises:
+        InvalidType: the shape of ``b`` is not that of ``a[slices]``.
+    """
+    if isinstance(slices, list):
+        slices = np.asarray(slices)
+    chosen = as_array(a)[slices]
+    check(chosen.shape == b.shape, "scatter_add", "b must fit a[slices]", b=b, chosen=chosen)
+    return _scatter_add(a, b, slices)
+
+
+def diagonal(x, offset=0, axis1=0, axis2=1):
+    """The diagonals of matrices.
+
+    Args:
+        x: Variable or array with two axes or more.
+        offset (int): of the diagonal from the main one, above it if positive.
+        axis1, axis2 (int): the axes of the matrices' rows and columns.
+
+    Returns:
+        Variable: the other axes, then one along the diagonal.
+
+    Raises:
+        InvalidType: the two axes are not different axes of ``x``.
+    """
+    known = all(-x.ndim <= axis < x.ndim for axis in (axis1, axis2))
+    different = known and (axis1 - axis2) % x.ndim != 0
+    rule = "axis1 and axis2 must be different axes of x"
+    check(different, "diagonal", rule, x=x, axis1=axis1, axis2=axis2)
+    x = moveaxis(x, (axis1, axis2), (-2, -1))
+    row, column = max(-offset, 0), max(offset, 0)
+    size = max(min(x.shape[-2] - row, x.shape[-1] - column), 0)
+    steps = x.xp.arange(size)
+    return _take(x, (Ellipsis, steps + row, steps + column))
+
+
+def as_strided(x, shape, strides, storage_offset=None):
+    """Elements at regular distances, which may overlap.
+
+    Element (i, j, ...) of the result is element storage_offset + i strides[0] + j strides[1] + ...
+    of ``x`` in row-major order, whatever the layout of ``x`` in memory.
+
+    Args:
+        x: Variable or array.
+        shape (tuple of int): of the result.
+        strides (tuple of int): a distance for each axis, in elements.
+        storage_offset (int): where the first element is; None means 0.
+
+    Returns:
+        Variable of that shape.
+
+    Raises:
+        InvalidType: ``shape`` and ``strides`` do not fit each other, or reach beyond ``x``.
+
+    Example:
+        >>> as_strided(np.arange(4.0), (3, 2), (1, 1)).array.tolist()
+        [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
+    """
+    shape, strides = tuple(shape), tuple(strides)
+    alike = len(shape) == len(strides)
+    rule = "shape and strides must have equally many elements"
+    check(alike, "as_strided", rule, shape=shape, strides=strides)
+    places = np.full((), storage_offset or 0, np.intp)
+    for size, stride in zip(shape, strides):
+        places = places[..., None] + np.arange(size) * stride
+    inside = places.size == 0 or 0 <= places.min() and places.max() < x.size
+    reach = {"shape": shape, "strides": strides, "storage_offset": storage_offset}
+    check(inside, "as_strided", "every element must be one of x", x=x, **reach)
+    return get_item(flatten(x), get_array_module(x).asarray(places))
+
+
+def _along(indices, axis):
+    """An index of the elements that ``indices`` names along ``axis``, lane by lane."""
+    xp, n = get_array_module(indices), indices.ndim
+    lanes = [
+        xp.arange(size).reshape((-1,) + (1,) * (n - 1 - i)) for i, size in enumerate(indices.shape)
+    ]
+    lanes[axis] = indices
+    return tuple(lanes)
+
+
+def _order(x, axis, descending):
+    """Where the sorted elements are; equal ones stay in order."""
+    if not descending:
+        return x.argsort(axis, kind="stable")
+    xp = get_array_module(x)
+    return x.shape[axis] - 1 - xp.flip(xp.flip(x, axis).argsort(axis, kind="stable"), axis)
+
+
+def sort(x, axis=-1, descending=False):
+    """Sorts along an axis; equal elements keep their order.
+
+    Args:
+        x: Variable or array.
+        axis (int): the axis.
+        descending (bool): the largest first.
+
+    Returns:
+        tuple: Variable of the shape of ``x``, through which gradients flow, and the array of
+        integers that says where along the axis each element was.
+
+    Raises:
+        InvalidType: there is no such axis.
+    """
+    x = as_variable(x)
+    check(-x.ndim <= axis < x.ndim, "sort", "axis must be one of x", x=x, axis=axis)
+    indices = _order(x.array, axis, descending)
+    return _take(x, _along(indices, axis)), indices
+
+
+def topk(x, k, axis=-1, largest=True):
+    """The ``k`` largest elements along an axis, the largest first.
+
+    Args:
+        x: Variable or array.
+        k (int): how many.
+        axis (int): the axis.
+        largest (bool): False takes the smallest, the smallest first.
+
+    Returns:
+        tuple: Variable of the shape of ``x`` but for ``k`` elements along the axis, through which
+        gradients flow, and the array of integers that says where along the axis each was.
+
+    Raises:
+        InvalidType: there is no such axis, or it has fewer elements than ``k``.
+    """
+    x = as_variable(x)
+    check(-x.ndim <= axis < x.ndim, "topk", "axis must be one of x", x=x, axis=axis)
+    check(0 <= k <= x.shape[axis], "topk", "k must be at most the axis's size", x=x, k=k, axis=axis)
+    axis %= x.ndim
+    indices = _order(x.array, axis, largest)[(slice(None),) * axis + (slice(k),)]
+    return _take(x, _along(indices, axis)), indices
+
+
+def one_hot(t, num_classes, dtype=None):
+    """Labels as vectors: one at the label, zero elsewhere.
+
+    Args:
+        t: Variable or array of integers, of any shape.
+        num_classes (int): the length of the vectors.
+        dtype: of the result; None means ``config.dtype``.
+
+    Returns:
+        Variable (*t.shape, num_classes), which needs no gradient.
+
+    Raises:
+        InvalidType: ``t`` does not hold integers.
+        ValueError: a label is not at least 0 and below ``num_classes``.
+    """
+    t = as_array(t)
+    check(t.dtype.kind in "iu", "one_hot", "t must be integers", t=t)
+    _check_range("one_hot", "t", t, 0, num_classes)
+    vectors = t[..., None] == get_array_module(t).arange(num_classes)
+    return Variable(vectors.astype(get_dtype(dtype)), requires_grad=False)

@@ -1,0 +1,233 @@
+"""Several arrays made one, one made several, and several made alike."""
+
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import (
+    broadcast_to,
+    check_joinable,
+    concat,
+    reshape,
+    with_zeros,
+)
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import InvalidType, check
+from mpchain.variable import as_variable
+
+
+def broadcast(*args):
+    """Broadcasts arrays to their common shape, as NumPy does.
+
+    Args:
+        args: Variables or arrays.
+
+    Returns:
+        tuple of Variables, one per argument.
+
+    Raises:
+        InvalidType: the shapes do not broadcast, or there is no array.
+    """
+    check(len(args) > 0, "broadcast", "args must hold at least one array", args=args)
+    shapes = [x.shape for x in args]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise InvalidType(f"broadcast: the shapes {shapes} do not broadcast") from None
+    return tuple(as_variable(x) if x.shape == shape else broadcast_to(x, shape) for x in args)
+
+
+def _separate_derivative(gys, x_shape, axis):
+    shape = tuple(n for i, n in enumerate(x_shape) if i != axis)
+    return (_stack.on(with_zeros(gys, [shape] * len(gys)), axis),)
+
+
+@differentiable(joint=_separate_derivative, n_arrays=1)
+def _separate(x, axis):
+    return tuple(x[(slice(None),) * axis + (i,)] for i in range(x.shape[axis]))
+
+
+@differentiable(joint=lambda g, axis: _separate.on(g, axis))
+def _stack(xs, axis):
+    return get_array_module(*xs).stack(xs, axis)
+
+
+def stack(xs, axis=0):
+    """Joins arrays along a new axis.
+
+    Args:
+        xs: list of Variables or arrays of one shape.
+        axis (int): where the new axis is in the result.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: the shapes differ, or the result has no such axis.
+    """
+    check(len(xs) > 0, "stack", "xs must hold at least one array", xs=xs)
+    for x in xs:
+        check(x.shape == xs[0].shape, "stack", "all shapes must agree", x=x, first=xs[0])
+    n = xs[0].ndim + 1
+    check(-n <= axis < n, "stack", "axis must be one of the result", first=xs[0], axis=axis)
+    return _stack(xs, axis % n)
+
+
+def separate(x, axis=0):
+    """Takes an array apart along an axis, which is dropped: the inverse of :func:`stack`.
+
+    Args:
+        x: Variable or array.
+        axis (int): the axis.
+
+    Returns:
+        tuple of Variables, one per element of the axis.
+
+    Raises:
+        InvalidType: there is no such axis.
+    """
+    check(-x.ndim <= axis < x.ndim, "separate", "axis must be one of x", x=x, axis=axis)
+    axis %= x.ndim
+    return _separate(x, axis) if x.shape[axis] else ()
+
+
+def hstack(xs):
+    """Joins arrays along the second axis; vectors along their only one.
+
+    Args:
+        xs: list of Variables or arrays that agree but for that axis; numbers become vectors.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: the shapes do not fit.
+    """
+    xs = [x if x.ndim else reshape(x, (1,)) for x in xs]
+    axis = 0 if xs and xs[0].ndim == 1 else 1
+    check_joinable("hstack", xs, axis)
+    return concat(xs, axis)
+
+
+def vstack(xs):
+    """Joins arrays along the first axis; vectors become rows of a matrix.
+
+    Args:
+        xs: list of Variables or arrays that agree but for that axis.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: the shapes do not fit.
+    """
+    xs = [x if x.ndim > 1 else reshape(x, (1, x.size)) for x in xs]
+    check_joinable("vstack", xs, 0)
+    return concat(xs, 0)
+
+
+def dstack(xs):
+    """Joins arrays along the third axis; vectors (n,) count as (1, n, 1), matrices as (m, n, 1).
+
+    Args:
+        xs: list of Variables or arrays that agree but for that axis.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: the shapes do not fit.
+    """
+    shapes = [(1, x.size, 1) if x.ndim < 2 else (*x.shape, 1) for x in xs]
+    xs = [x if x.ndim > 2 else reshape(x, shape) for x, shape in zip(xs, shapes)]
+    check_joinable("dstack", xs, 2)
+    return concat(xs, 2)
+
+
+def _cut_derivative(gys, x_shape, lengths):
+    shapes = [(n, *x_shape[2:]) for n in lengths]
+    return (_pad_sequence.on(with_zeros(gys, shapes), x_shape[1], 0),)
+
+
+@differentiable(joint=_cut_derivative, n_arrays=1)
+def _cut_sequences(x, lengths):
+    return tuple(row[:n] for row, n in zip(x, lengths))
+
+
+@differentiable(joint=lambda g, xs_shape: _cut_sequences.on(g, tuple(s[0] for s in xs_shape)))
+def _pad_sequence(xs, length, padding):
+    y = get_array_module(*xs).full((len(xs), length, *xs[0].shape[1:]), padding, xs[0].dtype)
+    for row, x in zip(y, xs):
+        row[: len(x)] = x
+    return y
+
+
+def pad_sequence(xs, length=None, padding=0):
+    """Makes sequences equally long, and one array of them.
+
+    Args:
+        xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes.
+        length (int): the length of all; None means that of the longest.
+        padding: what fills the ends.
+
+    Returns:
+        Variable (len(xs), length, ...).
+
+    Raises:
+        InvalidType: a sequence is longer than ``length``, or they differ otherwise.
+    """
+    _check_sequences("pad_sequence", xs)
+    longest = max(x.shape[0] for x in xs)
+    length = longest if length is None else int(length)
+    check(longest <= length, "pad_sequence", "no sequence may be longer than length", length=length)
+    return _pad_sequence(xs, length, padding)
+
+
+def _check_sequences(name, xs):
+    check(len(xs) > 0, name, "xs must hold at least one array", xs=xs)
+    for x in xs:
+        check(x.ndim > 0, name, "every sequence must have an axis", x=x)
+        alike = x.shape[1:] == xs[0].shape[1:] and x.dtype == xs[0].dtype
+        check(alike, name, "sequences must agree but for their lengths", x=x, first=xs[0])
+
+
+def _transpose_sequence_derivative(gys, xs_shape):
+    lengths = [s[0] for s in xs_shape]
+    counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
+    gxs = _transpose_sequence.on(with_zeros(gys, [(n, *xs_shape[0][1:]) for n in counts]))
+    nothing = gxs[0][:0]
+    return [*gxs, *[nothing] * (len(lengths) - len(gxs))]
+
+
+@differentiable(joint=_transpose_sequence_derivative)
+def _transpose_sequence(xs):
+    lengths = np.array([len(x) for x in xs])
+    xp = get_array_module(*xs)
+    elements, starts = xp.concatenate(xs), np.cumsum(lengths) - lengths
+    counts = [int((lengths > t).sum()) for t in range(len(xs[0]))]
+    return tuple(elements[xp.asarray(starts[:n] + t)] for t, n in enumerate(counts))
+
+
+def transpose_sequence(xs):
+    """Turns sequences into the arrays of their first, second, ... elements.
+
+    Args:
+        xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes, none
+            longer than the one before it.
+
+    Returns:
+        tuple of Variables: element ``t`` holds, in their order, element ``t`` of all sequences
+        that have one.
+
+    Raises:
+        InvalidType: a sequence is longer than the one before it, or they differ otherwise.
+    """
+    if len(xs) == 0:
+        return ()
+    _check_sequences("transpose_sequence", xs)
+    for i, (before, x) in enumerate(zip(xs, xs[1:]), 1):
+        rule = f"lengths must not increase: see xs[{i - 1}] and xs[{i}]"
+        ordered = before.shape[0] >= x.shape[0]
+        check(ordered, "transpose_sequence", rule, before=before, x=x)
+    return _transpose_sequence(xs) if xs[0].shape[0] else ()
