@@ -64,8 +64,11 @@ def grad(
     _check_variables("grad", "inputs", inputs)
     if grad_outputs is None:
         grad_outputs = [None] * len(outputs)
+    _check_lengths("grad", "grad_outputs", grad_outputs, "outputs", outputs)
+    if grad_inputs is not None:
+        _check_lengths("grad", "grad_inputs", grad_inputs, "inputs", inputs)
     grad_outputs = [
-        _ones(y) if g is None else g for y, g in zip(outputs, grad_outputs, strict=True)
+        _ones(y) if g is None else g for y, g in zip(outputs, grad_outputs)
     ]
     if loss_scale is not None:
         grad_outputs = [g * loss_scale for g in grad_outputs]
@@ -74,7 +77,7 @@ def grad(
     results = [_as_variable(found.get(_key(x.node))) for x in inputs]
     if grad_inputs is not None:
         with using_config("enable_backprop", enable_double_backprop):
-            pairs = zip(results, grad_inputs, strict=True)
+            pairs = zip(results, grad_inputs)
             results = [b if a is None else a if b is None else a + b for a, b in pairs]
     if set_grad:
         for x, gx in zip(inputs, results):
@@ -96,6 +99,8 @@ def backward_from(y, retain_grad, enable_double_backprop, loss_scale):
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad)
+        if not retain_grad:
+            y.cleargrad()
 
 
 def _ones(y):
@@ -121,13 +126,17 @@ def _check_variables(function, argument, values):
             )
 
 
+def _check_lengths(function, name, values, other_name, others):
+    if len(values) != len(others):
+        raise ValueError(
+            f"{function}: {name} must be as many as {other_name}, "
+            f"but are {len(values)} and {len(others)}"
+        )
+
+
 def _seeds(function, outputs, grad_outputs, create_graph):
     """Pairs (node, initial gradient): a Variable if its graph is kept, else an array."""
-    if len(outputs) != len(grad_outputs):
-        raise ValueError(
-            f"{function}: outputs and grad_outputs must have the same length, "
-            f"but have {len(outputs)} and {len(grad_outputs)}"
-        )
+    _check_lengths(function, "grad_outputs", grad_outputs, "outputs", outputs)
     seeds = []
     for i, (y, gy) in enumerate(zip(outputs, grad_outputs)):
         if gy is None or not y.requires_grad:
@@ -173,6 +182,7 @@ class _Walk:
             # The gradient of an output that is a leaf is its own already.
             if node.creator_node is not None or wanted is not None:
                 self._add(node, gy, shared=True)
+        for node, _ in seeds:
             if node.creator_node is None and node not in self.pending:
                 self._finish_leaf(node)
 
@@ -310,6 +320,8 @@ class _Walk:
         gx = self.gradients.pop(node, None)
         if gx is None:
             return
+        if not self.create_graph and node in self.shared:
+            gx = gx.copy()
         if self.wanted is not None:
             if node in self.wanted:
                 self.found[node] = gx
@@ -317,8 +329,6 @@ class _Walk:
         leaf = node.get_variable_or_none()
         if leaf is None:
             return
-        if not self.create_graph and node in self.shared:
-            gx = gx.copy()
         leaf.accumulate_grad(gx)
         callback = config.leaf_ready
         if callback is not None:
@@ -330,7 +340,7 @@ class _Walk:
             if gy is None:
                 continue
             if self.wanted is not None and (function, i) in self.wanted:
-                self.found[function, i] = gy
+                self.found[function, i] = gy if self.create_graph else gy.copy()
             if self.retain_grad:
                 node = function.outputs[i]()
                 y = node and node.get_variable_or_none()

@@ -164,6 +164,8 @@ class FunctionAdapter(FunctionNode):
 
     def __init__(self, function):
         self._function = function
+        checks = type(function).check_type_forward is not Function.check_type_forward
+        self._checks_types = checks
 
     @property
     def function(self):

@@ -7,6 +7,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
+from mpchain.utils import type_check
 from mpchain.variable import (
     Variable,
     VariableNode,
@@ -40,6 +41,7 @@ class FunctionNode:
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False
+    _checks_types = False
     _inputs_to_retain = ()
     _outputs_to_retain = ()
     _retained_inputs = ()
@@ -84,7 +86,11 @@ class FunctionNode:
         return f"{self.label}, called at\n" + "".join(traceback.format_list(self.stack)).rstrip()
 
     def __call__(self, *args, **kwargs):
-        return self.apply(*args, **kwargs)
+        raise RuntimeError(f"{self.label}: a FunctionNode is not called; use its method apply")
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls._checks_types = cls.check_type_forward is not FunctionNode.check_type_forward
 
     def apply(self, inputs):
         """Computes the outputs, and makes this node their creator.
@@ -107,6 +113,8 @@ class FunctionNode:
         if debug:
             self.stack = traceback.extract_stack()[:-1]
         try:
+            if self._checks_types and config.type_check:
+                type_check.check_forward(self, in_data)
             if hooks or self.local_function_hooks:
                 outputs = self._forward_with_hooks(in_data, hooks)
             else:
@@ -164,6 +172,13 @@ class FunctionNode:
         for hook in hooks:
             hook.forward_postprocess(self, in_data)
         return outputs
+
+    def check_type_forward(self, in_types):
+        """Called with the inputs' types before ``forward``; override it to check them.
+
+        Args:
+            in_types (mpchain.utils.type_check.TypeInfoTuple): shapes and dtypes of the inputs.
+        """
 
     def forward(self, inputs):
         """Computes the tuple of output arrays; by default by ``forward_cpu`` or ``forward_gpu``."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mpchain.configuration import config
+from mpchain.configuration import config, global_config
 
 
 @dataclasses.dataclass(slots=True)
@@ -47,13 +47,17 @@ class LinkHook:
     def __enter__(self):
         if self.name in config.link_hooks:
             raise KeyError(f"link hook {self.name!r} is active already")
+        self.added(None)
         # A new dictionary, since this one may be that of all threads.
         config.link_hooks = {**config.link_hooks, self.name: self}
-        self.added(None)
         return self
 
     def __exit__(self, *exc_info):
-        config.link_hooks = {k: v for k, v in config.link_hooks.items() if k != self.name}
+        hooks = {name: hook for name, hook in config.link_hooks.items() if name != self.name}
+        config.link_hooks = hooks
+        if hooks == global_config.link_hooks:
+            # As before: what is set there later is seen in this thread too.
+            del config.link_hooks
         self.deleted(None)
 
     def added(self, link):
@@ -76,6 +80,6 @@ def call_with_hooks(link, hooks, args, kwargs):
         hook.forward_preprocess(before)
     out = link.forward(*args, **kwargs)
     after = ForwardPostprocessArgs(link, "forward", args, kwargs, out)
-    for hook in hooks:
+    for hook in reversed(hooks):
         hook.forward_postprocess(after)
     return out

@@ -82,7 +82,6 @@ def test_in_place_sums_do_not_leak_into_other_gradients():
     np.testing.assert_array_equal(x.grad, full(4))
 
 
-@pytest.mark.xfail(strict=True, reason="only backward copies what is shared")
 @pytest.mark.parametrize("set_grad", [False, True])
 def test_results_of_grad_do_not_share_memory(set_grad):
     a, b = Variable(full(3)), Variable(full(4))

@@ -235,7 +235,6 @@ def test_an_instance_is_applied_once():
         function.apply((Variable(full(3)),))
 
 
-@pytest.mark.xfail(strict=True, reason="a call passes its arguments on as they are")
 def test_a_node_is_not_called_but_applied():
     with pytest.raises(RuntimeError, match=r"^Doubled: .*apply"):
         Doubled()(Variable(full(3)))

@@ -4,7 +4,7 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.functions.array import reshape, swapaxes
-from mpchain.functions.mathematics import matmul
+from mpchain.functions.contraction import matmul
 from mpchain.functions.recompute import remembered
 from mpchain.link_hooks.weight_hook import WeightHook
 from mpchain.variable import Parameter

@@ -181,16 +181,7 @@ def test_check():
     assert str(info.value) == "f: x must be small, but x is float32 of shape (2, 3), n is 7"
 
 
-class Checked:
-    """What FunctionNode.apply does with ``check_type_forward``."""
-
-    def apply(self, inputs):
-        if mpchain.config.type_check:
-            type_check.check_forward(self, tuple(map(mpchain.as_array, inputs)))
-        return super().apply(inputs)
-
-
-class Scaled(Checked, FunctionNode):
+class Scaled(FunctionNode):
     """A user's function, with the typical check of the guide and one by hand."""
 
     in_size = 2
