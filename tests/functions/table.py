@@ -52,7 +52,8 @@ def row(name, function, reference, *shapes, **options):
     return Row(name, function, reference, shapes, **options)
 
 
-def _inputs(case, dtype=np.float64):
+def inputs_of(case, dtype=np.float64):
+    """Returns the arrays that a row is checked with."""
     random = np.random.RandomState(3)
     arrays = [random.uniform(case.low, case.high, shape) for shape in case.shapes]
     if not case.smooth:
@@ -77,7 +78,7 @@ def _host(array):
 
 
 def _check_value_and_gradient(case, dtype, device):
-    arrays = _inputs(case, dtype)
+    arrays = inputs_of(case, dtype)
     xs, ys = _run(case, arrays, device)
     txs = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
     tys = _as_tuple(case.reference(*txs))
@@ -103,7 +104,7 @@ def _check_value_and_gradient(case, dtype, device):
 
 
 def _check_non_contiguous(case, device):
-    arrays = _inputs(case)
+    arrays = inputs_of(case)
     strided = [
         np.asfortranarray(np.repeat(x, 2, axis=-1))[..., ::2] if x.ndim else x for x in arrays
     ]
@@ -133,7 +134,7 @@ def checks_of(table):
 
     @by_name
     def test_derivatives(case, device):
-        arrays = _inputs(case)
+        arrays = inputs_of(case)
         check_orders(weighted_sum(case.function, arrays), arrays, case.orders, device)
 
     @by_name
@@ -152,7 +153,7 @@ def uncovered(table, *families):
     """
     used = set()
     for case in table:
-        used |= _labels(_run(case, _inputs(case), "@numpy")[1])
+        used |= _labels(_run(case, inputs_of(case), "@numpy")[1])
     declared = {
         name
         for name, declaration in registry.items()
