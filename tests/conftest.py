@@ -1,9 +1,20 @@
 """What all tests share: the device that a test runs on, and fresh seeds."""
 
+import os
+import pathlib
+
 import numpy as np
 import pytest
+import tqdm
 
 from mpchain.backends import cuda
+
+# The programs that tests start shall find mpchain too, installed or not.
+_ROOT = str(pathlib.Path(__file__).parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# Its thread would stay for the rest of the run; some tests need to be alone.
+tqdm.tqdm.monitor_interval = 0
 
 
 def pytest_collection_modifyitems(items):

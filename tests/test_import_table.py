@@ -34,7 +34,7 @@ TABLE = [
     ("testing", "training gradient_check"),
     ("runtime_info", "backend"),
 ]
-OPTIONAL = {"cupy", "cupyx", "matplotlib", "mpi4py", "packaging", "pytest", "tqdm"}
+OPTIONAL = {"cupy", "cupyx", "matplotlib", "mpi4py", "packaging", "pytest", "scipy", "tqdm"}
 """Libraries of extras: imported inside the function that needs them."""
 
 SLOW = {"http.client", "importlib.metadata", "urllib.request"}

@@ -404,7 +404,7 @@ def test_numpy_functions_accept_variables():
 def test_numpy_functions_that_are_not_known_refuse_variables():
     x = Variable(ones(2))
     with pytest.raises(TypeError):
-        np.arctan2(x, x)
+        np.nextafter(x, x)
     with pytest.raises(TypeError):
         np.add(x, x, out=ones(2))
     with pytest.raises(TypeError):

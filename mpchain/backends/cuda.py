@@ -302,6 +302,13 @@ def scatter_add(array, slices, values):
     cupyx.scatter_add(array, slices, values)
 
 
+def special_functions():
+    """Returns ``cupyx.scipy.special``, the special functions of CuPy arrays."""
+    import cupyx.scipy.special
+
+    return cupyx.scipy.special
+
+
 def fuse(*args, **kwargs):
     """``cupy.fuse``; without CuPy, a decorator that changes nothing."""
     cupy = _load()[0]

@@ -35,29 +35,137 @@ from mpchain.functions.connection import (
     deconvolution_nd,
     linear,
 )
+from mpchain.functions.contraction import batch_matmul, einsum, matmul, tensordot
+from mpchain.functions.decorrelation import (
+    decorrelated_batch_normalization,
+    fixed_decorrelated_batch_normalization,
+)
 from mpchain.functions.evaluation import accuracy, binary_accuracy
+from mpchain.functions.image import (
+    im2col,
+    interpolate,
+    resize_images,
+    spatial_transformer_grid,
+    spatial_transformer_sampler,
+)
+from mpchain.functions.indexing import (
+    as_strided,
+    diagonal,
+    one_hot,
+    permutate,
+    scatter_add,
+    select_item,
+    sort,
+    topk,
+)
+from mpchain.functions.joining import (
+    broadcast,
+    dstack,
+    hstack,
+    pad_sequence,
+    separate,
+    stack,
+    transpose_sequence,
+    vstack,
+)
 from mpchain.functions.loss import (
     mean_squared_error,
     sigmoid_cross_entropy,
     softmax_cross_entropy,
 )
 from mpchain.functions.mathematics import (
+    ceil,
+    clip,
     exp,
+    expm1,
+    fix,
+    floor,
+    fmod,
     log,
-    matmul,
+    log1p,
+    log2,
+    log10,
     maximum,
     minimum,
+    rsqrt,
+    sign,
     sqrt,
     square,
+    squared_difference,
     where,
 )
 from mpchain.functions.noise import dropout
-from mpchain.functions.normalization import batch_normalization, fixed_batch_normalization
+from mpchain.functions.normalization import (
+    batch_normalization,
+    batch_renormalization,
+    fixed_batch_normalization,
+    fixed_batch_renormalization,
+    group_normalization,
+    instance_normalization,
+    layer_normalization,
+    local_response_normalization,
+    normalize,
+    rms_normalization,
+)
+from mpchain.functions.padding import (
+    pad,
+)
 from mpchain.functions.pooling import (
+    adaptive_average_pooling_2d,
+    adaptive_average_pooling_nd,
+    adaptive_max_pooling_2d,
+    adaptive_max_pooling_nd,
+    average_pooling_1d,
     average_pooling_2d,
+    average_pooling_3d,
     average_pooling_nd,
+    max_pooling_1d,
     max_pooling_2d,
+    max_pooling_3d,
     max_pooling_nd,
+    spatial_pyramid_pooling_2d,
+    unpooling_1d,
+    unpooling_2d,
+    unpooling_3d,
+    unpooling_nd,
+    upsampling_2d,
+)
+from mpchain.functions.rearrangement import (
+    copy,
+    depth2space,
+    expand_dims,
+    flatten,
+    flip,
+    fliplr,
+    flipud,
+    moveaxis,
+    pixel_shuffle,
+    pixel_unshuffle,
+    repeat,
+    rollaxis,
+    space2depth,
+    squeeze,
+    tile,
+)
+from mpchain.functions.recompute import forget
+from mpchain.functions.roi import (
+    roi_average_align_2d,
+    roi_average_pooling_2d,
+    roi_max_align_2d,
+    roi_max_pooling_2d,
+    roi_pooling_2d,
+)
+from mpchain.functions.trigonometric import (
+    arccos,
+    arcsin,
+    arctan,
+    arctan2,
+    arctanh,
+    cos,
+    cosh,
+    sin,
+    sinh,
+    tan,
 )
 
 average = mean

@@ -15,7 +15,7 @@ from mpchain.variable import Variable, as_array, as_variable
 # The elements at places that are all different, a linear map, and its adjoint: putting them there.
 
 
-@differentiable(lambda g, x_shape, where: _put(g, where, x_shape))
+@differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))
 def _take(x, where):
     return x[where]
 
@@ -25,14 +25,6 @@ def _place(y, where, shape):
     x = get_array_module(y).zeros(shape, y.dtype)
     x[where] = y
     return x
-
-
-def _put(g, where, shape):
-    return _place.on(g, where, shape)
-
-
-def _check_indices(name, indices, **argument):
-    check(indices.dtype.kind in "iu", name, "indices must be integers", **argument)
 
 
 def permutate(x, indices, axis=0, inv=False):
@@ -102,7 +94,7 @@ def _check_range(name, argument, t, low, high):
         )
 
 
-@differentiable(lambda g: g, lambda g, b_dtype, slices: get_item.on(g, slices))
+@differentiable(lambda g: g, lambda g, slices: get_item.on(g, slices))
 def _scatter_add(a, b, slices):
     y = a.copy()
     add_at(y, slices, b)
@@ -184,7 +176,7 @@ def as_strided(x, shape, strides, storage_offset=None):
     places = np.full((), storage_offset or 0, np.intp)
     for size, stride in zip(shape, strides):
         places = places[..., None] + np.arange(size) * stride
-    inside = places.size == 0 or 0 <= places.min() and places.max() < x.size
+    inside = places.size == 0 or (0 <= places.min() and places.max() < x.size)
     reach = {"shape": shape, "strides": strides, "storage_offset": storage_offset}
     check(inside, "as_strided", "every element must be one of x", x=x, **reach)
     return get_item(flatten(x), get_array_module(x).asarray(places))

@@ -2,6 +2,8 @@
 
 # ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
 
+import itertools
+
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
@@ -226,7 +228,7 @@ def transpose_sequence(xs):
     if len(xs) == 0:
         return ()
     _check_sequences("transpose_sequence", xs)
-    for i, (before, x) in enumerate(zip(xs, xs[1:]), 1):
+    for i, (before, x) in enumerate(itertools.pairwise(xs), 1):
         rule = f"lengths must not increase: see xs[{i - 1}] and xs[{i}]"
         ordered = before.shape[0] >= x.shape[0]
         check(ordered, "transpose_sequence", rule, before=before, x=x)

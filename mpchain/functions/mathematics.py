@@ -1,11 +1,12 @@
-"""Elementary functions and matrix products."""
+"""Exponentials, logarithms, powers, comparisons and rounding, element by element."""
+
+import math
 
 import numpy as np
 
-from mpchain.functions.array import reshape, sum_to, swapaxes
-from mpchain.functions.declaration import differentiable, elementwise
+from mpchain.functions.declaration import elementwise
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import as_array, as_variable
 
 
 @elementwise(lambda g, y: g * y)
@@ -21,6 +22,19 @@ def exp(x):
     return np.exp(x)
 
 
+@elementwise(lambda g, y: g * (y + 1))
+def expm1(x):
+    """Elementwise exp(x) - 1, exact near zero.
+
+    Args:
+        x: Variable or array of any shape, floating point.
+
+    Returns:
+        Variable of the shape and dtype of ``x``.
+    """
+    return np.expm1(x)
+
+
 @elementwise(lambda g, x: g / x)
 def log(x):
     """Elementwise natural logarithm.
@@ -32,6 +46,45 @@ def log(x):
         Variable of the shape and dtype of ``x``.
     """
     return np.log(x)
+
+
+@elementwise(lambda g, x: g / (x + 1))
+def log1p(x):
+    """Elementwise log(1 + x), exact near zero.
+
+    Args:
+        x: Variable or array of any shape, floating point.
+
+    Returns:
+        Variable of the shape and dtype of ``x``.
+    """
+    return np.log1p(x)
+
+
+@elementwise(lambda g, x: g / (x * math.log(2)))
+def log2(x):
+    """Elementwise logarithm to base 2.
+
+    Args:
+        x: Variable or array of any shape, floating point.
+
+    Returns:
+        Variable of the shape and dtype of ``x``.
+    """
+    return np.log2(x)
+
+
+@elementwise(lambda g, x: g / (x * math.log(10)))
+def log10(x):
+    """Elementwise logarithm to base 10.
+
+    Args:
+        x: Variable or array of any shape, floating point.
+
+    Returns:
+        Variable of the shape and dtype of ``x``.
+    """
+    return np.log10(x)
 
 
 @elementwise(lambda g, y: g / (y * 2))
@@ -47,6 +100,19 @@ def sqrt(x):
     return np.sqrt(x)
 
 
+@elementwise(lambda g, y: g * (y * np.square(y) * -0.5))
+def rsqrt(x):
+    """Elementwise reciprocal square root, x ** (-1/2).
+
+    Args:
+        x: Variable or array of any shape, floating point.
+
+    Returns:
+        Variable of the shape and dtype of ``x``.
+    """
+    return 1 / np.sqrt(x)
+
+
 @elementwise(lambda g, x: g * (x * 2), any_dtype=True)
 def square(x):
     """Elementwise square.
@@ -58,6 +124,44 @@ def square(x):
         Variable of the shape and dtype of ``x``.
     """
     return np.square(x)
+
+
+@elementwise(
+    lambda g, x1, x2: g * ((x1 - x2) * 2), lambda g, x1, x2: g * ((x2 - x1) * 2), any_dtype=True
+)
+def _squared_difference(x1, x2):
+    return np.square(x1 - x2)
+
+
+def squared_difference(x1, x2):
+    """Elementwise squared difference: (x1 - x2) ** 2.
+
+    Args:
+        x1, x2: Variables or arrays of one shape.
+
+    Returns:
+        Variable of that shape.
+
+    Raises:
+        InvalidType: the shapes differ.
+    """
+    rule = "x1 and x2 must have the same shape"
+    check(x1.shape == x2.shape, "squared_difference", rule, x1=x1, x2=x2)
+    return _squared_difference(x1, x2)
+
+
+@elementwise(lambda g: g, lambda g, x, divisor: -g * np.trunc(x / divisor))
+def fmod(x, divisor):
+    """Elementwise remainder of a division, with the sign of ``x``; the two broadcast.
+
+    Args:
+        x: Variable or array, floating point: the dividend.
+        divisor: Variable or array, floating point.
+
+    Returns:
+        Variable of the broadcast shape.
+    """
+    return np.fmod(x, divisor)
 
 
 @elementwise(
@@ -113,48 +217,82 @@ def where(condition, x, y):
     return np.where(condition, x, y)
 
 
-@differentiable(
-    lambda g, b, a_shape: sum_to.on(np.matmul(g, np.swapaxes(b, -1, -2)), a_shape),
-    lambda g, a, b_shape: sum_to.on(np.matmul(np.swapaxes(a, -1, -2), g), b_shape),
+@elementwise(
+    lambda g, x, x_min, x_max: (
+        g * np.logical_and(np.greater_equal(x, x_min), np.less_equal(x, x_max))
+    )
 )
-def _matrix_product(a, b):
-    if a.dtype == np.float16:
-        return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
-    return np.matmul(a, b)
+def _clip(x, x_min, x_max):
+    return np.minimum(np.maximum(x, x_min), x_max)
 
 
-def _broadcast(shape0, shape1):
-    pairs = zip(reversed(shape0), reversed(shape1))
-    return all(m == n or m == 1 or n == 1 for m, n in pairs)
-
-
-def matmul(a, b, transa=False, transb=False):
-    """Matrix product of two arrays, or of two stacks of matrices that broadcast.
+def clip(x, x_min, x_max):
+    """Limits the elements to an interval: min(max(x, x_min), x_max).
 
     Args:
-        a: Variable or array (..., n, k), or (k,).
-        b: Variable or array (..., k, m), or (k,).
-        transa, transb (bool): swap the last two axes of ``a`` or ``b`` first.
+        x: Variable or array of any shape, floating point.
+        x_min, x_max (float): the interval; None means no limit. Elements at the limits have the
+            gradient of those between.
 
     Returns:
-        Variable (..., n, m), without the axis that a vector argument lacks.
+        Variable of the shape and dtype of ``x``.
 
     Raises:
-        InvalidType: an argument is 0-d, or the inner sizes differ.
+        ValueError: ``x_min`` is not below ``x_max``.
     """
-    a, b = as_variable(a), as_variable(b)
-    check(a.ndim > 0 and b.ndim > 0, "matmul", "a and b need at least one axis", a=a, b=b)
-    rows = (-2,) if a.ndim == 1 else ()
-    columns = (-1,) if b.ndim == 1 else ()
-    a = reshape(a, (1, a.size)) if rows else swapaxes(a, -1, -2) if transa else a
-    b = reshape(b, (b.size, 1)) if columns else swapaxes(b, -1, -2) if transb else b
-    inner = "the last axis of a (the one before with transa) must equal the last but one of b"
-    check(a.shape[-1] == b.shape[-2], "matmul", inner, a=a, b=b, transa=transa, transb=transb)
-    if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
-        stacks = "the stacks of matrices must broadcast"
-        check(_broadcast(a.shape[:-2], b.shape[:-2]), "matmul", stacks, a=a, b=b)
-    y = _matrix_product(a, b)
-    if not rows and not columns:
-        return y
-    added = rows + columns
-    return reshape(y, tuple(n for i, n in enumerate(y.shape) if i - y.ndim not in added))
+    x_min, x_max = -math.inf if x_min is None else x_min, math.inf if x_max is None else x_max
+    if not x_min < x_max:
+        raise ValueError(f"clip: x_min must be less than x_max, but they are {x_min} and {x_max}")
+    return _clip(x, x_min, x_max)
+
+
+def _flat(function, x):
+    return as_variable(as_array(function(as_array(x))))
+
+
+def ceil(x):
+    """Rounds elements up; the result is flat almost everywhere, and so has no gradient.
+
+    Args:
+        x: Variable or array of any shape.
+
+    Returns:
+        Variable of the shape and dtype of ``x``, which needs no gradient.
+    """
+    return _flat(np.ceil, x)
+
+
+def floor(x):
+    """Rounds elements down; the result is flat almost everywhere, and so has no gradient.
+
+    Args:
+        x: Variable or array of any shape.
+
+    Returns:
+        Variable of the shape and dtype of ``x``, which needs no gradient.
+    """
+    return _flat(np.floor, x)
+
+
+def fix(x):
+    """Rounds elements towards zero; the result is flat almost everywhere, and so has no gradient.
+
+    Args:
+        x: Variable or array of any shape.
+
+    Returns:
+        Variable of the shape and dtype of ``x``, which needs no gradient.
+    """
+    return _flat(np.trunc, x)
+
+
+def sign(x):
+    """The sign of each element, -1, 0 or 1; flat almost everywhere, and so without gradient.
+
+    Args:
+        x: Variable or array of any shape.
+
+    Returns:
+        Variable of the shape and dtype of ``x``, which needs no gradient.
+    """
+    return _flat(np.sign, x)

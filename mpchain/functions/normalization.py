@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mpchain.functions.array import reshape
+from mpchain.functions.array import cast, reshape, sum_to
 from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -115,8 +115,332 @@ def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
     Returns:
         Variable of the shape of ``x``.
     """
-    axis, shape = _shape_of_parameters(
-        "fixed_batch_normalization", x, axis, gamma, beta=beta, mean=mean, var=var
-    )
+    return _fixed("fixed_batch_normalization", x, gamma, beta, mean, var, eps, axis)
+
+
+def _fixed(name, x, gamma, beta, mean, var, eps, axis):
+    axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, mean=mean, var=var)
     gamma, beta, mean, var = (reshape(p, shape) for p in (gamma, beta, mean, var))
     return (x - mean) * (gamma * (var + eps) ** -0.5) + beta
+
+
+def fixed_batch_renormalization(x, gamma, beta, mean, var, eps=2e-5):
+    """Batch renormalisation at inference: :func:`fixed_batch_normalization`, by another name."""
+    return _fixed("fixed_batch_renormalization", x, gamma, beta, mean, var, eps, None)
+
+
+def batch_renormalization(
+    x,
+    gamma,
+    beta,
+    rmax,
+    dmax,
+    eps=2e-5,
+    running_mean=None,
+    running_var=None,
+    decay=0.9,
+    update_statistics=False,
+):
+    """Batch normalisation that is corrected towards what the running statistics would give.
+
+    With normalised = (x - mean) / std of the batch, the result is
+    gamma (normalised r + d) + beta, where r = std / running_std and
+    d = (mean - running_mean) / running_std are limited to [1 / rmax, rmax] and [-dmax, dmax]
+    and pass no gradient.
+
+    Args:
+        x: Variable or array (N, C, ...), floating point.
+        gamma, beta: Variables or arrays (C,).
+        rmax (float): the limit of r, at least 1.
+        dmax (float): the limit of d, at least 0.
+        eps (float): added to the variances.
+        running_mean, running_var: arrays (C,): the running statistics.
+        decay (float): how much of the running statistics stays.
+        update_statistics (bool): update them in place; the variance is unbiased there. The
+            correction is by their values before.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: shapes do not fit.
+        TypeError: the running statistics are missing.
+
+    See S. Ioffe, Batch renormalization: towards reducing minibatch dependence in batch-normalized
+    models, NIPS 2017.
+    """
+    name = "batch_renormalization"
+    if running_mean is None or running_var is None:
+        raise TypeError(f"{name}: running_mean and running_var are required")
+    statistics = {"running_mean": running_mean, "running_var": running_var}
+    axis, shape = _shape_of_parameters(name, x, None, gamma, beta=beta, **statistics)
+    array = as_array(x)
+    mean, inverse_std = _statistics(array, axis, eps)
+    running_inverse_std = (running_var.reshape(shape) + eps) ** -0.5
+    r = (running_inverse_std / inverse_std).clip(1 / rmax, rmax).astype(x.dtype, copy=False)
+    d = ((mean - running_mean.reshape(shape)) * running_inverse_std).clip(-dmax, dmax)
+    gamma, beta = reshape(gamma, shape), reshape(beta, shape)
+    shift = gamma * d.astype(x.dtype, copy=False) + beta
+    y = _batch_normalization(x, gamma * r, shift, axis, eps)
+    if update_statistics:
+        _update_running_statistics(array, running_mean, running_var, decay, axis)
+    return y
+
+
+# Normalisation of each sample by itself.
+
+
+def _wide(x):
+    """Half precision as single: sums of squares need its range."""
+    return cast(x, np.float32) if x.dtype == np.float16 else x
+
+
+def _inverse_rms(x, axis, eps):
+    average = np.mean if x.size else np.sum
+    return (average(x * x, axis=axis, keepdims=True) + eps) ** -0.5
+
+
+def _sample_normalization_derivative(g, x, gamma, aux, beta_shape, axis, eps):
+    mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
+    normalised = (x - mean) * inverse_std
+    h = g * gamma
+    n = h.size // max(mean.size, 1)
+    tangent = h - np.sum(h, axis=axis, keepdims=True) / n
+    gx = tangent - normalised * (np.sum(h * normalised, axis=axis, keepdims=True) / n)
+    return gx * inverse_std, sum_to.on(g * normalised, gamma.shape), sum_to.on(g, beta_shape)
+
+
+@differentiable(joint=_sample_normalization_derivative, n_arrays=3)
+def _sample_normalization(x, gamma, beta, axis, eps):
+    mean, inverse_std = _statistics(x, axis, eps)
+    y = x - mean
+    y *= inverse_std
+    y *= gamma
+    y += beta
+    return y, (mean, inverse_std)
+
+
+def layer_normalization(x, gamma, beta, eps=1e-5):
+    """Normalises each sample by the mean and variance of its elements.
+
+    The result is gamma (x - mean) / sqrt(var + eps) + beta.
+
+    Args:
+        x: Variable or array (N, D), floating point; or (..., D1, D2, ...), which is normalised over
+            the trailing axes that ``gamma`` has.
+        gamma, beta: Variables or arrays (D,), or (D1, D2, ...).
+        eps (float): added to the variance.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: gamma or beta do not fit.
+
+    See J. L. Ba et al., Layer normalization, arXiv:1607.06450.
+    """
+    axis = _trailing_axes("layer_normalization", x, gamma=gamma, beta=beta)
+    y = _sample_normalization(_wide(x), _wide(gamma), _wide(beta), axis, eps)
+    return cast(y, x.dtype)
+
+
+def _trailing_axes(name, x, **parameters):
+    """The axes, counted from the last, that parameters of the trailing axes of ``x`` have."""
+    shape = parameters["gamma"].shape
+    check(x.ndim > 0 and x.dtype.kind == "f", name, "x must be floating point, with axes", x=x)
+    for argument, value in parameters.items():
+        fits = shape and value.shape == shape == x.shape[-len(shape) :]
+        rule = f"{argument} must have the shape of the last axes of x"
+        check(fits and value.dtype.kind == "f", name, rule, x=x, **{argument: value})
+    return tuple(range(-len(shape), 0))
+
+
+def group_normalization(x, groups, gamma, beta, eps=1e-5):
+    """Normalises each group of channels of each sample by its mean and variance.
+
+    Args:
+        x: Variable or array (N, C, ...), floating point.
+        groups (int): the number of groups, which must divide C.
+        gamma, beta: Variables or arrays (C,): scale and shift of the channels.
+        eps (float): added to the variance.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: shapes do not fit.
+        ValueError: ``groups`` does not divide the channels.
+
+    See Y. Wu and K. He, Group normalization, ECCV 2018.
+    """
+    return _group_normalization("group_normalization", x, groups, gamma, beta, eps)
+
+
+def _group_normalization(name, x, groups, gamma, beta, eps):
+    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    n, channels = x.shape[:2]
+    if groups < 1 or channels % groups:
+        raise ValueError(f"{name}: groups must divide the {channels} channels, but is {groups}")
+    for argument, value in {"gamma": gamma, "beta": beta}.items():
+        fits = value.shape == (channels,) and value.dtype.kind == "f"
+        check(fits, name, f"{argument} must have one element per channel", x=x, **{argument: value})
+    size = math.prod(x.shape[2:])
+    shape = (1, groups, channels // groups, 1)
+    y = _sample_normalization(
+        reshape(_wide(x), (n, *shape[1:3], size)),
+        reshape(_wide(gamma), shape),
+        reshape(_wide(beta), shape),
+        (2, 3),
+        eps,
+    )
+    return cast(reshape(y, x.shape), x.dtype)
+
+
+def instance_normalization(x, gamma, beta, eps=1e-5):
+    """Normalises each channel of each sample by its mean and variance.
+
+    Args:
+        x: Variable or array (N, C, d1, ...), floating point.
+        gamma, beta: Variables or arrays (C,).
+        eps (float): added to the variance.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: shapes do not fit.
+
+    See D. Ulyanov et al., Instance normalization: the missing ingredient for fast stylization,
+    arXiv:1607.08022.
+    """
+    name = "instance_normalization"
+    check(x.ndim >= 3, name, "x must have 3 axes or more", x=x)
+    return _group_normalization(name, x, max(x.shape[1], 1), gamma, beta, eps)
+
+
+def _rms_normalization_derivative(g, x, gamma, aux, axis, eps):
+    inverse_rms = _inverse_rms(x, axis, eps) if isinstance(x, Variable) else aux
+    normalised = x * inverse_rms
+    h = g * gamma
+    n = h.size // max(inverse_rms.size, 1)
+    gx = h - normalised * (np.sum(h * normalised, axis=axis, keepdims=True) / n)
+    return gx * inverse_rms, sum_to.on(g * normalised, gamma.shape)
+
+
+@differentiable(joint=_rms_normalization_derivative, n_arrays=2)
+def _rms_normalization(x, gamma, axis, eps):
+    inverse_rms = _inverse_rms(x, axis, eps)
+    y = x * inverse_rms
+    y *= gamma
+    return y, inverse_rms
+
+
+def rms_normalization(x, gamma, eps=1e-5):
+    """Divides each sample by the root of the mean square of its elements.
+
+    The result is gamma x / sqrt(mean(x ** 2) + eps).
+
+    Args:
+        x: Variable or array (..., D), floating point; normalised over the trailing axes that
+            ``gamma`` has.
+        gamma: Variable or array (D,), or of several trailing axes of ``x``.
+        eps (float): added to the mean square.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: gamma does not fit.
+
+    See B. Zhang and R. Sennrich, Root mean square layer normalization, NeurIPS 2019.
+    """
+    axis = _trailing_axes("rms_normalization", x, gamma=gamma)
+    return cast(_rms_normalization(_wide(x), _wide(gamma), axis, eps), x.dtype)
+
+
+def _norm(x, axis):
+    """Euclidean norm, and where it is zero; there its derivative is taken as zero."""
+    squares = np.sum(x * x, axis=axis, keepdims=True)
+    zero = np.equal(squares, 0).astype(x.dtype)
+    return np.sqrt(squares + zero) - zero, zero
+
+
+def _normalize_derivative(g, x, aux, eps, axis):
+    norm, zero = _norm(x, axis) if isinstance(x, Variable) else aux
+    projected = np.sum(g * x, axis=axis, keepdims=True) / ((norm + zero) * (norm + eps))
+    return (g - x * projected) / (norm + eps)
+
+
+@differentiable(_normalize_derivative)
+def _normalize(x, eps, axis):
+    norm, zero = _norm(x, axis)
+    return x / (norm + eps), (norm, zero)
+
+
+def normalize(x, eps=1e-5, axis=1):
+    """Divides by the Euclidean norm: x / (norm(x) + eps).
+
+    Args:
+        x: Variable or array, floating point.
+        eps (float): added to the norm.
+        axis (int or tuple of int): the axes that the norm is taken over.
+
+    Returns:
+        Variable of the shape of ``x``; zero where the norm is, with the derivative 1 / eps.
+
+    Raises:
+        InvalidType: ``x`` lacks an axis.
+    """
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    check(x.dtype.kind == "f", "normalize", "x must be floating point", x=x)
+    known = all(-x.ndim <= a < x.ndim for a in axes)
+    check(known, "normalize", "x must have every axis", x=x, axis=axis)
+    return cast(_normalize(_wide(x), eps, axes), x.dtype)
+
+
+# The sum over neighbouring channels is its own adjoint.
+@differentiable(lambda g, reach: _neighbours.on(g, reach))
+def _neighbours(x, reach):
+    """The sum over the channels from i - reach to i + reach, for each channel i."""
+    y = x.copy()
+    for k in range(1, min(reach + 1, x.shape[1])):
+        y[:, k:] += x[:, :-k]
+        y[:, :-k] += x[:, k:]
+    return y
+
+
+def _local_response_derivative(g, x, aux, n, k, alpha, beta):
+    scale = _neighbours.on(x * x, n // 2) * alpha + k if isinstance(x, Variable) else aux
+    factor = scale**-beta
+    return g * factor - x * _neighbours.on(g * x * (factor / scale), n // 2) * (2 * alpha * beta)
+
+
+@differentiable(_local_response_derivative)
+def _local_response_normalization(x, n, k, alpha, beta):
+    scale = _neighbours.on(x * x, n // 2) * alpha + k
+    return x * scale**-beta, scale
+
+
+def local_response_normalization(x, n=5, k=2, alpha=1e-4, beta=0.75):
+    """Damps each element by the squares at its place in neighbouring channels.
+
+    y[i] = x[i] / (k + alpha sum over j of x[j] ** 2) ** beta, where j runs over the channels from
+    i - n // 2 to i + n // 2.
+
+    Args:
+        x: Variable or array (N, C, ...), floating point.
+        n (int): the width of the neighbourhood.
+        k, alpha, beta (float): the formula's constants.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: ``x`` has fewer than two axes or is not floating point.
+
+    See A. Krizhevsky et al., ImageNet classification with deep convolutional neural networks,
+    NIPS 2012.
+    """
+    name = "local_response_normalization"
+    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    return cast(_local_response_normalization(_wide(x), n, k, alpha, beta), x.dtype)

@@ -7,14 +7,24 @@ differentiated.
 
 import numpy as np
 
-from mpchain.functions import activation, arithmetic, array, mathematics
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions import (
+    activation,
+    arithmetic,
+    array,
+    contraction,
+    joining,
+    mathematics,
+    rearrangement,
+    trigonometric,
+)
 from mpchain.variable import Variable, as_array
 
 _UFUNCS = {
     np.absolute: arithmetic.absolute,
     np.exp: mathematics.exp,
     np.log: mathematics.log,
-    np.matmul: mathematics.matmul,
+    np.matmul: contraction.matmul,
     np.maximum: lambda x0, x1: _with_arrays(mathematics.maximum, x0, x1),
     np.minimum: lambda x0, x1: _with_arrays(mathematics.minimum, x0, x1),
     np.sqrt: mathematics.sqrt,
@@ -28,19 +38,30 @@ _UFUNCS = {
     np.power: lambda x0, x1: _operate("__pow__", "__rpow__", x0, x1),
     np.negative: lambda x: -x,
     np.positive: lambda x: x,
+    **{getattr(np, name): getattr(mathematics, name) for name in "expm1 log1p log2 log10".split()},
+    **{
+        getattr(np, name): getattr(trigonometric, name)
+        for name in "sin cos tan arcsin arccos arctan arctan2 sinh cosh arctanh".split()
+    },
 }
 _NOT_DIFFERENTIABLE = {
     getattr(np, name)
     for name in (
         "greater greater_equal less less_equal equal not_equal "
-        "logical_and logical_or logical_not sign isnan isinf isfinite"
+        "logical_and logical_or logical_not isnan isinf isfinite sign ceil floor trunc"
     ).split()
 }
 _FUNCTIONS = {
     np.broadcast_to: array.broadcast_to,
     np.concatenate: lambda xs, axis=0: array.concat(xs, axis),
+    np.expand_dims: rearrangement.expand_dims,
+    np.flip: rearrangement.flip,
     np.mean: lambda x, axis=None, keepdims=False: array.mean(x, axis, keepdims=keepdims),
+    np.moveaxis: rearrangement.moveaxis,
+    np.repeat: rearrangement.repeat,
     np.reshape: array.reshape,
+    np.squeeze: rearrangement.squeeze,
+    np.stack: joining.stack,
     np.sum: lambda x, axis=None, keepdims=False: array.sum(x, axis, keepdims),
     np.swapaxes: array.swapaxes,
     np.transpose: array.transpose,
@@ -50,8 +71,9 @@ _FUNCTIONS = {
 
 def _as_arrays(*values):
     """Numbers among ``values`` as 0-d arrays of the dtype of the Variable among them."""
-    dtype = next(x.dtype for x in values if isinstance(x, Variable))
-    return [np.asarray(x, dtype) if isinstance(x, (bool, int, float)) else x for x in values]
+    like = next(x for x in values if isinstance(x, Variable))
+    asarray = get_array_module(like).asarray
+    return [asarray(x, like.dtype) if isinstance(x, (bool, int, float)) else x for x in values]
 
 
 def _with_arrays(function, x0, x1):
@@ -86,8 +108,8 @@ def install():
     """Gives Variable NumPy's protocols, and the methods that are functions."""
     Variable.__array_ufunc__ = _array_ufunc
     Variable.__array_function__ = _array_function
-    Variable.__matmul__ = mathematics.matmul
-    Variable.__rmatmul__ = lambda x, y: mathematics.matmul(y, x)
+    Variable.__matmul__ = contraction.matmul
+    Variable.__rmatmul__ = lambda x, y: contraction.matmul(y, x)
     Variable.__getitem__ = array.get_item
     Variable.T = property(array.transpose, doc="The variable with its axes reversed.")
     Variable.mean = array.mean

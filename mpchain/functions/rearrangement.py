@@ -1,5 +1,7 @@
 """Other views and orders of the same elements: axes made, dropped, moved, turned and repeated."""
 
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
 from numbers import Integral
 
 import numpy as np
@@ -13,10 +15,8 @@ from mpchain.variable import as_variable
 
 @differentiable(lambda g, aux: _copy.on(g, aux))
 def _copy(x, device):
-    source = get_device_from_array(x)
-    with source.create_context():
-        y = device.send(x)
-        return (x.copy() if y is x else y), source
+    y = device.send(x)
+    return (x.copy() if y is x else y), get_device_from_array(x)
 
 
 def copy(x, dst):

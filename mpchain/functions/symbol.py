@@ -6,6 +6,7 @@ since a Variable can hold a symbol as it holds an array, backpropagation through
 down its derivatives.
 """
 
+import functools
 import inspect
 import math
 
@@ -128,6 +129,26 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
         return self
 
 
+def written_as(text):
+    """Decorator: gives a function of arrays its counterpart in C.
+
+    Args:
+        text (str): an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
+    """
+
+    def decorate(function):
+        @functools.wraps(function)
+        def call(*operands):
+            symbol = next((x for x in operands if isinstance(x, Symbol)), None)
+            return function(*operands) if symbol is None else symbol._step(call, operands)
+
+        call.nin = len(inspect.signature(function).parameters)
+        _C[call] = text
+        return call
+
+    return decorate
+
+
 def _as_operand(value):
     if isinstance(value, Symbol):
         return value
@@ -222,15 +243,19 @@ def _as_function(result, gradient, names):
     """Compiles a result into a Python function of the gradient and the values that it needs."""
     needed = _needed([result])
     parameters = [gradient, *(name for name in names if name in needed)]
-    lines = []
+    lines, namespace = [], {"np": np}
     for symbol in _in_order(needed):
         texts = [x.name if isinstance(x, Symbol) else repr(x) for x in symbol.operands]
-        default = f"np.{symbol.function.__name__}({', '.join(texts)})"
+        name = symbol.function.__name__
+        if symbol.function is getattr(np, name, None):
+            name = f"np.{name}"
+        else:
+            namespace[name] = symbol.function
+        default = f"{name}({', '.join(texts)})"
         known = _PYTHON_OF_CONSTANTS if symbol.is_constant else _PYTHON
         lines.append(f"{symbol.name} = {known.get(symbol.function, default).format(*texts)}")
     lines.append(f"return {result.name}")
     text = f"def derivative({', '.join(parameters)}):\n    " + "\n    ".join(lines)
-    namespace = {"np": np}
     exec(text, namespace)
     namespace["derivative"].__doc__ = text
     return namespace["derivative"]

@@ -167,3 +167,25 @@ def place_in_windows(y, places, window):
     for i, place in enumerate(offsets):
         x[(..., *place)] += y * (places == i)
     return xp.ascontiguousarray(x[(..., *inner)])
+
+
+@register("reference")
+def unfold_windows(x, window):
+    """All elements of each window, padding as zeros: (N, C, n_elements, *out_size)."""
+    padded = _padded(x, window)
+    shape = (*x.shape[:2], window.n_elements, *window.out_size)
+    y = get_array_module(x).empty(shape, x.dtype)
+    for i, place in enumerate(layout(window).offsets):
+        y[:, :, i] = padded[(..., *place)]
+    return y
+
+
+@register("reference")
+def fold_windows(y, window):
+    """The adjoint of :func:`unfold_windows`: each element is the sum of what windows have of it."""
+    xp = get_array_module(y)
+    padded_size, inner, offsets = layout(window)
+    x = xp.zeros((*y.shape[:2], *padded_size), y.dtype)
+    for i, place in enumerate(offsets):
+        x[(..., *place)] += y[:, :, i]
+    return xp.ascontiguousarray(x[(..., *inner)])

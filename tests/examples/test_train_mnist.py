@@ -1,7 +1,6 @@
 """The main example: by itself, on several ranks, and resumed."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -17,9 +16,7 @@ def _train(out, *arguments, ranks=1):
     """Runs the example and returns its log."""
     start = [sys.executable] if ranks == 1 else [sys.executable, "-m", "launch", "-n", str(ranks)]
     command = [*start, str(SCRIPT), "--out", str(out), "--double", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    options = {"cwd": ROOT, "env": environment, "timeout": 240}
-    result = subprocess.run(command, capture_output=True, text=True, **options)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     return json.loads((out / "log").read_text())
 

@@ -134,6 +134,7 @@ def _poolings(*roles):
     def make(n, c, _, window):
         def arguments():
             shapes = {"x": (n, c, *window.in_size), "y": (n, c, *window.out_size)}
+            shapes["elements"] = (n, c, window.n_elements, *window.out_size)
             places = np.random.randint(0, window.n_elements, shapes["y"], np.int32)
             given = {"places": places, **{k: _random(*s) for k, s in shapes.items()}}
             return (*(given[role] for role in roles), window)
@@ -174,6 +175,8 @@ CASES = {
     "max_windows": _poolings("x"),
     "take_from_windows": _poolings("x", "places"),
     "place_in_windows": _poolings("y", "places"),
+    "unfold_windows": _poolings("x"),
+    "fold_windows": _poolings("elements"),
 }
 LAYOUTS = {
     "contiguous": np.ascontiguousarray,

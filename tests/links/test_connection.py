@@ -105,10 +105,11 @@ def test_values_and_gradients(case):
     y, torch_y = link(x), layer(torch_x)
     tolerance = {"rtol": 1e-4, "atol": 1e-5}  # float32 sums in another order
     np.testing.assert_allclose(y.array, torch_y.detach().numpy(), **tolerance)
-    y.grad = np.random.randn(*y.shape).astype(np.float32)
+    gy = np.random.randn(*y.shape).astype(np.float32)
+    y.grad = gy
     y.backward()
     layer.zero_grad()
-    torch_y.backward(torch.tensor(y.grad))
+    torch_y.backward(torch.tensor(gy))
     np.testing.assert_allclose(x.grad, torch_x.grad.numpy(), **tolerance)
     np.testing.assert_allclose(link.W.grad, layer.weight.grad.numpy(), **tolerance)
     if layer.bias is not None:

@@ -1,0 +1,114 @@
+"""Sums and products of the elements so far along an axis."""
+
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import reshape, swapaxes
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import check
+
+
+def _wide(x):
+    """The dtype for running totals of ``x``: half precision would lose them."""
+    return np.float32 if x.dtype == np.float16 else x.dtype
+
+
+def _filled(x, n, value):
+    """``n`` elements of ``value`` for the last axis of ``x``."""
+    xp = get_array_module(x)
+    return xp.full((*x.shape[:-1], n), value, x.dtype)
+
+
+def _before(y):
+    """Moves the last axis by one: what was before each element, one before the first."""
+    return np.concatenate([_filled(y, 1, 1), y[..., :-1]], axis=-1)
+
+
+def _ahead(x, step, value=0):
+    """The elements ``step`` places ahead on the last axis, ``value`` where there are none."""
+    return np.concatenate([x[..., step:], _filled(x, step, value)], axis=-1)
+
+
+def products_of_others(x):
+    """For each element, the product of all others along the last axis: no division, so zeros do.
+
+    Args:
+        x: Variable or array.
+
+    Returns:
+        Variable or array of the shape of ``x``.
+    """
+    if x.shape[-1] == 0:
+        return x
+    return _before(_cumprod.on(x)) * _before(_cumprod.on(x[..., ::-1]))[..., ::-1]
+
+
+def _weighted_rest(g, x):
+    """The sums s with s[i] = g[i] + x[i + 1] s[i + 1], in a logarithmic number of steps."""
+    factor, step = _ahead(x, 1), 1
+    while step < x.shape[-1]:
+        g = g + factor * _ahead(g, step)
+        factor = factor * _ahead(factor, step)
+        step *= 2
+    return g
+
+
+def _cumprod_derivative(g, x, y):
+    return _before(y) * _weighted_rest(g, x) if x.shape[-1] else g
+
+
+@differentiable(_cumprod_derivative)
+def _cumprod(x):
+    xp = get_array_module(x)
+    return xp.cumprod(x, axis=-1, dtype=_wide(x)).astype(x.dtype, copy=False)
+
+
+@differentiable(lambda g: _cumsum.on(g[..., ::-1])[..., ::-1])
+def _cumsum(x):
+    xp = get_array_module(x)
+    return xp.cumsum(x, axis=-1, dtype=_wide(x)).astype(x.dtype, copy=False)
+
+
+def _along(name, function, x, axis):
+    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
+    if axis is None:
+        return function(reshape(x, (x.size,)))
+    check(-x.ndim <= axis < x.ndim, name, "axis must be one of x", x=x, axis=axis)
+    if axis % x.ndim == x.ndim - 1:
+        return function(x)
+    return swapaxes(function(swapaxes(x, axis, -1)), axis, -1)
+
+
+def cumsum(x, axis=None):
+    """Sum of each element and those before it.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int): the axis to sum along; None takes the elements in row-major order as one axis.
+
+    Returns:
+        Variable of the shape of ``x``, or of one axis.
+
+    Raises:
+        InvalidType: there is no such axis.
+    """
+    return _along("cumsum", _cumsum, x, axis)
+
+
+def cumprod(x, axis=None):
+    """Product of each element and those before it; its derivatives are right where some are zero.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int): the axis to multiply along; None takes the elements in row-major order as one
+            axis.
+
+    Returns:
+        Variable of the shape of ``x``, or of one axis.
+
+    Raises:
+        InvalidType: there is no such axis.
+    """
+    return _along("cumprod", _cumprod, x, axis)

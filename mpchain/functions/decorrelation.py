@@ -1,0 +1,134 @@
+"""Decorrelated batch normalisation: whitening of the channels over the batch."""
+
+import math
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import cast, reshape, swapaxes
+from mpchain.functions.array import mean as average
+from mpchain.functions.contraction import matmul
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import check
+from mpchain.variable import as_array, as_variable
+
+# For P = A ** -0.5, which is P A P = 1, an increment dA makes dP with P dP + dP P = -P^2 dA P^2.
+# Such equations are Lyapunov's, whose solutions have derivatives that solve another one.
+
+
+def _lyapunov_derivative(g, S, y):
+    h = _lyapunov.on(S, g)
+    return -(np.matmul(h, y) + np.matmul(y, h))
+
+
+@differentiable(_lyapunov_derivative, lambda g, S: _lyapunov.on(S, g))
+def _lyapunov(S, Q):
+    """The solution X of S X + X S = Q for symmetric positive definite S, in stacks (..., n, n)."""
+    eigenvalues, U = get_array_module(S).linalg.eigh(S)
+    sums = eigenvalues[..., :, None] + eigenvalues[..., None, :]
+    transposed = U.swapaxes(-1, -2)
+    return U @ ((transposed @ Q @ U) / sums) @ transposed
+
+
+def _inverse_root_derivative(g, y):
+    square = np.matmul(y, y)
+    return _lyapunov.on(y, -np.matmul(np.matmul(square, g), square))
+
+
+@differentiable(_inverse_root_derivative)
+def _inverse_root(A):
+    """A ** -0.5 of symmetric positive definite matrices (..., n, n)."""
+    eigenvalues, U = get_array_module(A).linalg.eigh(A)
+    return (U * eigenvalues[..., None, :] ** -0.5) @ U.swapaxes(-1, -2)
+
+
+def _grouped(name, x, groups):
+    """The channels in groups: (groups, C / groups, N * d1 * ...), in single precision at least."""
+    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    fits = groups >= 1 and x.shape[1] % groups == 0
+    check(fits, name, f"groups={groups} must divide the channels of x", x=x)
+    channels_first = swapaxes(cast(x, np.float32) if x.dtype == np.float16 else x, 0, 1)
+    count = x.shape[0] * math.prod(x.shape[2:])
+    return reshape(channels_first, (groups, x.shape[1] // groups, count))
+
+
+def _ungrouped(y, x):
+    """The adjoint of :func:`_grouped`: the shape and dtype of ``x`` again."""
+    channels_first = reshape(y, (x.shape[1], x.shape[0], *x.shape[2:]))
+    return cast(swapaxes(channels_first, 0, 1), x.dtype)
+
+
+def decorrelated_batch_normalization(
+    x, *, groups=16, eps=2e-5, running_mean=None, running_projection=None, decay=0.9
+):
+    """Whitens the channels of each group over the batch: their covariance becomes the identity.
+
+    The result is projection (x - mean), where the projection is the inverse root of the covariance
+    (of the population) plus eps times the identity; among all that whiten, it changes x least.
+
+    Args:
+        x: Variable or array (N, C, ...), floating point.
+        groups (int): the number of groups of channels, which must divide C.
+        eps (float): added to the variances.
+        running_mean: array (groups, C / groups), updated in place by ``decay``; or None.
+        running_projection: array (groups, C / groups, C / groups), updated likewise; or None. It
+            takes in the projection times M / (M - 1), M being the elements per channel.
+        decay (float): how much of the running statistics stays.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: ``groups`` does not divide the channels, or running statistics do not fit.
+
+    See L. Huang et al., Decorrelated batch normalization, CVPR 2018.
+    """
+    name = "decorrelated_batch_normalization"
+    grouped = _grouped(name, x, groups)
+    _check_statistics(name, grouped, running_mean, running_projection)
+    count = grouped.shape[2]
+    if count == 0:
+        return as_variable(x)
+    mean = average(grouped, 2, keepdims=True)
+    centred = grouped - mean
+    identity = get_array_module(as_array(x)).eye(grouped.shape[1], dtype=grouped.dtype)
+    covariance = matmul(centred, centred, transb=True) / count + eps * identity
+    projection = _inverse_root(covariance)
+    if running_mean is not None:
+        running_mean *= decay
+        running_mean += (1 - decay) * mean.array[:, :, 0]
+    if running_projection is not None:
+        running_projection *= decay
+        running_projection += (1 - decay) * count / max(count - 1, 1) * projection.array
+    return _ungrouped(matmul(projection, centred), x)
+
+
+def _check_statistics(name, grouped, mean, projection):
+    groups, size = grouped.shape[:2]
+    shapes = {"mean": (mean, (groups, size)), "projection": (projection, (groups, size, size))}
+    for statistic, (value, shape) in shapes.items():
+        fits = value is None or value.shape == shape
+        rule = f"the {statistic} must have the shape {shape} (groups, channels of a group)"
+        check(fits, name, rule, **{statistic: value})
+
+
+def fixed_decorrelated_batch_normalization(x, mean, projection, groups=16):
+    """Decorrelated batch normalisation by given statistics, as at inference: projection (x - mean).
+
+    Args:
+        x: Variable or array (N, C, ...), floating point.
+        mean: Variable or array (groups, C / groups).
+        projection: Variable or array (groups, C / groups, C / groups).
+        groups (int): the number of groups of channels, which must divide C.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: shapes do not fit.
+    """
+    name = "fixed_decorrelated_batch_normalization"
+    grouped = _grouped(name, x, groups)
+    _check_statistics(name, grouped, mean, projection)
+    mean = reshape(mean, (*mean.shape, 1))
+    return _ungrouped(matmul(projection, grouped - mean), x)

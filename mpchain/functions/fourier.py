@@ -1,0 +1,71 @@
+"""Discrete Fourier transforms of pairs of real and imaginary parts."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import check
+
+
+def _zeros_for_none(gys):
+    """The gradients of real and imaginary part, one of which may be missing."""
+    like = next(g for g in gys if g is not None)
+    xp = get_array_module(like)
+    return [xp.zeros(like.shape, like.dtype) if g is None else g for g in gys]
+
+
+def _adjoint(gys, is_inverse, norm):
+    other = {"backward": "forward", "forward": "backward"}[norm]
+    return _transform.on(*_zeros_for_none(gys), not is_inverse, other)
+
+
+@differentiable(joint=_adjoint, n_arrays=2)
+def _transform(real, imag, is_inverse, norm):
+    """The transform along the last axis; the ``norm`` 'forward' divides by n going forward."""
+    xp = get_array_module(real)
+    function = xp.fft.ifft if is_inverse else xp.fft.fft
+    y = function(real + imag * xp.asarray(1j, xp.result_type(real.dtype, xp.complex64)), norm=norm)
+    return y.real.astype(real.dtype), y.imag.astype(imag.dtype)
+
+
+def _pair(name, x):
+    if not isinstance(x, (tuple, list)) or len(x) != 2:
+        raise TypeError(f"{name}: x must be a pair (real, imag), but is {type(x).__name__}")
+    real, imag = x
+    alike = real.shape == imag.shape and real.dtype == imag.dtype
+    check(alike, name, "real and imag must have one shape and dtype", real=real, imag=imag)
+    fits = real.dtype.kind == "f" and real.ndim > 0 and real.shape[-1] > 0
+    check(fits, name, "real and imag must be floating point, with a last axis", real=real)
+    return real, imag
+
+
+def fft(x):
+    """Discrete Fourier transform along the last axis: y[k] = sum over j of x[j] e^(-2 pi i jk/n).
+
+    Args:
+        x: pair (real, imag) of Variables or arrays of one shape, floating point.
+
+    Returns:
+        tuple of Variables: the real and the imaginary part.
+
+    Raises:
+        InvalidType: the two differ in shape or dtype, or have no last axis.
+        TypeError: ``x`` is no pair.
+    """
+    return _transform(*_pair("fft", x), False, "backward")
+
+
+def ifft(x):
+    """Inverse of :func:`fft`: y[j] = (1/n) sum over k of x[k] e^(2 pi i jk/n).
+
+    Args:
+        x: pair (real, imag) of Variables or arrays of one shape, floating point.
+
+    Returns:
+        tuple of Variables: the real and the imaginary part.
+
+    Raises:
+        InvalidType: the two differ in shape or dtype, or have no last axis.
+        TypeError: ``x`` is no pair.
+    """
+    return _transform(*_pair("ifft", x), True, "backward")

@@ -1,0 +1,247 @@
+"""Images: resized, cut into windows, and sampled where a transformation says."""
+
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
+import math
+from numbers import Real
+
+import numpy as np
+
+from mpchain import kernels
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import cast, get_item, reshape, sum, transpose
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.rearrangement import repeat
+from mpchain.functions.resampling import (
+    bins_matrix,
+    cubic_matrix,
+    index_matrix,
+    linear_matrix,
+    map_axis,
+)
+from mpchain.kernels.window import Window
+from mpchain.utils.conv import get_conv_outsize, spatial
+from mpchain.utils.type_check import check
+from mpchain.variable import as_array, as_variable
+
+
+@differentiable(lambda g, window: _fold_windows.on(g, window))
+def _unfold_windows(x, window):
+    return kernels.call("unfold_windows", x, window)
+
+
+@differentiable(lambda g, window: _unfold_windows.on(g, window))
+def _fold_windows(y, window):
+    return kernels.call("fold_windows", y, window)
+
+
+def im2col(x, ksize, stride=1, pad=0, cover_all=False, dilate=1):
+    """Puts the elements of each window side by side, as channels.
+
+    Args:
+        x: Variable or array (N, C, H, W), floating point.
+        ksize, stride, dilate (int or pair of int): the windows' size, distance and dilation.
+        pad (int or pair of int): zeros on both sides.
+        cover_all (bool): place windows so that every element is covered.
+
+    Returns:
+        Variable (N, C * kh * kw, out_h, out_w).
+
+    Raises:
+        InvalidType: the rank is wrong, or a window is larger than the padded image.
+    """
+    check(x.ndim == 4 and x.dtype.kind == "f", "im2col", "x must be floating, with 4 axes", x=x)
+    steps = spatial("im2col", 2, ksize=ksize, stride=stride, pad=pad, dilate=dilate)
+    axes = zip(x.shape[2:], *steps)
+    sizes = tuple(get_conv_outsize(size, k, s, p, cover_all, d) for size, k, s, p, d in axes)
+    check(min(sizes) > 0, "im2col", f"the output size {sizes} must be positive", x=x, ksize=ksize)
+    y = _unfold_windows(x, Window(*steps, 1, x.shape[2:], sizes))
+    return reshape(y, (x.shape[0], x.shape[1] * math.prod(steps[0]), *sizes))
+
+
+def _nearest(x, axis, indexes):
+    """Picks elements along an axis; repeats them where each is picked equally often."""
+    size, out_size = x.shape[axis], len(indexes)
+    if out_size % size == 0 and (indexes == np.repeat(np.arange(size), out_size // size)).all():
+        return repeat(x, out_size // size, axis)
+    return map_axis(x, index_matrix(size, tuple(indexes.tolist())), axis)
+
+
+def resize_images(x, output_shape, *, mode="bilinear", align_corners=True):
+    """Resizes images.
+
+    Args:
+        x: Variable or array (N, C, H, W), floating point.
+        output_shape (pair of int): the new height and width.
+        mode (str): ``'bilinear'`` interpolation, or ``'nearest'`` element.
+        align_corners (bool): for ``'bilinear'``, the corners' centres stay where they are;
+            otherwise the corners themselves.
+
+    Returns:
+        Variable (N, C, *output_shape).
+
+    Raises:
+        InvalidType: the rank is wrong, or a size is not positive.
+        ValueError: an unknown mode.
+    """
+    if mode not in ("bilinear", "nearest"):
+        raise ValueError(f"resize_images: mode must be 'bilinear' or 'nearest', not {mode!r}")
+    check(
+        x.ndim == 4 and x.dtype.kind == "f", "resize_images", "x must be floating with 4 axes", x=x
+    )
+    (sizes,) = spatial("resize_images", 2, output_shape=output_shape)
+    return _resize("resize_images", x, sizes, (None, None), mode, align_corners)
+
+
+_MODES = {
+    "nearest": None,
+    "nearest-exact": None,
+    "area": None,
+    "linear": 3,
+    "bilinear": 4,
+    "trilinear": 5,
+    "bicubic": 4,
+}
+
+
+def _resize(name, x, sizes, scales, mode, align_corners):
+    """Resamples the spatial axes one by one; a scale of None is the quotient of the sizes."""
+    x = as_variable(x)
+    check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
+    for axis, (size, scale) in enumerate(zip(sizes, scales), 2):
+        old = x.shape[axis]
+        if mode.startswith("nearest"):
+            shift = 0.5 if mode == "nearest-exact" else 0.0
+            index = np.arange(size) + shift
+            index = np.floor(index / scale) if scale else index * old // size
+            x = _nearest(x, axis, index.astype(np.intp).clip(0, old - 1))
+        elif mode == "area":
+            x = map_axis(x, bins_matrix(old, size), axis)
+        else:
+            matrix = cubic_matrix if mode == "bicubic" else linear_matrix
+            x = map_axis(x, matrix(old, size, scale or size / old, bool(align_corners)), axis)
+    return x
+
+
+def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=False):
+    """Resizes signals, images or volumes, as ``torch.nn.functional.interpolate``.
+
+    Args:
+        x: Variable or array (N, C, d1, ...), floating point.
+        size (int or tuple of int): the new spatial size.
+        scale_factor (float or tuple of float): instead, by how much the size grows.
+        mode (str): ``'nearest'``, ``'nearest-exact'`` or ``'area'``, for any number of axes;
+            ``'linear'`` for one spatial axis, ``'bilinear'`` and ``'bicubic'`` for two,
+            ``'trilinear'`` for three.
+        align_corners (bool): for the linear and cubic modes, the corners' centres stay where they
+            are; otherwise the corners themselves.
+
+    Returns:
+        Variable (N, C, *size).
+
+    Raises:
+        InvalidType: rank, size or scale_factor does not fit.
+        ValueError: an unknown mode; not one of ``size`` and ``scale_factor``.
+
+    See R. Keys, Cubic convolution interpolation for digital image processing, 1981.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"interpolate: mode must be one of {', '.join(_MODES)}, not {mode!r}")
+    if (size is None) == (scale_factor is None):
+        raise ValueError(
+            f"interpolate: give one of size and scale_factor: {size=}, {scale_factor=}"
+        )
+    check(x.ndim > 2 and x.dtype.kind == "f", "interpolate", "x must be floating, (N, C, ...)", x=x)
+    ndim = _MODES[mode] or x.ndim
+    check(x.ndim == ndim, "interpolate", f"for mode {mode!r}, x must have {ndim} axes", x=x)
+    n = x.ndim - 2
+    if size is not None:
+        (sizes,), scales = spatial("interpolate", n, size=size), (None,) * n
+    else:
+        scales = (scale_factor,) * n if isinstance(scale_factor, Real) else tuple(scale_factor)
+        rule = f"scale_factor must be one number or {n}, each positive"
+        positive = len(scales) == n and min(scales) > 0
+        check(positive, "interpolate", rule, scale_factor=scale_factor)
+        sizes = tuple(math.floor(old * scale) for old, scale in zip(x.shape[2:], scales))
+        check(min(sizes) > 0, "interpolate", f"the output size {sizes} must be positive", x=x)
+    return _resize("interpolate", x, sizes, scales, mode, align_corners)
+
+
+def spatial_transformer_grid(theta, output_shape):
+    """Where an affine transformation takes the points of a regular grid.
+
+    The grid runs from -1 to 1 in both directions; a point (x, y) goes to theta (x, y, 1)^T.
+
+    Args:
+        theta: Variable or array (N, 2, 3), floating point.
+        output_shape (pair of int): height and width of the grid.
+
+    Returns:
+        Variable (N, 2, H, W): the x and the y coordinates.
+
+    Raises:
+        InvalidType: the shape of ``theta`` is wrong.
+
+    See M. Jaderberg et al., Spatial transformer networks, NIPS 2015.
+    """
+    name = "spatial_transformer_grid"
+    theta = as_variable(theta)
+    fits = theta.ndim == 3 and theta.shape[1:] == (2, 3) and theta.dtype.kind == "f"
+    check(fits, name, "theta must be floating point of shape (N, 2, 3)", theta=theta)
+    ((h, w),) = spatial(name, 2, output_shape=output_shape)
+    y, x = np.meshgrid(np.linspace(-1, 1, h), np.linspace(-1, 1, w), indexing="ij")
+    points = theta.xp.asarray(np.stack([x, y, np.ones((h, w))]).reshape(3, h * w), theta.dtype)
+    return reshape(np.matmul(theta, points), (theta.shape[0], 2, h, w))
+
+
+def _corners(u, size):
+    """The two elements beside each position on an axis, and which of them exist."""
+    xp = get_array_module(u)
+    first = xp.floor(u.clip(-2, size + 1))
+    # Not a number has no neighbours; its weights carry it on.
+    first = xp.nan_to_num(first, nan=-2.0)
+    corners = xp.stack([first, first + 1])
+    return corners, (corners >= 0) & (corners < size)
+
+
+def spatial_transformer_sampler(x, grid):
+    """Samples images at the points of a grid, by bilinear interpolation; zero lies outside.
+
+    The corners' centres of an image are at -1 and 1. Gradients flow to the image and to the grid.
+
+    Args:
+        x: Variable or array (N, C, H, W), floating point.
+        grid: Variable or array (N, 2, out_h, out_w), of the dtype of ``x``: x and y coordinates.
+
+    Returns:
+        Variable (N, C, out_h, out_w).
+
+    Raises:
+        InvalidType: a shape or dtype does not fit.
+
+    See M. Jaderberg et al., Spatial transformer networks, NIPS 2015.
+    """
+    name = "spatial_transformer_sampler"
+    x, grid = as_variable(x), as_variable(grid)
+    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
+    fits = grid.ndim == 4 and grid.shape[:2] == (len(x), 2) and grid.dtype == x.dtype
+    check(fits, name, "grid must be of shape (N, 2, H, W) and of the dtype of x", grid=grid, x=x)
+    n, c, h, w = x.shape
+    dtype, xp, out = x.dtype, x.xp, grid.shape[2:]
+    if dtype == np.float16:  # too coarse for positions
+        x, grid = cast(x, np.float32), cast(grid, np.float32)
+    positions = (reshape(grid, (n, 2, -1)) + 1) * (xp.asarray([[w - 1], [h - 1]], grid.dtype) / 2)
+    u, v = positions[:, 0], positions[:, 1]
+    columns, has_column = _corners(as_array(u), w)
+    rows, has_row = _corners(as_array(v), h)
+    # One axis for the upper and lower corner, one for the left and right: (2, 2, N, points). At a
+    # pixel's centre this is the derivative from above.
+    signs = xp.asarray([[[-1]], [[1]]], x.dtype)
+    weights = ((v - rows) * signs + 1)[:, None] * ((u - columns) * signs + 1)[None]
+    inside = has_row[:, None] & has_column[None]
+    places = (rows[:, None] * w + columns[None]).astype(np.intp)
+    places = xp.where(inside, places + (xp.arange(n) * (h * w))[:, None], 0)
+    pixels = reshape(transpose(x, (0, 2, 3, 1)), (n * h * w, c))
+    values = get_item(pixels, places) * (weights * inside.astype(x.dtype))[..., None]
+    y = transpose(sum(values, (0, 1)), (0, 2, 1))
+    return cast(reshape(y, (n, c, *out)), dtype)

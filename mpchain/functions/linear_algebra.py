@@ -1,0 +1,143 @@
+"""Matrices: inverse, determinant and Cholesky factor."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.type_check import check
+
+
+def _computed(function, a, rule):
+    """Applies one of NumPy's functions, which know no half precision; what it cannot do is told."""
+    wide = a.astype(np.float32) if a.dtype == np.float16 else a
+    try:
+        y = function(wide)
+    except np.linalg.LinAlgError as error:
+        raise ValueError(f"{rule}, but: {error}; a is {a.dtype} of shape {a.shape}") from None
+    return y.astype(a.dtype, copy=False)
+
+
+def _transposed(a):
+    return np.swapaxes(a, -1, -2)
+
+
+def _inverse_derivative(g, y):
+    z = _transposed(y)
+    return -np.matmul(np.matmul(z, g), z)
+
+
+@differentiable(_inverse_derivative)
+def _inverse(a):
+    return _computed(np.linalg.inv, a, "inv: no matrix may be singular")
+
+
+@differentiable(lambda g, a, y: np.reshape(g * y, (*y.shape, 1, 1)) * _transposed(_inverse.on(a)))
+def _determinant(a):
+    return _computed(np.linalg.det, a, "det: a must hold numbers")
+
+
+def _check_matrices(name, a, ndim):
+    rule = f"a must be floating point, with {ndim} axes, of which the last two are of one size"
+    fits = a.ndim == ndim and a.dtype.kind == "f" and a.shape[-1] == a.shape[-2]
+    check(fits, name, rule, a=a)
+
+
+def inv(a):
+    """Inverse of a matrix.
+
+    Args:
+        a: Variable or array (n, n), floating point.
+
+    Returns:
+        Variable (n, n).
+
+    Raises:
+        InvalidType: ``a`` is not a square matrix.
+        ValueError: the matrix is singular.
+    """
+    _check_matrices("inv", a, 2)
+    return _inverse(a)
+
+
+def batch_inv(a):
+    """Inverses of a batch of matrices.
+
+    Args:
+        a: Variable or array (B, n, n), floating point.
+
+    Returns:
+        Variable (B, n, n).
+
+    Raises:
+        InvalidType: ``a`` does not hold square matrices.
+        ValueError: a matrix is singular.
+    """
+    _check_matrices("batch_inv", a, 3)
+    return _inverse(a)
+
+
+def det(a):
+    """Determinant of a matrix.
+
+    Args:
+        a: Variable or array (n, n), floating point. The derivative needs its inverse.
+
+    Returns:
+        Variable, a scalar.
+
+    Raises:
+        InvalidType: ``a`` is not a square matrix.
+    """
+    _check_matrices("det", a, 2)
+    return _determinant(a)
+
+
+def batch_det(a):
+    """Determinants of a batch of matrices.
+
+    Args:
+        a: Variable or array (B, n, n), floating point. The derivative needs their inverses.
+
+    Returns:
+        Variable (B,).
+
+    Raises:
+        InvalidType: ``a`` does not hold square matrices.
+    """
+    _check_matrices("batch_det", a, 3)
+    return _determinant(a)
+
+
+def _cholesky_derivative(g, y):
+    xp = get_array_module(y)
+    n = y.shape[-1]
+    inverse = _inverse.on(y)
+    lower_half = (xp.tri(n) - xp.eye(n) / 2).astype(y.dtype)
+    inner = np.matmul(_transposed(y), g) * lower_half
+    s = np.matmul(_transposed(inverse), np.matmul(inner, inverse))
+    return (s + _transposed(s)) / 2
+
+
+@differentiable(_cholesky_derivative)
+def _cholesky(a):
+    return _computed(np.linalg.cholesky, a, "cholesky: a must be positive definite")
+
+
+def cholesky(a):
+    """Cholesky factor: the lower triangular L with L L^T = a.
+
+    Args:
+        a: Variable or array (n, n), floating point, symmetric and positive definite; only its lower
+            triangle is read. Its gradient is symmetric.
+
+    Returns:
+        Variable (n, n).
+
+    Raises:
+        InvalidType: ``a`` is not a square matrix.
+        ValueError: the matrix is not positive definite.
+
+    See I. Murray, Differentiation of the Cholesky decomposition, 2016.
+    """
+    _check_matrices("cholesky", a, 2)
+    return _cholesky(a)

@@ -1,0 +1,140 @@
+"""Padding: elements added at the ends of axes."""
+
+import functools
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import concat, get_item
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.resampling import map_axis
+from mpchain.utils.type_check import check
+from mpchain.variable import as_variable
+
+_ALLOWED = {
+    "constant": {"constant_values": 0},
+    "edge": {},
+    "reflect": {"reflect_type": "even"},
+    "symmetric": {"reflect_type": "even"},
+    "wrap": {},
+    "mean": {"stat_length": None},
+    "linear_ramp": {"end_values": 0},
+}
+
+
+@differentiable(lambda g, x_shape, widths: g[_inner(x_shape, widths)])
+def _pad_with_constants(x, widths, values):
+    return get_array_module(x).pad(x, widths, "constant", constant_values=values)
+
+
+def _inner(shape, widths):
+    return tuple(slice(before, before + n) for n, (before, _) in zip(shape, widths))
+
+
+def pad(x, pad_width, mode, **keywords):
+    """Adds elements at both ends of each axis, as :func:`numpy.pad`.
+
+    Args:
+        x: Variable or array.
+        pad_width: how many: an integer, a pair (before, after), or a pair for each axis.
+        mode (str): what they are: ``'constant'``, ``'edge'``, ``'reflect'``, ``'symmetric'``,
+            ``'wrap'``, ``'mean'`` or ``'linear_ramp'``; their gradients are their adjoints.
+        keywords: of the mode, as in NumPy: ``constant_values``, ``reflect_type``, ``stat_length``,
+            ``end_values``.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: ``pad_width`` does not fit ``x``, or is negative.
+        ValueError: an unknown mode or keyword, or an empty axis, which has nothing to repeat.
+
+    Example:
+        >>> pad(np.arange(3.0), 2, "reflect").array.tolist()
+        [2.0, 1.0, 0.0, 1.0, 2.0, 1.0, 0.0]
+    """
+    x = as_variable(x)
+    widths = _per_axis("pad_width", pad_width, x.ndim)
+    whole = all(isinstance(n, int) and n >= 0 for pair in widths for n in pair)
+    rule = "pad_width must be integers, none negative"
+    check(whole, "pad", rule, x=x, pad_width=pad_width)
+    options = _options(mode, keywords)
+    if mode == "constant":
+        values = _per_axis("constant_values", options["constant_values"], x.ndim)
+        return _pad_with_constants(x, widths, values)
+    settings = {k: _per_axis_of(k, v, x.ndim) for k, v in options.items()}
+    for axis, width in enumerate(widths):
+        if width != (0, 0):
+            if x.shape[axis] == 0:
+                raise ValueError(f"pad: axis {axis} is empty: mode {mode!r} has nothing to repeat")
+            x = _pad_axis(x, axis, width, mode, {k: v[axis] for k, v in settings.items()})
+    return x
+
+
+def _options(mode, keywords):
+    if mode not in _ALLOWED:
+        raise ValueError(f"pad: mode must be one of {', '.join(_ALLOWED)}, not {mode!r}")
+    unknown = set(keywords) - set(_ALLOWED[mode])
+    if unknown:
+        raise ValueError(f"pad: mode {mode!r} takes no keyword {min(unknown)!r}")
+    options = _ALLOWED[mode] | keywords
+    kind = options.get("reflect_type", "even")
+    if kind not in ("even", "odd"):
+        raise ValueError(f"pad: reflect_type must be 'even' or 'odd', not {kind!r}")
+    return options
+
+
+def _per_axis(name, value, n):
+    """A pair (before, after) for each axis."""
+    try:
+        pairs = np.broadcast_to(np.asarray(value), (n, 2))
+    except ValueError:
+        check(False, "pad", f"{name} must be a number, a pair, or {n} pairs", **{name: value})
+    return tuple(map(tuple, pairs.tolist()))
+
+
+def _per_axis_of(name, value, n):
+    return [value] * n if value is None or isinstance(value, str) else _per_axis(name, value, n)
+
+
+def _pad_axis(x, axis, width, mode, settings):
+    """Pads one axis; later axes then see what earlier ones added, as in NumPy."""
+    size = x.shape[axis]
+    if mode in ("mean", "linear_ramp") or settings.get("reflect_type") == "odd":
+        return _pad_by_matrix(x, axis, width, mode, settings)
+    places = np.pad(np.arange(size), width, mode)
+    lead = (slice(None),) * axis
+    parts = [x]
+    for at_front, ends in ((True, places[: width[0]]), (False, places[width[0] + size :])):
+        if len(ends):
+            part = get_item(x, (*lead, _as_slice(ends, x)))
+            parts = [part, *parts] if at_front else [*parts, part]
+    return concat(parts, axis)
+
+
+def _as_slice(places, x):
+    """Indexes as a slice, whose gradient is cheaper, where they are in a row."""
+    steps = set(np.diff(places).tolist()) or {1}
+    if len(steps) > 1 or 0 in steps:
+        return x.xp.asarray(places)
+    (step,) = steps
+    end = int(places[-1]) + step
+    return slice(int(places[0]), None if end < 0 else end, step)
+
+
+def _pad_by_matrix(x, axis, width, mode, settings):
+    check(x.dtype.kind == "f", "pad", f"for mode {mode!r}, x must be floating point", x=x)
+    matrix, constant = _matrix(x.shape[axis], width, mode, **settings)
+    y = map_axis(x, matrix, axis)
+    if not constant.any():
+        return y
+    constant = constant.reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    return y + x.xp.asarray(constant, x.dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _matrix(size, width, mode, **settings):
+    """Padding of an axis as an affine map: its matrix and its constant."""
+    constant = np.pad(np.zeros(size), width, mode, **settings)
+    columns = [np.pad(unit, width, mode, **settings) - constant for unit in np.eye(size)]
+    return np.stack(columns, 1), constant

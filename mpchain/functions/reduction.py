@@ -1,0 +1,215 @@
+"""Reductions: extrema, their places, products and logarithms of sums over axes."""
+
+import math
+
+import numpy as np
+
+from mpchain.functions.array import reshape, sum, transpose
+from mpchain.functions.cumulative import products_of_others
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.mathematics import square
+from mpchain.utils.type_check import check
+from mpchain.variable import as_array, as_variable
+
+
+def _reduced_axes(name, x, axis):
+    """The axes to reduce as numbers from 0, of a floating-point array."""
+    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
+    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    known = all(-x.ndim <= a < x.ndim for a in axes)
+    check(known, name, "every axis must be one of x", x=x, axis=axis)
+    reduced = tuple(a % x.ndim for a in axes)
+    check(len(set(reduced)) == len(reduced), name, "the axes must differ", x=x, axis=axis)
+    return reduced
+
+
+def _kept(shape, axes):
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _extremum_derivative(g, x, y, axes):
+    """Every element that equals the extremum gets its gradient."""
+    kept = _kept(x.shape, axes)
+    return np.reshape(g, kept) * np.equal(x, np.reshape(y, kept))
+
+
+@differentiable(_extremum_derivative)
+def _max(x, axes, keepdims):
+    return x.max(axis=axes, keepdims=keepdims)
+
+
+@differentiable(_extremum_derivative)
+def _min(x, axes, keepdims):
+    return x.min(axis=axes, keepdims=keepdims)
+
+
+def _extremum(name, function, x, axis, keepdims):
+    axes = _reduced_axes(name, x, axis)
+    filled = all(x.shape[i] for i in axes)
+    check(filled, name, "x must have elements along the axes", x=x, axis=axis)
+    return function(x, axes, keepdims)
+
+
+def max(x, axis=None, keepdims=False):
+    """Maximum over axes; every element that equals it gets its gradient.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int or tuple of int): the axes; None means all.
+        keepdims (bool): keep the reduced axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``.
+
+    Raises:
+        InvalidType: there are no such axes, or no elements along them.
+    """
+    return _extremum("max", _max, x, axis, keepdims)
+
+
+def min(x, axis=None, keepdims=False):
+    """Minimum over axes; every element that equals it gets its gradient.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int or tuple of int): the axes; None means all.
+        keepdims (bool): keep the reduced axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``.
+
+    Raises:
+        InvalidType: there are no such axes, or no elements along them.
+    """
+    return _extremum("min", _min, x, axis, keepdims)
+
+
+def _place(name, x, axis):
+    if isinstance(axis, tuple):
+        raise TypeError(f"{name}: axis must be an integer or None, but is {axis}")
+    x = as_array(x)
+    axes = _reduced_axes(name, x, axis)
+    check(all(x.shape[i] for i in axes), name, "x must have elements along the axis", x=x)
+    # Places are found by NumPy's function or method of the same name.
+    return as_variable(as_array(getattr(x, name)(axis=axis)).astype(np.int32))
+
+
+def argmax(x, axis=None):
+    """Index of the first maximum along an axis; it has no gradient.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int): the axis; None counts all elements in row-major order.
+
+    Returns:
+        Variable of int32, without that axis.
+
+    Raises:
+        InvalidType: there is no such axis, or no element along it.
+        TypeError: ``axis`` is a tuple.
+    """
+    return _place("argmax", x, axis)
+
+
+def argmin(x, axis=None):
+    """Index of the first minimum along an axis; it has no gradient.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int): the axis; None counts all elements in row-major order.
+
+    Returns:
+        Variable of int32, without that axis.
+
+    Raises:
+        InvalidType: there is no such axis, or no element along it.
+        TypeError: ``axis`` is a tuple.
+    """
+    return _place("argmin", x, axis)
+
+
+@differentiable(lambda g, x: np.reshape(g, (*x.shape[:-1], 1)) * products_of_others(x))
+def _prod(x):
+    # Products of half precision overflow soon.
+    wide = np.float32 if x.dtype == np.float16 else x.dtype
+    return x.prod(axis=-1, dtype=wide).astype(x.dtype, copy=False)
+
+
+def prod(x, axis=None, keepdims=False):
+    """Product over axes; its derivatives are right, to every order, where elements are zero.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int or tuple of int): the axes; None means all.
+        keepdims (bool): keep the reduced axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``.
+
+    Raises:
+        InvalidType: there are no such axes.
+    """
+    axes = _reduced_axes("prod", x, axis)
+    rest = tuple(i for i in range(x.ndim) if i not in axes)
+    shape = tuple(x.shape[i] for i in rest)
+    count = math.prod(x.shape[i] for i in axes)
+    if rest + axes != tuple(range(x.ndim)):
+        x = transpose(x, (*rest, *axes))
+    y = _prod(reshape(x, (*shape, count)))
+    if not keepdims:
+        return y
+    sizes = iter(shape)
+    return reshape(y, tuple(1 if i in axes else next(sizes) for i in range(len(rest + axes))))
+
+
+def _logsumexp_derivative(g, x, y, axes):
+    kept = _kept(x.shape, axes)
+    # Where the sum is zero, y is -inf, and x - y would not be a number.
+    y = np.where(np.isinf(y), 0, y)
+    return np.reshape(g, kept) * np.exp(x - np.reshape(y, kept))
+
+
+@differentiable(_logsumexp_derivative)
+def _logsumexp(x, axes):
+    top = x.max(axis=axes, keepdims=True)
+    top = np.where(np.isinf(top), 0, top).astype(x.dtype, copy=False)
+    wide = np.float32 if x.dtype == np.float16 else x.dtype
+    total = np.exp(x - top).sum(axis=axes, dtype=wide)
+    with np.errstate(divide="ignore"):  # the logarithm of nothing
+        return (np.log(total) + top.reshape(total.shape)).astype(x.dtype, copy=False)
+
+
+def logsumexp(x, axis=None):
+    """Logarithm of the sum of exponentials over axes, without overflow: log(sum(exp(x))).
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int or tuple of int): the axes; None means all.
+
+    Returns:
+        Variable of the dtype of ``x``, without those axes.
+
+    Raises:
+        InvalidType: there are no such axes, or no elements along them.
+    """
+    axes = _reduced_axes("logsumexp", x, axis)
+    filled = all(x.shape[i] for i in axes)
+    check(filled, "logsumexp", "x must have elements along the axes", x=x, axis=axis)
+    return _logsumexp(x, axes)
+
+
+def batch_l2_norm_squared(x):
+    """Squared Euclidean norm of each sample of a batch.
+
+    Args:
+        x: Variable or array (N, ...), floating point, of two axes or more.
+
+    Returns:
+        Variable (N,).
+
+    Raises:
+        InvalidType: ``x`` has fewer axes.
+    """
+    rule = "x must be floating point, of 2 axes or more"
+    check(x.ndim > 1 and x.dtype.kind == "f", "batch_l2_norm_squared", rule, x=x)
+    return sum(square(x), axis=tuple(range(1, x.ndim)))

@@ -1,0 +1,95 @@
+"""Products with sparse matrices."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.functions.array import get_item, reshape, swapaxes
+from mpchain.functions.declaration import differentiable
+from mpchain.utils.sparse import CooMatrix
+from mpchain.utils.type_check import check
+from mpchain.variable import as_variable
+
+# A product is the trilinear form of y, data and x that sums data[i] <y[row[i]], x[col[i]]>, with
+# one slot left open; by symmetry the matrix and its transpose share a declaration.
+
+
+@differentiable(
+    lambda g, x, row, col: _products_of_rows.on(g, x, row, col),
+    lambda g, data, row, col, x_shape: _sums_of_rows.on(data, g, col, row, x_shape[0]),
+)
+def _sums_of_rows(data, x, row, col, n):
+    """Adds data[i] x[col[i]] to row[i] of a matrix of ``n`` rows."""
+    wide = np.float32 if x.dtype == np.float16 else np.result_type(data, x)
+    terms = x[col].astype(wide, copy=False) * data[:, None]
+    y = get_array_module(x).zeros((n, x.shape[1]), wide)
+    if is_gpu_array(x):
+        scatter_add(y, row, terms)
+    else:
+        # NumPy adds faster at places of a vector than at rows of a matrix.
+        places = row.astype(np.intp)[:, None] * x.shape[1] + np.arange(x.shape[1])
+        np.add.at(y.reshape(-1), places.reshape(-1), terms.reshape(-1))
+    return y.astype(np.result_type(data, x), copy=False)
+
+
+@differentiable(
+    lambda g, x, row, col, y_shape: _sums_of_rows.on(g, x, row, col, y_shape[0]),
+    lambda g, y, row, col, x_shape: _sums_of_rows.on(g, y, col, row, x_shape[0]),
+)
+def _products_of_rows(y, x, row, col):
+    """The inner products of y[row[i]] and x[col[i]]."""
+    wide = np.float32 if x.dtype == np.float16 else None
+    terms = y[row] * x[col]
+    return terms.sum(axis=1, dtype=wide).astype(terms.dtype, copy=False)
+
+
+def _product(matrix, is_transposed, x, operands):
+    data, row, col = matrix.data, matrix.row, matrix.col
+    n_rows, n_columns = matrix.shape
+    if is_transposed:
+        n_rows, n_columns, row, col = n_columns, n_rows, col, row
+    fits = x.ndim == data.ndim + 1 and x.dtype.kind == data.dtype.kind == "f"
+    rule = "the dense operand must be floating point, and a batch if the sparse one is"
+    check(fits, "sparse_matmul", rule, dense=x, elements=data)
+    fits = x.shape[:-2] == data.shape[:-1] and x.shape[-2] == n_columns
+    rule = "batches and the inner sizes must be equal"
+    check(fits, "sparse_matmul", rule, dense=x, elements=data, **operands)
+    shape = (*x.shape[:-2], n_rows, x.shape[-1])
+    filled = row >= 0
+    if data.ndim == 2:
+        # A batch is one matrix of blocks on the diagonal.
+        block = get_array_module(row).arange(len(row))[:, None]
+        row, col = row + block * n_rows, col + block * n_columns
+        n_rows *= len(x)
+        x = reshape(x, (len(x) * n_columns, x.shape[-1]))
+    data = get_item(data, filled)  # without the padding, as a vector
+    return reshape(_sums_of_rows(data, x, row[filled], col[filled], n_rows), shape)
+
+
+def sparse_matmul(a, b, transa=False, transb=False):
+    """Product of a sparse and a dense matrix, in either order, or of batches of them.
+
+    Args:
+        a, b: one a :class:`mpchain.utils.sparse.CooMatrix`, the other a Variable or array (n, m) or
+            (B, n, m), floating point.
+        transa, transb (bool): transpose ``a`` or ``b`` first.
+
+    Returns:
+        Variable: the product, a dense matrix, or a batch of them.
+
+    Raises:
+        InvalidType: sizes do not fit.
+        ValueError: both or none of the operands are sparse.
+    """
+    kinds = [isinstance(x, CooMatrix) for x in (a, b)]
+    if kinds[0] == kinds[1]:
+        count = "both" if kinds[0] else "none"
+        raise ValueError(f"sparse_matmul: one of a and b must be a CooMatrix, but {count} are")
+    shapes = {"a_shape": a.shape, "b_shape": b.shape, "transa": transa, "transb": transb}
+    if kinds[0]:
+        x = as_variable(b)
+        check(x.ndim in (2, 3), "sparse_matmul", "b must have 2 or 3 axes", b=x)
+        return _product(a, transa, swapaxes(x, -1, -2) if transb else x, shapes)
+    x = as_variable(a)
+    check(x.ndim in (2, 3), "sparse_matmul", "a must have 2 or 3 axes", a=x)
+    y = _product(b, not transb, x if transa else swapaxes(x, -1, -2), shapes)
+    return swapaxes(y, -1, -2)

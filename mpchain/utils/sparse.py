@@ -1,0 +1,117 @@
+"""Sparse matrices as lists of their elements: value, row and column (the COO format)."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.variable import Variable, as_array
+
+
+class CooMatrix:
+    """A sparse matrix, or a batch of them; elements named twice add up.
+
+    Args:
+        data: array (n,) of the elements, or (B, n).
+        row, col: arrays of integers of that shape: the places of the elements; -1 in both where a
+            matrix of the batch has fewer elements than n.
+        shape (tuple of int): rows and columns of the matrix, or of each.
+        order (str): 'C' if the elements are sorted by row and then column, 'F' if by column and
+            then row, else 'other'; None finds out.
+        requires_grad (bool): whether the elements get a gradient.
+
+    Attributes:
+        data (Variable), row, col, shape, order: as given.
+
+    Raises:
+        ValueError: the arrays do not fit each other, or a place is outside the matrix.
+    """
+
+    def __init__(self, data, row, col, shape, order=None, requires_grad=False):
+        shapes = {tuple(x.shape) for x in (data, row, col)}
+        if len(shapes) != 1 or data.ndim not in (1, 2):
+            raise ValueError(
+                "CooMatrix: data, row and col must have one shape, of 1 or 2 axes, but have "
+                f"{data.shape}, {row.shape} and {col.shape}"
+            )
+        if len(shape) != 2:
+            raise ValueError(f"CooMatrix: shape must have 2 elements, but is {shape}")
+        for name, places, size in (("row", row, shape[0]), ("col", col, shape[1])):
+            if places.size and not -1 <= int(places.min()) <= int(places.max()) < size:
+                raise ValueError(
+                    f"CooMatrix: {name} must be at least -1 and below {size}, but is from "
+                    f"{places.min()} to {places.max()}"
+                )
+        if order not in ("C", "F", "other", None):
+            raise ValueError(f"CooMatrix: order must be 'C', 'F', 'other' or None, but is {order!r}")
+        is_variable = isinstance(data, Variable)
+        self.data = data if is_variable else Variable(data, requires_grad=requires_grad)
+        self.row, self.col = row, col
+        self.shape = tuple(shape)
+        self.order = get_order(row, col) if order is None else order
+
+    def to_dense(self):
+        """Returns an array (rows, columns), or (B, rows, columns)."""
+        data = as_array(self.data)
+        y = get_array_module(data).zeros((*data.shape[:-1], *self.shape), data.dtype)
+        for matrix in range(len(data)) if data.ndim == 2 else [...]:
+            filled = self.row[matrix] >= 0
+            places = self.row[matrix][filled], self.col[matrix][filled]
+            _add_at(y[matrix], places, data[matrix][filled])
+        return y
+
+
+def _add_at(array, places, values):
+    if is_gpu_array(array):
+        scatter_add(array, places, values)
+    else:
+        np.add.at(array, places, values)
+
+
+def to_coo(x, ldnz=None, requires_grad=False):
+    """Makes a sparse matrix, or a batch of them, of a dense one.
+
+    Args:
+        x: array (rows, columns), or (B, rows, columns).
+        ldnz (int): at least so many elements are stored; what is more than there are is padding.
+        requires_grad (bool): whether the elements get a gradient.
+
+    Returns:
+        CooMatrix: with its elements sorted by row.
+
+    Raises:
+        ValueError: ``x`` has another number of axes.
+    """
+    if x.ndim not in (2, 3):
+        raise ValueError(f"to_coo: x must have 2 or 3 axes, but has shape {x.shape}")
+    xp = get_array_module(x)
+    matrices = x[None] if x.ndim == 2 else x
+    places = [xp.nonzero(matrix) for matrix in matrices]
+    shape = len(matrices), max([ldnz or 0, *(len(rows) for rows, _ in places)])
+    data = xp.zeros(shape, x.dtype)
+    row, col = xp.full(shape, -1, np.int32), xp.full(shape, -1, np.int32)
+    for i, (rows, columns) in enumerate(places):
+        n = len(rows)
+        data[i, :n], row[i, :n], col[i, :n] = matrices[i][rows, columns], rows, columns
+    if x.ndim == 2:
+        data, row, col = data[0], row[0], col[0]
+    return CooMatrix(data, row, col, x.shape[-2:], "C", requires_grad)
+
+
+def get_order(row, col):
+    """Returns in which order a list of places is sorted.
+
+    Args:
+        row, col: arrays of integers of one shape; the last axis is that of the list, whose end may
+            be padded with -1.
+
+    Returns:
+        str: 'C' if by row and then column, 'F' if by column and then row, else 'other'.
+    """
+    if _is_sorted(row, col):
+        return "C"
+    return "F" if _is_sorted(col, row) else "other"
+
+
+def _is_sorted(major, minor):
+    step = major[..., 1:] - major[..., :-1]
+    follows = (step > 0) | (step == 0) & (minor[..., 1:] >= minor[..., :-1])
+    return bool((follows | (major[..., 1:] < 0)).all())
