@@ -1,0 +1,30 @@
+"""The README's example runs, and its commands are those that a newcomer needs."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_example_learns_a_function_with_its_derivatives():
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert code.count("\n") <= 22
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    y, dy, d2y = map(float, re.findall(r"[-.\de]+", result.stdout))
+    assert abs(y - np.sin(0.5)) < 0.02
+    assert abs(dy - np.cos(0.5)) < 0.1
+    assert abs(d2y + np.sin(0.5)) < 0.2
+
+
+def test_the_commands_install_the_extras_that_they_need():
+    run, test = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    assert "[mpi,data,plot]" in run and "-n 2 examples/mnist/train_mnist.py" in run
+    assert "[test]" in test and test.rstrip().endswith("-m pytest")
+    for path in re.findall(r"`((?:mpchain|launch|examples|tests)/[\w/]*)`", README):
+        assert (ROOT / path).exists(), path
