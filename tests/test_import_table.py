@@ -13,13 +13,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
     ("configuration", ""),
-    ("utils", ""),
     ("backend backends", "configuration"),
     ("device_resident", "backend"),
     ("kernels", "backend"),
+    # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
-        "variable function_node backprop function function_hook computational_graph",
-        "backend device_resident utils",
+        "variable function_node backprop function function_hook computational_graph utils",
+        "backend device_resident",
     ),
     ("functions", "variable kernels"),
     ("initializer initializers", "backend"),

@@ -2,15 +2,28 @@
 
 from mpchain.functions import protocol
 from mpchain.functions.activation import (
+    clipped_relu,
+    crelu,
+    elu,
+    gelu,
+    hard_sigmoid,
     leaky_relu,
     log_softmax,
+    maxout,
+    mish,
+    prelu,
     relu,
+    relu6,
+    rrelu,
+    selu,
     sigmoid,
+    silu,
     softmax,
     softplus,
+    swish,
     tanh,
 )
-from mpchain.functions.arithmetic import absolute, add
+from mpchain.functions.arithmetic import absolute, add, bias, identity, linear_interpolate, scale
 from mpchain.functions.array import (
     broadcast_to,
     cast,
@@ -36,11 +49,30 @@ from mpchain.functions.connection import (
     linear,
 )
 from mpchain.functions.contraction import batch_matmul, einsum, matmul, tensordot
+from mpchain.functions.cumulative import cumprod, cumsum
 from mpchain.functions.decorrelation import (
     decorrelated_batch_normalization,
     fixed_decorrelated_batch_normalization,
 )
-from mpchain.functions.evaluation import accuracy, binary_accuracy
+from mpchain.functions.embedding_loss import (
+    black_out,
+    contrastive,
+    cross_covariance,
+    decov,
+    discriminative_margin_based_clustering_loss,
+    negative_sampling,
+    triplet,
+)
+from mpchain.functions.evaluation import (
+    accuracy,
+    binary_accuracy,
+    classification_summary,
+    f1_score,
+    precision,
+    r2_score,
+    recall,
+)
+from mpchain.functions.fourier import fft, ifft
 from mpchain.functions.image import (
     im2col,
     interpolate,
@@ -68,8 +100,10 @@ from mpchain.functions.joining import (
     transpose_sequence,
     vstack,
 )
+from mpchain.functions.linear_algebra import batch_det, batch_inv, cholesky, det, inv
 from mpchain.functions.loss import (
-    mean_squared_error,
+    focal_loss,
+    hinge,
     sigmoid_cross_entropy,
     softmax_cross_entropy,
 )
@@ -94,7 +128,13 @@ from mpchain.functions.mathematics import (
     squared_difference,
     where,
 )
-from mpchain.functions.noise import dropout
+from mpchain.functions.noise import (
+    dropout,
+    gaussian,
+    gumbel_softmax,
+    simplified_dropconnect,
+    zoneout,
+)
 from mpchain.functions.normalization import (
     batch_normalization,
     batch_renormalization,
@@ -148,12 +188,52 @@ from mpchain.functions.rearrangement import (
     tile,
 )
 from mpchain.functions.recompute import forget
+from mpchain.functions.reduction import (
+    argmax,
+    argmin,
+    batch_l2_norm_squared,
+    logsumexp,
+    max,
+    min,
+    prod,
+)
+from mpchain.functions.regression_loss import (
+    absolute_error,
+    bernoulli_nll,
+    gaussian_kl_divergence,
+    gaussian_nll,
+    huber_loss,
+    mean_absolute_error,
+    mean_squared_error,
+    smooth_l1_loss,
+    squared_error,
+)
 from mpchain.functions.roi import (
     roi_average_align_2d,
     roi_average_pooling_2d,
     roi_max_align_2d,
     roi_max_pooling_2d,
     roi_pooling_2d,
+)
+from mpchain.functions.sequence_loss import (
+    argmax_crf1d,
+    connectionist_temporal_classification,
+    crf1d,
+)
+from mpchain.functions.sparse import sparse_matmul
+from mpchain.functions.special import (
+    digamma,
+    erf,
+    erfc,
+    erfcinv,
+    erfcx,
+    erfinv,
+    lgamma,
+    log_ndtr,
+    ndtr,
+    ndtri,
+    polygamma,
+    zeta,
 )
 from mpchain.functions.trigonometric import (
     arccos,

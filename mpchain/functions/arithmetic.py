@@ -1,11 +1,13 @@
-"""The four operations and powers, and Variable's operators."""
+"""The four operations and powers, their combinations, and Variable's operators."""
 
 import numbers
 
 import numpy as np
 
+from mpchain.functions.array import reshape
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.symbol import Symbol
+from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 
@@ -107,13 +109,110 @@ def add(*xs):
     return total
 
 
+@elementwise(lambda g: g, any_dtype=True)
+def _identity(x):
+    return x
+
+
+def identity(*inputs):
+    """Returns its inputs, as results of a function.
+
+    Args:
+        inputs: Variables or arrays.
+
+    Returns:
+        Variable of the only input, or a tuple of Variables.
+    """
+    outputs = tuple(_identity(x) for x in inputs)
+    return outputs[0] if len(outputs) == 1 else outputs
+
+
+@elementwise(lambda g, x, y: g * (x - y), lambda g, p: g * p, lambda g, p: g * (1 - p))
+def _linear_interpolate(p, x, y):
+    return p * (x - y) + y
+
+
+def linear_interpolate(p, x, y):
+    """Linear interpolation: p x + (1 - p) y, elementwise.
+
+    Args:
+        p, x, y: Variables or arrays of one shape, floating point.
+
+    Returns:
+        Variable of that shape.
+
+    Raises:
+        InvalidType: the shapes differ.
+    """
+    rule = "p, x and y must have one shape"
+    check(p.shape == x.shape == y.shape, "linear_interpolate", rule, p=p, x=x, y=y)
+    return _linear_interpolate(p, x, y)
+
+
+def aligned(name, x, y, axis):
+    """Gives ``y`` axes of size one so that its axes meet those of ``x`` from ``axis`` on.
+
+    Args:
+        name (str): the function that errors name.
+        x: Variable or array.
+        y: Variable or array, of the sizes of those axes of ``x``.
+        axis (int): the axis of ``x`` that the first of ``y`` meets.
+
+    Returns:
+        Variable that broadcasts to ``x``.
+
+    Raises:
+        InvalidType: the sizes do not fit.
+    """
+    fits = 0 <= axis <= x.ndim and x.shape[axis : axis + y.ndim] == y.shape
+    rule = f"the second argument must have the shape of x from axis {axis} on"
+    check(fits, name, rule, x=x, second=y)
+    return reshape(y, (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim))
+
+
+def scale(x, y, axis=1):
+    """Product with an array along some axes, as a scale per channel.
+
+    Args:
+        x: Variable or array.
+        y: Variable or array of the shape of the axes of ``x`` from ``axis`` on, as many as it has.
+        axis (int): the axis of ``x`` that the first of ``y`` meets.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: ``y`` does not fit.
+    """
+    return _multiply(x, aligned("scale", x, y, axis))
+
+
+def bias(x, y, axis=1):
+    """Sum with an array along some axes, as a bias per channel.
+
+    Args:
+        x: Variable or array.
+        y: Variable or array of the shape of the axes of ``x`` from ``axis`` on, as many as it has.
+        axis (int): the axis of ``x`` that the first of ``y`` meets.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: ``y`` does not fit.
+    """
+    return _add(x, aligned("bias", x, y, axis))
+
+
 def _operator(function, with_constant):
     """An operator's method: one declaration for two arrays, another for an array and a number."""
 
     def method(self, other):
+        if isinstance(other, Variable):
+            return function(self, other)
         if other.__class__ is float or other.__class__ is int:
             return with_constant(self, other)
-        if isinstance(other, (Variable, np.ndarray)) or hasattr(other, "__cuda_array_interface__"):
+        if isinstance(other, np.ndarray) or hasattr(other, "__cuda_array_interface__"):
             return function(self, other)
         if isinstance(other, (numbers.Number, Symbol)):
             # A number takes the array's dtype, a NumPy scalar too.

@@ -182,7 +182,7 @@ def _spelled_out(xs, inputs, output):
     """Gives the axes of every ellipsis labels of their own, and the output if it is not written."""
     rest = [x.ndim - len(labels) + labels.count(...) for x, labels in zip(xs, inputs)]
     for x, labels, n in zip(xs, inputs, rest):
-        fits = n >= 0 if labels.count(...) == 1 else n == 0
+        fits = n == 0 if ... not in labels else n >= 0 and labels.count(...) == 1
         check(fits, "einsum", f"the operand must have the axes {labels}", operand=x)
     ellipsis = [("...", i) for i in range(-max(rest), 0)]
     named = [i for labels in inputs for i in labels if i is not ...]

@@ -1,7 +1,5 @@
 """Sums and products of the elements so far along an axis."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module

@@ -60,18 +60,25 @@ class Declaration:
         n_arrays = n_arrays or len(derivatives) or 1
         names = parameters_of(body)
         self.array_names, self.constant_names = names[:n_arrays], names[n_arrays:]
-        self.joint = self._bind(joint, joint)
-        self.pulls = [self._bind(d, d) for d in derivatives]
         asked = {name for d in (joint, *derivatives) for name in parameters_of(d)}
         self.has_aux = "aux" in asked
         self.has_many_outputs = "gys" in asked
+        self.joint_derivative = joint
         self.joint_parameters = parameters_of(joint)
         self._kernels, self.recorded = {}, {}
         self.node_class = type(self.name, (Application,), {"declaration": self})
-        if not self.joint_parameters:
-            self.node_class.pull_arrays = written_out.pull_arrays(
-                self, Application.pull_arrays, fit
-            )
+
+    # What is written out or traced is so when it is first needed, not when mpchain is imported.
+
+    @functools.cached_property
+    def joint(self):
+        """The joint derivative; see :meth:`_bind`."""
+        return self._bind(self.joint_derivative, self.joint_derivative)
+
+    @functools.cached_property
+    def pulls(self):
+        """The derivatives; see :meth:`_bind`."""
+        return [self._bind(d, d) for d in self.derivatives]
 
     def _bind(self, derivative, function):
         """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
@@ -136,28 +143,24 @@ class Declaration:
 
     def compute(self, arrays, constants):
         """Runs the body on arrays, as one fused kernel where that pays: elementwise on a GPU."""
-        if self.takes_sequence:
-            return self.body(arrays, *constants)
-        if not self.is_elementwise:
-            return self.body(*arrays, *constants)
-        if not self.any_dtype:
-            for x in arrays:
-                if x.dtype.kind != "f":
-                    raise InvalidType(
-                        f"{self.name}: inputs must be floating point: {self._told(arrays)}"
-                    )
+        arguments = (arrays,) if self.takes_sequence else arrays
+        if not self.any_dtype and any(x.dtype.kind != "f" for x in arrays):
+            told = self._told(arguments, constants)
+            raise InvalidType(f"{self.name}: inputs must be floating point: {told}")
         try:
-            if arrays[0].__class__ is not np.ndarray and _are_alike(arrays):
+            on_host = not self.is_elementwise or arrays[0].__class__ is np.ndarray
+            if not on_host and _are_alike(arrays):
                 kernel = self._kernel(None, self.body)
                 if kernel is not None:
                     return kernel(*arrays, *constants)
-            return self.body(*arrays, *constants)
-        except ValueError as error:
-            raise InvalidType(f"{self.name}: {error}: {self._told(arrays)}") from None
+            return self.body(*arguments, *constants)
+        except (TypeError, ValueError) as error:
+            told = self._told(arguments, constants)
+            raise InvalidType(f"{self.name}: {error}: {told}") from error
 
-    def _told(self, arrays):
-        names = self.array_names
-        return ", ".join(f"{n}: {x.dtype}{list(x.shape)}" for n, x in zip(names, arrays))
+    def _told(self, arguments, constants):
+        values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
+        return ", ".join(f"{name}: {_type_of(value)}" for name, value in values)
 
     def pull(self, index, g):
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
@@ -211,7 +214,20 @@ class Declaration:
 
 @functools.cache
 def parameters_of(function):
-    return () if function is None else tuple(inspect.signature(function).parameters)
+    """Returns the names of a function's parameters."""
+    if function is None:
+        return ()
+    if inspect.isfunction(function):  # many times faster than its signature
+        code = function.__code__
+        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(inspect.signature(function).parameters)
+
+
+def _type_of(value):
+    """Dtype and shape of an array, and of those in a list; of anything else the value."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_type_of, value))}]"
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else repr(value)
 
 
 def _are_alike(arrays):
@@ -253,13 +269,14 @@ class Application(FunctionNode):
         self._kept = [*kept, self._aux, output if "output" in names else None]
 
     def pull_arrays(self, targets, gys):
-        declaration, nodes = self.declaration, self.inputs
-        g = gys if declaration.has_many_outputs else gys[0]
+        declaration = self.declaration
         if declaration.joint_parameters:
-            gxs = declaration.joint(g, self._kept, self.constants, nodes)
-            return [fit(gxs[i], nodes[i], False) for i in targets]
-        gxs = [declaration.pull(i, g)(g, self._kept, self.constants, nodes) for i in targets]
-        return [fit(gx, nodes[i], declaration.is_elementwise) for i, gx in zip(targets, gxs)]
+            g = gys if declaration.has_many_outputs else gys[0]
+            gxs = declaration.joint(g, self._kept, self.constants, self.inputs)
+            return [fit(gxs[i], self.inputs[i], False) for i in targets]
+        node_class = type(self)
+        node_class.pull_arrays = written_out.pull_arrays(declaration, _pull_any_arrays, fit)
+        return node_class.pull_arrays(self, targets, gys)
 
     def pull_variables(self, targets, gys):
         declaration, constants, nodes = self.declaration, self.constants, self.inputs
@@ -287,6 +304,14 @@ class Application(FunctionNode):
         return gxs
 
 
+def _pull_any_arrays(node, targets, gys):
+    """As the written-out method, for gradients that are no NumPy arrays."""
+    declaration, nodes = node.declaration, node.inputs
+    g = gys if declaration.has_many_outputs else gys[0]
+    gxs = [declaration.pull(i, g)(g, node._kept, node.constants, nodes) for i in targets]
+    return [fit(gx, nodes[i], declaration.is_elementwise) for i, gx in zip(targets, gxs)]
+
+
 def fit(gx, node, may_be_broadcast):
     """Gives the gradient of an argument the argument's dtype and, if that was broadcast, shape."""
     if gx is not None and gx.shape != node.shape and may_be_broadcast:
@@ -309,16 +334,17 @@ def elementwise(*derivatives, any_dtype=False):
     )
 
 
-def differentiable(*derivatives, joint=None, n_arrays=None):
+def differentiable(*derivatives, joint=None, n_arrays=None, any_dtype=True):
     """Decorator: declares any other function by its derivatives, or by one ``joint`` derivative."""
-    return lambda body: _publish(Declaration(body, derivatives, joint, n_arrays))
+    return lambda body: _publish(
+        Declaration(body, derivatives, joint, n_arrays, any_dtype=any_dtype)
+    )
 
 
 def _publish(declaration):
     """Makes the public function: the body's signature, applied to Variables or arrays."""
     registry[declaration.name] = declaration
-    function = written_out.call(declaration)
-    functools.update_wrapper(function, declaration.body)
+    function = functools.wraps(declaration.body)(written_out.call(declaration))
     function.declaration = declaration
     function.on = declaration.on
     return function

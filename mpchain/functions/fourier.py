@@ -1,7 +1,5 @@
 """Discrete Fourier transforms of pairs of real and imaginary parts."""
 
-import numpy as np
-
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import check

@@ -11,7 +11,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import cast, get_item, reshape, sum, transpose
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.rearrangement import repeat
+from mpchain.functions.pooling import unpooling_nd
 from mpchain.functions.resampling import (
     bins_matrix,
     cubic_matrix,
@@ -59,14 +59,6 @@ def im2col(x, ksize, stride=1, pad=0, cover_all=False, dilate=1):
     return reshape(y, (x.shape[0], x.shape[1] * math.prod(steps[0]), *sizes))
 
 
-def _nearest(x, axis, indexes):
-    """Picks elements along an axis; repeats them where each is picked equally often."""
-    size, out_size = x.shape[axis], len(indexes)
-    if out_size % size == 0 and (indexes == np.repeat(np.arange(size), out_size // size)).all():
-        return repeat(x, out_size // size, axis)
-    return map_axis(x, index_matrix(size, tuple(indexes.tolist())), axis)
-
-
 def resize_images(x, output_shape, *, mode="bilinear", align_corners=True):
     """Resizes images.
 
@@ -108,13 +100,18 @@ def _resize(name, x, sizes, scales, mode, align_corners):
     """Resamples the spatial axes one by one; a scale of None is the quotient of the sizes."""
     x = as_variable(x)
     check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
+    factors = [size // old for size, old in zip(sizes, x.shape[2:])]
+    whole = tuple(old * factor for old, factor in zip(x.shape[2:], factors)) == sizes
+    if mode.startswith("nearest") and whole and scales in ((None,) * len(sizes), tuple(factors)):
+        return unpooling_nd(x, factors, cover_all=False)
     for axis, (size, scale) in enumerate(zip(sizes, scales), 2):
         old = x.shape[axis]
         if mode.startswith("nearest"):
             shift = 0.5 if mode == "nearest-exact" else 0.0
             index = np.arange(size) + shift
             index = np.floor(index / scale) if scale else index * old // size
-            x = _nearest(x, axis, index.astype(np.intp).clip(0, old - 1))
+            index = index.astype(np.intp).clip(0, old - 1)
+            x = map_axis(x, index_matrix(old, tuple(index.tolist())), axis)
         elif mode == "area":
             x = map_axis(x, bins_matrix(old, size), axis)
         else:
@@ -230,7 +227,8 @@ def spatial_transformer_sampler(x, grid):
     dtype, xp, out = x.dtype, x.xp, grid.shape[2:]
     if dtype == np.float16:  # too coarse for positions
         x, grid = cast(x, np.float32), cast(grid, np.float32)
-    positions = (reshape(grid, (n, 2, -1)) + 1) * (xp.asarray([[w - 1], [h - 1]], grid.dtype) / 2)
+    to_pixels = xp.asarray([[w - 1], [h - 1]], grid.dtype) / 2
+    positions = (reshape(grid, (n, 2, math.prod(out))) + 1) * to_pixels
     u, v = positions[:, 0], positions[:, 1]
     columns, has_column = _corners(as_array(u), w)
     rows, has_row = _corners(as_array(v), h)

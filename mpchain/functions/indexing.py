@@ -241,7 +241,19 @@ def topk(x, k, axis=-1, largest=True):
     check(-x.ndim <= axis < x.ndim, "topk", "axis must be one of x", x=x, axis=axis)
     check(0 <= k <= x.shape[axis], "topk", "k must be at most the axis's size", x=x, k=k, axis=axis)
     axis %= x.ndim
-    indices = _order(x.array, axis, largest)[(slice(None),) * axis + (slice(k),)]
+    first = (slice(None),) * axis + (slice(k),)
+    if 4 * k >= x.shape[axis]:
+        indices = _order(x.array, axis, largest)[first]
+        return _take(x, _along(indices, axis)), indices
+    # The few are separated from the many, then put in order.
+    xp = x.xp
+    if largest:
+        few = (slice(None),) * axis + (slice(x.shape[axis] - k, None),)
+        indices = x.array.argpartition(-max(k, 1), axis)[few]
+    else:
+        indices = x.array.argpartition(k, axis)[first]
+    values = xp.take_along_axis(x.array, indices, axis)
+    indices = xp.take_along_axis(indices, _order(values, axis, largest), axis)
     return _take(x, _along(indices, axis)), indices
 
 

@@ -1,5 +1,7 @@
 """Normalisation of activations."""
 
+# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+
 import math
 
 import numpy as np

@@ -237,6 +237,9 @@ def upsampling_2d(x, indexes, ksize, stride=None, pad=0, outsize=None, cover_all
 def spatial_pyramid_pooling_2d(x, pyramid_height, pooling=None):
     """Max pooling into 1, 4, 16, ... bins, side by side: one vector for images of any size.
 
+    The bins of a level are of one size. Where the image ends before them, their maximum is minus
+    infinity.
+
     Args:
         x: Variable or array (N, C, H, W), floating point.
         pyramid_height (int): the number of levels; level ``l`` has 2^l by 2^l bins.
@@ -255,14 +258,15 @@ def spatial_pyramid_pooling_2d(x, pyramid_height, pooling=None):
     name = "spatial_pyramid_pooling_2d"
     if pooling != "max":
         raise ValueError(f"{name}: pooling must be 'max', not {pooling!r}")
-    check(x.ndim == 4, name, "x must have 4 axes", x=x)
+    nonempty = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) > 0
+    check(nonempty, name, "x must be floating point with 4 axes, and not empty in space", x=x)
     check(pyramid_height > 0, name, "pyramid_height must be positive", height=pyramid_height)
     levels = []
-    for n_bins in (2**level for level in range(pyramid_height)):
-        ksize = tuple(-(-size // n_bins) for size in x.shape[2:])
-        pad = tuple((k * n_bins - size + 1) // 2 for k, size in zip(ksize, x.shape[2:]))
-        y = _max_pooling(name, x, ksize, None, pad, True, False)
-        levels.append(reshape(y, (x.shape[0], x.shape[1] * n_bins**2, 1, 1)))
+    for n in (2**level for level in range(pyramid_height)):
+        ksize = tuple(-(-size // n) for size in x.shape[2:])
+        pad = tuple((k * n - size) // 2 for k, size in zip(ksize, x.shape[2:]))
+        y = _max_windows(x, Window(ksize, ksize, pad, (1, 1), 1, x.shape[2:], (n, n)))
+        levels.append(reshape(y, (x.shape[0], x.shape[1] * n * n, 1, 1)))
     return concat(levels, 1)
 
 

@@ -13,9 +13,11 @@ from mpchain.functions import (
     arithmetic,
     array,
     contraction,
+    cumulative,
     joining,
     mathematics,
     rearrangement,
+    reduction,
     trigonometric,
 )
 from mpchain.variable import Variable, as_array
@@ -53,17 +55,24 @@ _NOT_DIFFERENTIABLE = {
 }
 _FUNCTIONS = {
     np.broadcast_to: array.broadcast_to,
+    np.cumprod: cumulative.cumprod,
+    np.cumsum: cumulative.cumsum,
     np.concatenate: lambda xs, axis=0: array.concat(xs, axis),
+    np.einsum: contraction.einsum,
     np.expand_dims: rearrangement.expand_dims,
     np.flip: rearrangement.flip,
+    np.max: reduction.max,
     np.mean: lambda x, axis=None, keepdims=False: array.mean(x, axis, keepdims=keepdims),
+    np.min: reduction.min,
     np.moveaxis: rearrangement.moveaxis,
+    np.prod: reduction.prod,
     np.repeat: rearrangement.repeat,
     np.reshape: array.reshape,
     np.squeeze: rearrangement.squeeze,
     np.stack: joining.stack,
     np.sum: lambda x, axis=None, keepdims=False: array.sum(x, axis, keepdims),
     np.swapaxes: array.swapaxes,
+    np.tensordot: contraction.tensordot,
     np.transpose: array.transpose,
     np.where: lambda condition, x, y: mathematics.where(as_array(condition), *_as_arrays(x, y)),
 }

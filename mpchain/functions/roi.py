@@ -193,17 +193,24 @@ def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
     for box, (rows, columns, image) in enumerate(zip(*bounds, images.tolist())):
         filled = np.outer(*([end > begin for begin, end in bins] for bins in (rows, columns)))
         inside[box] = xp.asarray(filled)
-        every = [_not_empty(rows, h), _not_empty(columns, w)]
-        image = slice(image, image + 1)
         if filled.any():
-            places[box] = places_of_maxima(x.array[image], every)[0]
+            (top, rows), (left, columns) = _from_first(rows, h), _from_first(columns, w)
+            part = x.array[image : image + 1, :, top:, left:]
+            part = part[:, :, : rows[-1][1], : columns[-1][1]]
+            row, column = xp.divmod(places_of_maxima(part, [rows, columns])[0], part.shape[3])
+            places[box] = (row + top) * w + column + left
     maxima = _elements(x, places, images)
     return maxima if bool(inside.all()) else maxima * inside.astype(x.dtype)
 
 
-def _not_empty(bounds, size):
-    """Gives empty bins an element; what it is does not count."""
-    return [(min(begin, size - 1), max(end, min(begin, size - 1) + 1)) for begin, end in bounds]
+def _from_first(bounds, size):
+    """The first element that bins have, and the bins counted from it.
+
+    Empty bins get an element, which does not count.
+    """
+    bounds = [(min(begin, size - 1), max(end, min(begin, size - 1) + 1)) for begin, end in bounds]
+    first = bounds[0][0]
+    return first, [(begin - first, end - first) for begin, end in bounds]
 
 
 def _elements(x, places, images):

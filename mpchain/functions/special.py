@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.symbol import Symbol, UntraceableError, written_as
 from mpchain.utils.type_check import check
@@ -187,6 +188,21 @@ def digamma(x):
     return _special("digamma", x)
 
 
+def _broadcast(name, variable, constants):
+    """Gives a variable the shape that it has together with an array of constants."""
+    try:
+        shape = np.broadcast_shapes(variable.shape, constants.shape)
+    except ValueError:
+        check(
+            False,
+            name,
+            "the variable must broadcast with the constants",
+            variable=variable,
+            constants=constants,
+        )
+    return variable if variable.shape == shape else broadcast_to(variable, shape)
+
+
 @elementwise(lambda g, x, n: g * _polygamma.on(x, n + 1))
 def _polygamma(x, n):
     return _special("polygamma", x, n)
@@ -208,6 +224,7 @@ def polygamma(n, x):
     if not isinstance(n, int):
         n = as_array(n)
         check(n.dtype.kind in "iu", "polygamma", "n must hold integers", n=n)
+        x = _broadcast("polygamma", x, n)
     return _polygamma(x, n)
 
 
@@ -229,4 +246,7 @@ def zeta(x, q):
     Raises:
         InvalidType: ``x`` does not broadcast with ``q``.
     """
-    return _zeta(q, x if isinstance(x, (int, float)) else as_array(x).astype(q.dtype))
+    if not isinstance(x, (int, float)):
+        x = as_array(x).astype(q.dtype)
+        q = _broadcast("zeta", q, x)
+    return _zeta(q, x)

@@ -13,6 +13,12 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
+_STUB = """
+def _function(*args, **kwargs):
+    _write()
+    return _function(*args, **kwargs)
+"""
+
 _CALL = """
 def call({parameters}):
     {conversions}
@@ -33,7 +39,9 @@ def call({parameters}):
         _node.constants = ({constants})
         _node.inputs = ({nodes})
         {targets}
-        _y._node = _y_node = _VariableNode(_y)
+        _y._node = _y_node = _new(_VariableNode)
+        _y_node._variable = _reference(_y)
+        _y_node.shape, _y_node.dtype = _array.shape, _array.dtype
         _y_node.creator_node = _node
         _node.outputs = (_reference(_y_node),)
     return _y
@@ -50,34 +58,28 @@ def pull_arrays(self, targets, gys):
 
 
 def call(declaration):
-    """Returns the function that a user calls, with the signature of the declaration's body."""
+    """Returns the function that a user calls, with the signature of the declaration's body.
+
+    Its code is written when it is called for the first time.
+    """
+    namespace = {}
+
+    def write():
+        namespace.update(_namespace(declaration))
+        exec(_text(declaration), namespace)
+        written = namespace.pop("call")
+        function.__code__, function.__defaults__ = written.__code__, written.__defaults__
+
+    # A function keeps its globals for life: these are what the code to come will refer to.
+    namespace["_write"] = write
+    exec(_STUB, namespace)
+    function = namespace["_function"]
+    return function
+
+
+def _namespace(declaration):
     parameters = inspect.signature(declaration.body).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    listed = [
-        f"{p.name}=_defaults[{p.name!r}]" if p.name in defaults else p.name for p in parameters
-    ]
-    names = declaration.array_names
-    constants = _join(declaration.constant_names)
-    if declaration.takes_sequence or declaration.has_many_outputs:
-        inputs = names[0] if declaration.takes_sequence else f"({_join(names)})"
-        text = f"def call({', '.join(listed)}):\n    return _apply({inputs}, ({constants}))"
-    else:
-        unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
-        if not declaration.any_dtype:
-            unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
-        text = _CALL.format(
-            parameters=", ".join(listed),
-            conversions="\n    ".join(map(_conversion, names)),
-            unusual=" or ".join(unusual),
-            arrays=_join(names),
-            constants=constants,
-            aux=", _aux" if declaration.has_aux else "",
-            arguments=_join(f"_in_{x}" for x in names) + constants,
-            nodes=_join(f"{x}._node or {x}.node" for x in names),
-            requires_any=" or ".join(f"{x}._requires_grad" for x in names),
-            targets="\n        ".join(_targets(declaration)),
-        )
-    namespace = {
+    return {
         "_Node": declaration.node_class,
         "_Variable": Variable,
         "_VariableNode": VariableNode,
@@ -86,13 +88,38 @@ def call(declaration):
         "_as_variable": as_variable,
         "_body": declaration.body,
         "_config": config,
-        "_defaults": defaults,
+        "_defaults": {p.name: p.default for p in parameters},
         "_ndarray": np.ndarray,
         "_new": object.__new__,
         "_reference": weakref.ref,
     }
-    exec(text, namespace)
-    return namespace["call"]
+
+
+def _text(declaration):
+    parameters = inspect.signature(declaration.body).parameters.values()
+    listed = ", ".join(
+        p.name if p.default is p.empty else f"{p.name}=_defaults[{p.name!r}]" for p in parameters
+    )
+    names = declaration.array_names
+    constants = _join(declaration.constant_names)
+    if declaration.takes_sequence or declaration.has_many_outputs:
+        inputs = names[0] if declaration.takes_sequence else f"({_join(names)})"
+        return f"def call({listed}):\n    return _apply({inputs}, ({constants}))"
+    unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
+    if not declaration.any_dtype:
+        unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
+    return _CALL.format(
+        parameters=listed,
+        conversions="\n    ".join(map(_conversion, names)),
+        unusual=" or ".join(unusual),
+        arrays=_join(names),
+        constants=constants,
+        aux=", _aux" if declaration.has_aux else "",
+        arguments=_join(f"_in_{x}" for x in names) + constants,
+        nodes=_join(f"{x}._node or {x}.node" for x in names),
+        requires_any=" or ".join(f"{x}._requires_grad" for x in names),
+        targets="\n        ".join(_targets(declaration)),
+    )
 
 
 def _join(names):

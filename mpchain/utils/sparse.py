@@ -41,7 +41,9 @@ class CooMatrix:
                     f"{places.min()} to {places.max()}"
                 )
         if order not in ("C", "F", "other", None):
-            raise ValueError(f"CooMatrix: order must be 'C', 'F', 'other' or None, but is {order!r}")
+            raise ValueError(
+                f"CooMatrix: order must be 'C', 'F', 'other' or None, but is {order!r}"
+            )
         is_variable = isinstance(data, Variable)
         self.data = data if is_variable else Variable(data, requires_grad=requires_grad)
         self.row, self.col = row, col

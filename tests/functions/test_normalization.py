@@ -48,7 +48,7 @@ def _torch_whitening(x, groups, eps):
     size = x.shape[1] // groups
     grouped = x.transpose(0, 1).reshape(groups, size, -1)
     centred = grouped - grouped.mean(2, keepdim=True)
-    covariance = centred @ centred.mT / centred.shape[2] + eps * torch.eye(size)
+    covariance = centred @ centred.mT / centred.shape[2] + eps * torch.eye(size, dtype=x.dtype)
     values, vectors = torch.linalg.eigh(covariance)
     y = (vectors * values[:, None] ** -0.5) @ vectors.mT @ centred
     return y.reshape(x.shape[1], x.shape[0], *x.shape[2:]).transpose(0, 1)
@@ -187,7 +187,8 @@ def test_every_declaration_is_in_the_table():
 
 def test_batch_renormalization_is_batch_normalization_with_other_constants():
     random = np.random.RandomState(0)
-    x, gamma, beta = (Variable(random.randn(*shape)) for shape in [(5, 3), (3,), (3,)])
+    centred, gamma, beta = (Variable(random.randn(*shape)) for shape in [(5, 3), (3,), (3,)])
+    x = Variable(centred.array - centred.array.mean(0) + [0.5, -4, 0.15])
     std, running_std = np.sqrt(x.array.var(0) + 2e-5), np.sqrt(_RUNNING_VAR + 2e-5)
     r = (std / running_std).clip(1 / 1.5, 1.5)
     d = ((x.array.mean(0) - _RUNNING_MEAN) / running_std).clip(-0.8, 0.8)
@@ -339,7 +340,9 @@ def test_the_zero_vector_normalised():
 def test_groups_must_divide_the_channels():
     ones = np.ones(6)
     for groups in (0, 4, -2):
-        with pytest.raises(ValueError, match=f"group_normalization: groups .* 6 .* but is {groups}"):
+        with pytest.raises(
+            ValueError, match=f"group_normalization: groups .* 6 .* but is {groups}"
+        ):
             F.group_normalization(np.ones((2, 6)), groups, ones, ones)
         with pytest.raises(InvalidType, match="decorrelated_batch_normalization: groups"):
             F.decorrelated_batch_normalization(np.ones((2, 6)), groups=groups)

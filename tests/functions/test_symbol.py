@@ -15,7 +15,24 @@ from mpchain.backends import cuda
 from mpchain.functions import symbol
 from mpchain.functions.declaration import registry
 
-UNTRACEABLE = {}
+BY_SCIPY = "computed by SciPy, which has no counterpart in C"
+UNTRACEABLE = {
+    "digamma": BY_SCIPY,
+    "digamma by x": BY_SCIPY,
+    "erfcinv": BY_SCIPY,
+    "erfcx": BY_SCIPY,
+    "erfinv": BY_SCIPY,
+    "lgamma": BY_SCIPY,
+    "lgamma by x": BY_SCIPY,
+    "log_ndtr": BY_SCIPY,
+    "log_ndtr by x": BY_SCIPY,
+    "ndtri": BY_SCIPY,
+    "normal_hazard": BY_SCIPY,
+    "polygamma": BY_SCIPY,
+    "polygamma by x": BY_SCIPY,
+    "zeta": BY_SCIPY,
+    "zeta by q": BY_SCIPY,
+}
 """Formulas of elementwise declarations that cannot be written down, by label, with the reason."""
 
 

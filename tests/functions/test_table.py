@@ -8,22 +8,11 @@ import torch
 import mpchain.functions as F
 from tests.functions.table import checks_of, row, uncovered
 
-_BN = functools.partial(torch.nn.functional.batch_norm, running_mean=None, running_var=None)
-_T = np.array([0, 2, 1, -1])
-_T2 = np.array([[0, 1], [1, -1], [0, 0]])
-_CW = np.array([0.5, 1.0, 2.0])
-_P = np.random.RandomState(5).dirichlet(np.ones(3), 4)
-
 
 def _conv(f, **options):
     return lambda x, W, b: f(x, W, b, **options)
 
 
-def _torch_ce(x, **options):
-    return torch.nn.functional.cross_entropy(x, torch.as_tensor(_T), ignore_index=-1, **options)
-
-
-_TCW = torch.as_tensor(_CW)
 TABLE = [
     row("add", lambda a, b: a + b, lambda a, b: a + b, (3, 4), (3, 4)),
     row("add broadcast", F.add, lambda a, b: a + b, (3, 4), (4,)),
@@ -270,101 +259,6 @@ TABLE = [
         lambda x: torch.nn.functional.avg_pool1d(x, 3, 2, 1, count_include_pad=False),
         (2, 2, 6),
     ),
-    row(
-        "batch_normalization",
-        F.batch_normalization,
-        lambda x, g, b: _BN(x, weight=g, bias=b, training=True, eps=2e-5),
-        (5, 3),
-        (3,),
-        (3,),
-    ),
-    row(
-        "batch_normalization images",
-        F.batch_normalization,
-        lambda x, g, b: _BN(x, weight=g, bias=b, training=True, eps=2e-5),
-        (3, 2, 2, 2),
-        (2,),
-        (2,),
-    ),
-    row(
-        "fixed_batch_normalization",
-        F.fixed_batch_normalization,
-        lambda x, g, b, m, v: (
-            torch.nn.functional.batch_norm(x, m, v, g, b, eps=2e-5)
-            if not m.requires_grad
-            else (x - m) / torch.sqrt(v + 2e-5) * g + b
-        ),
-        (3, 2),
-        (2,),
-        (2,),
-        (2,),
-        (2,),
-        low=0.5,
-    ),
-    row(
-        "mean_squared_error",
-        F.mean_squared_error,
-        torch.nn.functional.mse_loss,
-        (3, 4),
-        (3, 4),
-    ),
-    row("softmax_cross_entropy", lambda x: F.softmax_cross_entropy(x, _T), _torch_ce, (4, 3)),
-    row(
-        "softmax_cross_entropy per sample",
-        lambda x: F.softmax_cross_entropy(x, _T, reduce="no"),
-        functools.partial(_torch_ce, reduction="none"),
-        (4, 3),
-    ),
-    row(
-        "softmax_cross_entropy weighted",
-        lambda x: F.softmax_cross_entropy(x, _T, class_weight=_CW, normalize=False),
-        lambda x: _torch_ce(x, weight=_TCW, reduction="sum") / 4,
-        (4, 3),
-    ),
-    row(
-        "softmax_cross_entropy images",
-        lambda x: F.softmax_cross_entropy(x, _T2),
-        lambda x: torch.nn.functional.cross_entropy(x, torch.as_tensor(_T2), ignore_index=-1),
-        (3, 2, 2),
-    ),
-    row(
-        "softmax_cross_entropy soft",
-        lambda x: F.softmax_cross_entropy(x, x.device.send(_P.astype(x.dtype))),
-        lambda x: torch.nn.functional.cross_entropy(x, torch.as_tensor(_P)),
-        (4, 3),
-    ),
-    row(
-        "softmax_cross_entropy kl",
-        lambda x: F.softmax_cross_entropy(
-            x, x.device.send(_P.astype(x.dtype)), soft_target_loss="kl-divergence", reduce="no"
-        ),
-        lambda x: torch.nn.functional.kl_div(
-            torch.log_softmax(x, 1), torch.as_tensor(_P), reduction="none"
-        ).sum(1),
-        (4, 3),
-    ),
-    row(
-        "sigmoid_cross_entropy",
-        lambda x: F.sigmoid_cross_entropy(x, x.device.send(_T2)),
-        lambda x: (
-            torch.nn.functional.binary_cross_entropy_with_logits(
-                x, torch.as_tensor(_T2 == 1).double(), torch.as_tensor(_T2 >= 0).double()
-            )
-            * (6 / 5)
-        ),
-        (3, 2),
-    ),
-    row(
-        "sigmoid_cross_entropy per element",
-        lambda x: F.sigmoid_cross_entropy(x, x.device.send(_T2), reduce="no"),
-        lambda x: torch.nn.functional.binary_cross_entropy_with_logits(
-            x,
-            torch.as_tensor(_T2 == 1).double(),
-            torch.as_tensor(_T2 >= 0).double(),
-            reduction="none",
-        ),
-        (3, 2),
-    ),
 ]
 test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE)
 
@@ -373,7 +267,5 @@ def test_every_declaration_is_in_the_table():
     # Those that only derivatives use.
     internal = {"scatter_item", "spread_windows", "take_from_windows", "place_in_windows"}
     internal |= {"convolution_filter"}
-    families = (
-        "activation arithmetic array connection loss mathematics normalization pooling".split()
-    )
+    families = "array connection pooling".split()
     assert uncovered(TABLE, *families) <= internal

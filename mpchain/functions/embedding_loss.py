@@ -1,0 +1,320 @@
+"""Losses on embeddings: distances, covariances, and sampled scores."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.activation import log_softmax, relu, softplus
+from mpchain.functions.arithmetic import absolute
+from mpchain.functions.array import concat, get_item, mean, reshape, sum
+from mpchain.functions.contraction import matmul
+from mpchain.functions.loss import check_labels, check_option, reduced
+from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_difference, where
+from mpchain.functions.reduction import logsumexp
+from mpchain.utils.type_check import check
+from mpchain.variable import as_array, as_variable
+
+
+def _root(x, power=0.5):
+    """``x ** power`` of what is not negative; at zero, the derivative is taken as zero."""
+    zero = (as_array(x) == 0).astype(x.dtype)
+    return (sqrt(x + zero) if power == 0.5 else (x + zero) ** power) - zero
+
+
+def contrastive(x0, x1, y, margin=1, reduce="mean"):
+    """Draws like pairs together and unlike ones apart, up to a margin.
+
+    With the distance d = norm(x0 - x1), it is (y d ** 2 + (1 - y) max(margin - d, 0) ** 2) / 2.
+
+    Args:
+        x0, x1: Variables or arrays (N, D), floating point.
+        y: array of integers (N,): 1 for a like pair, 0 for an unlike one.
+        margin (float): the distance at which unlike pairs are left alone.
+        reduce (str): 'mean' over the pairs, or 'no' for one loss per pair.
+
+    Returns:
+        Variable: a scalar, or (N,) with reduce='no'.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: ``margin`` is not positive, or an unknown option.
+
+    See R. Hadsell et al., Dimensionality reduction by learning an invariant mapping, CVPR 2006.
+    """
+    name = "contrastive"
+    x0, x1, y = as_variable(x0), as_variable(x1), as_array(y)
+    _check_vectors(name, x0=x0, x1=x1)
+    fits = y.dtype.kind in "iu" and y.shape == x0.shape[:1]
+    check(fits, name, "y must hold an integer per pair", y=y, x0=x0)
+    if margin <= 0:
+        raise ValueError(f"{name}: margin must be positive, but is {margin}")
+    y = y.astype(x0.dtype)
+    square_distance = sum(squared_difference(x0, x1), axis=1)
+    apart = square(relu(margin - _root(square_distance)))
+    return reduced(name, (square_distance * y + apart * (1 - y)) * 0.5, reduce, ("mean", "no"))
+
+
+def _check_vectors(name, **arrays):
+    first = next(iter(arrays.values()))
+    fits = all(x.shape == first.shape and x.dtype.kind == "f" for x in arrays.values())
+    rule = f"{', '.join(arrays)} must be floating point (N, D), of one shape"
+    check(fits and first.ndim == 2, name, rule, **arrays)
+
+
+def triplet(anchor, positive, negative, margin=0.2, reduce="mean"):
+    """Draws an anchor to a positive example, and away from a negative one by a margin more.
+
+    It is max(norm(anchor - positive) ** 2 - norm(anchor - negative) ** 2 + margin, 0).
+
+    Args:
+        anchor, positive, negative: Variables or arrays (N, D, ...), of one shape, floating point.
+        margin (float): by how much the squared distances must differ.
+        reduce (str): 'mean' over the triplets, or 'no' for one loss per triplet.
+
+    Returns:
+        Variable: a scalar, or (N, ...), the shape without axis 1, with reduce='no'.
+
+    Raises:
+        InvalidType: the shapes differ.
+        ValueError: ``margin`` is not positive, or an unknown option.
+
+    See J. Wang et al., Learning fine-grained image similarity with deep ranking, CVPR 2014.
+    """
+    arrays = {"anchor": anchor, "positive": positive, "negative": negative}
+    fits = all(x.shape == anchor.shape and x.dtype.kind == "f" for x in arrays.values())
+    rule = "anchor, positive, negative must be floating point (N, D, ...), of one shape"
+    check(fits and anchor.ndim >= 2, "triplet", rule, **arrays)
+    if margin <= 0:
+        raise ValueError(f"triplet: margin must be positive, but is {margin}")
+    excess = squared_difference(anchor, positive) - squared_difference(anchor, negative)
+    return reduced("triplet", relu(sum(excess, axis=1) + margin), reduce, ("mean", "no"))
+
+
+def _covariance(name, **arrays):
+    for argument, x in arrays.items():
+        fits = x.ndim == 2 and x.dtype.kind == "f"
+        check(fits, name, f"{argument} must be floating point (N, D)", **{argument: x})
+    x, y = arrays.values()
+    check(len(x) == len(y), name, "there must be as many samples in both", **arrays)
+    x, y = (v - mean(v, 0, keepdims=True) if len(v) else as_variable(v) for v in (x, y))
+    return matmul(x, y, transa=True) / max(len(x), 1)
+
+
+def _half_squared_sum(name, covariance, reduce):
+    check_option(name, "reduce", reduce, ("half_squared_sum", "no"))
+    return covariance if reduce == "no" else sum(square(covariance)) * 0.5
+
+
+def cross_covariance(y, z, reduce="half_squared_sum"):
+    """Covariances between two sets of variables, which vanish where the sets are uncorrelated.
+
+    It is half the sum of the squares of (y - mean(y))^T (z - mean(z)) / N.
+
+    Args:
+        y: Variable or array (N, D), floating point.
+        z: Variable or array (N, E).
+        reduce (str): 'half_squared_sum', or 'no' for the covariances.
+
+    Returns:
+        Variable: a scalar, or (D, E) with reduce='no'.
+
+    Raises:
+        InvalidType: ranks or the numbers of samples do not fit.
+        ValueError: an unknown option.
+
+    See B. Cheung et al., Discovering hidden factors of variation in deep networks, ICLR 2015.
+    """
+    name = "cross_covariance"
+    return _half_squared_sum(name, _covariance(name, y=y, z=z), reduce)
+
+
+def decov(h, reduce="half_squared_sum"):
+    """Covariances between the units of a layer, without their variances.
+
+    It is half the sum of the squares of the covariances off the diagonal.
+
+    Args:
+        h: Variable or array (N, D), floating point.
+        reduce (str): 'half_squared_sum', or 'no' for the covariances, with zeros on the diagonal.
+
+    Returns:
+        Variable: a scalar, or (D, D) with reduce='no'.
+
+    Raises:
+        InvalidType: ``h`` is not floating point (N, D).
+        ValueError: an unknown option.
+
+    See M. Cogswell et al., Reducing overfitting in deep networks by decorrelating representations,
+    ICLR 2016.
+    """
+    covariance = _covariance("decov", h=h, _=h)
+    off_diagonal = 1 - covariance.xp.eye(h.shape[1], dtype=h.dtype)
+    return _half_squared_sum("decov", covariance * off_diagonal, reduce)
+
+
+def discriminative_margin_based_clustering_loss(
+    embeddings,
+    labels,
+    delta_v,
+    delta_d,
+    max_embedding_dim,
+    norm=1,
+    alpha=1.0,
+    beta=1.0,
+    gamma=0.001,
+):
+    """Gathers the pixels of each instance, and keeps the instances' centres apart.
+
+    Of each image: the mean over the instances of the mean of
+    max(norm(centre - pixel) - delta_v, 0) ** 2 over their pixels; the mean over the pairs of
+    instances of max(2 delta_d - norm(centre - other centre), 0) ** 2; and the mean of
+    norm(centre). Each is averaged over the images.
+
+    Args:
+        embeddings: Variable or array (N, D, height, width), floating point.
+        labels: array of integers (N, height, width): the instances are numbered from 1 to D, and 0
+            is the background. An instance without a pixel has its centre at zero.
+        delta_v (float): the distance from its centre within which a pixel is left alone.
+        delta_d (float): half the distance beyond which centres are left alone.
+        max_embedding_dim (int): D, which is the largest number of instances too.
+        norm (int): the order of the norm.
+        alpha, beta, gamma (float): factors on the three terms.
+
+    Returns:
+        tuple of three Variables, scalars: of variance, of distance and of regularisation, times
+        their factors.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: a label is out of range.
+
+    See B. De Brabandere et al., Semantic instance segmentation with a discriminative loss function,
+    CVPR workshops 2017.
+    """
+    name = "discriminative_margin_based_clustering_loss"
+    labels = as_array(labels)
+    rule = "embeddings must be floating point (N, max_embedding_dim, height, width)"
+    fits = embeddings.ndim == 4 and embeddings.shape[1] == max_embedding_dim
+    floating = embeddings.dtype.kind == "f"
+    sizes = {"embeddings": embeddings, "max_embedding_dim": max_embedding_dim}
+    check(fits and floating, name, rule, **sizes)
+    n, k = embeddings.shape[:2]
+    fits = labels.dtype.kind in "iu" and labels.shape == (n, *embeddings.shape[2:])
+    check(fits, name, "labels must be integers (N, height, width)", labels=labels, **sizes)
+    check_labels(name, labels, k + 1, None, "labels")
+
+    xp = get_array_module(labels)
+    pixels = reshape(embeddings, (n, k, labels[0].size if n else 0))
+    instances = xp.arange(1, k + 1).reshape(1, k, 1)
+    members = (labels.reshape(n, 1, -1) == instances).astype(embeddings.dtype)
+    shares = members / xp.maximum(members.sum(axis=2, keepdims=True), 1)
+    centres = matmul(pixels, shares, transb=True)  # (N, D, instances)
+
+    def length(x):
+        return _root(sum(absolute(x) ** norm, axis=1), 1 / norm)
+
+    away = square(relu(length(pixels - matmul(centres, members)) - delta_v))
+    variance = sum(reshape(away, (n, 1, -1)) * shares)
+    between = reshape(centres, (n, k, k, 1)) - reshape(centres, (n, k, 1, k))
+    near = square(relu(2 * delta_d - length(between)))
+    distance = sum(near * (1 - xp.eye(k, dtype=near.dtype)))
+    centred = sum(length(centres))
+    n, pairs = max(n, 1), max(k * (k - 1), 1)
+    factors = alpha / (n * k), beta / (n * pairs), gamma / (n * k)
+    return variance * factors[0], distance * factors[1], centred * factors[2]
+
+
+def _check_scored(name, x, t, W):
+    """Checks inputs (N, D), labels (N,) and one weight vector (D,) per label."""
+    fits = x.ndim == W.ndim == 2 and x.dtype.kind == W.dtype.kind == "f"
+    check(fits and x.shape[1] == W.shape[1], name, "x (N, D) and W (V, D) must fit", x=x, W=W)
+    fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
+    check(fits, name, "t must hold an integer per sample", t=t, x=x)
+
+
+def _scores(x, W, labels):
+    """The products of each sample with the weight vectors of its labels: (N, number of labels)."""
+    return reshape(matmul(get_item(W, labels), reshape(x, (*x.shape, 1))), labels.shape)
+
+
+def negative_sampling(x, t, W, sampler, sample_size, reduce="sum", *, return_samples=False):
+    """Tells the label of each sample from labels drawn at random.
+
+    It is -log(sigmoid(x . W[t])) - sum over k of log(sigmoid(-x . W[k])), over the labels k drawn.
+
+    Args:
+        x: Variable or array (N, D), floating point.
+        t: array of integers (N,): labels; a sample of label -1 counts nothing.
+        W: Variable or array (V, D): a vector for each label.
+        sampler: takes a shape, returns an array of labels (integers) of that shape; for example
+            the ``sample`` of a :class:`mpchain.utils.WalkerAlias`.
+        sample_size (int): the number of labels to draw for each sample.
+        reduce (str): 'sum', or 'no' for one loss per sample.
+        return_samples (bool): return the labels too, (N, 1 + sample_size), ``t`` first.
+
+    Returns:
+        Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, that and the labels.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: a label out of range, or an unknown option.
+
+    See T. Mikolov et al., Distributed representations of words and phrases and their
+    compositionality, NIPS 2013.
+    """
+    name = "negative_sampling"
+    check_option(name, "reduce", reduce, ("sum", "no"))
+    t = as_array(t)
+    _check_scored(name, x, t, W)
+    check_labels(name, t, len(W), -1)
+    xp = get_array_module(t)
+    labels = xp.asarray(sampler((len(t), sample_size + 1)))
+    labels[:, 0] = t
+    is_drawn = (xp.arange(sample_size + 1) > 0).astype(x.dtype)
+    losses = softplus(_scores(x, W, labels) * (is_drawn * 2 - 1))
+    counts = xp.broadcast_to((t != -1)[:, None], labels.shape)
+    loss = sum(where(counts, losses, xp.zeros((), losses.dtype)), axis=1)
+    loss = loss if reduce == "no" else sum(loss)
+    return (loss, labels) if return_samples else loss
+
+
+def black_out(x, t, W, samples, reduce="mean"):
+    """Tells the label of each sample from given others, by the softmax over them all.
+
+    It is -log(p[t]) - sum over the samples k of log(1 - p[k]), where p is the softmax of x . W over
+    the label and its samples.
+
+    Args:
+        x: Variable or array (N, D), floating point.
+        t: array of integers (N,): labels.
+        W: Variable or array (V, D): a vector for each label.
+        samples: array of integers (N, S): other labels, S being at least 1.
+        reduce (str): 'mean' over the samples of the batch, or 'no' for one loss each.
+
+    Returns:
+        Variable: a scalar, or (N,) with reduce='no'.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: a label out of range, or an unknown option.
+
+    See S. Ji et al., BlackOut: speeding up recurrent neural network language models with very large
+    vocabularies, ICLR 2016.
+    """
+    name = "black_out"
+    t, samples = as_array(t), as_array(samples)
+    _check_scored(name, x, t, W)
+    fits = samples.dtype.kind in "iu" and samples.ndim == 2 and len(samples) == len(t)
+    rule = "samples must be integers (N, S), S at least 1"
+    check(fits and samples.shape[1] > 0, name, rule, samples=samples, t=t)
+    check_labels(name, t, len(W), None)
+    check_labels(name, samples, len(W), None, "samples")
+    xp = get_array_module(t)
+    log_p = log_softmax(_scores(x, W, xp.concatenate([t[:, None], samples], axis=1)))
+    # 1 - p is exact where p is small; for the largest p it is the sum of all others.
+    largest = log_p.array.argmax(axis=1)[:, None] == xp.arange(log_p.shape[1])
+    lowest, one = (xp.asarray(v, log_p.dtype) for v in (-np.inf, -1))
+    of_others = logsumexp(where(largest, lowest, log_p), axis=1)
+    of_small = log1p(-exp(where(largest, one, log_p)))
+    log_not_p = where(largest, reshape(of_others, (-1, 1)), of_small)
+    loss = -sum(concat([log_p[:, :1], log_not_p[:, 1:]], axis=1), axis=1)
+    return reduced(name, loss, reduce, ("mean", "no"))

@@ -1,0 +1,301 @@
+"""Losses of sequences: connectionist temporal classification, conditional random fields."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.activation import log_softmax
+from mpchain.functions.array import cast, concat, get_item, reshape, split_axis
+from mpchain.functions.declaration import differentiable, elementwise
+from mpchain.functions.indexing import select_item
+from mpchain.functions.loss import check_labels, check_option, reduced
+from mpchain.functions.reduction import logsumexp
+from mpchain.utils.type_check import check
+from mpchain.variable import Variable, as_array, as_variable
+
+# Connectionist temporal classification. The label sequence with blanks around each label is a chain
+# of S = 2 L + 1 states; a path goes on to the same state, the next one, or, between different
+# labels, the one after that. Probabilities are logarithms, of shape (1, N, S) at each time.
+
+_LOG_ZERO = -1e30
+"""Stands for the logarithm of zero: infinities would make differences that are no numbers."""
+
+
+@elementwise(
+    lambda g, a, y: g * np.exp(a - y),
+    lambda g, b, y: g * np.exp(b - y),
+    lambda g, c, y: g * np.exp(c - y),
+)
+def _log_add(a, b, c):
+    """log(exp(a) + exp(b) + exp(c))"""
+    top = np.maximum(np.maximum(a, b), c)
+    return np.log(np.exp(a - top) + np.exp(b - top) + np.exp(c - top)) + top
+
+
+class _Chain:
+    """The constants of a batch of chains.
+
+    Attributes:
+        first: the logarithm of what each state may begin with, (1, N, S).
+        skips: the logarithm of whether a state is reached from the one two before, (1, N, S).
+        begins, goes_on: whether a sequence begins at each time, and is not over yet, (T, 1, N, 1).
+    """
+
+    def __init__(self, first, skips, begins, goes_on):
+        self.first, self.skips, self.begins, self.goes_on = first, skips, begins, goes_on
+
+    def walk(self, emissions):
+        """Sums over all paths up to each time, without and with what is emitted then.
+
+        Args:
+            emissions: sequence of T arrays or Variables (1, N, S).
+
+        Returns:
+            two lists of T arrays or Variables (1, N, S).
+        """
+        shape = (*self.first.shape[:2], 2)
+        edge = get_array_module(self.first).full(shape, _LOG_ZERO, self.first.dtype)
+        arrivals, sums, state = [], [], self.first
+        for emission, begins, goes_on in zip(emissions, self.begins, self.goes_on):
+            before = np.concatenate([edge, state], axis=2)
+            stepped = _log_add.on(state, before[..., 1:-1], before[..., :-2] + self.skips)
+            arrivals.append(np.where(begins, self.first, stepped))
+            state = np.where(goes_on, arrivals[-1] + emission, state)
+            sums.append(state)
+        return arrivals, sums
+
+
+def _steps(emissions):
+    """The emissions (T, N, S) by time, each (1, N, S)."""
+    if isinstance(emissions, Variable):
+        return split_axis(emissions, len(emissions), 0)
+    return [emissions[t : t + 1] for t in range(len(emissions))]
+
+
+def _alignment_derivative(g, emissions, y, aux, forward, backward):
+    """Minus the probability of each state at each time, given the labels."""
+    steps = _steps(emissions)
+    sums = forward.walk(steps)[1] if isinstance(emissions, Variable) else aux
+    arrivals = backward.walk([e[..., ::-1] for e in steps[::-1]])[0]
+    after = [a[..., ::-1] for a in arrivals[::-1]]
+    log_p = np.concatenate(sums, axis=0) + np.concatenate(after, axis=0) + np.reshape(y, (-1, 1))
+    counts = forward.goes_on[:, 0] & np.isfinite(y)[:, None]
+    return -np.exp(np.where(counts, log_p, _LOG_ZERO)) * np.reshape(g, (-1, 1))
+
+
+@differentiable(_alignment_derivative)
+def _alignment_loss(emissions, forward, backward):
+    """Minus the log-probability (N,) that a path along the states ends where it may."""
+    sums = forward.walk(_steps(emissions))[1]
+    log_p = logsumexp(sums[-1][0] + backward.first[0, :, ::-1], axis=1).array
+    impossible = log_p < _LOG_ZERO / 2
+    return np.where(impossible, np.inf, -log_p).astype(emissions.dtype, copy=False), sums
+
+
+def _chains(path, ends, lengths, n_steps, blank, dtype):
+    """The chains of states in their order and in reverse.
+
+    Args:
+        path: array (N, S): the label of each state.
+        ends: array (N,): the number of labels.
+        lengths: array (N,): the number of times.
+    """
+    xp = get_array_module(path)
+    states, times = xp.arange(path.shape[1]), xp.arange(n_steps).reshape(-1, 1, 1, 1)
+    lengths, ends = lengths.reshape(1, 1, -1, 1), ends[:, None]
+
+    def chain(first, path, begins):
+        skips = xp.zeros(path.shape, bool)
+        skips[:, 2:] = (path[:, 2:] != path[:, :-2]) & (path[:, 2:] != blank)
+        zero, log_zero = (xp.asarray(v, dtype) for v in (0, _LOG_ZERO))
+        logs = (xp.where(allowed, zero, log_zero)[None] for allowed in (first, skips))
+        return logs, begins
+
+    first, last = states <= xp.minimum(ends, 1), (states == 2 * ends) | (states == 2 * ends - 1)
+    goes_on = times < lengths
+    logs, begins = chain(first, path, times == 0)
+    forward = _Chain(*logs, begins, goes_on)
+    logs, begins = chain(last[:, ::-1], path[:, ::-1], (times == lengths - 1)[::-1])
+    return forward, _Chain(*logs, begins, goes_on[::-1])
+
+
+def connectionist_temporal_classification(
+    x, t, blank_symbol, input_length=None, label_length=None, reduce="mean"
+):
+    """Negative log-likelihood of label sequences whose places in the input are not known.
+
+    It sums the probabilities of all sequences of symbols, one per time, that give the labels when
+    repetitions are merged and then blanks removed.
+
+    Args:
+        x: list of T Variables or arrays (N, V), floating point: unnormalised log-probabilities of
+            the symbols at each time.
+        t: array of integers (N, L): labels.
+        blank_symbol (int): the symbol that stands for no label.
+        input_length: array of integers (N,): how many times of each sequence count; None: all.
+        label_length: array of integers (N,): how many labels of each sequence count; None: all.
+        reduce (str): 'mean' over the sequences, or 'no' for one loss each.
+
+    Returns:
+        Variable: a scalar, or (N,) with reduce='no'. The loss of labels that do not fit into their
+        sequence is infinite, and without gradient.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        TypeError: ``x`` is not a list or tuple.
+        ValueError: a label, length or the blank symbol is out of range, or an unknown option.
+
+    See A. Graves et al., Connectionist temporal classification: labelling unsegmented sequence data
+    with recurrent neural networks, ICML 2006.
+    """
+    name = "connectionist_temporal_classification"
+    check_option(name, "reduce", reduce, ("mean", "no"))
+    t = as_array(t)
+    _check_sequences(name, x, t)
+    n_steps, (n, n_symbols), n_labels = len(x), x[0].shape, t.shape[1]
+    if not 0 <= blank_symbol < n_symbols:
+        raise ValueError(
+            f"{name}: blank_symbol must be at least 0 and below {n_symbols}, the number of "
+            f"symbols, but is {blank_symbol}"
+        )
+    lengths = _lengths(name, "input_length", input_length, n_steps, t)
+    ends = _lengths(name, "label_length", label_length, n_labels, t)
+    xp = get_array_module(t)
+    t = xp.where(xp.arange(n_labels) < ends[:, None], t, blank_symbol)
+    check_labels(name, t, n_symbols, None)
+
+    path = xp.full((n, 2 * n_labels + 1), blank_symbol)
+    path[:, 1::2] = t
+    scores = reshape(concat(x, axis=0), (n_steps, n, n_symbols))
+    log_p = log_softmax(cast(scores, np.float32) if scores.dtype == np.float16 else scores, axis=2)
+    where = (slice(None), xp.arange(n)[:, None], path)
+    emissions = np.maximum(get_item(log_p, where), _LOG_ZERO)
+    chains = _chains(path, ends, lengths, n_steps, blank_symbol, emissions.dtype)
+    loss = cast(_alignment_loss(emissions, *chains), scores.dtype)
+    return reduced(name, loss, reduce, ("mean", "no"))
+
+
+def _check_sequences(name, x, t):
+    if not isinstance(x, (list, tuple)) or not x:
+        raise TypeError(f"{name}: x must be a list of arrays, one for each time, not {type(x)}")
+    for step in x:
+        fits = step.ndim == 2 and step.dtype.kind == "f" and step.shape == x[0].shape
+        check(fits, name, "x must be floating point (N, V) at every time", x=step, first=x[0])
+    fits = t.dtype.kind in "iu" and t.ndim == 2 and len(t) == len(x[0])
+    check(fits, name, "t must be integers (N, L)", t=t, x=x[0])
+
+
+def _lengths(name, argument, given, largest, t):
+    """The given lengths (N,) as an array; the largest, if there are none."""
+    if given is None:
+        return get_array_module(t).full(len(t), largest)
+    given = as_array(given)
+    fits = given.dtype.kind in "iu" and given.shape == (len(t),)
+    check(fits, name, f"{argument} must hold an integer per sequence", t=t, **{argument: given})
+    if ((given < 0) | (given > largest)).any():
+        raise ValueError(f"{name}: {argument} must be from 0 to {largest}, but is {given.tolist()}")
+    return given
+
+
+# Conditional random fields.
+
+
+def _check_field(name, cost, xs, ys=None):
+    k = len(cost)
+    fits = cost.shape == (k, k) and cost.dtype.kind == "f"
+    check(fits, name, "cost must be a square matrix, floating point", cost=cost)
+    if not xs:
+        raise ValueError(f"{name}: xs must hold at least one array, but is empty")
+    before = xs[0]
+    for x in xs:
+        fits = x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == k
+        check(
+            fits, name, "every x must be floating point (B, K), cost being (K, K)", x=x, cost=cost
+        )
+        check(len(x) <= len(before), name, "batches must not grow along xs", x=x, before=before)
+        before = x
+    if ys is None:
+        return None
+    check(len(ys) == len(xs), name, "ys must be as many as xs", ys=len(ys), xs=len(xs))
+    ys = [as_array(y) for y in ys]
+    for x, y in zip(xs, ys):
+        fits = y.dtype.kind in "iu" and y.shape == x.shape[:1]
+        check(fits, name, "every y must hold an integer per row of x", y=y, x=x)
+        check_labels(name, y, k, None, "ys")
+    return ys
+
+
+def crf1d(cost, xs, ys, reduce="mean"):
+    """Negative log-likelihood of label sequences in a linear-chain conditional random field.
+
+    A sequence's score is the sum of xs[t][y[t]] over the times and of cost[y[t - 1], y[t]] over the
+    transitions; its likelihood is the softmax over all label sequences of its length.
+
+    Args:
+        cost: Variable or array (K, K), floating point: the score of each transition.
+        xs: list of Variables or arrays (B_t, K), one for each time: the scores of the labels. As
+            sequences are sorted by decreasing length, the batches do not grow.
+        ys: list of arrays of integers (B_t,): labels.
+        reduce (str): 'mean' over the sequences, or 'no' for one loss each.
+
+    Returns:
+        Variable: a scalar, or (B_0,) with reduce='no'.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: a label is out of range, ``xs`` is empty, or an unknown option.
+
+    See J. Lafferty et al., Conditional random fields: probabilistic models for segmenting and
+    labeling sequence data, ICML 2001.
+    """
+    name = "crf1d"
+    check_option(name, "reduce", reduce, ("mean", "no"))
+    ys = _check_field(name, cost, xs, ys)
+    total, score = as_variable(xs[0]), select_item(xs[0], ys[0])
+    losses = []
+    for x, y, before in zip(xs[1:], ys[1:], ys):
+        n = len(x)
+        if n < len(total):
+            total, ended = split_axis(total, [n], 0)
+            score, its_score = split_axis(score, [n], 0)
+            losses.append(logsumexp(ended, axis=1) - its_score)
+        total = logsumexp(reshape(total, (*total.shape, 1)) + cost, axis=1) + x
+        score = score + get_item(cost, (before[:n], y)) + select_item(x, y)
+    losses.append(logsumexp(total, axis=1) - score)
+    loss = concat(losses[::-1], axis=0)
+    return reduced(name, loss, reduce, ("mean", "no"))
+
+
+def argmax_crf1d(cost, xs):
+    """The best label sequences in a linear-chain conditional random field.
+
+    Args:
+        cost: Variable or array (K, K), floating point: the score of each transition.
+        xs: list of Variables or arrays (B_t, K), as in :func:`crf1d`.
+
+    Returns:
+        tuple: the scores of the sequences, a Variable (B_0,) that is not differentiated; and a list
+        of arrays of int32 (B_t,), their labels at each time.
+
+    Raises:
+        InvalidType: shapes or dtypes do not fit.
+        ValueError: ``xs`` is empty.
+    """
+    _check_field("argmax_crf1d", cost, xs)
+    cost, first, *others = map(as_array, [cost, *xs])
+    xp = get_array_module(cost)
+    total, ended, sources = first, [], []
+    for x in others:
+        ended.append(total[len(x) :])
+        scores = total[: len(x), :, None] + cost
+        sources.append(scores.argmax(axis=1))
+        total = scores.max(axis=1) + x
+    ended.append(total)
+    # Each sequence is walked backwards from its end, to where sources[t - 1] says.
+    labels, best = [], xp.zeros(0, np.int64)
+    for t in reversed(range(len(xs))):
+        if t + 1 < len(xs):
+            best = sources[t][xp.arange(len(best)), best]
+        best = xp.concatenate([best, ended[t].argmax(axis=1)])
+        labels.append(best.astype(np.int32))
+    score = xp.concatenate([e.max(axis=1) for e in ended[::-1]])
+    return as_variable(score), labels[::-1]

@@ -1,0 +1,63 @@
+"""Sampling from a discrete distribution in constant time a sample."""
+
+import numpy as np
+
+
+class WalkerAlias:
+    """Samples indexes with given probabilities by Walker's alias method.
+
+    An index is drawn uniformly, and exchanged for its alias with a probability of its own.
+
+    Args:
+        probs: sequence of non-negative numbers: weights of the indexes, in any scale.
+
+    Raises:
+        ValueError: there are no weights, one is negative or not finite, or all are zero.
+
+    See A. J. Walker, An efficient method for generating discrete random variables with general
+    distributions, 1977; the table is made as M. D. Vose proposed in 1991.
+    """
+
+    xp = np
+
+    def __init__(self, probs):
+        weights = np.array(probs, np.float64)
+        usable = weights.ndim == 1 and np.isfinite(weights).all() and (weights >= 0).all()
+        if not usable or not weights.sum() > 0:
+            raise ValueError(
+                "WalkerAlias: probs must be a vector of finite, non-negative numbers of positive "
+                f"sum, but is {probs!r}"
+            )
+        shares = weights / weights.sum() * len(weights)
+        aliases = np.arange(len(shares), dtype=np.int32)
+        small = [i for i, share in enumerate(shares) if share < 1]
+        large = [i for i, share in enumerate(shares) if share >= 1]
+        while small and large:
+            i, j = small.pop(), large[-1]
+            aliases[i] = j
+            shares[j] -= 1 - shares[i]
+            if shares[j] < 1:
+                small.append(large.pop())
+        # What is left over has a share of one but for rounding.
+        shares[small + large] = 1
+        self._shares, self._aliases = shares, aliases
+
+    def to_device(self, device):
+        """Moves the table to a device, where samples are drawn from then on; returns itself."""
+        self._shares, self._aliases = device.send(self._shares), device.send(self._aliases)
+        self.xp = device.xp
+        return self
+
+    def sample(self, shape):
+        """Draws samples.
+
+        Args:
+            shape (int or tuple of int): that of the result.
+
+        Returns:
+            array of int32: indexes.
+        """
+        xp, n = self.xp, len(self._shares)
+        index = xp.random.randint(0, n, shape).astype(np.int32)
+        kept = xp.random.random_sample(shape) < self._shares[index]
+        return xp.where(kept, index, self._aliases[index])
