@@ -16,6 +16,8 @@ from mpchain.configuration import config, using_config
 def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
     """Backpropagates from several outputs at once, and accumulates gradients in the leaves.
 
+    The gradients of the outputs are released.
+
     Args:
         outputs: list or tuple of Variables.
         grad_outputs: list of Variables or arrays (None elements allowed), one per output. Where
@@ -26,10 +28,16 @@ def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
         ValueError: ``outputs`` and ``grad_outputs`` differ in length.
     """
     _check_variables("backward", "outputs", outputs)
-    if grad_outputs is None:
+    given = grad_outputs is not None
+    if not given:
         grad_outputs = [y.grad_var for y in outputs]
     seeds = _seeds("backward", outputs, grad_outputs, enable_double_backprop)
     _walk(seeds, enable_double_backprop)
+    for y, gy in zip(outputs, grad_outputs):
+        if y.creator_node is not None:
+            y.cleargrad()
+        elif given and gy is not None:
+            y.accumulate_grad(variable.as_variable(gy))
 
 
 def grad(
@@ -171,7 +179,7 @@ class _Walk:
         self.found = {}
         self.wanted = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        self.targets = None  # with wanted variables: for each function, which of its inputs to go to
+        self.targets = None  # with wanted variables: for each function, which inputs to go to
         self.pending = self._count_all(roots) if wanted is None else self._count_between(roots)
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
         self.sums = (

@@ -4,6 +4,7 @@ import numbers
 
 import numpy as np
 
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.symbol import Symbol
@@ -212,8 +213,10 @@ def _operator(function, with_constant):
             return function(self, other)
         if other.__class__ is float or other.__class__ is int:
             return with_constant(self, other)
-        if isinstance(other, np.ndarray) or hasattr(other, "__cuda_array_interface__"):
-            return function(self, other)
+        if isinstance(other, np.ndarray) or is_gpu_array(other):
+            # As Chainer has it, a plain array does not widen a Variable.
+            is_float = self.dtype.kind == "f"
+            return function(self, other.astype(self.dtype, copy=False) if is_float else other)
         if isinstance(other, (numbers.Number, Symbol)):
             # A number takes the array's dtype, a NumPy scalar too.
             return with_constant(self, other.item() if isinstance(other, np.generic) else other)
