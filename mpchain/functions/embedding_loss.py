@@ -197,15 +197,15 @@ def discriminative_margin_based_clustering_loss(
     floating = embeddings.dtype.kind == "f"
     sizes = {"embeddings": embeddings, "max_embedding_dim": max_embedding_dim}
     check(fits and floating, name, rule, **sizes)
-    n, k = embeddings.shape[:2]
-    fits = labels.dtype.kind in "iu" and labels.shape == (n, *embeddings.shape[2:])
+    n, k, height, width = embeddings.shape
+    fits = labels.dtype.kind in "iu" and labels.shape == (n, height, width)
     check(fits, name, "labels must be integers (N, height, width)", labels=labels, **sizes)
     check_labels(name, labels, k + 1, None, "labels")
 
     xp = get_array_module(labels)
-    pixels = reshape(embeddings, (n, k, labels[0].size if n else 0))
+    pixels = reshape(embeddings, (n, k, height * width))
     instances = xp.arange(1, k + 1).reshape(1, k, 1)
-    members = (labels.reshape(n, 1, -1) == instances).astype(embeddings.dtype)
+    members = (labels.reshape(n, 1, height * width) == instances).astype(embeddings.dtype)
     shares = members / xp.maximum(members.sum(axis=2, keepdims=True), 1)
     centres = matmul(pixels, shares, transb=True)  # (N, D, instances)
 
@@ -213,7 +213,7 @@ def discriminative_margin_based_clustering_loss(
         return _root(sum(absolute(x) ** norm, axis=1), 1 / norm)
 
     away = square(relu(length(pixels - matmul(centres, members)) - delta_v))
-    variance = sum(reshape(away, (n, 1, -1)) * shares)
+    variance = sum(reshape(away, (n, 1, height * width)) * shares)
     between = reshape(centres, (n, k, k, 1)) - reshape(centres, (n, k, 1, k))
     near = square(relu(2 * delta_d - length(between)))
     distance = sum(near * (1 - xp.eye(k, dtype=near.dtype)))

@@ -4,7 +4,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaration import differentiable
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import InvalidType, check
 
 
 def _computed(function, a, rule):
@@ -13,8 +13,19 @@ def _computed(function, a, rule):
     try:
         y = function(wide)
     except np.linalg.LinAlgError as error:
-        raise ValueError(f"{rule}, but: {error}; a is {a.dtype} of shape {a.shape}") from None
+        message = f"{rule}, but: {error}; a is {a.dtype} of shape {a.shape}"
+        raise np.linalg.LinAlgError(message) from None
     return y.astype(a.dtype, copy=False)
+
+
+def _applied(function, a):
+    """Applies a declared function; that there is no result is a ValueError, no matter of types."""
+    try:
+        return function(a)
+    except InvalidType as error:
+        if isinstance(error.__cause__, np.linalg.LinAlgError):
+            raise error.__cause__ from None
+        raise
 
 
 def _transposed(a):
@@ -53,10 +64,10 @@ def inv(a):
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
-        ValueError: the matrix is singular.
+        ValueError: the matrix is singular (numpy.linalg.LinAlgError, which is one).
     """
     _check_matrices("inv", a, 2)
-    return _inverse(a)
+    return _applied(_inverse, a)
 
 
 def batch_inv(a):
@@ -70,10 +81,10 @@ def batch_inv(a):
 
     Raises:
         InvalidType: ``a`` does not hold square matrices.
-        ValueError: a matrix is singular.
+        ValueError: a matrix is singular (numpy.linalg.LinAlgError, which is one).
     """
     _check_matrices("batch_inv", a, 3)
-    return _inverse(a)
+    return _applied(_inverse, a)
 
 
 def det(a):
@@ -135,9 +146,9 @@ def cholesky(a):
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
-        ValueError: the matrix is not positive definite.
+        ValueError: the matrix is not positive definite (numpy.linalg.LinAlgError, which is one).
 
     See I. Murray, Differentiation of the Cholesky decomposition, 2016.
     """
     _check_matrices("cholesky", a, 2)
-    return _cholesky(a)
+    return _applied(_cholesky, a)

@@ -24,15 +24,17 @@ from mpchain.variable import as_array, as_variable
 # y[r] = rows[r] x[images[r]] columns[r]^T. It is a linear map of x; next to it is its adjoint.
 
 
-@differentiable(lambda g, x_shape, rows, columns, images: _spread_boxes.on(
-    g, rows, columns, images, x_shape
-))  # fmt: skip
+def _map_boxes_derivative(g, x_shape, rows, columns, images):
+    return _spread_boxes.on(g, rows, columns, images, x_shape)
+
+
+@differentiable(_map_boxes_derivative)
 def _map_boxes(x, rows, columns, images):
     xp = get_array_module(x)
     n_boxes, n_rows, n_columns = len(images), rows.shape[1], columns.shape[1]
     wide, rows, columns = _wide(x, rows, columns)
     y = xp.empty((n_boxes, x.shape[1], n_rows, n_columns), x.dtype)
-    for image, boxes in _by_image(images):
+    for image, boxes in _by_image(images, xp):
         r = rows[boxes].reshape(-1, x.shape[2])
         half = xp.tensordot(r, wide[image], (1, 1))  # (boxes * rows, C, W)
         half = half.reshape(len(boxes), n_rows, x.shape[1], x.shape[3])
@@ -45,7 +47,7 @@ def _spread_boxes(y, rows, columns, images, shape):
     xp = get_array_module(y)
     wide, rows, columns = _wide(y, rows, columns)
     x = xp.zeros(shape, y.dtype)
-    for image, boxes in _by_image(images):
+    for image, boxes in _by_image(images, xp):
         half = wide[boxes].swapaxes(1, 2) @ columns[boxes][:, None]  # (boxes, rows, C, W)
         r = rows[boxes].reshape(-1, shape[2])
         x[image] = xp.tensordot(r, half.reshape(-1, *half.shape[2:]), (0, 0)).swapaxes(0, 1)
@@ -59,8 +61,8 @@ def _wide(x, rows, columns):
     return x.astype(wide, copy=False), asarray(rows, wide), asarray(columns, wide)
 
 
-def _by_image(images):
-    return [(int(i), np.flatnonzero(images == i)) for i in np.unique(images)]
+def _by_image(images, xp):
+    return [(int(i), xp.asarray(np.flatnonzero(images == i))) for i in np.unique(images)]
 
 
 def _check(name, x, rois, roi_indices, spatial_scale):
@@ -351,7 +353,7 @@ def _best_samples(image, rows, columns):
     right = xp.asarray(_interpolation(columns, w).reshape(-1, w), wide)
     values = left @ image.astype(wide) @ right.T
     outside = _is_outside(rows)[:, None] | _is_outside(columns)
-    values[:, xp.asarray(outside)] = -np.inf
+    values = xp.where(xp.asarray(outside), -np.inf, values)
     values = values.reshape(c, n_rows, row_points, n_columns, column_points).swapaxes(2, 3)
     best = values.reshape(c, n_rows, n_columns, -1).argmax(-1)
     row = xp.arange(n_rows)[:, None] * row_points + best // column_points

@@ -205,7 +205,7 @@ def _broadcast(name, variable, constants):
 
 @elementwise(lambda g, x, n: g * _polygamma.on(x, n + 1))
 def _polygamma(x, n):
-    return _special("polygamma", x, n)
+    return _special("polygamma", x, cuda.get_array_module(x).asarray(n))
 
 
 def polygamma(n, x):

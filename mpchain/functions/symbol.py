@@ -58,8 +58,8 @@ _C_PREDICATES = {
 }
 _PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
 _PYTHON |= {np.power: "{} ** {}"}
-# Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays. Variables
-# have no comparison operators.
+# Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays.
+# Variables have no comparison operators.
 _PYTHON_OF_CONSTANTS = _PYTHON | {
     f: text for f, text in _C_PREDICATES.items() if not f.__name__.startswith("logical")
 }

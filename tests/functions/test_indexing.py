@@ -152,11 +152,11 @@ def test_gradient_of_rows(index):
     index = np.array(index, int)
     x = Variable(np.random.randn(3, 2, 4))
     y = x[index]
-    y.grad = np.random.randn(*y.shape)
+    y.grad = gy = np.random.randn(*y.shape)
     y.backward()
     expected = np.zeros(x.shape)
     for place in np.ndindex(index.shape):
-        expected[index[place]] += y.grad[place]
+        expected[index[place]] += gy[place]
     np.testing.assert_allclose(x.grad, expected, 1e-12)
 
 

@@ -283,7 +283,7 @@ def test_an_unknown_reduction(name):
 
 
 def test_an_unknown_norm_of_hinge():
-    with pytest.raises(ValueError, match="hinge: norm must be one of .* not 'L3'"):
+    with pytest.raises(ValueError, match=r"hinge: norm must be one of .* not 'L3'"):
         F.hinge(np.ones((2, 3)), np.zeros(2, int), norm="L3")
 
 

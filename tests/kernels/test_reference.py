@@ -106,6 +106,16 @@ def test_sums_of_windows(window):
 
 
 @EVERY_WINDOW
+def test_all_elements_of_windows(window):
+    x = _random(2, 3, *window.in_size)
+    y = reference.unfold_windows(x, window)
+    np.testing.assert_array_equal(np.moveaxis(y, 2, 0), _values_of_windows(x, window))
+    v = _random(*y.shape)
+    folded = reference.fold_windows(v, window)
+    np.testing.assert_allclose((folded * x).sum(), (v * y).sum(), 1e-10, 1e-10)
+
+
+@EVERY_WINDOW
 def test_chosen_elements_of_windows(window):
     x = _random(2, 3, *window.in_size)
     values = _values_of_windows(x, window, -np.inf)

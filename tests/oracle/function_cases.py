@@ -16,6 +16,7 @@ class Case(NamedTuple):
     """One call.
 
     Attributes:
+        name: unique, for people.
         function: the function's name.
         arguments: what stands between its parentheses; ``F``, ``np`` and ``utils`` mean the
             framework's functions, NumPy and the framework's utils.
@@ -30,6 +31,7 @@ class Case(NamedTuple):
             also for one dtype (``"gradient float16"``).
     """
 
+    name: str
     function: str
     arguments: str
     arrays: dict[str, Any]
@@ -41,16 +43,12 @@ class Case(NamedTuple):
     note: str
     wrong: tuple
 
-    def __str__(self):
-        config = "".join(f" [{k}={v}]" for k, v in self.config.items())
-        return f"{self.function}({self.arguments}){config}"
-
     def draw(self, dtype):
         """Returns name → (array, whether its gradient is compared).
 
         Real numbers are rounded to float16 first, so that every dtype computes the same thing.
         """
-        random = np.random.RandomState(zlib.crc32(str(self).encode()))
+        random = np.random.RandomState(zlib.crc32(self.name.encode()))
         drawn = {}
         for name, spec in self.arrays.items():
             array, variable = as_draw(spec).take(random)
@@ -138,9 +136,12 @@ def case(
 ):  # fmt: skip
     """Adds a case; further keywords are the arrays."""
     wrong = (wrong,) if isinstance(wrong, str) else wrong
+    text = f"{function}({arguments})" + "".join(f" [{k}={v}]" for k, v in (config or {}).items())
+    number = sum(earlier.name.split(" #")[0] == text for earlier in CASES) + 1
+    name = text if number == 1 else f"{text} #{number}"
     CASES.append(
         Case(
-            function, arguments, arrays, config or {}, mixed, loose, forward_only,
+            name, function, arguments, arrays, config or {}, mixed, loose, forward_only,
             tuple(dtypes) + (("mixed",) if mixed else ()), note, wrong,
         )
     )  # fmt: skip
@@ -592,6 +593,12 @@ case("dropout", "x, mask=m", x=(3, 4), m=mask(0.5, 3, 4))
 case("dropout", "x, 0.3, mask=m, return_mask=True", x=(3, 4), m=mask(0.3, 3, 4))
 case("dropout", config=TEST, x=(3, 4))
 case("dropout", "x, 0.0", x=(3, 4))
+case("dropout", "x, 0.3", x=(3, 4))
+case("gumbel_softmax", "x, 0.5", x=(3, 4))
+case("gumbel_softmax", "x, tau=2.0, axis=2", x=(3, 4, 2))
+case("gaussian", "m, v", m=(3, 4), v=(3, 4))
+case("zoneout", "h, x, 0.3", h=(3, 4), x=(3, 4))
+case("rrelu", x=(3, 4))
 case("gaussian", "m, v, eps=e", m=(3, 4), v=(3, 4), e=fixed((3, 4)))
 case("gaussian", "m, v, eps=e, return_eps=True", m=(3, 4), v=(3, 4), e=fixed((3, 4)))
 DROPCONNECT = "simplified_dropconnect"

@@ -1,0 +1,273 @@
+"""Every function of Chainer 7.8.1, forward and gradient, side by side with ours.
+
+``python -m tests.oracle.functions [WORD ...]`` compares the cases whose name contains one of the
+words (without words, all) and prints what differs. The environment variable
+MPCHAIN_TEST_CHAINER_PYTHON names the interpreter of the environment that Chainer is in; there,
+this file runs as ``python -m tests.oracle.functions chainer FOLDER`` and writes its results there.
+"""
+
+import collections
+import contextlib
+import importlib
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import numpy as np
+
+from tests.oracle.function_cases import CASES
+
+VARIABLE = "MPCHAIN_TEST_CHAINER_PYTHON"
+MEMORY = 6 * 10**9
+TIMEOUT = 280  # seconds; all cases take some 20
+TOLERANCES = {"float16": 2e-3, "mixed": 2e-3, "float32": 1e-6, "float64": 2e-14}
+
+
+class Framework:
+    """mpchain or Chainer."""
+
+    def __init__(self, name):
+        self.module = importlib.import_module(name)
+        self.functions = importlib.import_module(f"{name}.functions")
+        self.utils = importlib.import_module(f"{name}.utils")
+
+    def has(self, case):
+        return hasattr(self.functions, case.function)
+
+    def run(self, case, dtype):
+        """Calls the function; returns its results by name.
+
+        These are the outputs ("y0", ...), the gradients by input ("gx", ...) and what constant
+        arrays hold afterwards ("x after").
+        """
+        drawn = case.draw(dtype)
+        arguments = {
+            name: self.module.Variable(array) if variable else array
+            for name, (array, variable) in drawn.items()
+        }
+        scope = {"F": self.functions, "np": np, "utils": self.utils, **arguments}
+        np.random.seed(0)
+        with self.configured(case.config):
+            result = eval(f"F.{case.function}({case.arguments})", scope)
+            outputs = list(flatten(result))
+            found = {f"y{i}": np.asarray(array_of(y)) for i, y in enumerate(outputs)}
+            if not case.forward_only:
+                found |= self.gradients(outputs, arguments)
+        constants = [name for name, (_, variable) in drawn.items() if not variable]
+        found |= {f"{name} after": np.asarray(arguments[name]) for name in constants}
+        return found
+
+    def configured(self, config):
+        """The entries of the configuration, for a while."""
+        stack = contextlib.ExitStack()
+        for name, value in config.items():
+            stack.enter_context(self.module.using_config(name, value))
+        return stack
+
+    def gradients(self, outputs, arguments):
+        """Gradients of all inputs, for the same gradients of the outputs on both sides."""
+        inputs = {n: x for n, x in arguments.items() if isinstance(x, self.module.Variable)}
+        ys = [y for y in outputs if isinstance(y, self.module.Variable)]
+        ys = [y for y in ys if y.dtype.kind == "f" and y.creator is not None]
+        random = np.random.RandomState(1)
+        for y in ys:
+            gy = np.asarray(random.randn(*y.shape), np.float16)
+            y.grad = gy.astype(y.dtype)
+        self.module.backward(ys)
+        return {f"g{n}": x.grad for n, x in inputs.items() if x.grad is not None}
+
+    def results(self, cases):
+        """Runs all cases; returns (arrays, failures) by "name|dtype|result" and "name|dtype"."""
+        arrays, failures = {}, {}
+        for case in cases:
+            for dtype in case.dtypes if self.has(case) else ():
+                key = f"{case.name}|{dtype}"
+                try:
+                    found = self.run(case, dtype)
+                except Exception as error:  # whatever it is, it is what the report is about
+                    failures[key] = f"{type(error).__name__}: {error}"
+                else:
+                    arrays |= {f"{key}|{name}": array for name, array in found.items()}
+        return arrays, failures
+
+
+def flatten(result):
+    """The outputs in nested tuples and lists."""
+    if isinstance(result, (tuple, list)):
+        for item in result:
+            yield from flatten(item)
+    elif result is not None:
+        yield result
+
+
+def array_of(y):
+    return getattr(y, "array", y)
+
+
+def quiet():
+    """Lets both sides overflow as they like: the results tell."""
+    warnings.simplefilter("ignore")
+    np.seterr(all="ignore")
+
+
+def serve(folder):
+    """What the process in Chainer's environment does."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    quiet()
+    arrays, failures = Framework("chainer").results(CASES)
+    folder = pathlib.Path(folder)
+    names = list(arrays)
+    np.savez(folder / "arrays.npz", **{str(i): arrays[name] for i, name in enumerate(names)})
+    (folder / "names.json").write_text(json.dumps([names, failures]))
+
+
+def ask_chainer():
+    """Runs all cases in Chainer's environment; returns (arrays, failures)."""
+    root = str(pathlib.Path(__file__).parents[2])
+    with tempfile.TemporaryDirectory() as folder:
+        command = [os.environ[VARIABLE], "-m", "tests.oracle.functions", "chainer", folder]
+        environment = os.environ | {"PYTHONPATH": root}
+        process = subprocess.Popen(command, cwd=root, env=environment, start_new_session=True)
+        try:
+            status = process.wait(TIMEOUT)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        if status:
+            raise RuntimeError(f"Chainer's process ended with status {status}")
+        names, failures = json.loads(pathlib.Path(folder, "names.json").read_text())
+        with np.load(pathlib.Path(folder, "arrays.npz")) as arrays:
+            return {name: arrays[str(i)] for i, name in enumerate(names)}, failures
+
+
+class Oracle:
+    """What Chainer gives, and how ours differs from it.
+
+    Attributes:
+        counts: how often each kind of comparison ended how.
+    """
+
+    def __init__(self):
+        self.ours = Framework("mpchain")
+        self.arrays, self.failures = ask_chainer()
+        self.by_run = collections.defaultdict(dict)
+        for name, array in self.arrays.items():
+            run, result = name.rsplit("|", 1)
+            self.by_run[run][result] = array
+        self.counts = collections.Counter()
+
+    def differences(self, case, dtype):
+        """Runs ours; returns what is wrong with it, one line each."""
+        run = f"{case.name}|{dtype}"
+        try:
+            actual = self.ours.run(case, dtype)
+        except Exception as error:
+            return self.refusal(run, f"{type(error).__name__}: {error}")
+        if run in self.failures:
+            self.counts["run here alone"] += 1
+            return []
+        expected, lines = self.by_run[run], []
+        if dtype not in ("float64", "mixed"):
+            exact = self.by_run.get(f"{case.name}|float64", {})
+        else:
+            exact = {}
+        for name in sorted(expected.keys() | actual.keys()):
+            kind = "gradient" if name.startswith("g") else "forward"
+            if {kind, f"{kind} {dtype}"} & set(case.wrong):
+                self.counts[f"{kind} wrong in Chainer"] += 1
+                continue
+            line = self.difference(
+                actual.get(name), expected.get(name), exact.get(name),
+                TOLERANCES[dtype] * case.loose, kind,
+            )  # fmt: skip
+            if line:
+                lines.append(f"{dtype} {name}: {line}")
+        return lines
+
+    def refusal(self, run, error):
+        """Ours has raised an error: so must Chainer have."""
+        if run in self.failures:
+            self.counts["refused by both"] += 1
+            return []
+        return [f"{run.rsplit('|', 1)[1]}: mpchain raises {error}"]
+
+    def difference(self, actual, expected, exact, tolerance, kind):
+        """Compares one array; returns what is wrong, or None.
+
+        What is no farther than Chainer's from Chainer's float64 result is right too.
+        """
+        if actual is None or expected is None:
+            given = "Chainer" if actual is None else "mpchain"
+            return f"only {given} gives it: {expected if actual is None else actual}"
+        if actual.dtype != expected.dtype or actual.shape != expected.shape:
+            return (
+                f"mpchain {actual.dtype}{actual.shape}, Chainer {expected.dtype}{expected.shape}"
+            )
+        error = distance(actual, expected)
+        if error <= tolerance:
+            self.counts[f"{kind} equal"] += 1
+            return None
+        if exact is None:
+            return f"off by {error:.1e}: mpchain {show(actual)}, Chainer {show(expected)}"
+        ours, theirs = distance(actual, exact), distance(expected, exact)
+        if ours <= theirs:
+            self.counts[f"{kind} closer than Chainer to its float64"] += 1
+            return None
+        return (
+            f"off by {error:.1e}, from float64 by {ours:.1e} (Chainer by {theirs:.1e}): "
+            f"mpchain {show(actual)}, Chainer {show(expected)}"
+        )
+
+
+def distance(a, b):
+    """The largest difference, relative to the largest finite number; inf and nan must coincide."""
+    if not a.size:
+        return 0.0
+    if a.dtype.kind != "f":
+        return float(np.any(a != b))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return np.inf
+    if not finite.any():
+        return 0.0
+    return np.abs(a - b)[finite].max() / max(np.abs(b[finite]).max(), np.finfo(np.float64).tiny)
+
+
+def show(array):
+    return np.array2string(array, precision=5, threshold=24).replace("\n", "")
+
+
+def main(words):
+    quiet()
+    oracle = Oracle()
+    cases = [c for c in CASES if not words or any(word in c.name for word in words)]
+    for case in cases:
+        if not oracle.ours.has(case):
+            oracle.counts["missing"] += 1
+            continue
+        for dtype in case.dtypes:
+            for line in oracle.differences(case, dtype):
+                oracle.counts["DIFFERENT"] += 1
+                print(f"{case.name} {line}")
+    missing = sorted({case.function for case in cases if not oracle.ours.has(case)})
+    print(f"missing: {', '.join(missing) or 'none'}")
+    refused = [f for f in oracle.failures if f.endswith("float32")]
+    for run in refused:
+        print(f"Chainer refuses {run}: {oracle.failures[run][:200]}")
+    for name, count in sorted(oracle.counts.items()):
+        print(f"{count:6} {name}")
+    return bool(oracle.counts["DIFFERENT"])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["chainer"]:
+        serve(sys.argv[2])
+    else:
+        sys.exit(main(sys.argv[1:]))
