@@ -2,11 +2,16 @@
 
 # ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
 
+import math
+
 import numpy as np
 
 from mpchain import kernels
-from mpchain.functions.array import reshape
+from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import reshape, transpose
+from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.image import im2col
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize, spatial
 from mpchain.utils.type_check import check
@@ -223,3 +228,175 @@ def deconvolution_3d(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, grou
     """Three-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, D, H, W)."""
     check(x.ndim == 5, "deconvolution_3d", "x must have 5 axes", x=x)
     return _deconvolution("deconvolution_3d", x, W, b, stride, pad, outsize, dilate, groups)
+
+
+def dilated_convolution_2d(x, W, b=None, stride=1, pad=0, dilate=1, cover_all=False):
+    """Two-dimensional convolution with spread windows: :func:`convolution_2d` with ``dilate``.
+
+    See F. Yu and V. Koltun, Multi-scale context aggregation by dilated convolutions, ICLR 2016.
+    """
+    name = "dilated_convolution_2d"
+    check(x.ndim == 4, name, "x must have 4 axes", x=x)
+    return _convolution(name, x, W, b, stride, pad, cover_all, dilate, 1)
+
+
+def depthwise_convolution_2d(x, W, b=None, stride=1, pad=0):
+    """Two-dimensional convolution of each channel by itself, with D filters.
+
+    y[n, c * D + d] is the convolution of x[n, c] with W[d, c].
+
+    Args:
+        x: Variable or array (N, C, H, W).
+        W: Variable or array (D, C, kh, kw).
+        b: Variable or array (C * D,), or None.
+        stride, pad (int or pair of int): as in :func:`convolution_2d`.
+
+    Returns:
+        Variable (N, C * D, out_h, out_w).
+
+    Raises:
+        InvalidType: ranks or channels do not fit, or a window is larger than the padded input.
+
+    See L. Sifre, Rigid-motion scattering for image classification, 2014.
+    """
+    name = "depthwise_convolution_2d"
+    check(x.ndim == W.ndim == 4, name, "x and W must have 4 axes", x=x, W=W)
+    multiplier, channels, *ksize = W.shape
+    check(x.shape[1] == channels, name, "W must have as many channels as x", x=x, W=W)
+    W = reshape(transpose(W, (1, 0, 2, 3)), (channels * multiplier, 1, *ksize))
+    return _convolution(name, x, W, b, stride, pad, False, 1, channels)
+
+
+def local_convolution_2d(x, W, b=None, stride=1):
+    """Two-dimensional convolution with weights of its own at each place of the output.
+
+    y[n, o, i, j] = b[o, i, j] + sum over c, k, l of
+    W[o, i, j, c, k, l] x[n, c, i * stride + k, j * stride + l].
+
+    Args:
+        x: Variable or array (N, C, H, W).
+        W: Variable or array (O, out_h, out_w, C, kh, kw).
+        b: Variable or array (O, out_h, out_w), or None.
+        stride (int or pair of int): the windows' distance.
+
+    Returns:
+        Variable (N, O, out_h, out_w).
+
+    Raises:
+        InvalidType: ranks or sizes do not fit.
+    """
+    name = "local_convolution_2d"
+    ranks = x.ndim == 4 and W.ndim == 6 and x.shape[1] == W.shape[3]
+    check(ranks, name, "x must be (N, C, H, W) and W (O, out_h, out_w, C, kh, kw)", x=x, W=W)
+    floating = x.dtype.kind == W.dtype.kind == "f"
+    check(floating, name, "x and W must be floating point", x=x, W=W)
+    (stride,) = spatial(name, 2, stride=stride)
+    axes = zip(x.shape[2:], W.shape[4:], stride)
+    sizes = tuple(get_conv_outsize(size, k, s, 0) for size, k, s in axes)
+    fits = W.shape[1:3] == sizes and min(sizes) > 0
+    check(fits, name, f"the windows in x are {sizes}; W must have weights for as many", x=x, W=W)
+    columns = im2col(x, W.shape[4:], stride)
+    columns = reshape(columns, (x.shape[0], x.shape[1], math.prod(W.shape[4:]), *sizes))
+    y = einsum("nckij,oijck->noij", columns, reshape(W, (*W.shape[:4], -1)))
+    if b is None:
+        return y
+    check(b.shape == W.shape[:3], name, "b must have the first three axes of W", b=b, W=W)
+    return y + b
+
+
+def bilinear(e1, e2, W, V1=None, V2=None, b=None):
+    """Bilinear map: y[n, l] = sum over j, k of e1[n, j] e2[n, k] W[j, k, l] + e1 V1 + e2 V2 + b.
+
+    Args:
+        e1, e2: Variables or arrays (N, ...), flattened to (N, J) and (N, K).
+        W: Variable or array (J, K, L).
+        V1, V2, b: Variables or arrays (J, L), (K, L) and (L,); all of them or none.
+
+    Returns:
+        Variable (N, L).
+
+    Raises:
+        InvalidType: sizes or dtypes do not fit.
+        ValueError: some, but not all, of ``V1``, ``V2`` and ``b`` are given.
+
+    See R. Socher et al., Reasoning with neural tensor networks for knowledge base completion,
+    NIPS 2013.
+    """
+    given = [name for name, value in zip(("V1", "V2", "b"), (V1, V2, b)) if value is not None]
+    if len(given) in (1, 2):
+        raise ValueError(f"bilinear: V1, V2 and b must be given together, not {given} alone")
+    rows = e1.ndim > 1 and e2.ndim > 1 and e1.shape[0] == e2.shape[0]
+    check(rows, "bilinear", "e1 and e2 must have as many rows", e1=e1, e2=e2)
+    e1, e2 = (reshape(e, (e.shape[0], math.prod(e.shape[1:]))) for e in (e1, e2))
+    floating = e1.dtype.kind == e2.dtype.kind == W.dtype.kind == "f"
+    check(floating, "bilinear", "e1, e2 and W must be floating point", e1=e1, e2=e2, W=W)
+    fits = W.ndim == 3 and W.shape[:2] == (e1.shape[1], e2.shape[1])
+    check(fits, "bilinear", "W must be (J, K, L) for e1 (N, J) and e2 (N, K)", e1=e1, e2=e2, W=W)
+    y = einsum("nj,nk,jkl->nl", e1, e2, W)
+    if not given:
+        return y
+    sizes = V1.shape, V2.shape, b.shape
+    j, k, n_out = W.shape
+    rule = "V1, V2 and b must be (J, L), (K, L) and (L,) for W (J, K, L)"
+    check(sizes == ((j, n_out), (k, n_out), (n_out,)), "bilinear", rule, W=W, V1=V1, V2=V2, b=b)
+    return y + linear(e1, transpose(V1)) + linear(e2, transpose(V2), b)
+
+
+def _overlap(size, step):
+    """Slices that pick from an axis what stays in it when it moves by ``step``, and put it back."""
+    kept = max(size - abs(step), 0)
+    if step >= 0:
+        return slice(0, kept), slice(size - kept, size)
+    return slice(size - kept, size), slice(0, kept)
+
+
+@differentiable(
+    lambda g, steps: _shift.on(g, tuple([(channels, -dy, -dx) for channels, dy, dx in steps]))
+)
+def _shift(x, steps):
+    """Moves channels down and right by the steps given for them; zeros take their place."""
+    y = get_array_module(x).zeros(x.shape, x.dtype)
+    for channels, dy, dx in steps:
+        (source_y, target_y), (source_x, target_x) = map(_overlap, x.shape[2:], (dy, dx))
+        y[:, channels, target_y, target_x] = x[:, channels, source_y, source_x]
+    return y
+
+
+def shift(x, ksize=3, dilate=1):
+    """Moves groups of channels in different directions: a convolution without weights.
+
+    The channels are split into kh * kw equal groups, one for each place of a window; each moves to
+    where its place lies from the centre. The group of the centre is the last, together with
+    channels that are left over; the centre's channels move as the last place says. Zeros move in.
+
+    Args:
+        x: Variable or array (N, C, H, W), floating point; C is at least kh * kw.
+        ksize (int or pair of int): the window's size, odd.
+        dilate (int or pair of int): by how much a place is moved per step from the centre.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: the rank is wrong, or there are too few channels.
+        ValueError: ``ksize`` is even, or ``dilate`` is zero.
+
+    See B. Wu et al., Shift: a zero FLOP, zero parameter alternative to spatial convolutions,
+    CVPR 2018.
+    """
+    check(x.ndim == 4 and x.dtype.kind == "f", "shift", "x must be floating with 4 axes", x=x)
+    (kh, kw), (dy, dx) = (
+        (v, v) if isinstance(v, int) else tuple(int(i) for i in v) for v in (ksize, dilate)
+    )
+    if kh % 2 != 1 or kw % 2 != 1 or min(kh, kw) < 1:
+        raise ValueError(f"shift: ksize must be odd and positive, but is {ksize}")
+    if 0 in (dy, dx):
+        raise ValueError(f"shift: dilate must not be zero, but is {dilate}")
+    n = kh * kw
+    check(x.shape[1] >= n, "shift", f"x must have {n} channels or more", x=x, ksize=ksize)
+    places = [((i - kh // 2) * dy, (j - kw // 2) * dx) for i in range(kh) for j in range(kw)]
+    places[n // 2], places[-1] = places[-1], places[n // 2]
+    size = x.shape[1] // n
+    ends = [*range(size, n * size, size), x.shape[1]]
+    steps = [(slice(i * size, end), *place) for i, (end, place) in enumerate(zip(ends, places))]
+    return _shift(x, tuple(steps))

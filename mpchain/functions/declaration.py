@@ -154,6 +154,8 @@ class Declaration:
                 if kernel is not None:
                     return kernel(*arrays, *constants)
             return self.body(*arguments, *constants)
+        except np.linalg.LinAlgError:
+            raise  # a matter of values, not of types
         except (TypeError, ValueError) as error:
             told = self._told(arguments, constants)
             raise InvalidType(f"{self.name}: {error}: {told}") from error

@@ -4,7 +4,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaration import differentiable
-from mpchain.utils.type_check import InvalidType, check
+from mpchain.utils.type_check import check
 
 
 def _computed(function, a, rule):
@@ -16,16 +16,6 @@ def _computed(function, a, rule):
         message = f"{rule}, but: {error}; a is {a.dtype} of shape {a.shape}"
         raise np.linalg.LinAlgError(message) from None
     return y.astype(a.dtype, copy=False)
-
-
-def _applied(function, a):
-    """Applies a declared function; that there is no result is a ValueError, no matter of types."""
-    try:
-        return function(a)
-    except InvalidType as error:
-        if isinstance(error.__cause__, np.linalg.LinAlgError):
-            raise error.__cause__ from None
-        raise
 
 
 def _transposed(a):
@@ -67,7 +57,7 @@ def inv(a):
         ValueError: the matrix is singular (numpy.linalg.LinAlgError, which is one).
     """
     _check_matrices("inv", a, 2)
-    return _applied(_inverse, a)
+    return _inverse(a)
 
 
 def batch_inv(a):
@@ -84,7 +74,7 @@ def batch_inv(a):
         ValueError: a matrix is singular (numpy.linalg.LinAlgError, which is one).
     """
     _check_matrices("batch_inv", a, 3)
-    return _applied(_inverse, a)
+    return _inverse(a)
 
 
 def det(a):
@@ -151,4 +141,4 @@ def cholesky(a):
     See I. Murray, Differentiation of the Cholesky decomposition, 2016.
     """
     _check_matrices("cholesky", a, 2)
-    return _applied(_cholesky, a)
+    return _cholesky(a)

@@ -54,7 +54,9 @@ class _Chain:
         """
         shape = (*self.first.shape[:2], 2)
         edge = get_array_module(self.first).full(shape, _LOG_ZERO, self.first.dtype)
-        arrivals, sums, state = [], [], self.first
+        arrivals, sums = [], []
+        state = self.first.copy()
+        state[..., 1:] = _LOG_ZERO  # before the first time, nothing has been told
         for emission, begins, goes_on in zip(emissions, self.begins, self.goes_on):
             before = np.concatenate([edge, state], axis=2)
             stepped = _log_add.on(state, before[..., 1:-1], before[..., :-2] + self.skips)
