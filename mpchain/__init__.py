@@ -12,6 +12,7 @@ from mpchain import (
     device_resident,
     function_hooks,
     functions,
+    gradient_check,
     initializers,
     iterators,
     link_hooks,
@@ -28,8 +29,10 @@ from mpchain import (
 )
 from mpchain.backend import get_array_module, get_device, using_device
 from mpchain.backends import cuda
+from mpchain.backends.cuda import should_use_cudnn, should_use_cudnn_tensor_core
 from mpchain.backprop import backward, grad
 from mpchain.configuration import (
+    DebugMode,
     config,
     force_backprop_mode,
     get_compute_mode,

@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import threading
+import warnings
 
 import numpy as np
 
@@ -131,6 +132,7 @@ global_config = GlobalConfig(
         "CHAINER_CUDNN_FAST_BATCH_NORMALIZATION", False
     ),
     debug=_environment_flag("CHAINER_DEBUG", False),
+    disable_experimental_feature_warning=False,
     dtype=_environment_dtype(),
     enable_backprop=True,
     function_hooks={},
@@ -195,6 +197,24 @@ def is_debug():
 def set_debug(debug):
     """Turns debug mode on or off in this thread: NaN checks, creation stacks of graph nodes."""
     config.debug = debug
+
+
+class DebugMode:
+    """Context manager: sets the debug mode. Deprecated: ``using_config("debug", ...)``."""
+
+    def __init__(self, debug):
+        warnings.warn(
+            'DebugMode is deprecated: use using_config("debug", ...)',
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        self._scope = using_config("debug", bool(debug))
+
+    def __enter__(self):
+        self._scope.__enter__()
+
+    def __exit__(self, *exc_info):
+        self._scope.__exit__(*exc_info)
 
 
 def get_compute_mode():

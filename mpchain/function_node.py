@@ -180,6 +180,19 @@ class FunctionNode:
             in_types (mpchain.utils.type_check.TypeInfoTuple): shapes and dtypes of the inputs.
         """
 
+    def check_layout_forward(self, inputs):
+        """Called by nothing: the plain memory layout is the only one."""
+
+    @property
+    def input_layouts(self):
+        """The memory layouts of the inputs: None for each, the plain one."""
+        return (None,) * len(self.inputs)
+
+    @property
+    def output_layouts(self):
+        """The memory layouts of the outputs: None for each, the plain one."""
+        return (None,) * self.n_outputs
+
     def forward(self, inputs):
         """Computes the tuple of output arrays; by default by ``forward_cpu`` or ``forward_gpu``."""
         if any(is_gpu_array(x) for x in inputs):

@@ -12,6 +12,7 @@ import sys
 import numpy as np
 
 from mpchain.backends.device import Device as _Device
+from mpchain.configuration import config
 
 _max_workspace_size = 8 * 1024 * 1024
 
@@ -244,6 +245,32 @@ def copy(array, out=None, out_device=None, stream=None):
     device = get_device(out_device if out_device is not None else array)
     with device, stream if stream is not None else contextlib.nullcontext():
         return cupy.array(array, copy=True)
+
+
+_LEVELS = {"==always": ("always",), ">=auto": ("always", "auto")}
+
+
+def should_use_cudnn(level, lowest_version=0):
+    """Returns whether the configuration wants cuDNN at this level, and there is one.
+
+    Args:
+        level (str): '==always' or '>=auto', as ``config.use_cudnn`` is to be.
+        lowest_version (int): cuDNN's version that is needed.
+
+    Raises:
+        ValueError: another level.
+    """
+    if level not in _LEVELS:
+        raise ValueError(f"should_use_cudnn: level must be one of {list(_LEVELS)}, not {level!r}")
+    return config.use_cudnn in _LEVELS[level] and __getattr__("cudnn_enabled")
+
+
+def should_use_cudnn_tensor_core(dtype):
+    """Returns whether the configuration wants tensor cores for that dtype, and cuDNN is there."""
+    wanted = config.use_cudnn_tensor_core
+    return should_use_cudnn(">=auto") and (
+        wanted == "always" or (wanted == "auto" and np.dtype(dtype) == np.float16)
+    )
 
 
 _memos = []

@@ -37,7 +37,9 @@ from mpchain.functions.array import (
     swapaxes,
     transpose,
 )
+from mpchain.functions.attention import multi_head_attention, scaled_dot_product_attention
 from mpchain.functions.connection import (
+    bilinear,
     convolution_1d,
     convolution_2d,
     convolution_3d,
@@ -46,7 +48,11 @@ from mpchain.functions.connection import (
     deconvolution_2d,
     deconvolution_3d,
     deconvolution_nd,
+    depthwise_convolution_2d,
+    dilated_convolution_2d,
     linear,
+    local_convolution_2d,
+    shift,
 )
 from mpchain.functions.contraction import batch_matmul, einsum, matmul, tensordot
 from mpchain.functions.cumulative import cumprod, cumsum
@@ -54,6 +60,8 @@ from mpchain.functions.decorrelation import (
     decorrelated_batch_normalization,
     fixed_decorrelated_batch_normalization,
 )
+from mpchain.functions.deformable import deformable_convolution_2d_sampler
+from mpchain.functions.embedding import embed_id, rotary_embedding
 from mpchain.functions.embedding_loss import (
     black_out,
     contrastive,
@@ -188,6 +196,17 @@ from mpchain.functions.rearrangement import (
     tile,
 )
 from mpchain.functions.recompute import forget
+from mpchain.functions.recurrent import (
+    lstm,
+    n_step_bigru,
+    n_step_bilstm,
+    n_step_birnn,
+    n_step_gru,
+    n_step_lstm,
+    n_step_rnn,
+    slstm,
+    tree_lstm,
+)
 from mpchain.functions.reduction import (
     argmax,
     argmin,

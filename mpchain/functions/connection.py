@@ -13,7 +13,7 @@ from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.image import im2col
 from mpchain.kernels.window import Window
-from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize, spatial
+from mpchain.utils.conv import as_tuple, get_conv_outsize, get_deconv_outsize, spatial
 from mpchain.utils.type_check import check
 
 
@@ -385,9 +385,7 @@ def shift(x, ksize=3, dilate=1):
     CVPR 2018.
     """
     check(x.ndim == 4 and x.dtype.kind == "f", "shift", "x must be floating with 4 axes", x=x)
-    (kh, kw), (dy, dx) = (
-        (v, v) if isinstance(v, int) else tuple(int(i) for i in v) for v in (ksize, dilate)
-    )
+    (kh, kw), (dy, dx) = as_tuple(ksize, 2), as_tuple(dilate, 2)
     if kh % 2 != 1 or kw % 2 != 1 or min(kh, kw) < 1:
         raise ValueError(f"shift: ksize must be odd and positive, but is {ksize}")
     if 0 in (dy, dx):

@@ -10,8 +10,8 @@ from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
 
-# The rows that indexes name, and its adjoint: adding rows up where indexes say. An index of -1 names
-# no row: a row of zeros, and a row to drop.
+# The rows that indexes name, and the adjoint: adding rows up where indexes say. An index of -1
+# names no row: it gives zeros, and what is added there is dropped.
 
 
 @differentiable(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0]))

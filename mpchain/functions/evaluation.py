@@ -78,18 +78,18 @@ def _counts(name, y, t, label_num, ignore_label):
     return count(t), count(told), count(t[told == t])
 
 
-def _quotient(x, y, otherwise):
+def _quotient(x, y):
     xp = get_array_module(x)
-    return xp.where(y == 0, otherwise, x / xp.where(y == 0, 1, y))
+    return xp.where(y == 0, math.nan, x / xp.where(y == 0, 1, y))
 
 
 def classification_summary(y, t, label_num=None, beta=1.0, ignore_label=-1):
     """Precision, recall, F-score and support of each label.
 
-    The precision is the share of what is told to have a label that has it, 0 where nothing is; the
-    recall is the share of what has a label that is told so, NaN where nothing has it. The F-score
-    is (1 + beta ** 2) precision recall / (beta ** 2 precision + recall); NaN where the recall is,
-    0 where both are 0. The support is the number of samples with the label.
+    The precision is the share of what is told to have a label that has it; the recall is the share
+    of what has a label that is told so. The F-score is
+    (1 + beta ** 2) precision recall / (beta ** 2 precision + recall). The support is the number of
+    samples with the label. A share of nothing, and an F-score where both others are zero, is NaN.
 
     Args:
         y: Variable or array (N, C, d1, ...): scores.
@@ -110,10 +110,10 @@ def classification_summary(y, t, label_num=None, beta=1.0, ignore_label=-1):
 
 def _summary(name, y, t, label_num, beta, ignore_label):
     support, told, right = _counts(name, y, t, label_num, ignore_label)
-    precision = _quotient(right, told, 0.0)
-    recall = _quotient(right, support, math.nan)
+    precision = _quotient(right, told)
+    recall = _quotient(right, support)
     weight = beta * beta
-    score = _quotient((1 + weight) * precision * recall, weight * precision + recall, 0.0)
+    score = _quotient((1 + weight) * precision * recall, weight * precision + recall)
     return tuple(map(as_variable, (precision, recall, score, support)))
 
 

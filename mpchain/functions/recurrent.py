@@ -1,7 +1,5 @@
 """Recurrent cells, and layers of them over sequences of different lengths."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import functools
 import itertools
 
@@ -178,23 +176,23 @@ def slstm(c_prev1, c_prev2, x1, x2):
 def _tree_lstm_derivative(gys, inputs):
     *cs, x = inputs
     gc, gh = with_zeros(gys, (cs[0].shape, cs[0].shape))
-    a, i, o, *fs = _split_gates.on(x, 3 + len(cs), True)
+    a, i, o, *fs = _split_gates.on(x, 3 + len(cs), False)
     gcs, gwrites, gforgets, go = _cell_gradients(gc, gh, cs, [(a, i)], fs, o)
-    return *gcs, _join_gates.on([*gwrites[0], go, *gforgets], True)
+    return *gcs, _join_gates.on([*gwrites[0], go, *gforgets], False)
 
 
 @differentiable(joint=_tree_lstm_derivative)
 def _tree_lstm(inputs):
     *cs, x = inputs
-    a, i, o, *fs = _split_gates.on(x, 3 + len(cs), True)
+    a, i, o, *fs = _split_gates.on(x, 3 + len(cs), False)
     return _cell(cs, [(a, i)], fs, o)
 
 
 def tree_lstm(*inputs):
     """Long short-term memory of any number of children, each with a forget gate.
 
-    c = tanh(a) s(i) + c_1 s(f_1) + ... + c_n s(f_n), h = tanh(c) s(o). The gates of one unit are
-    neighbours in x, in the order a, i, o, f_1, ..., f_n.
+    c = tanh(a) s(i) + c_1 s(f_1) + ... + c_n s(f_n), h = tanh(c) s(o). Unlike in :func:`lstm`, x
+    holds one gate after another: a, i, o, f_1, ..., f_n.
 
     Args:
         inputs: Variables or arrays c_1, ..., c_n (N, H, ...), the children's memories, and
@@ -213,7 +211,9 @@ def tree_lstm(*inputs):
     *cs, x = inputs
     for k, c in enumerate(cs, 1):
         _check_cell("tree_lstm", c, x, 3 + len(cs), f"c_{k}")
-        check(c.shape[0] == x.shape[0], "tree_lstm", f"c_{k} and x must have as many rows", c=c, x=x)
+        check(
+            c.shape[0] == x.shape[0], "tree_lstm", f"c_{k} and x must have as many rows", c=c, x=x
+        )
     return _tree_lstm(inputs)
 
 

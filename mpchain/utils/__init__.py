@@ -2,7 +2,10 @@
 
 import importlib
 
+from mpchain.utils.arrays import force_array, force_type, size_of_shape, sum_to
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
+from mpchain.utils.notices import enable_final, experimental, final, nondeterministic, tempdir
+from mpchain.utils.walker_alias import WalkerAlias
 
 _SPARSE = ("CooMatrix", "get_order", "to_coo")
 

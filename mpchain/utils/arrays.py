@@ -1,0 +1,44 @@
+"""Scalars, shapes and sums: steps that users' functions often take."""
+
+import math
+
+import numpy as np
+
+
+def force_array(x, dtype=None):
+    """Returns ``x`` as an array, of the given dtype if any: NumPy makes scalars of 0-d results."""
+    if np.isscalar(x):
+        return np.asarray(x, dtype)
+    return x if dtype is None else x.astype(dtype, copy=False)
+
+
+def force_type(dtype, value):
+    """Returns a number or an array with the given dtype, so that it does not widen others."""
+    if np.isscalar(value):
+        return dtype.type(value)
+    return value if value.dtype == dtype else value.astype(dtype)
+
+
+def size_of_shape(shape):
+    """Returns the number of elements of an array of that shape."""
+    return math.prod(shape)
+
+
+def sum_to(x, shape):
+    """Sums an array over the axes along which an array of ``shape`` would be repeated to match it.
+
+    Args:
+        x: NumPy or CuPy array.
+        shape (tuple of int): a shape that broadcasts to that of ``x``.
+
+    Returns:
+        array of that shape.
+
+    Raises:
+        ValueError: ``shape`` does not broadcast to that of ``x``.
+    """
+    lead = x.ndim - len(shape)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[lead:])):
+        raise ValueError(f"sum_to: shape {shape} does not broadcast to that of x, {x.shape}")
+    axes = [i for i, n in enumerate(shape, lead) if n == 1]
+    return x.sum(axis=(*range(lead), *axes), keepdims=True).reshape(shape)

@@ -1,0 +1,82 @@
+"""Warnings about what may change or differ, and methods that must not be overridden."""
+
+import contextlib
+import shutil
+import tempfile
+import warnings
+
+from mpchain.configuration import config
+
+
+def experimental(api_name):
+    """Warns that an interface may change (``config.disable_experimental_feature_warning``)."""
+    if not config.disable_experimental_feature_warning:
+        message = f"{api_name} is experimental. The interface can change in the future."
+        warnings.warn(message, FutureWarning, stacklevel=2)
+
+
+def nondeterministic(f_name):
+    """Warns, if ``config.warn_nondeterministic``, that a result may differ from run to run."""
+    if config.warn_nondeterministic:
+        message = (
+            "Potentially non-deterministic code is being executed while "
+            f"config.warn_nondeterministic set. Source: {f_name}"
+        )
+        warnings.warn(message, UserWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def tempdir(**kwargs):
+    """Context manager: makes a temporary folder, yields its name and removes it at the end.
+
+    Args:
+        kwargs: arguments of :func:`tempfile.mkdtemp`.
+    """
+    folder = tempfile.mkdtemp(**kwargs)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def final(method=None, *, action=TypeError):
+    """Decorator: a method that subclasses must not override, below :func:`enable_final`.
+
+    Args:
+        method: the method.
+        action: what happens if one does: an exception to raise or a warning to give.
+    """
+    if method is None:
+        return lambda method: final(method, action=action)
+    method._final_action = action
+    return method
+
+
+def enable_final(base=(), meta_base=()):
+    """Returns a base class below which :func:`final` has its effect.
+
+    Args:
+        base: its base class or classes.
+        meta_base: its metaclass or metaclasses, if it needs some.
+    """
+    base = base if isinstance(base, tuple) else (base,)
+    meta_base = meta_base if isinstance(meta_base, tuple) else (meta_base,)
+    metaclass = type("_Final", (_ChecksFinal, *meta_base), {})
+    return metaclass("enable_final", base, {})
+
+
+class _ChecksFinal(type):
+    def __init__(cls, name, bases, attributes):
+        super().__init__(name, bases, attributes)
+        for attribute in attributes:
+            for ancestor in cls.__mro__[1:]:
+                action = getattr(vars(ancestor).get(attribute), "_final_action", None)
+                if action is not None:
+                    _tell(action, f"{name} must not override {ancestor.__name__}.{attribute}")
+
+
+def _tell(action, message):
+    if issubclass(action, Warning):
+        warnings.warn(message, action, stacklevel=4)
+    else:
+        raise action(message)
