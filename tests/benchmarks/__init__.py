@@ -1,1 +1,1 @@
-"""Benchmarks: each compares mpchain with its peers in one run, interleaved, and prints medians and ratios."""
+"""Benchmarks: mpchain and its peers in one run, interleaved; medians and ratios are printed."""

@@ -59,9 +59,9 @@ _STEPS["chainer"] = _STEPS["mpchain"].replace("mpchain", "chainer")
 _STEPS = {name: _STEPS[name] for name in ("mpchain", "chainer", "torch")}
 
 _TWICE = {
-    "mpchain": "gx, = mpchain.grad([y], [x], [mpchain.Variable(seed)], enable_double_backprop=True)",
-    "chainer": "gx, = chainer.grad([y], [x], [chainer.Variable(seed)], enable_double_backprop=True)",
-    "torch": "gx, = torch.autograd.grad(y, x, seed, create_graph=True)",
+    "mpchain": "mpchain.grad([y], [x], [mpchain.Variable(seed)], enable_double_backprop=True)",
+    "chainer": "chainer.grad([y], [x], [chainer.Variable(seed)], enable_double_backprop=True)",
+    "torch": "torch.autograd.grad(y, x, seed, create_graph=True)",
 }
 
 
