@@ -1,8 +1,8 @@
 """The peak memory of backward through a 50-layer MLP, against Chainer and PyTorch.
 
-Run with ``python -m tests.benchmarks.memory``. Each library trains one step in a process of its own;
-what is printed is how far that step raised the process's greatest resident size. Every layer keeps a
-batch of 2,000 by 500 numbers, so that activations outweigh weights and libraries.
+Run with ``python -m tests.benchmarks.memory``. Each library trains one step in a process of its
+own; what is printed is how far that step raised the process's greatest resident size. Every layer
+keeps a batch of 2,000 by 500 numbers, so that activations outweigh weights and libraries.
 """
 
 import os

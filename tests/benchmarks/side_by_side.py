@@ -1,7 +1,7 @@
 """Runs the same work in one process per library, by turns, and prints medians and ratios.
 
-A workload is a Python text that defines ``step()``; it runs in a process of its own, because Chainer
-needs another NumPy and because libraries in one process share threads and caches. Each process
+A workload is a Python text that defines ``step()``; it runs in a process of its own, because
+Chainer needs another NumPy and because libraries in one process share threads and caches. Each process
 computes with one thread; what is compared is CPU time, which a busy machine disturbs least.
 """
 
@@ -62,7 +62,7 @@ def compare(title, workloads, rounds=7, repetitions=20):
 
     Args:
         title (str): printed first.
-        workloads (dict): Python text by library; libraries whose interpreter is unknown are left out.
+        workloads (dict): Python text by library; those whose interpreter is unknown are left out.
         rounds (int): how often each gets its turn.
         repetitions (int): steps per turn.
 
