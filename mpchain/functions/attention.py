@@ -90,7 +90,8 @@ def scaled_dot_product_attention(
 def _heads(x, W, b, n_heads):
     """Projects (B, L, I) to (B, n_heads, L, D)."""
     y = linear(x, W, b, n_batch_axes=2)
-    return transpose(reshape(y, (*y.shape[:2], n_heads, -1)), (0, 2, 1, 3))
+    y = reshape(y, (*y.shape[:2], n_heads, y.shape[2] // n_heads))
+    return transpose(y, (0, 2, 1, 3))
 
 
 def multi_head_attention(

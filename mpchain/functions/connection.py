@@ -296,8 +296,9 @@ def local_convolution_2d(x, W, b=None, stride=1):
     fits = W.shape[1:3] == sizes and min(sizes) > 0
     check(fits, name, f"the windows in x are {sizes}; W must have weights for as many", x=x, W=W)
     columns = im2col(x, W.shape[4:], stride)
-    columns = reshape(columns, (x.shape[0], x.shape[1], math.prod(W.shape[4:]), *sizes))
-    y = einsum("nckij,oijck->noij", columns, reshape(W, (*W.shape[:4], -1)))
+    size = math.prod(W.shape[3:])
+    columns = reshape(columns, (x.shape[0], size, *sizes))
+    y = einsum("nkij,oijk->noij", columns, reshape(W, (*W.shape[:3], size)))
     if b is None:
         return y
     check(b.shape == W.shape[:3], name, "b must have the first three axes of W", b=b, W=W)

@@ -1,5 +1,7 @@
 """Convolution with windows whose elements are moved."""
 
+import math
+
 import numpy as np
 
 from mpchain.functions.array import cast, reshape
@@ -66,6 +68,7 @@ def deformable_convolution_2d_sampler(x, offset, W, b=None, stride=1, pad=0):
     ends = x.xp.asarray([[[x.shape[3] - 1]], [[x.shape[2] - 1]]], x.dtype)
     grid = (reshape(offset, (n, *starts.shape)) + starts) * (2 / ends) - 1
     samples = cast(spatial_transformer_sampler(x, grid), dtype)
-    samples = reshape(samples, (n, -1, samples.shape[3]))
-    y = reshape(matmul(reshape(W, (n_out, -1)), samples), (n, n_out, *sizes))
+    size = math.prod(W.shape[1:])
+    samples = reshape(samples, (n, size, samples.shape[3]))
+    y = reshape(matmul(reshape(W, (n_out, size)), samples), (n, n_out, *sizes))
     return y if b is None else y + reshape(b, (1, n_out, 1, 1))

@@ -202,14 +202,33 @@ def _inverse_rms(x, axis, eps):
     return (average(x * x, axis=axis, keepdims=True) + eps) ** -0.5
 
 
+def _gradients(g, gamma, normalised, inverse, axis, is_centred):
+    """The gradients of the input and of gamma, ``inverse`` being what the input was scaled by."""
+    n = g.size // max(inverse.size, 1)
+    if isinstance(g, Variable):
+        h = g * gamma
+        gx = h - normalised * (np.sum(h * normalised, axis=axis, keepdims=True) / n)
+        if is_centred:
+            gx = gx - np.sum(h, axis=axis, keepdims=True) / n
+        return gx * inverse, sum_to.on(g * normalised, gamma.shape)
+    # The same in two arrays: fresh memory costs more than arithmetic.
+    work = g * normalised
+    g_gamma = sum_to.on(work, gamma.shape)
+    work = np.multiply(work, gamma, out=None if g_gamma is work else work)
+    normalised *= work.sum(axis=axis, keepdims=True) / n
+    h = np.multiply(g, gamma, out=work)
+    if is_centred:
+        normalised += h.sum(axis=axis, keepdims=True) / n
+    h -= normalised
+    h *= inverse
+    return h, g_gamma
+
+
 def _sample_normalization_derivative(g, x, gamma, aux, beta_shape, axis, eps):
     mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
     normalised = (x - mean) * inverse_std
-    h = g * gamma
-    n = h.size // max(mean.size, 1)
-    tangent = h - np.sum(h, axis=axis, keepdims=True) / n
-    gx = tangent - normalised * (np.sum(h * normalised, axis=axis, keepdims=True) / n)
-    return gx * inverse_std, sum_to.on(g * normalised, gamma.shape), sum_to.on(g, beta_shape)
+    gx, g_gamma = _gradients(g, gamma, normalised, inverse_std, axis, True)
+    return gx, g_gamma, sum_to.on(g, beta_shape)
 
 
 @differentiable(joint=_sample_normalization_derivative, n_arrays=3)
@@ -322,11 +341,7 @@ def instance_normalization(x, gamma, beta, eps=1e-5):
 
 def _rms_normalization_derivative(g, x, gamma, aux, axis, eps):
     inverse_rms = _inverse_rms(x, axis, eps) if isinstance(x, Variable) else aux
-    normalised = x * inverse_rms
-    h = g * gamma
-    n = h.size // max(inverse_rms.size, 1)
-    gx = h - normalised * (np.sum(h * normalised, axis=axis, keepdims=True) / n)
-    return gx * inverse_rms, sum_to.on(g * normalised, gamma.shape)
+    return _gradients(g, gamma, x * inverse_rms, inverse_rms, axis, False)
 
 
 @differentiable(joint=_rms_normalization_derivative, n_arrays=2)

@@ -1,8 +1,8 @@
 """Runs the same work in one process per library, by turns, and prints medians and ratios.
 
 A workload is a Python text that defines ``step()``; it runs in a process of its own, because
-Chainer needs another NumPy and because libraries in one process share threads and caches. Each process
-computes with one thread; what is compared is CPU time, which a busy machine disturbs least.
+Chainer needs another NumPy and because libraries in one process share threads and caches. Each
+process computes with one thread; what is compared is CPU time, which a busy machine disturbs least.
 """
 
 import os

@@ -108,6 +108,12 @@ TABLE = [
         (3, 4),
     ),
     row(
+        "layer_normalization one sample",
+        F.layer_normalization,
+        lambda x, g, b: torch.nn.functional.layer_norm(x, (3, 4), g, b, 1e-5),
+        *[(3, 4)] * 3,
+    ),
+    row(
         "group_normalization",
         lambda x, g, b: F.group_normalization(x, 2, g, b),
         lambda x, g, b: torch.nn.functional.group_norm(x, 2, g, b, 1e-5),
@@ -269,7 +275,7 @@ def test_equal_variances_do_not_disturb_the_derivatives_of_decorrelation():
 # Edges.
 
 _PARAMETERS = {
-    "layer_normalization": lambda x, g, b: F.layer_normalization(x, g, b),
+    "layer_normalization": F.layer_normalization,
     "rms_normalization": lambda x, g, b: F.rms_normalization(x, g),
     "group_normalization": lambda x, g, b: F.group_normalization(x, 2, g, b),
     "instance_normalization": lambda x, g, b: F.reshape(

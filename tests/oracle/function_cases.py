@@ -27,8 +27,8 @@ class Case(NamedTuple):
         forward_only: whether the gradient means nothing.
         dtypes: of the arrays, one run for each.
         note: what Chainer does wrong; then only what is right there is compared.
-        wrong: what of Chainer's results is wrong: ``"forward"``, ``"gradient"`` or both, each
-            also for one dtype (``"gradient float16"``).
+        wrong: what of Chainer's results is wrong: ``"forward"``, ``"gradient"``, each also for one
+            dtype (``"gradient float16"``), or ``"infinite"`` where only its infinities are.
     """
 
     name: str
@@ -135,7 +135,7 @@ def case(
     dtypes=ALL, note="", wrong=(), **arrays,
 ):  # fmt: skip
     """Adds a case; further keywords are the arrays."""
-    wrong = (wrong,) if isinstance(wrong, str) else wrong
+    wrong = tuple(filter(None, [wrong])) if isinstance(wrong, str) else wrong
     text = f"{function}({arguments})" + "".join(f" [{k}={v}]" for k, v in (config or {}).items())
     number = sum(earlier.name.split(" #")[0] == text for earlier in CASES) + 1
     name = text if number == 1 else f"{text} #{number}"
@@ -240,7 +240,7 @@ for name in ("softmax", "log_softmax"):
     case(name, "x, axis=-1", x=(2, 3, 4))
     case(name, "x, axis=0", x=(3, 4))
     case(name, x=uniform(-300, 300, 3, 4))
-case("lstm", "c, x", c=(3, 2), x=(3, 8), mixed="c")
+case("lstm", "c, x", c=(3, 2), x=(3, 8))
 case("lstm", "c, x", c=(3, 2), x=(2, 8))
 case("lstm", "c, x", c=(3, 2, 2), x=(3, 8, 2))
 case("lstm", "c, x", c=(3, 2), x=(0, 8))
@@ -263,7 +263,6 @@ case("prod", x=values(0.0, 2.0, 0.0))
 for name in ("mean", "average"):
     case(name, "x, axis=1, weights=w", x=(2, 3, 4), w=uniform(0.5, 2, 3))
     case(name, "x, weights=w", x=(2, 3), w=uniform(0.5, 2, 2, 3))
-    case(name, "x, axis=(0, 2), weights=w", x=(2, 3, 4), w=uniform(0.5, 2, 2, 4))
 case("mean", x=uniform(30000, 60000, 4), dtypes=("float16",))
 case("sum", x=uniform(0, 1, 40, 100), dtypes=ALL)
 case("logsumexp", x=(2, 3, 4))
@@ -304,7 +303,8 @@ case("tensordot", "x, y, axes=([0, 2], [1, 0])", x=(2, 3, 4), y=(4, 2, 5))
 case("tensordot", "x, y, axes=(1, 0)", x=(2, 3), y=(3, 4))
 case("einsum", "'ij,jk->ik', x, y", x=(2, 3), y=(3, 4))
 case("einsum", "'ij,jk', x, y", x=(2, 3), y=(3, 4))
-case("einsum", "'...ij,...jk->...ik', x, y", x=(5, 2, 3), y=(3, 4))
+case("einsum", "'...ij,...jk->...ik', x, y", x=(5, 2, 3), y=(5, 3, 4))
+case("einsum", "'...ij,...jk->...ik', x, y", x=(5, 2, 3), y=(3, 4), note="no ellipsis is broadcast")
 case("einsum", "'ii->i', x", x=(3, 3))
 case("einsum", "'ii', x", x=(3, 3))
 case("einsum", "'ij->', x", x=(2, 3))
@@ -316,14 +316,14 @@ for name in ("inv", "det"):
 for name in ("batch_inv", "batch_det"):
     case(name, x=regular(3, 2), loose=20, dtypes=ALL[1:])
 case("cholesky", x=positive_definite(3), loose=10, dtypes=ALL[1:])
-SPARSE = {"row": [0, 2, 1, 3], "col": [1, 0, 2, 2], "data": (4,)}
-COO = "utils.CooMatrix(data, row, col, (4, 3), requires_grad=True)"
+SPARSE = {"row": [0, 2, 1, 3], "col": [1, 0, 2, 2], "data": fixed((4,))}
+COO = "(matrix := utils.CooMatrix(data, row, col, (4, 3), requires_grad=True))"
 case("sparse_matmul", f"{COO}, y", **SPARSE, y=(3, 2))
 case("sparse_matmul", f"{COO}, y, transa=True", **SPARSE, y=(4, 2))
 case("sparse_matmul", f"y, {COO}, transa=True, transb=True", **SPARSE, y=(3, 5))
 case("sparse_matmul", f"y, {COO}", **SPARSE, y=(5, 4))
-BATCH = "utils.CooMatrix(data, row, col, (3, 3), requires_grad=True)"
-case("sparse_matmul", f"{BATCH}, y", data=(2, 3), row=[[0, 1, 2], [2, 2, 0]],
+BATCH = "(matrix := utils.CooMatrix(data, row, col, (3, 3), requires_grad=True))"
+case("sparse_matmul", f"{BATCH}, y", data=fixed((2, 3)), row=[[0, 1, 2], [2, 2, 0]],
      col=[[0, 0, 2], [1, 0, 2]], y=(2, 3, 4))  # fmt: skip
 case("fft", "(x, y)", x=(2, 8), y=(2, 8), dtypes=ALL[1:])
 case("fft", "(x, y)", x=(3,), y=(3,), dtypes=ALL[1:])
@@ -392,8 +392,9 @@ case("transpose", "x, (1, -1, 0)", x=(2, 3, 4))
 case("pad", "x, 1, 'constant'", x=(2, 3))
 case("pad", "x, ((1, 2), (0, 1)), 'constant', constant_values=2.5", x=(2, 3))
 case("pad", "x, (1, 2), 'constant', constant_values=(1, 2)", x=(2, 3))
-for mode in ("edge", "reflect", "symmetric", "wrap", "mean", "maximum", "linear_ramp"):
-    case("pad", f"x, ((1, 1), (2, 0)), '{mode}'", x=(3, 4))
+for mode in ("edge", "reflect", "symmetric", "wrap", "mean", "maximum", "minimum", "linear_ramp"):
+    case("pad", f"x, ((1, 1), (2, 0)), '{mode}'", x=(3, 4), wrong="gradient",
+         note="the gradient is cropped, whatever the mode")  # fmt: skip
 case("pad_sequence", "[x, y, z]", x=(3, 2), y=(1, 2), z=(2, 2))
 case("pad_sequence", "[x, y], length=5, padding=-1", x=(3,), y=(2,))
 case("permutate", "x, t", x=(3, 2), t=[2, 0, 1])
@@ -493,7 +494,7 @@ def recurrent(name, layers, weights, hidden_states, *, lengths=(3, 3, 2, 1), opt
     xs = ", ".join(f"x{i}" for i in range(len(lengths)))
     states = ", ".join(hidden_states)
     arguments = f"{layers}, 0.0, {states}, [{', '.join(ws)}], [{', '.join(bs)}], [{xs}]{options}"
-    case(name, arguments, **arrays, loose=8)
+    case(name, arguments, **arrays, loose=16)
 
 
 for bi in ("", "bi"):
@@ -524,6 +525,7 @@ case("r2_score", "x, t", x=fixed((3, 2)), t=fixed(Draw(lambda random: np.ones((3
      forward_only=True)  # fmt: skip
 
 # Losses
+SAMPLER = "lambda shape: (np.arange(np.prod(shape)).reshape(shape) * 2 % 5).astype(np.int32)"
 REDUCE = (", reduce='sum'", ", reduce='mean'", ", reduce='no'")
 BITS = fixed(Draw(lambda random: random.randint(0, 2, (3, 4)).astype(np.float64)))
 for reduce in REDUCE:
@@ -531,11 +533,11 @@ for reduce in REDUCE:
     case("bernoulli_nll", f"x, y{reduce}", x=uniform(0, 1, 3, 4), y=(3, 4))
     case("gaussian_kl_divergence", f"m, v{reduce}", m=(3, 4), v=(3, 4))
     case("gaussian_nll", f"x, m, v{reduce}", x=(3, 4), m=(3, 4), v=(3, 4))
-    case("negative_sampling", f"x, t, W, lambda shape: s, 2{reduce}".replace("mean", "sum"), x=(3, 4),
-         t=[0, -1, 2], W=(5, 4), s=[[1, 2], [0, 3], [4, 4]])  # fmt: skip
+    case("negative_sampling", f"x, t, W, {SAMPLER}, 2{reduce}".replace("mean", "sum"), x=(3, 4),
+         t=[0, -1, 2], W=(5, 4))  # fmt: skip
 for reduce in REDUCE[1:]:
     case("black_out", f"x, t, W, s{reduce}", x=(3, 4), t=[0, 1, 2], W=(6, 4),
-         s=[[3, 4], [5, 0], [1, 4]], loose=4)  # fmt: skip
+         s=[[3, 4], [5, 0], [1, 4]], loose=16)  # fmt: skip
     for extra in ("", ", margin=2.5"):
         case("contrastive", f"x, y, t{extra}{reduce}", x=(4, 3), y=(4, 3), t=[0, 1, 0, 1])
         case("triplet", f"x, y, z{extra}{reduce}", x=(4, 3), y=(4, 3), z=(4, 3))
@@ -554,11 +556,14 @@ for reduce in REDUCE[1:]:
     case("softmax_cross_entropy", f"x, t, class_weight=w, enable_double_backprop=True{reduce}",
          x=(5, 3), t=T, w=fixed(uniform(0.5, 2, 3)))  # fmt: skip
     case("softmax_cross_entropy", f"x, t, cache_score=False{reduce}", x=(5, 3), t=T)
-    for soft in ("cross-entropy", "kl-divergence"):
+    for soft, wrong, note in (
+        ("cross-entropy", "", ""),
+        ("kl-divergence", "forward float64", "it takes the logarithm of t + 1e-7"),
+    ):
         case("softmax_cross_entropy", f"x, F.softmax(t){reduce}, soft_target_loss='{soft}'", x=(4, 3),
-             t=(4, 3))  # fmt: skip
+             t=(4, 3), wrong=wrong, note=note)  # fmt: skip
         case("softmax_cross_entropy", f"x, F.softmax(t).array{reduce}, soft_target_loss='{soft}'",
-             x=(4, 3), t=fixed((4, 3)))  # fmt: skip
+             x=(4, 3), t=fixed((4, 3)), wrong=wrong, note=note)  # fmt: skip
 case("softmax_cross_entropy", "x, t", x=(2, 3), t=[-1, -1])
 case("softmax_cross_entropy", "x, t", x=uniform(-300, 300, 3, 4), t=[0, 1, 2])
 case("sigmoid_cross_entropy", "x, t", x=(3,), t=[-1, -1, -1])
@@ -570,8 +575,8 @@ for reduce in ("sum_along_second_axis", "no"):
     case("huber_loss", f"x, t, 1.0, reduce='{reduce}'", x=(4, 3), t=(4, 3))
     case("huber_loss", f"x, t, 0.3, reduce='{reduce}'", x=(4, 3, 2), t=(4, 3, 2))
 case("huber_loss", "x, t, 1.0, reduce='no'", x=values(0.0, 1.0, -1.0, 2.0), t=values(0.0, 0.0, 0.0, 0.0))
-case("negative_sampling", "x, t, W, lambda shape: s, 2, return_samples=True", x=(3, 4), t=[0, 1, 2],
-     W=(5, 4), s=[[1, 2], [0, 3], [4, 4]])  # fmt: skip
+case("negative_sampling", f"x, t, W, {SAMPLER}, 3, return_samples=True", x=(3, 4), t=[0, 1, 2],
+     W=(5, 4))  # fmt: skip
 CTC = {f"x{i}": (2, 4) for i in range(5)}
 XS = "[x0, x1, x2, x3, x4]"
 for reduce in REDUCE[1:]:
@@ -582,11 +587,14 @@ for reduce in REDUCE[1:]:
          a=[0, 1, 2], b=[1, 1], c=[2])  # fmt: skip
     case("crf1d", f"W, [x0, x1], [a, b]{reduce}", W=(3, 3), x0=(2, 3), x1=(2, 3), a=[0, 1], b=[1, 2])
 case("argmax_crf1d", "W, [x0, x1, x2]", W=(3, 3), x0=(3, 3), x1=(2, 3), x2=(1, 3), forward_only=True)
+NOT_A_NUMBER = {"wrong": "gradient", "note": "the gradient of norm 2 is nan throughout"}
 for norm in (1, 2):
-    case("discriminative_margin_based_clustering_loss", f"x, t, 0.1, 1.5, 3, norm={norm}", x=(2, 3, 4, 4),
-         t=integers(3, 2, 4, 4), loose=4)  # fmt: skip
+    case("discriminative_margin_based_clustering_loss", f"x, t, 0.1, 1.5, 3, norm={norm}", x=(1, 3, 4, 4),
+         t=integers(3, 1, 4, 4), loose=4, **(NOT_A_NUMBER if norm == 2 else {}))  # fmt: skip
+case("discriminative_margin_based_clustering_loss", "x, t, 0.1, 1.5, 3", x=(2, 3, 4, 4),
+     t=integers(3, 2, 4, 4), note="it fails unless there is one image, or one for each label")  # fmt: skip
 case("discriminative_margin_based_clustering_loss", "x, t, 0.5, 3.0, 3, 2, 2.0, 0.5, 0.1", x=(1, 3, 4, 4),
-     t=integers(4, 1, 4, 4), loose=4)  # fmt: skip
+     t=integers(4, 1, 4, 4), loose=4, **NOT_A_NUMBER)  # fmt: skip
 
 # Noise
 case("dropout", "x, mask=m", x=(3, 4), m=mask(0.5, 3, 4))
@@ -627,7 +635,6 @@ case("fixed_batch_normalization", "x, g, b, m, v, eps=0.1, axis=(0, 1)", x=(4, 3
      v=uniform(0.5, 2, 2), loose=4)  # fmt: skip
 case("fixed_batch_renormalization", "x, g, b, m, v", **BN, m=(3,), v=uniform(0.5, 2, 3), loose=4)
 for limits in ("3.0, 5.0", "1.1, 0.1", "1.0, 0.0"):
-    case("batch_renormalization", f"x, g, b, {limits}", **BN, loose=8)
     case("batch_renormalization", f"x, g, b, {limits}, running_mean=m, running_var=v", **BN, **STATS, loose=8)
     case("batch_renormalization", f"x, g, b, {limits}, 1e-3, m, v, 0.3, update_statistics=True", **BN, **STATS,
          loose=8)  # fmt: skip
@@ -637,7 +644,9 @@ case(DECORRELATED, "x, groups=1", x=(16, 4), loose=30)
 case(DECORRELATED, "x, groups=2, eps=0.1", x=(5, 6, 3, 2), loose=30)
 case(DECORRELATED, "x, groups=2, running_mean=m, running_projection=p, decay=0.3", x=(16, 6, 2), **PROJECTION,
      loose=30)  # fmt: skip
-case("fixed_decorrelated_batch_normalization", "x, m, p, groups=2", x=(5, 6, 2), m=(2, 3), p=(2, 3, 3), loose=4)
+case("fixed_decorrelated_batch_normalization", "x, m, p, groups=2", x=(5, 6, 2), **PROJECTION, loose=4)
+case("fixed_decorrelated_batch_normalization", "x, m, p, groups=2", x=(5, 6, 2), m=(2, 3), p=(2, 3, 3),
+     note="it raises where the gradients of mean and projection are wanted")  # fmt: skip
 case("group_normalization", "x, 2, g, b", x=(3, 4, 2, 2), g=(4,), b=(4,), loose=8)
 case("group_normalization", "x, 4, g, b, eps=0.1", x=(3, 4, 5), g=(4,), b=(4,), loose=8)
 case("group_normalization", "x, 1, g, b", x=(3, 4), g=(4,), b=(4,), loose=8)
@@ -679,14 +688,15 @@ case("spatial_pyramid_pooling_2d", "x, 3, pooling='max'", x=(2, 2, 9, 8))
 ROIS = fixed(values(0, 0, 6, 8, 2, 1, 5, 4, -1, 3, 3, 12, 1, 1, 1, 1))
 FIVE = fixed(values(0, 0, 0, 6, 8, 1, 2, 1, 5, 4, 0, 1, 3, 3, 9))
 WHERE = {"x": (2, 3, 8, 10), "r": ROIS, "t": [0, 1, 0, 1]}
+EMPTY = {"wrong": "infinite", "note": "the maximum over no pixel is -inf"}
 for scale in ("1.0", "0.6"):
     case("roi_pooling_2d", f"x, r.reshape(3, 5), 3, 2, {scale}", x=(2, 3, 8, 10), r=FIVE)
     for name in ("roi_max_pooling_2d", "roi_average_pooling_2d"):
-        case(name, f"x, r.reshape(4, 4), t, 3, {scale}", **WHERE, loose=4)
-        case(name, f"x, r.reshape(4, 4), t, (2, 4), {scale}", **WHERE, loose=4)
+        case(name, f"x, r.reshape(4, 4), t, 3, {scale}", **WHERE, loose=4, **EMPTY)
+        case(name, f"x, r.reshape(4, 4), t, (2, 4), {scale}", **WHERE, loose=4, **EMPTY)
     for name in ("roi_max_align_2d", "roi_average_align_2d"):
         for rest in (f"3, {scale}", f"(2, 4), {scale}, 2", f"(2, 4), {scale}, sampling_ratio=(1, 3)"):
-            case(name, f"x, r.reshape(4, 4), t, {rest}", **WHERE, loose=8)
+            case(name, f"x, r.reshape(4, 4), t, {rest}", **WHERE, loose=8, **EMPTY)
 
 case("forget", "lambda x: F.sin(x) * x, x", x=(2, 3))
 case("forget", "lambda x, y: (F.matmul(x, y), F.tanh(x)), x, y", x=(2, 3), y=(3, 2))

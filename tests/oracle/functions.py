@@ -26,7 +26,7 @@ from tests.oracle.function_cases import CASES
 VARIABLE = "MPCHAIN_TEST_CHAINER_PYTHON"
 MEMORY = 6 * 10**9
 TIMEOUT = 280  # seconds; all cases take some 20
-TOLERANCES = {"float16": 2e-3, "mixed": 2e-3, "float32": 1e-6, "float64": 2e-14}
+TOLERANCES = {"float16": 4e-3, "mixed": 4e-3, "float32": 1e-6, "float64": 2e-14}
 
 
 class Framework:
@@ -59,6 +59,8 @@ class Framework:
             found = {f"y{i}": np.asarray(array_of(y)) for i, y in enumerate(outputs)}
             if not case.forward_only:
                 found |= self.gradients(outputs, arguments)
+                if "matrix" in scope:  # a sparse one makes the Variable of its numbers itself
+                    found["gdata"] = scope["matrix"].data.grad
         constants = [name for name, (_, variable) in drawn.items() if not variable]
         found |= {f"{name} after": np.asarray(arguments[name]) for name in constants}
         return found
@@ -74,7 +76,7 @@ class Framework:
         """Gradients of all inputs, for the same gradients of the outputs on both sides."""
         inputs = {n: x for n, x in arguments.items() if isinstance(x, self.module.Variable)}
         ys = [y for y in outputs if isinstance(y, self.module.Variable)]
-        ys = [y for y in ys if y.dtype.kind == "f" and y.creator is not None]
+        ys = [y for y in ys if y.dtype.kind == "f"]
         random = np.random.RandomState(1)
         for y in ys:
             gy = np.asarray(random.randn(*y.shape), np.float16)
@@ -173,22 +175,31 @@ class Oracle:
             self.counts["run here alone"] += 1
             return []
         expected, lines = self.by_run[run], []
-        if dtype not in ("float64", "mixed"):
-            exact = self.by_run.get(f"{case.name}|float64", {})
-        else:
-            exact = {}
+        exact = {} if dtype == "float64" else self.by_run.get(f"{case.name}|float64", {})
         for name in sorted(expected.keys() | actual.keys()):
             kind = "gradient" if name.startswith("g") else "forward"
             if {kind, f"{kind} {dtype}"} & set(case.wrong):
                 self.counts[f"{kind} wrong in Chainer"] += 1
                 continue
+            ours, theirs = actual.get(name), expected.get(name)
+            if "infinite" in case.wrong and theirs is not None:
+                self.counts["infinite numbers of Chainer not compared"] += np.isinf(theirs).sum()
+                ours = np.where(np.isinf(theirs), theirs, ours)
             line = self.difference(
-                actual.get(name), expected.get(name), exact.get(name),
-                TOLERANCES[dtype] * case.loose, kind,
-            )  # fmt: skip
+                ours, theirs, exact.get(name), TOLERANCES[dtype] * case.loose, kind
+            )
             if line:
                 lines.append(f"{dtype} {name}: {line}")
         return lines
+
+    def refused_without_note(self):
+        """Cases that cannot be meant so: Chainer raises an error in float32, and no note says why."""
+        runs = {f"{case.name}|float32" for case in CASES if not case.note}
+        return [f"Chainer refuses {run}: {e}" for run, e in self.failures.items() if run in runs]
+
+    def print_counts(self):
+        for name, count in sorted(self.counts.items()):
+            print(f"{count:6} {name}")
 
     def refusal(self, run, error):
         """Ours has raised an error: so must Chainer have."""
@@ -205,7 +216,7 @@ class Oracle:
         if actual is None or expected is None:
             given = "Chainer" if actual is None else "mpchain"
             return f"only {given} gives it: {expected if actual is None else actual}"
-        if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        if kind_of(actual) != kind_of(expected) or actual.shape != expected.shape:
             return (
                 f"mpchain {actual.dtype}{actual.shape}, Chainer {expected.dtype}{expected.shape}"
             )
@@ -232,12 +243,17 @@ def distance(a, b):
     if a.dtype.kind != "f":
         return float(np.any(a != b))
     a, b = a.astype(np.float64), b.astype(np.float64)
-    finite = np.isfinite(b)
+    finite = np.isfinite(a) & np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return np.inf
     if not finite.any():
         return 0.0
     return np.abs(a - b)[finite].max() / max(np.abs(b[finite]).max(), np.finfo(np.float64).tiny)
+
+
+def kind_of(array):
+    """The dtype, but all integers are alike: the width of an index is ours to choose."""
+    return "an integer" if array.dtype.kind in "iu" else array.dtype
 
 
 def show(array):
@@ -258,11 +274,9 @@ def main(words):
                 print(f"{case.name} {line}")
     missing = sorted({case.function for case in cases if not oracle.ours.has(case)})
     print(f"missing: {', '.join(missing) or 'none'}")
-    refused = [f for f in oracle.failures if f.endswith("float32")]
-    for run in refused:
-        print(f"Chainer refuses {run}: {oracle.failures[run][:200]}")
-    for name, count in sorted(oracle.counts.items()):
-        print(f"{count:6} {name}")
+    for line in oracle.refused_without_note():
+        print(line)
+    oracle.print_counts()
     return bool(oracle.counts["DIFFERENT"])
 
 

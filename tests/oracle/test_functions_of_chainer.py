@@ -1,0 +1,46 @@
+"""Every function side by side with Chainer 7.8.1, which runs in an environment of its own.
+
+The environment variable MPCHAIN_TEST_CHAINER_PYTHON names that environment's interpreter.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+from tests.oracle import functions
+from tests.oracle.function_cases import CASES
+
+pytestmark = [
+    pytest.mark.skipif(
+        not os.environ.get(functions.VARIABLE),
+        reason=f"{functions.VARIABLE} names no interpreter that has Chainer 7.8.1",
+    ),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # extreme inputs overflow on purpose
+]
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """What Chainer gives; in the end, how many comparisons there were of each kind."""
+    with np.errstate(all="ignore"):
+        oracle = functions.Oracle()
+        yield oracle
+    oracle.print_counts()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_function(oracle, case):
+    if not oracle.ours.has(case):
+        oracle.counts["missing"] += 1
+        pytest.skip(f"mpchain.functions has no {case.function} yet")
+    differences = [line for dtype in case.dtypes for line in oracle.differences(case, dtype)]
+    assert not differences, "\n".join(differences)
+
+
+def test_chainer_runs_every_case_that_has_no_note(oracle):
+    assert not oracle.refused_without_note()
+
+
+def test_every_function_of_chainer_has_a_case(oracle):
+    assert oracle.functions_of_chainer <= {case.function for case in CASES}
