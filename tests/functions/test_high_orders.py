@@ -5,6 +5,9 @@ in 40 digits. Every other row of the tables is compared with the derivatives of 
 interpolant of its own values along a direction; the values are checked against PyTorch elsewhere.
 """
 
+import importlib
+import pathlib
+
 import mpmath
 import numpy as np
 import pytest
@@ -16,7 +19,6 @@ from mpchain import Variable
 from mpchain.functions.declaration import registry
 from tests.functions.harness import weighted_sum
 from tests.functions.table import inputs_of
-from tests.functions.test_table import TABLE
 
 
 def _sigmoid(x):
@@ -101,11 +103,33 @@ def test_of_two_arrays(name):
     )
 
 
-SMOOTH = [case for case in TABLE if case.smooth and case.orders >= 3]
+# Rows with a kink or a pole near by: a narrower interpolant, which is less exact.
+NARROW = """
+    elementary-fmod elementary-fmod_negative elementary-arctanh embedding_loss-clustering_norm_1
+    loss-hinge_L1_mean loss-hinge_L1_no loss-hinge_L2_mean loss-hinge_L2_no
+    loss-smooth_l1_loss_mean loss-smooth_l1_loss_sum loss-smooth_l1_loss_no
+    recurrent-n_step_rnn_relu special-ndtri
+""".split()
+# Kinks all around; and batch renormalisation, whose derivative takes its corrections for constants.
+LEFT_OUT = """
+    embedding_loss-triplet image-spatial_transformer_sampler normalization-batch_renormalization
+""".split()
 
 
-@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name.replace(" ", "_"))
-def test_along_a_direction(case):
+def _smooth_rows():
+    """The rows of all tables: of the test files beside this one."""
+    for path in sorted(pathlib.Path(__file__).parent.glob("test_*.py")):
+        if path.stem != pathlib.Path(__file__).stem and "\nTABLE = " in path.read_text():
+            table = importlib.import_module(f"tests.functions.{path.stem}").TABLE
+            for case in table:
+                if case.smooth and case.orders >= 3:
+                    name = f"{path.stem.removeprefix('test_')}-{case.name}".replace(" ", "_")
+                    if name not in LEFT_OUT:
+                        yield pytest.param(case, name in NARROW, id=name)
+
+
+@pytest.mark.parametrize("case, is_narrow", list(_smooth_rows()))
+def test_along_a_direction(case, is_narrow):
     arrays = inputs_of(case)
     random = np.random.RandomState(7)
     directions = [random.uniform(-1, 1, x.shape) for x in arrays]
@@ -114,21 +138,15 @@ def test_along_a_direction(case):
     def along(t):
         return scalar(*(x + F.broadcast_to(t, x.shape) * v for x, v in zip(arrays, directions)))
 
-    radius = 0.25
+    radius, degree, tolerance = (0.02, 7, 1e-3) if is_narrow else (0.25, 18, 1e-5)
     values = np.vectorize(lambda t: along(Variable(np.array(t))).item())
-    interpolant = Chebyshev.interpolate(values, 18, domain=[-radius, radius])
+    interpolant = Chebyshev.interpolate(values, degree, domain=[-radius, radius])
     exact = _derivatives(along, max(ORDERS))
     for order in ORDERS:
         expected = interpolant.deriv(order)(0.0)
         scale = max(1.0, abs(expected))
-        assert abs(exact[order - 1] - expected) < 1e-5 * scale, (order, exact, expected)
+        assert abs(exact[order - 1] - expected) < tolerance * scale, (order, exact, expected)
 
 
-def test_every_elementwise_declaration_of_first_light_is_here():
-    names = {name for name, d in registry.items() if d.is_elementwise}
-    families = {"activation", "arithmetic", "mathematics"}
-    first = {"where"}  # the condition is no number; the table has it
-    here = {n for n in names if registry[n].body.__module__.rpartition(".")[2] in families}
-    missing = here - set(SCALAR) - set(PAIRS) - first
-    print("not compared with mpmath:", sorted(missing))
-    assert set(SCALAR) | set(PAIRS) <= names
+def test_what_is_compared_with_mpmath_exists():
+    assert set(SCALAR) | set(PAIRS) <= {n for n, d in registry.items() if d.is_elementwise}

@@ -145,6 +145,16 @@ KEPT = {
     "spread_boxes": "",
     "sums_of_rows": "data x",
     "products_of_rows": "y x",
+    "shift": "",
+    "take_rows": "",
+    "add_rows": "",
+    "rotate": "",
+    "split_gates": "",
+    "join_gates": "",
+    "lstm": "c_prev x",
+    "slstm": "c_prev1 c_prev2 x1 x2",
+    "tree_lstm": "x0 x1",
+    "gru": "h x u",
 }
 
 

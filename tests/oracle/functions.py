@@ -37,6 +37,11 @@ class Framework:
         self.functions = importlib.import_module(f"{name}.functions")
         self.utils = importlib.import_module(f"{name}.utils")
 
+    def names(self):
+        """Of its functions."""
+        found = vars(self.functions).items()
+        return [n for n, f in found if callable(f) and not (n[0] == "_" or isinstance(f, type))]
+
     def has(self, case):
         return hasattr(self.functions, case.function)
 
@@ -122,15 +127,16 @@ def serve(folder):
     """What the process in Chainer's environment does."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     quiet()
-    arrays, failures = Framework("chainer").results(CASES)
+    chainer = Framework("chainer")
+    arrays, failures = chainer.results(CASES)
     folder = pathlib.Path(folder)
     names = list(arrays)
     np.savez(folder / "arrays.npz", **{str(i): arrays[name] for i, name in enumerate(names)})
-    (folder / "names.json").write_text(json.dumps([names, failures]))
+    (folder / "names.json").write_text(json.dumps([names, failures, chainer.names()]))
 
 
 def ask_chainer():
-    """Runs all cases in Chainer's environment; returns (arrays, failures)."""
+    """Runs all cases in Chainer's environment; returns (arrays, failures, function names)."""
     root = str(pathlib.Path(__file__).parents[2])
     with tempfile.TemporaryDirectory() as folder:
         command = [os.environ[VARIABLE], "-m", "tests.oracle.functions", "chainer", folder]
@@ -143,23 +149,25 @@ def ask_chainer():
                 os.killpg(process.pid, signal.SIGKILL)
         if status:
             raise RuntimeError(f"Chainer's process ended with status {status}")
-        names, failures = json.loads(pathlib.Path(folder, "names.json").read_text())
+        names, failures, functions = json.loads(pathlib.Path(folder, "names.json").read_text())
         with np.load(pathlib.Path(folder, "arrays.npz")) as arrays:
-            return {name: arrays[str(i)] for i, name in enumerate(names)}, failures
+            return {name: arrays[str(i)] for i, name in enumerate(names)}, failures, functions
 
 
 class Oracle:
     """What Chainer gives, and how ours differs from it.
 
     Attributes:
+        failures: error messages of Chainer, by "case|dtype".
+        functions_of_chainer: the names of its functions.
         counts: how often each kind of comparison ended how.
     """
 
     def __init__(self):
         self.ours = Framework("mpchain")
-        self.arrays, self.failures = ask_chainer()
+        arrays, self.failures, self.functions_of_chainer = ask_chainer()
         self.by_run = collections.defaultdict(dict)
-        for name, array in self.arrays.items():
+        for name, array in arrays.items():
             run, result = name.rsplit("|", 1)
             self.by_run[run][result] = array
         self.counts = collections.Counter()
@@ -171,11 +179,21 @@ class Oracle:
             actual = self.ours.run(case, dtype)
         except Exception as error:
             return self.refusal(run, f"{type(error).__name__}: {error}")
-        if run in self.failures:
+        if run not in self.failures:
+            exact = {} if dtype == "float64" else self.by_run.get(f"{case.name}|float64", {})
+            return self.compare(case, dtype, actual, self.by_run[run], exact)
+        if f"{case.name}|float32" in self.failures:
             self.counts["run here alone"] += 1
             return []
-        expected, lines = self.by_run[run], []
-        exact = {} if dtype == "float64" else self.by_run.get(f"{case.name}|float64", {})
+        self.counts["run here alone in this dtype"] += 1
+        expected = self.by_run[f"{case.name}|float32"]
+        tolerance = "float32" if dtype == "float64" else dtype
+        like = {n: a.astype(actual[n].dtype) for n, a in expected.items() if n in actual}
+        return self.compare(case, tolerance, actual, expected | like, expected)
+
+    def compare(self, case, dtype, actual, expected, exact):
+        """Compares all arrays of a run; returns what is wrong, one line each."""
+        lines = []
         for name in sorted(expected.keys() | actual.keys()):
             kind = "gradient" if name.startswith("g") else "forward"
             if {kind, f"{kind} {dtype}"} & set(case.wrong):
@@ -193,7 +211,7 @@ class Oracle:
         return lines
 
     def refused_without_note(self):
-        """Cases that cannot be meant so: Chainer raises an error in float32, and no note says why."""
+        """What cannot be meant so: errors of Chainer in float32 that no note explains."""
         runs = {f"{case.name}|float32" for case in CASES if not case.note}
         return [f"Chainer refuses {run}: {e}" for run, e in self.failures.items() if run in runs]
 
@@ -217,9 +235,7 @@ class Oracle:
             given = "Chainer" if actual is None else "mpchain"
             return f"only {given} gives it: {expected if actual is None else actual}"
         if kind_of(actual) != kind_of(expected) or actual.shape != expected.shape:
-            return (
-                f"mpchain {actual.dtype}{actual.shape}, Chainer {expected.dtype}{expected.shape}"
-            )
+            return f"mpchain {actual.dtype}{actual.shape}, Chainer {expected.dtype}{expected.shape}"
         error = distance(actual, expected)
         if error <= tolerance:
             self.counts[f"{kind} equal"] += 1

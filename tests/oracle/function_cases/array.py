@@ -1,0 +1,103 @@
+"""Rearranging, joining, indexing, padding, sampling."""
+
+from tests.oracle.function_cases.case import case, uniform
+
+# fmt: off
+# Arrays
+case("as_strided", "x, (3, 2), (1, 2)", x=(6,))
+case("as_strided", "x, (3, 3), (1, 1)", x=(6,))
+case("as_strided", "x, (2, 2), (3, 1), 1", x=(2, 3))
+case("broadcast", "x, y, z", x=(2, 1, 3), y=(4, 1), z=())
+case("broadcast_to", "x, (4, 2, 3)", x=(2, 1))
+case("cast", "x, 'float64'", x=(2, 3))
+case("cast", "x, 'float16'", x=(2, 3))
+case("cast", "x, np.int32", x=(2, 3), forward_only=True)
+case("concat", "[x, y, z]", x=(2, 3), y=(2, 1), z=(2, 2))
+case("concat", "(x, y), axis=-1", x=(2, 3, 1), y=(2, 3, 2))
+case("concat", "(x, y), axis=0", x=(0, 3), y=(2, 3))
+case("copy", "x, -1", x=(2, 3))
+case("copy", "x, '@numpy'", x=(2, 3))
+case("depth2space", "x, 2", x=(1, 8, 3, 2))
+case("space2depth", "x, 2", x=(1, 2, 6, 4))
+case("diagonal", x=(3, 4))
+case("diagonal", "x, offset=1, axis1=2, axis2=0", x=(3, 2, 4))
+case("diagonal", "x, offset=-1", x=(3, 4))
+case("dstack", "[x, y]", x=(2, 3, 1), y=(2, 3, 2))
+case("dstack", "[x, y]", x=(3,), y=(3,))
+case("dstack", "[x, y]", x=(2, 3), y=(2, 3))
+for name in ("hstack", "vstack", "dstack"):
+    case(name, "[x, y]", x=(), y=())
+for name in ("hstack", "vstack"):
+    case(name, "[x, y]", x=(2, 3), y=(2, 3))
+    case(name, "[x, y]", x=(3,), y=(3,))
+case("stack", "[x, y]", x=(2, 3), y=(2, 3))
+case("stack", "[x, y], axis=-1", x=(2, 3), y=(2, 3))
+case("stack", "[x, y], axis=1", x=(2, 3), y=(2, 3))
+case("expand_dims", "x, 1", x=(2, 3))
+case("expand_dims", "x, -1", x=(2, 3))
+case("flatten", x=(2, 3))
+case("flatten", x=())
+case("flip", "x, 1", x=(2, 3))
+case("flip", "x, -1", x=(2, 3, 2))
+case("fliplr", x=(2, 3))
+case("flipud", x=(2, 3))
+for index in (
+    "1", "slice(None, None, -1)", "(Ellipsis, 1)", "(None, slice(0, 1))", "(0, slice(1, 3))",
+    "[1, 0, 1]", "([0, 1, 0], [2, 0, 2])", "(slice(None), [2, 0])", "()", "(0, 1)",
+    "np.array([True, False])", "(Ellipsis, None, -1)",
+):
+    case("get_item", f"x, {index}", x=(2, 3))
+case("scatter_add", "x, 1, y", x=(2, 3), y=(3,))
+case("scatter_add", "x, ([0, 1, 0], [2, 0, 2]), y", x=(2, 3), y=(3,))
+case("scatter_add", "x, (slice(None), [2, 0]), y", x=(2, 3), y=(2, 2))
+case("select_item", "x, t", x=(3, 4), t=[0, 3, 2])
+WINDOWS = ("x, 2", "x, (3, 2), stride=2, pad=1", "x, 3, 2, 1, True", "x, 2, dilate=2",
+           "x, 3, (2, 1), (0, 1), cover_all=True, dilate=(1, 2)")
+for window in WINDOWS:
+    case("im2col", window, x=(2, 3, 6, 5))
+case("moveaxis", "x, 0, -1", x=(2, 3, 4))
+case("moveaxis", "x, (0, 2), (1, 0)", x=(2, 3, 4))
+case("rollaxis", "x, 2", x=(2, 3, 4))
+case("rollaxis", "x, -1, 1", x=(2, 3, 4))
+case("rollaxis", "x, 0, 3", x=(2, 3, 4))
+case("swapaxes", "x, 0, -1", x=(2, 3, 4))
+case("transpose", x=(2, 3, 4))
+case("transpose", "x, (1, -1, 0)", x=(2, 3, 4))
+case("pad", "x, 1, 'constant'", x=(2, 3))
+case("pad", "x, ((1, 2), (0, 1)), 'constant', constant_values=2.5", x=(2, 3))
+case("pad", "x, (1, 2), 'constant', constant_values=(1, 2)", x=(2, 3))
+for mode in ("edge", "reflect", "symmetric", "wrap", "mean", "maximum", "minimum", "linear_ramp"):
+    case("pad", f"x, ((1, 1), (2, 0)), '{mode}'", x=(3, 4), wrong="gradient",
+         note="the gradient is cropped, whatever the mode")
+case("pad_sequence", "[x, y, z]", x=(3, 2), y=(1, 2), z=(2, 2))
+case("pad_sequence", "[x, y], length=5, padding=-1", x=(3,), y=(2,))
+case("permutate", "x, t", x=(3, 2), t=[2, 0, 1])
+case("permutate", "x, t, axis=1, inv=True", x=(2, 3), t=[2, 0, 1])
+case("repeat", "x, 2", x=(2, 3))
+case("repeat", "x, 2, axis=1", x=(2, 3))
+case("repeat", "x, (1, 0, 2), axis=-1", x=(2, 3))
+case("reshape", "x, (3, -1)", x=(2, 3))
+case("reshape", "x, ()", x=(1,))
+for mode in ("bilinear", "nearest"):
+    for shape in ("(5, 7)", "(2, 3)", "(1, 1)", "(3, 4)"):
+        case("resize_images", f"x, {shape}, mode='{mode}'", x=(1, 2, 3, 4))
+        case("resize_images", f"x, {shape}, mode='{mode}', align_corners=False", x=(1, 2, 3, 4))
+case("separate", x=(2, 3))
+case("separate", "x, axis=-1", x=(2, 3))
+case("spatial_transformer_grid", "x, (3, 4)", x=(2, 2, 3))
+case("spatial_transformer_sampler", "x, g", x=(2, 3, 4, 5), g=uniform(-0.9, 0.9, 2, 2, 3, 4))
+case("spatial_transformer_sampler", "x, g", x=(1, 2, 4, 5), g=uniform(-1.5, 1.5, 1, 2, 6, 5))
+case("split_axis", "x, 3, 1", x=(2, 6))
+case("split_axis", "x, [1, 3], 0", x=(4, 2))
+case("split_axis", "x, (0, 2, 2), -1", x=(2, 4))
+case("split_axis", "x, 1, 0, force_tuple=False", x=(4, 2))
+case("squeeze", x=(1, 3, 1))
+case("squeeze", "x, axis=(0, -1)", x=(1, 3, 1))
+case("tile", "x, 2", x=(2, 3))
+case("tile", "x, (2, 1, 3)", x=(2, 3))
+case("tile", "x, (0, 2)", x=(2, 3))
+case("transpose_sequence", "[x, y, z]", x=(3, 2), y=(2, 2), z=(1, 2))
+case("transpose_sequence", "[x, y]", x=(2,), y=(1,))
+case("where", "c, x, y", c=[[True, False, True], [False, True, False]], x=(2, 3), y=(2, 3))
+case("where", "c, x, y", c=[[True], [False]], x=(2, 3), y=(3,))
+case("where", "c, x, y", c=[True, False, True], x=(3,), y=(3,), mixed="x")
