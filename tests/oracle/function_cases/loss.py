@@ -109,7 +109,8 @@ for norm in (1, 2):
          4, 4),
          t=integers(3, 1, 4, 4), loose=4, **(NOT_A_NUMBER if norm == 2 else {}))
 case("discriminative_margin_based_clustering_loss", "x, t, 0.1, 1.5, 3", x=(2, 3, 4, 4),
-     t=integers(3, 2, 4, 4), note="it fails unless there is one image, or one for each label")
+     t=integers(3, 2, 4, 4), wrong="refuses",
+     note="it fails unless there is one image, or one for each label")
 case("discriminative_margin_based_clustering_loss", "x, t, 0.5, 3.0, 3, 2, 2.0, 0.5, 0.1", x=(1, 3,
      4, 4),
      t=integers(4, 1, 4, 4), loose=4, **NOT_A_NUMBER)
