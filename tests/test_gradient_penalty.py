@@ -18,7 +18,7 @@ def _critic(x, W1, b1, gamma, beta, W2, b2, W3, b3):
 
 
 def _critic_loss(x_real, x_fake, u, *parameters):
-    """The loss of the v3 release note: the penalty is on the gradient between real and fake samples."""
+    """The v3 release note's loss: the penalty is on the gradient between real and fake samples."""
     x_hat = x_real + u * (x_fake - x_real)
     (gx,) = mpchain.grad([_critic(x_hat, *parameters)], [x_hat], enable_double_backprop=True)
     norm = F.sqrt(F.sum(gx * gx, axis=(1, 2, 3)))

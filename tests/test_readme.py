@@ -15,7 +15,7 @@ def test_the_example_learns_a_function_with_its_derivatives():
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert code.count("\n") <= 22
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 0, result.stderr
     y, dy, d2y = map(float, re.findall(r"[-.\de]+", result.stdout))

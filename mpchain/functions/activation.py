@@ -78,7 +78,7 @@ def crelu(x, axis=1):
     return concat([relu(x), relu(-x)], axis)
 
 
-@elementwise(lambda g, x, slope: np.where(np.greater_equal(x, 0), g, g * slope))
+@elementwise(lambda g, x, slope: np.where(np.greater(x, 0), g, g * slope))
 def leaky_relu(x, slope=0.2):
     """Leaky rectified linear unit: max(x, slope * x) for slopes below one, elementwise.
 

@@ -95,7 +95,7 @@ def add(*xs):
     """Elementwise sum of two or more arrays, which broadcast.
 
     Args:
-        xs: Variables or arrays.
+        xs: Variables, arrays or numbers, of which at least one is no number.
 
     Returns:
         Variable of the broadcast shape.
@@ -106,7 +106,12 @@ def add(*xs):
         raise ValueError("add: xs must hold at least one array, but is empty")
     total = xs[0]
     for x in xs[1:]:
-        total = _add(total, x)
+        if isinstance(x, numbers.Number):
+            total = as_variable(total) + x
+        elif isinstance(total, numbers.Number):
+            total = as_variable(x) + total
+        else:
+            total = _add(total, x)
     return total
 
 

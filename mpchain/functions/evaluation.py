@@ -65,10 +65,10 @@ def _counts(name, y, t, label_num, ignore_label):
     check(fits, name, "y must be floating point (N, C, ...), t integers", y=y, t=t)
     fits = t.shape == (y.shape[0], *y.shape[2:])
     check(fits, name, "t must have the shape of y without axis 1", y=y, t=t)
+    if label_num is None:
+        label_num = max(int(t.max()) + 1, 0) if t.size else 0
     counted = t != ignore_label
     told, t = y.argmax(axis=1)[counted], t[counted]
-    if label_num is None:
-        label_num = int(t.max()) + 1 if t.size else 0
     check_labels(name, t, label_num, ignore_label)
     xp = get_array_module(y)
 

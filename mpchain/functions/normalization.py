@@ -123,7 +123,8 @@ def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
 def _fixed(name, x, gamma, beta, mean, var, eps, axis):
     axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, mean=mean, var=var)
     gamma, beta, mean, var = (reshape(p, shape) for p in (gamma, beta, mean, var))
-    return (x - mean) * (gamma * (var + eps) ** -0.5) + beta
+    y = (x - mean) * (gamma * (var + eps) ** -0.5) + beta
+    return cast(y, x.dtype)
 
 
 def fixed_batch_renormalization(x, gamma, beta, mean, var, eps=2e-5):

@@ -5,7 +5,8 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import concat, get_item
+from mpchain.functions import reduction
+from mpchain.functions.array import broadcast_to, concat, get_item
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.resampling import map_axis
 from mpchain.utils.type_check import check
@@ -18,6 +19,8 @@ _ALLOWED = {
     "symmetric": {"reflect_type": "even"},
     "wrap": {},
     "mean": {"stat_length": None},
+    "maximum": {"stat_length": None},
+    "minimum": {"stat_length": None},
     "linear_ramp": {"end_values": 0},
 }
 
@@ -38,7 +41,7 @@ def pad(x, pad_width, mode, **keywords):
         x: Variable or array.
         pad_width: how many: an integer, a pair (before, after), or a pair for each axis.
         mode (str): what they are: ``'constant'``, ``'edge'``, ``'reflect'``, ``'symmetric'``,
-            ``'wrap'``, ``'mean'`` or ``'linear_ramp'``; their gradients are their adjoints.
+            ``'wrap'``, ``'mean'``, ``'linear_ramp'``, ``'maximum'`` or ``'minimum'``.
         keywords: of the mode, as in NumPy: ``constant_values``, ``reflect_type``, ``stat_length``,
             ``end_values``.
 
@@ -102,6 +105,8 @@ def _pad_axis(x, axis, width, mode, settings):
     size = x.shape[axis]
     if mode in ("mean", "linear_ramp") or settings.get("reflect_type") == "odd":
         return _pad_by_matrix(x, axis, width, mode, settings)
+    if mode in ("maximum", "minimum"):
+        return _pad_by_extremes(x, axis, width, mode, **settings)
     places = np.pad(np.arange(size), width, mode)
     lead = (slice(None),) * axis
     parts = [x]
@@ -110,6 +115,18 @@ def _pad_axis(x, axis, width, mode, settings):
             part = get_item(x, (*lead, _as_slice(ends, x)))
             parts = [part, *parts] if at_front else [*parts, part]
     return concat(parts, axis)
+
+
+def _pad_by_extremes(x, axis, width, mode, stat_length):
+    extreme = reduction.max if mode == "maximum" else reduction.min
+    lead, size = (slice(None),) * axis, x.shape[axis]
+    before, after = (size, size) if stat_length is None else stat_length
+    places = (slice(0, before), slice(max(size - after, 0), size))
+    parts = []
+    for n, place in zip(width, places):
+        value = extreme(get_item(x, (*lead, place)), axis, keepdims=True)
+        parts.append(broadcast_to(value, (*x.shape[:axis], n, *x.shape[axis + 1 :])))
+    return concat([parts[0], x, parts[1]], axis)
 
 
 def _as_slice(places, x):

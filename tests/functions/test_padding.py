@@ -9,6 +9,7 @@ import torch
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
+from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
 
 _WIDTHS = ((1, 2), (0, 3))
@@ -126,3 +127,15 @@ def test_wrong_input(arguments, shown):
     assert message.startswith("pad: ")
     for text in shown:
         assert text in message, message
+
+
+@pytest.mark.parametrize("mode", ["maximum", "minimum"])
+@pytest.mark.parametrize("stat_length", [None, 2, ((1, 2), (2, 1))])
+def test_extremes_against_numpy_and_differences(mode, stat_length):
+    x = np.random.permutation(12).reshape(3, 4) * 0.3
+    widths = ((2, 0), (1, 3))
+    expected = np.pad(x, widths, mode, stat_length=stat_length)
+    y = F.pad(Variable(x), widths, mode, stat_length=stat_length)
+    np.testing.assert_array_equal(y.array, expected)
+    function = weighted_sum(lambda x: F.pad(x, widths, mode, stat_length=stat_length), [x])
+    check_orders(function, [x], orders=1)

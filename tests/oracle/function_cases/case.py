@@ -23,7 +23,8 @@ class Case(NamedTuple):
         dtypes: of the arrays, one run for each.
         note: what Chainer does wrong; then only what is right there is compared.
         wrong: what of Chainer's results is wrong: ``"forward"``, ``"gradient"``, each also for one
-            dtype (``"gradient float16"``), or ``"infinite"`` where only its infinities are, or ``"refuses"`` where it raises an error.
+            dtype (``"gradient float16"``), or ``"infinite"`` where only its infinities are, or
+            ``"refuses"`` where it raises an error.
     """
 
     name: str

@@ -69,7 +69,7 @@ for reduce in REDUCE[1:]:
     case("softmax_cross_entropy", f"x, t, cache_score=False{reduce}", x=(5, 3), t=LABELS)
     for soft, wrong, note in (
         ("cross-entropy", "", ""),
-        ("kl-divergence", "forward float64", "it takes the logarithm of t + 1e-7"),
+        ("kl-divergence", "forward float64", "kl-divergence takes the logarithm of t + 1e-7"),
     ):
         case("softmax_cross_entropy", f"x, F.softmax(t){reduce}, soft_target_loss='{soft}'", x=(4,
              3),
@@ -110,11 +110,14 @@ for norm in (1, 2):
          t=integers(3, 1, 4, 4), loose=4, **(NOT_A_NUMBER if norm == 2 else {}))
 case("discriminative_margin_based_clustering_loss", "x, t, 0.1, 1.5, 3", x=(2, 3, 4, 4),
      t=integers(3, 2, 4, 4), wrong="refuses",
-     note="it fails unless there is one image, or one for each label")
+     note="it fails unless there are 1 or max_embedding_dim images")
 case("discriminative_margin_based_clustering_loss", "x, t, 0.5, 3.0, 3, 2, 2.0, 0.5, 0.1", x=(1, 3,
      4, 4),
      t=integers(4, 1, 4, 4), loose=4, **NOT_A_NUMBER)
 
+case("discriminative_margin_based_clustering_loss", "x, t, 0.1, 1.5, 3", x=(3, 3, 4, 4),
+     t=integers(2, 3, 4, 4), wrong=("forward", "gradient"),
+     note="of several images, the first term is not the mean of their own")
 # Noise
 case("dropout", "x, mask=m", x=(3, 4), m=mask(0.5, 3, 4))
 case("dropout", "x, 0.3, mask=m, return_mask=True", x=(3, 4), m=mask(0.3, 3, 4))

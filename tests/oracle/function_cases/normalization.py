@@ -86,12 +86,14 @@ EMPTY = {"wrong": "infinite", "note": "the maximum over no pixel is -inf"}
 for scale in ("1.0", "0.6"):
     case("roi_pooling_2d", f"x, r.reshape(3, 5), 3, 2, {scale}", x=(2, 3, 8, 10), r=FIVE)
     for name in ("roi_max_pooling_2d", "roi_average_pooling_2d"):
-        case(name, f"x, r.reshape(4, 4), t, 3, {scale}", **WHERE, loose=4, **EMPTY)
-        case(name, f"x, r.reshape(4, 4), t, (2, 4), {scale}", **WHERE, loose=4, **EMPTY)
+        empty = EMPTY if "max" in name else {}
+        case(name, f"x, r.reshape(4, 4), t, 3, {scale}", **WHERE, loose=4, **empty)
+        case(name, f"x, r.reshape(4, 4), t, (2, 4), {scale}", **WHERE, loose=4, **empty)
     for name in ("roi_max_align_2d", "roi_average_align_2d"):
+        empty = EMPTY if "max" in name else {}
         for rest in (f"3, {scale}", f"(2, 4), {scale}, 2",
             f"(2, 4), {scale}, sampling_ratio=(1, 3)"):
-            case(name, f"x, r.reshape(4, 4), t, {rest}", **WHERE, loose=8, **EMPTY)
+            case(name, f"x, r.reshape(4, 4), t, {rest}", **WHERE, loose=8, **empty)
 
 case("forget", "lambda x: F.sin(x) * x, x", x=(2, 3))
 case("forget", "lambda x, y: (F.matmul(x, y), F.tanh(x)), x, y", x=(2, 3), y=(3, 2))
