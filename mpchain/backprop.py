@@ -253,11 +253,12 @@ class _Walk:
         hooks = config.function_hooks
         watches_all = config.debug or self.retain_grad
         watched = {key[0] for key in self.wanted or () if type(key) is tuple}
+        watches = watches_all or bool(watched)
         ready = [key for key, count in pending.items() if count == 0]
         while ready:
             function = ready.pop()
             gys = gradients.pop(function, None)
-            if (watches_all or function in watched) and gys is not None:
+            if watches and gys is not None and (watches_all or function in watched):
                 self._observe(function, gys)
             targets = function.differentiable_inputs if chosen is None else chosen[function]
             if not targets:

@@ -149,6 +149,7 @@ class UpdateRule:
         self._hooks = HookList(self)
         self._use_fp32_update = False
         self._fp32_param = None
+        self._fitted_array = None  # of the parameter that the state was last found to fit
 
     @property
     def is_elementwise(self):
@@ -184,16 +185,21 @@ class UpdateRule:
             return param
         if self._fp32_param is None:
             self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)
-        if self._fp32_param.grad is None and param.grad is not None:
-            self._fp32_param.grad = param.grad.astype(np.float32)
-        return self._fp32_param
+        copy = self._fp32_param
+        if copy.grad is None and param.grad is not None:
+            copy.grad = param.grad.astype(np.float32)
+            # Where somebody else has set the parameter meanwhile, the copy follows.
+            is_current = copy.array.astype(param.dtype) == param.array
+            copy.array = param.xp.where(is_current, copy.array, param.array)
+        return copy
 
     def update(self, param):
         """Updates a parameter by its gradient; without one, or if not enabled, does nothing."""
         updated = self.updated_param(param)
         if self.enabled and updated.grad is not None:
             self.t += 1
-            self._prepare_state(updated)
+            if self.state is None or self._fitted_array is not updated.array:
+                self._fit_state(updated)
             for hook in self._hooks.at("pre"):
                 hook(self, updated)
             self.update_core(updated)
@@ -203,21 +209,21 @@ class UpdateRule:
             param.array[...] = updated.array
             updated.cleargrad()
 
-    def _prepare_state(self, param):
+    def _fit_state(self, param):
+        """Makes the state, or moves it to where the parameter is."""
         if self.state is None:
             self.state = {}
             self.init_state(param)
-        device = param.device
         for name, value in self.state.items():
-            is_array = isinstance(value, np.ndarray) or is_gpu_array(value)
-            if is_array and not device.is_array_supported(value):
-                self.state[name] = device.send(value)
+            if isinstance(value, np.ndarray) or is_gpu_array(value):
+                self.state[name] = param.device.send(value)
         for name in self.states:
             if self.state[name].shape != param.shape:
                 raise ValueError(
                     f"{type(self).__name__}: state {name!r} has shape {self.state[name].shape}, "
                     f"but the parameter {param.name!r} has shape {param.shape}"
                 )
+        self._fitted_array = param.array
 
     def init_state(self, param):
         """Fills :attr:`state` for a parameter that is updated for the first time."""
@@ -229,10 +235,10 @@ class UpdateRule:
 
     def update_core(self, param):
         """Updates the parameter; calls :meth:`update_core_cpu` or :meth:`update_core_gpu`."""
-        with param.device.create_context():
-            if param.xp is np:
-                self.update_core_cpu(param)
-            else:
+        if isinstance(param.array, np.ndarray):
+            self.update_core_cpu(param)
+        else:
+            with param.device.create_context():
                 self.update_core_gpu(param)
 
     def update_core_cpu(self, param):
@@ -257,14 +263,20 @@ class UpdateRule:
     def serialize(self, serializer):
         """Saves or restores ``t`` and the states."""
         self.t = serializer("t", self.t)
-        if isinstance(serializer, Deserializer):
-            self._fp32_param = None
-            if self.t == 0:
-                self.state = None
-            elif self.state is None:
-                self.state = dict.fromkeys(self._state_names())
-        for name, value in (self.state or {}).items():
-            self.state[name] = serializer(name, value)
+        if not isinstance(serializer, Deserializer):
+            for name, value in (self.state or {}).items():
+                serializer(name, value)
+        elif self.t == 0:
+            self.state = None
+        else:
+            self._restore_state(serializer)
+
+    def _restore_state(self, serializer):
+        self._fp32_param = self._fitted_array = None
+        state = self.state or dict.fromkeys(self._state_names())
+        self.state = {name: serializer(name, value) for name, value in state.items()}
+        if any(value is None for value in self.state.values()):
+            self.state = None  # the file has none, and lets it start anew
 
     def _state_names(self):
         """Names of the states, also of a rule that overrides :meth:`init_state`."""

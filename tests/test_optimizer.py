@@ -260,6 +260,18 @@ def test_float16_parameters_on_float32_copies():
     assert seen.calls[0][1].dtype == np.float32
 
 
+def test_float32_copies_follow_parameters_that_somebody_sets():
+    link = model_of(2, dtype=np.float16)
+    optimizer = optimizers.SGD(2.0**-13).setup(link)
+    optimizer.use_fp32_update()
+    set_grads(link)
+    optimizer.update()
+    link.p0.array[0] = 5
+    for _ in range(3):
+        optimizer.update()
+    assert link.p0.array.tolist() == [5, 1 - 2.0**-11]  # the second moved by all four steps
+
+
 def test_constant_loss_scale():
     link = model_of(2)
     optimizer = optimizers.SGD(0.5).setup(link)
@@ -454,6 +466,17 @@ def test_a_state_that_is_missing_or_does_not_fit():
     NpzDeserializer(saved.target).load(other)
     with pytest.raises(ValueError, match=r"MomentumSGDRule: state 'v' has shape \(2,\).* \(3,\)"):
         steps(other, 1)
+
+
+def test_a_state_that_may_be_missing_starts_anew():
+    optimizer = optimizers.MomentumSGD().setup(model_of(2))
+    steps(optimizer, 1)
+    saved = DictionarySerializer()
+    saved.save(optimizer)
+    adam = optimizers.Adam().setup(model_of(2))
+    NpzDeserializer(saved.target, strict=False).load(adam)
+    assert adam.target.p0.update_rule.t == 1 and adam.target.p0.update_rule.state is None
+    steps(adam, 1)
 
 
 def test_the_dynamic_loss_scale_is_saved():

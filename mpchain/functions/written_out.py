@@ -53,7 +53,6 @@ def pull_arrays(self, targets, gys):
     if g.__class__ is not ndarray:
         return pull_any(self, targets, gys)
     kept, constants, nodes = self._kept, self.constants, self.inputs
-    gxs = []
 """
 
 
@@ -171,25 +170,25 @@ def pull_arrays(declaration, pull_any, fit):
     text = _PULL
     namespace = {"ndarray": np.ndarray, "fit": fit, "pull_any": pull_any}
     lone = len(declaration.array_names) == 1
+    indent = "    " if lone else "        "
+    text += "" if lone else "    gxs = []\n"
     for i, derivative in enumerate(declaration.derivatives):
         node = f"nodes[{i}]"
-        indent = "    " if lone else "        "
         text += "" if lone else f"    if {i} in targets:\n"
         if derivative is None:
-            text += f"{indent}gxs.append(None)\n"
-            continue
-        namespace[f"f{i}"] = derivative
-        arguments = _join(
-            map(declaration.source, list(inspect.signature(derivative).parameters)[1:])
-        )
-        # One argument of an elementwise function cannot have been broadcast.
-        broadcasts = declaration.is_elementwise and not lone
-        shape = f" or gx.shape != {node}.shape" if broadcasts else ""
-        text += (
-            f"{indent}gx = f{i}(g, {arguments})\n"
-            f"{indent}if gx.__class__ is not ndarray or gx.dtype != {node}.dtype{shape}:\n"
-            f"{indent}    gx = fit(gx, {node}, {declaration.is_elementwise})\n"
-            f"{indent}gxs.append(gx)\n"
-        )
-    exec(text + "    return gxs\n", namespace)
+            text += f"{indent}gx = None\n"
+        else:
+            namespace[f"f{i}"] = derivative
+            asked = list(inspect.signature(derivative).parameters)[1:]
+            arguments = _join(map(declaration.source, asked))
+            # One argument of an elementwise function cannot have been broadcast.
+            broadcasts = declaration.is_elementwise and not lone
+            shape = f" or gx.shape != {node}.shape" if broadcasts else ""
+            text += (
+                f"{indent}gx = f{i}(g, {arguments})\n"
+                f"{indent}if gx.__class__ is not ndarray or gx.dtype != {node}.dtype{shape}:\n"
+                f"{indent}    gx = fit(gx, {node}, {declaration.is_elementwise})\n"
+            )
+        text += "" if lone else f"{indent}gxs.append(gx)\n"
+    exec(text + f"    return {'(gx,)' if lone else 'gxs'}\n", namespace)
     return namespace["pull_arrays"]

@@ -32,14 +32,13 @@ class AdamRule(UpdateRule):
         "final_lr": 0.1,
         "gamma": 1e-3,
     }
+    states = ("m", "v")
 
     def __init__(self, parent_hyperparam=None, **hyperparams):
         super().__init__(parent_hyperparam, **hyperparams)
         self._initial_alpha = self.hyperparam.alpha
-
-    @property
-    def states(self):
-        return ("m", "v", "vhat") if self.hyperparam.amsgrad else ("m", "v")
+        if self.hyperparam.amsgrad:
+            self.states = ("m", "v", "vhat")
 
     @property
     def lr(self):

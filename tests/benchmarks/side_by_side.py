@@ -57,7 +57,7 @@ class Worker:
         return float(line) / repetitions
 
 
-def compare(title, workloads, rounds=7, repetitions=20):
+def compare(title, workloads, rounds=21, repetitions=10):
     """Measures workloads by turns and prints the median of each and its ratio to PyTorch's.
 
     Args:
