@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
@@ -12,6 +13,11 @@ from mpchain.backends import cuda
 # The programs that tests start shall find mpchain too, installed or not.
 _ROOT = str(pathlib.Path(__file__).parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+# A shell starts what runs in the background with Ctrl-C ignored, which programs inherit that tests
+# interrupt; a handler they do not inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Its thread would stay for the rest of the run; some tests need to be alone.
 tqdm.tqdm.monitor_interval = 0
