@@ -180,10 +180,10 @@ class _Walk:
         self.targets = None  # with wanted variables: for each function, which inputs to go to
         self.pending = self._count_all(roots) if wanted is None else self._count_between(roots)
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
-        self.sums = (
-            set()
-        )  # keys of gradients that are sums made here, and so may be added to in place
-        self.shared = set()  # leaves whose gradient array is, or may be, somebody else's too
+        # Keys of gradients that are sums made here, and so may be added to in place.
+        self.sums = set()
+        # Leaves whose gradient array is, or may be, somebody else's too.
+        self.shared = set()
         for node, gy in seeds:
             # The gradient of an output that is a leaf is its own already.
             if node.creator_node is not None or wanted is not None:
@@ -281,7 +281,8 @@ class _Walk:
                 creator = node.creator_node
                 if gx is not None:
                     if creator is None:
-                        self._add(node, gx, create_graph or _may_be_shared(gx, gys, function))
+                        shared = create_graph or _may_be_shared(gx, gys, gxs, function)
+                        self._add(node, gx, shared)
                     elif creator in gradients:
                         self._add(node, gx, True)
                     elif creator.n_outputs == 1:
@@ -357,14 +358,11 @@ class _Walk:
                 function.check_nan((gy.array if self.create_graph else gy,), "backward")
 
 
-def _may_be_shared(gx, gys, function):
+def _may_be_shared(gx, gys, gxs, function):
     """Whether the array ``gx`` may be, or be a view of, one that something else holds."""
     if gx.base is not None or not function.returns_fresh_gradients:
         return True
-    for gy in gys:
-        if gx is gy:
-            return True
-    return False
+    return any(gx is gy for gy in gys) or sum(gx is other for other in gxs) > 1
 
 
 def _with_hooks(function, targets, gys, create_graph, hooks):

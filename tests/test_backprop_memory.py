@@ -12,6 +12,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Parameter, Variable
+from mpchain.functions.declaration import differentiable, registry
 from tests.probes import doubled, full
 
 # Memory that gradients share, or not.
@@ -68,6 +69,21 @@ def test_accumulation_does_not_change_an_array_that_others_hold():
     first = x.grad
     F.sum(x * 2).backward()
     np.testing.assert_array_equal(first, full(2))
+
+
+def test_one_array_for_two_inputs_becomes_two():
+    @differentiable(joint=lambda g: (g * 2,) * 2, n_arrays=2)
+    def _doubled_sum(a, b):
+        return 2 * (a + b)
+
+    try:
+        a, b = Variable(full(3)), Variable(full(4))
+        F.sum(_doubled_sum(a, b)).backward()
+    finally:
+        del registry["doubled_sum"]
+    assert not np.shares_memory(a.grad, b.grad)
+    np.testing.assert_array_equal(a.grad, full(2))
+    np.testing.assert_array_equal(b.grad, full(2))
 
 
 def test_in_place_sums_do_not_leak_into_other_gradients():
