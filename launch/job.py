@@ -19,6 +19,10 @@ TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
 
+# What Open MPI says when, now and then, it fails to start for a reason that is gone a moment later.
+PASSING_FAILURE = b"listener thread failed to start"
+MOST_STARTS = 3
+
 
 def say(text: str):
     """Prints one line of the launcher's own on standard error."""
@@ -48,6 +52,7 @@ class Job:
         self._stop_signal = None
         self._starter_words = b""
         self._starter_code = None
+        self._starts = 0
 
     def run(self) -> int:
         """Runs the job to its end, whatever happens; returns the exit code."""
@@ -70,6 +75,8 @@ class Job:
         return self._explain()
 
     def _start(self):
+        self._starts += 1
+        self._starter_words = b""
         host, port = self._listener.getsockname()
         contact = words(host, port, self.token.decode(), self.plan.n, self.plan.starter.patience)
         environment = {**os.environ, **self.plan.variables, VARIABLE: contact.decode()}
@@ -135,8 +142,17 @@ class Job:
         ended, status = os.waitpid(self._starter, os.WNOHANG)
         if ended:
             self._keep_words()
+            if self._failed_in_passing():
+                say(f"{self._starter_name} failed to start; trying again")
+                self._start()
+                return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, lambda: self._stop(signal.SIGTERM))
+
+    def _failed_in_passing(self):
+        """Whether nothing was started, for a reason that may be gone already."""
+        nothing = not self._ranks and not self._connections and self._verdict is None
+        return nothing and PASSING_FAILURE in self._starter_words and self._starts < MOST_STARTS
 
     def _keep_words(self):
         with contextlib.suppress(BlockingIOError):
