@@ -249,7 +249,7 @@ class _Walk:
 
     def run(self):
         pending, gradients, chosen = self.pending, self.gradients, self.targets
-        create_graph = self.create_graph
+        create_graph, sums = self.create_graph, self.sums
         hooks = config.function_hooks
         watches_all = config.debug or self.retain_grad
         watched = {key[0] for key in self.wanted or () if type(key) is tuple}
@@ -279,25 +279,29 @@ class _Walk:
             for i, gx in zip(targets, gxs):
                 node = inputs[i]
                 creator = node.creator_node
-                if gx is not None:
-                    if creator is None:
-                        shared = create_graph or _may_be_shared(gx, gys, gxs, function)
-                        self._add(node, gx, shared)
-                    elif creator in gradients:
-                        self._add(node, gx, True)
-                    elif creator.n_outputs == 1:
-                        gradients[creator] = [gx]
+                if gx is None:
+                    pass
+                elif creator is None:
+                    if node in sums:  # this case of _add is written out, being the usual one
+                        gradients[node] += gx
                     else:
-                        gradients[creator] = entry = [None] * creator.n_outputs
-                        entry[node.output_index] = gx
+                        known = create_graph or node in gradients
+                        self._add(node, gx, known or _may_be_shared(gx, gys, gxs, function))
+                elif creator in gradients:
+                    self._add(node, gx, True)
+                elif creator.n_outputs == 1:
+                    gradients[creator] = [gx]
+                else:
+                    gradients[creator] = entry = [None] * creator.n_outputs
+                    entry[node.output_index] = gx
                 key = node if creator is None else creator
                 left = pending[key] - 1
-                pending[key] = left
-                if left == 0:
-                    if creator is None:
-                        self._finish_leaf(node)
-                    else:
-                        ready.append(creator)
+                if left:
+                    pending[key] = left
+                elif creator is None:
+                    self._finish_leaf(node)
+                else:
+                    ready.append(creator)
 
     def _add(self, node, gx, shared):
         """Adds a contribution to the gradient of ``node``."""

@@ -129,15 +129,15 @@ def test_functions_can_be_entries():
     assert local.callback("abc") == 3
 
 
-def test_an_unknown_entry_names_those_there_are():
-    with pytest.raises(AttributeError, match=r"^config has no entry 'trian'; .*'train'"):
+def test_an_unknown_entry():
+    with pytest.raises(AttributeError, match="'LocalConfig' object has no attribute 'trian'"):
         config.trian
 
 
 def test_entries_of_users():
     with mpchain.using_config("user_alpha", 3):
         assert config.user_alpha == 3
-    with pytest.raises(AttributeError, match="no entry 'user_alpha'"):
+    with pytest.raises(AttributeError, match="no attribute 'user_alpha'"):
         config.user_alpha
 
 

@@ -20,13 +20,13 @@ another argument      that argument, a constant
 """
 
 import functools
-import inspect
 
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.function_node import FunctionNode
 from mpchain.functions import symbol, written_out
+from mpchain.functions.written_out import parameters_of
 from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable
 
@@ -65,8 +65,9 @@ class Declaration:
         self.has_many_outputs = "gys" in asked
         self.joint_derivative = joint
         self.joint_parameters = parameters_of(joint)
-        self._kernels, self.recorded = {}, {}
-        self.node_class = type(self.name, (Application,), {"declaration": self})
+        self._kernels = {}
+        attributes = {"declaration": self, "differentiable_inputs": tuple(range(n_arrays))}
+        self.node_class = type(self.name, (Application,), attributes)
 
     # What is written out or traced is so when it is first needed, not when mpchain is imported.
 
@@ -175,30 +176,32 @@ class Declaration:
                 return self._bind(self.derivatives[index], kernel)
         return self.pulls[index]
 
-    def recorded_pull(self, index):
+    def recorded_derivative(self, index):
         """Returns the derivative by array argument ``index``, for Variables.
 
         Where it can be written down it is itself declared, an elementwise function like any other,
         and so takes one node of the graph however many operations it has; else it is what it says.
         """
-        if index not in self.recorded:
-            derivative = self.derivatives[index]
-            declared = derivative and self._declared_derivative(index)
-            self.recorded[index] = (
-                self._bind(derivative, declared) if declared else self.pulls[index]
-            )
-        return self.recorded[index]
+        return self._declared_derivative(index) or self.derivatives[index]
+
+    def elementwise_arrays(self, formula):
+        """How many of the first parameters of a derivative are arrays of one element each.
+
+        0 if it asks for more than those and constants, and so may be more than elementwise.
+        """
+        names = parameters_of(formula)[1:]
+        constants = [n for n in names if n in self.constant_names]
+        arrays = names[: len(names) - len(constants)]
+        is_pure = all(n in self.array_names or self._means_output(n) for n in arrays)
+        return 1 + len(arrays) if self.is_elementwise and is_pure else 0
 
     def _declared_derivative(self, index):
         formula = self.derivatives[index]
-        gradient, *names = parameters_of(formula)
-        arrays = [gradient]
-        arrays += [n for n in names if n in self.array_names or self._means_output(n)]
-        constants = [n for n in names if n in self.constant_names]
-        if not self.is_elementwise or len(arrays) + len(constants) != len(names) + 1:
+        n_arrays = self.elementwise_arrays(formula)
+        if not n_arrays:
             return None
         try:
-            derivatives = symbol.differentiate(formula, [*arrays, *constants], len(arrays))
+            derivatives = symbol.differentiate(formula, parameters_of(formula), n_arrays)
         except symbol.UntraceableError:
             return None
         if derivatives is None:
@@ -212,17 +215,6 @@ class Declaration:
             part = "forward" if index is None else f"derivative_{index}"
             self._kernels[index] = symbol.kernel(f"{self.name}_{part}", formula)
         return self._kernels[index]
-
-
-@functools.cache
-def parameters_of(function):
-    """Returns the names of a function's parameters."""
-    if function is None:
-        return ()
-    if inspect.isfunction(function):  # many times faster than its signature
-        code = function.__code__
-        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return tuple(inspect.signature(function).parameters)
 
 
 def _type_of(value):
@@ -241,6 +233,7 @@ class Application(FunctionNode):
     """One application of a declared function: the only node class that declarations need."""
 
     returns_fresh_gradients = True
+    constants = ()
     _aux = None
 
     @property
@@ -281,29 +274,20 @@ class Application(FunctionNode):
         return node_class.pull_arrays(self, targets, gys)
 
     def pull_variables(self, targets, gys):
-        declaration, constants, nodes = self.declaration, self.constants, self.inputs
+        declaration = self.declaration
+        if not declaration.joint_parameters:
+            node_class = type(self)
+            node_class.pull_variables = written_out.pull_variables(declaration, fit)
+            return node_class.pull_variables(self, targets, gys)
         *inputs, aux, output = self._kept
         kept = [None if x is None else self.input_variable(i, x) for i, x in enumerate(inputs)]
         if type(output) is tuple:
             output = tuple(self.output_variable(i, y) for i, y in enumerate(output))
         elif output is not None:
             output = self.output_variable(0, output)
-        kept += [aux, output]
         g = gys if declaration.has_many_outputs else gys[0]
-        if declaration.joint_parameters:
-            gxs = declaration.joint(g, kept, constants, nodes)
-            return [fit(gxs[i], nodes[i], False) for i in targets]
-        gxs = []
-        for i in targets:
-            node = nodes[i]
-            pull = declaration.recorded.get(i) or declaration.recorded_pull(i)
-            gx = pull(g, kept, constants, nodes)
-            if gx is not None:
-                array = gx._array
-                if array.dtype != node.dtype or array.shape != node.shape:
-                    gx = fit(gx, node, declaration.is_elementwise)
-            gxs.append(gx)
-        return gxs
+        gxs = declaration.joint(g, [*kept, aux, output], self.constants, self.inputs)
+        return [fit(gxs[i], self.inputs[i], False) for i in targets]
 
 
 def _pull_any_arrays(node, targets, gys):

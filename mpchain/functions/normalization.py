@@ -2,10 +2,12 @@
 
 # ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
 
+import functools
 import math
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.functions.array import cast, reshape, sum_to
 from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import check
@@ -23,7 +25,9 @@ def _statistics(x, axis, eps):
 
 
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
-    mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux[:2]
+    if not isinstance(g, Variable):
+        return kernels.call("batch_normalization_gradient", g, x, gamma, *aux, axis)
+    mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
     normalised = (x - mean) * inverse_std
     g_beta = np.sum(g, axis=axis, keepdims=True)
     g_gamma = np.sum(g * normalised, axis=axis, keepdims=True)
@@ -33,12 +37,12 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 
 @differentiable(joint=_batch_normalization_derivative, n_arrays=3)
-def _batch_normalization(x, gamma, beta, axis, eps):
-    mean, inverse_std = _statistics(x, axis, eps)
-    y = x - mean
-    y *= inverse_std * gamma
-    y += beta
-    return y.astype(x.dtype, copy=False), (mean, inverse_std)
+def _batch_normalization(x, gamma, beta, axis, eps, follow=None):
+    """Tells ``follow``, if it is given, the mean and the variance."""
+    y, mean, inverse_std, var = kernels.call("batch_normalization", x, gamma, beta, axis, eps)
+    if follow is not None:
+        follow(mean, var)
+    return y, (mean, inverse_std)
 
 
 def _shape_of_parameters(name, x, axis, gamma, **parameters):
@@ -85,23 +89,27 @@ def batch_normalization(
     axis, shape = _shape_of_parameters(
         "batch_normalization", x, axis, gamma, beta=beta, **statistics
     )
-    y = _batch_normalization(x, reshape(gamma, shape), reshape(beta, shape), axis, eps)
-    if running_mean is not None or running_var is not None:
-        _update_running_statistics(as_array(x), running_mean, running_var, decay, axis)
-    return y
+    follow = _following(x, axis, running_mean, running_var, decay)
+    return _batch_normalization(x, reshape(gamma, shape), reshape(beta, shape), axis, eps, follow)
 
 
-def _update_running_statistics(x, running_mean, running_var, decay, axis):
+def _following(x, axis, running_mean, running_var, decay):
+    """What tells the running statistics, if there are any, about a batch that is not empty."""
     count = math.prod(x.shape[a] for a in axis)
-    if count == 0:
-        return
-    if running_mean is not None:
-        running_mean *= decay
-        running_mean += (1 - decay) * x.mean(axis=axis, dtype=running_mean.dtype)
-    if running_var is not None:
-        running_var *= decay
-        unbiased = count / max(count - 1, 1)
-        running_var += (1 - decay) * unbiased * x.var(axis=axis, dtype=running_var.dtype)
+    if not count or (running_mean is None and running_var is None):
+        return None
+    return functools.partial(_follow, running_mean, running_var, decay, count)
+
+
+def _follow(running_mean, running_var, decay, count, mean, var):
+    """Moves the running statistics towards those of a batch."""
+    for running, value, factor in (
+        (running_mean, mean, 1),
+        (running_var, var, count / max(count - 1, 1)),
+    ):
+        if running is not None:
+            running *= decay
+            running += (1 - decay) * factor * value.reshape(running.shape)
 
 
 def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
@@ -184,10 +192,9 @@ def batch_renormalization(
     d = ((mean - running_mean.reshape(shape)) * running_inverse_std).clip(-dmax, dmax)
     gamma, beta = reshape(gamma, shape), reshape(beta, shape)
     shift = gamma * d.astype(x.dtype, copy=False) + beta
-    y = _batch_normalization(x, gamma * r, shift, axis, eps)
-    if update_statistics:
-        _update_running_statistics(array, running_mean, running_var, decay, axis)
-    return y
+    statistics = (running_mean, running_var) if update_statistics else (None, None)
+    follow = _following(x, axis, *statistics, decay)
+    return _batch_normalization(x, gamma * r, shift, axis, eps, follow)
 
 
 # Normalisation of each sample by itself.

@@ -2,10 +2,14 @@
 
 import functools
 import itertools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from mpchain import backprop
 from mpchain.backends.cuda import get_array_module
+from mpchain.functions import recurrence
 from mpchain.functions.activation import relu, sigmoid, tanh
 from mpchain.functions.array import concat, split_axis, with_zeros
 from mpchain.functions.connection import linear
@@ -13,7 +17,7 @@ from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import separate, stack
 from mpchain.functions.noise import dropout
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 # Gates lie side by side on the second axis: in blocks, one gate after another, or interleaved, all
 # gates of one unit together.
@@ -240,46 +244,96 @@ def _gru(h, x, u):
 
 
 # A layer multiplies the inputs of all time steps with its weights at once; what remains in the loop
-# over time is a product with the state.
+# over time is a product with the state. On the host that loop is one node of the graph.
+
+
+class _Cell(NamedTuple):
+    """A kind of cell.
+
+    Attributes:
+        joined: takes the lists of weights and of biases of a layer, returns the weight and the bias
+            of its input, and a list of what the step needs.
+        step: takes that list, the input's contribution to the gates and the states; returns states.
+        on_arrays: all steps on arrays; see :mod:`mpchain.functions.recurrence`.
+    """
+
+    joined: Callable
+    step: Callable
+    on_arrays: object
 
 
 def _join(parts, order):
     return concat([parts[k] for k in order], 0)
 
 
-def _lstm_layer(ws, bs):
-    """The input's weight and bias, and the step, from the eight weights and biases i, f, a, o."""
+def _joined_lstm(ws, bs):
+    """From the eight weights and biases i, f, a, o."""
     order, of_state = (2, 0, 1, 3), (6, 4, 5, 7)
-    R = _join(ws, of_state)
-
-    def step(p, state):
-        h, c = state
-        c, h = _lstm(c, p + linear(h, R), False)
-        return h, c
-
-    return _join(ws, order), _join(bs, order) + _join(bs, of_state), step
+    b = _join(bs, order) + _join(bs, of_state)
+    return _join(ws, order), b, [_join(ws, of_state)]
 
 
-def _gru_layer(ws, bs):
-    """The same from the six weights and biases r, z, n."""
+def _lstm_step(matrices, p, state):
+    (R,), (h, c) = matrices, state
+    c, h = _lstm(c, p + linear(h, R), False)
+    return h, c
+
+
+def _joined_gru(ws, bs):
+    """From the six weights and biases r, z, n."""
     order, of_state = (0, 1, 2), (3, 4, 5)
-    R, b = _join(ws, of_state), _join(bs, of_state)
-
-    def step(p, state):
-        (h,) = state
-        return (_gru(h, p, linear(h, R, b)),)
-
-    return _join(ws, order), _join(bs, order), step
+    return _join(ws, order), _join(bs, order), [_join(ws, of_state), _join(bs, of_state)]
 
 
-def _rnn_layer(activation):
-    def layer(ws, bs):
-        def step(p, state):
-            return (activation(p + linear(state[0], ws[1])),)
+def _gru_step(matrices, p, state):
+    (h,) = state
+    return (_gru(h, p, linear(h, *matrices)),)
 
-        return ws[0], bs[0] + bs[1], step
 
-    return layer
+def _joined_rnn(ws, bs):
+    return ws[0], bs[0] + bs[1], [ws[1]]
+
+
+def _simple_cell(activation):
+    def step(matrices, p, state):
+        return (activation(p + linear(state[0], *matrices)),)
+
+    return _Cell(_joined_rnn, step, recurrence.Simple(activation is tanh))
+
+
+_LSTM = _Cell(_joined_lstm, _lstm_step, recurrence.Lstm)
+_GRU = _Cell(_joined_gru, _gru_step, recurrence.Gru)
+_SIMPLE = {"tanh": _simple_cell(tanh), "relu": _simple_cell(relu)}
+
+
+def _layer_derivative(gys, inputs, aux, cell, lengths, n_states, is_backwards):
+    if isinstance(inputs[0], Variable):
+        ys = _composed_layer(inputs, cell, lengths, n_states, is_backwards)
+        ys, gys = zip(*[(y, g) for y, g in zip(ys, gys) if g is not None])
+        return backprop.grad(ys, inputs, gys, enable_double_backprop=True)
+    spans, kept = aux
+    state = inputs[-1].shape
+    gys = with_zeros(gys, [(inputs[0].shape[0], state[1]), *[state] * n_states])
+    return cell.on_arrays.backward(spans, gys, kept, *inputs[1:-n_states])
+
+
+@differentiable(joint=_layer_derivative)
+def _recurrent_layer(inputs, cell, lengths, n_states, is_backwards):
+    """All steps of a layer: outputs (rows, N) and final states (B, N)."""
+    ends = itertools.accumulate(lengths)
+    spans = [slice(end - n, end) for n, end in zip(lengths, ends)]
+    spans = spans[::-1] if is_backwards else spans
+    ys, kept = cell.on_arrays.forward(spans, *inputs)
+    return ys, (spans, kept)
+
+
+def _composed_layer(inputs, cell, lengths, n_states, is_backwards):
+    """The same, step by step."""
+    p, matrices, state = inputs[0], inputs[1:-n_states], inputs[-n_states:]
+    scan = _scan_backwards if is_backwards else _scan
+    bounds = list(itertools.accumulate(lengths))[:-1]
+    outputs, state = scan(functools.partial(cell.step, matrices), state, split_axis(p, bounds, 0))
+    return concat(outputs, 0), *state
 
 
 def _scan(step, state, inputs):
@@ -317,23 +371,26 @@ def _scan_backwards(step, state, inputs):
     return outputs[::-1], state
 
 
-def _n_step(name, layer, n_layers, n_directions, dropout_ratio, states, ws, bs, xs):
+def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, xs):
     _check_layers(name, n_layers, n_directions, states, ws, bs, xs)
     lengths = [x.shape[0] for x in xs]
     bounds = list(itertools.accumulate(lengths))[:-1]
     starts = list(zip(*[separate(s, 0) for s in states]))
     x = concat(xs, 0)
+    on_host = x.xp is np and x.dtype != np.float16
+    layer = _recurrent_layer if on_host else _composed_layer
     final = []
     for i in range(n_layers):
         if i > 0:
             x = dropout(x, dropout_ratio)
         ys = []
-        for scan in (_scan, _scan_backwards)[:n_directions]:
+        for is_backwards in (False, True)[:n_directions]:
             k = len(final)
-            W, b, step = layer(ws[k], bs[k])
-            outputs, state = scan(step, starts[k], split_axis(linear(x, W, b), bounds, 0))
+            W, b, matrices = cell.joined(ws[k], bs[k])
+            inputs = [linear(x, W, b), *matrices, *starts[k]]
+            y, *state = layer(inputs, cell, lengths, len(states), is_backwards)
             final.append(state)
-            ys.append(concat(outputs, 0))
+            ys.append(y)
         x = concat(ys, 1) if n_directions > 1 else ys[0]
     return *(stack(s, 0) for s in zip(*final)), split_axis(x, bounds, 0)
 
@@ -395,7 +452,7 @@ def n_step_lstm(n_layers, dropout_ratio, hx, cx, ws, bs, xs):
         InvalidType: a shape, dtype or number of weights does not fit.
     """
     states = as_variable(hx), as_variable(cx)
-    return _n_step("n_step_lstm", _lstm_layer, n_layers, 1, dropout_ratio, states, ws, bs, xs)
+    return _n_step("n_step_lstm", _LSTM, n_layers, 1, dropout_ratio, states, ws, bs, xs)
 
 
 def n_step_bilstm(n_layers, dropout_ratio, hx, cx, ws, bs, xs):
@@ -422,7 +479,7 @@ def n_step_bilstm(n_layers, dropout_ratio, hx, cx, ws, bs, xs):
         InvalidType: a shape, dtype or number of weights does not fit.
     """
     states = as_variable(hx), as_variable(cx)
-    return _n_step("n_step_bilstm", _lstm_layer, n_layers, 2, dropout_ratio, states, ws, bs, xs)
+    return _n_step("n_step_bilstm", _LSTM, n_layers, 2, dropout_ratio, states, ws, bs, xs)
 
 
 def n_step_gru(n_layers, dropout_ratio, hx, ws, bs, xs):
@@ -452,7 +509,7 @@ def n_step_gru(n_layers, dropout_ratio, hx, ws, bs, xs):
     machine translation, EMNLP 2014.
     """
     states = (as_variable(hx),)
-    return _n_step("n_step_gru", _gru_layer, n_layers, 1, dropout_ratio, states, ws, bs, xs)
+    return _n_step("n_step_gru", _GRU, n_layers, 1, dropout_ratio, states, ws, bs, xs)
 
 
 def n_step_bigru(n_layers, dropout_ratio, hx, ws, bs, xs):
@@ -477,14 +534,13 @@ def n_step_bigru(n_layers, dropout_ratio, hx, ws, bs, xs):
         InvalidType: a shape, dtype or number of weights does not fit.
     """
     states = (as_variable(hx),)
-    return _n_step("n_step_bigru", _gru_layer, n_layers, 2, dropout_ratio, states, ws, bs, xs)
+    return _n_step("n_step_bigru", _GRU, n_layers, 2, dropout_ratio, states, ws, bs, xs)
 
 
-def _simple_layer(name, activation):
-    known = {"tanh": tanh, "relu": relu}
-    if activation not in known:
+def _known_cell(name, activation):
+    if activation not in _SIMPLE:
         raise ValueError(f"{name}: activation must be 'tanh' or 'relu', but is {activation!r}")
-    return _rnn_layer(known[activation])
+    return _SIMPLE[activation]
 
 
 def n_step_rnn(n_layers, dropout_ratio, hx, ws, bs, xs, activation="tanh"):
@@ -508,9 +564,9 @@ def n_step_rnn(n_layers, dropout_ratio, hx, ws, bs, xs, activation="tanh"):
         InvalidType: a shape, dtype or number of weights does not fit.
         ValueError: an unknown activation.
     """
-    layer = _simple_layer("n_step_rnn", activation)
+    cell = _known_cell("n_step_rnn", activation)
     states = (as_variable(hx),)
-    return _n_step("n_step_rnn", layer, n_layers, 1, dropout_ratio, states, ws, bs, xs)
+    return _n_step("n_step_rnn", cell, n_layers, 1, dropout_ratio, states, ws, bs, xs)
 
 
 def n_step_birnn(n_layers, dropout_ratio, hx, ws, bs, xs, activation="tanh"):
@@ -535,6 +591,6 @@ def n_step_birnn(n_layers, dropout_ratio, hx, ws, bs, xs, activation="tanh"):
         InvalidType: a shape, dtype or number of weights does not fit.
         ValueError: an unknown activation.
     """
-    layer = _simple_layer("n_step_birnn", activation)
+    cell = _known_cell("n_step_birnn", activation)
     states = (as_variable(hx),)
-    return _n_step("n_step_birnn", layer, n_layers, 2, dropout_ratio, states, ws, bs, xs)
+    return _n_step("n_step_birnn", cell, n_layers, 2, dropout_ratio, states, ws, bs, xs)

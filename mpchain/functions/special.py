@@ -130,6 +130,9 @@ def ndtr(x):
     return _ndtr(x)
 
 
+_erf.declared, _erfc.declared, _ndtr.declared = erf, erfc, ndtr
+
+
 @elementwise(lambda g, y: g * (np.exp(np.square(y) * 0.5) * (_SQRT_2 * _SQRT_PI)))
 def ndtri(x):
     """Elementwise inverse of :func:`ndtr`: quantiles of the standard normal distribution.

@@ -60,7 +60,7 @@ _PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.ne
 _PYTHON |= {np.power: "{} ** {}"}
 # Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays.
 # Variables have no comparison operators.
-_PYTHON_OF_CONSTANTS = _PYTHON | {
+CONSTANT_OPERATORS = _PYTHON | {
     f: text for f, text in _C_PREDICATES.items() if not f.__name__.startswith("logical")
 }
 
@@ -132,6 +132,8 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
 def written_as(text):
     """Decorator: gives a function of arrays its counterpart in C.
 
+    Its attribute ``declared``, to be set, is the declared function that Variables are given to.
+
     Args:
         text (str): an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
     """
@@ -139,8 +141,12 @@ def written_as(text):
     def decorate(function):
         @functools.wraps(function)
         def call(*operands):
-            symbol = next((x for x in operands if isinstance(x, Symbol)), None)
-            return function(*operands) if symbol is None else symbol._step(call, operands)
+            for x in operands:
+                if isinstance(x, Symbol):
+                    return x._step(call, operands)
+                if isinstance(x, Variable):
+                    return call.declared(*operands)
+            return function(*operands)
 
         call.nin = len(inspect.signature(function).parameters)
         _C[call] = text
@@ -179,7 +185,7 @@ def _in_c(operand, as_bool=False):
 def render_c(result):
     """Returns C statements over the type ``T`` that compute ``out`` from the parameters."""
     lines = []
-    for symbol in _in_order(_needed([result])):
+    for symbol in in_order(result):
         function, operands = symbol.function, symbol.operands
         logical = function.__name__.startswith("logical")
         texts = [
@@ -190,7 +196,9 @@ def render_c(result):
     return "\n".join([*lines, f"out = {_in_c(result)};"])
 
 
-def _in_order(needed):
+def in_order(result):
+    """Returns the operations that lead to a result, in the order in which they were made."""
+    needed = _needed([result])
     steps = next((s.steps for s in needed.values()), [])
     return [s for s in steps if s.function is not None and s.name in needed]
 
@@ -244,7 +252,7 @@ def _as_function(result, gradient, names):
     needed = _needed([result])
     parameters = [gradient, *(name for name in names if name in needed)]
     lines, namespace = [], {"np": np}
-    for symbol in _in_order(needed):
+    for symbol in in_order(result):
         texts = [x.name if isinstance(x, Symbol) else repr(x) for x in symbol.operands]
         name = symbol.function.__name__
         if symbol.function is getattr(np, name, None):
@@ -252,7 +260,7 @@ def _as_function(result, gradient, names):
         else:
             namespace[name] = symbol.function
         default = f"{name}({', '.join(texts)})"
-        known = _PYTHON_OF_CONSTANTS if symbol.is_constant else _PYTHON
+        known = CONSTANT_OPERATORS if symbol.is_constant else _PYTHON
         lines.append(f"{symbol.name} = {known.get(symbol.function, default).format(*texts)}")
     lines.append(f"return {result.name}")
     text = f"def derivative({', '.join(parameters)}):\n    " + "\n    ".join(lines)

@@ -5,12 +5,14 @@ loop over them, and no question asked whose answer is always the same. Whatever 
 to be explained included, goes the long way, through :class:`FunctionNode`.
 """
 
+import functools
 import inspect
 import weakref
 
 import numpy as np
 
 from mpchain.configuration import config
+from mpchain.functions import in_place
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 _STUB = """
@@ -35,8 +37,7 @@ def call({parameters}):
     if not ({requires_any}):
         _y._requires_grad = False
     elif _config.enable_backprop:
-        _node = _new(_Node)
-        _node.constants = ({constants})
+        _node = _Node()
         _node.inputs = ({nodes})
         {targets}
         _y._node = _y_node = _new(_VariableNode)
@@ -48,11 +49,24 @@ def call({parameters}):
 """
 
 _PULL = """
-def pull_arrays(self, targets, gys):
+def pull(self, targets, gys):
     g = gys[0]
-    if g.__class__ is not ndarray:
-        return pull_any(self, targets, gys)
+    {guard}
     kept, constants, nodes = self._kept, self.constants, self.inputs
+    {lines}
+    return {result}
+"""
+
+_INPUT = """
+{name} = nodes[{i}]._variable()
+if {name} is None or {name}._array is not {kept}:
+    {name} = nodes[{i}].variable_with({kept})
+"""
+_OUTPUT = """
+{name} = self.outputs[0]()
+{name} = {name} and {name}._variable()
+if {name} is None or {name}._array is not {kept}:
+    {name} = self.output_variable(0, {kept})
 """
 
 
@@ -85,13 +99,33 @@ def _namespace(declaration):
         "_apply": declaration.apply,
         "_as_array": as_array,
         "_as_variable": as_variable,
-        "_body": declaration.body,
+        "_body": _body(declaration),
         "_config": config,
         "_defaults": {p.name: p.default for p in parameters},
         "_ndarray": np.ndarray,
         "_new": object.__new__,
         "_reference": weakref.ref,
     }
+
+
+def _body(declaration):
+    body, arrays = declaration.body, declaration.array_names
+    if not declaration.is_elementwise:
+        return body
+    full = arrays if len(arrays) == 1 else ()
+    return in_place.program(body, (*arrays, *declaration.constant_names), len(arrays), full)
+
+
+def _derivative(declaration, index):
+    derivative = declaration.derivatives[index]
+    n_arrays = declaration.elementwise_arrays(derivative)
+    if not n_arrays:
+        return derivative
+    names = parameters_of(derivative)
+    lone = len(declaration.array_names) == 1
+    # Those that the function broadcasts may be smaller than its output and the gradient of that.
+    full = [n for n in names[:n_arrays] if lone or n not in declaration.array_names]
+    return in_place.program(derivative, names, n_arrays, full)
 
 
 def _text(declaration):
@@ -140,17 +174,17 @@ def _targets(declaration):
     arrays = [f"_in_{x}" if x in kept else "None" for x in names]
     aux = "_aux" if declaration.has_aux else "None"
     output = "_array" if "output" in kept else "None"
-    lines = [
-        f"_node.differentiable_inputs = {everything}",
-        f"_node._kept = [{_join(arrays)}{aux}, {output}]",
-    ]
+    keep = [f"_node._kept = ({_join(arrays)}{aux}, {output})"]
+    constants = _join(declaration.constant_names)
+    first = [f"_node.constants = ({constants})"] if constants else []
     if len(names) == 1:
-        return lines
+        return first + keep
     data = _join(f"_in_{x}" for x in names)
     required = _join(f"{x}._requires_grad" for x in names)
     return [
+        *first,
         f"if {' and '.join(f'{x}._requires_grad' for x in names)}:",
-        *("    " + line for line in lines),
+        *("    " + line for line in keep),
         "else:",
         "    _node._aux = _aux" if declaration.has_aux else "    pass",
         f"    _some = tuple([i for i, r in enumerate(({required})) if r])",
@@ -167,28 +201,76 @@ def pull_arrays(declaration, pull_any, fit):
         pull_any: the method for what is unusual: gradients that are no NumPy arrays.
         fit: what gives a gradient the shape and dtype of its input's node.
     """
-    text = _PULL
-    namespace = {"ndarray": np.ndarray, "fit": fit, "pull_any": pull_any}
+    guard = "if g.__class__ is not ndarray: return pull_any(self, targets, gys)"
+    known = {"ndarray": np.ndarray, "pull_any": pull_any}
+    return _pull(declaration, known, fit, guard, _array_lines, _derivative)
+
+
+def pull_variables(declaration, fit):
+    """Returns the method that computes them as Variables, with their graph."""
+    return _pull(declaration, {}, fit, "", _variable_lines, type(declaration).recorded_derivative)
+
+
+def _pull(declaration, namespace, fit, guard, lines_for, function_for):
+    namespace["fit"] = fit
     lone = len(declaration.array_names) == 1
-    indent = "    " if lone else "        "
-    text += "" if lone else "    gxs = []\n"
+    lines = [] if lone else ["gxs = []"]
     for i, derivative in enumerate(declaration.derivatives):
-        node = f"nodes[{i}]"
-        text += "" if lone else f"    if {i} in targets:\n"
         if derivative is None:
-            text += f"{indent}gx = None\n"
+            own = ["gx = None"]
         else:
-            namespace[f"f{i}"] = derivative
-            asked = list(inspect.signature(derivative).parameters)[1:]
-            arguments = _join(map(declaration.source, asked))
-            # One argument of an elementwise function cannot have been broadcast.
-            broadcasts = declaration.is_elementwise and not lone
-            shape = f" or gx.shape != {node}.shape" if broadcasts else ""
-            text += (
-                f"{indent}gx = f{i}(g, {arguments})\n"
-                f"{indent}if gx.__class__ is not ndarray or gx.dtype != {node}.dtype{shape}:\n"
-                f"{indent}    gx = fit(gx, {node}, {declaration.is_elementwise})\n"
-            )
-        text += "" if lone else f"{indent}gxs.append(gx)\n"
-    exec(text + f"    return {'(gx,)' if lone else 'gxs'}\n", namespace)
-    return namespace["pull_arrays"]
+            namespace[f"f{i}"] = function_for(declaration, i)
+            own = lines_for(declaration, i)
+        if not lone:
+            own = [f"if {i} in targets:", *("    " + line for line in [*own, "gxs.append(gx)"])]
+        lines += own
+    result = "(gx,)" if lone else "gxs"
+    exec(_PULL.format(guard=guard, lines="\n    ".join(lines), result=result), namespace)
+    return namespace["pull"]
+
+
+def _array_lines(declaration, i):
+    asked = parameters_of(declaration.derivatives[i])[1:]
+    return [
+        f"gx = f{i}(g, {_join(map(declaration.source, asked))})",
+        f"if gx.__class__ is not ndarray or gx.dtype is not {_unfit(declaration, i, 'gx')}:",
+        f"    gx = fit(gx, nodes[{i}], {declaration.is_elementwise})",
+    ]
+
+
+def _variable_lines(declaration, i):
+    lines, arguments = [], []
+    for name in parameters_of(declaration.derivatives[i])[1:]:
+        source = declaration.source(name)
+        if name != "aux" and source.startswith("kept"):
+            template = _OUTPUT if source == "kept[-1]" else _INPUT
+            variable = f"v_{name}"
+            index = declaration.array_names.index(name) if template is _INPUT else 0
+            text = template.format(name=variable, i=index, kept=source)
+            lines += text.strip().splitlines()
+            source = variable
+        arguments.append(source)
+    return [
+        *lines,
+        f"gx = f{i}(g, {_join(arguments)})",
+        f"if gx is not None and (gx._array.dtype is not {_unfit(declaration, i, 'gx._array')}):",
+        f"    gx = fit(gx, nodes[{i}], {declaration.is_elementwise})",
+    ]
+
+
+def _unfit(declaration, i, array):
+    # One argument of an elementwise function cannot have been broadcast.
+    broadcasts = declaration.is_elementwise and len(declaration.array_names) > 1
+    shape = f" or {array}.shape != nodes[{i}].shape" if broadcasts else ""
+    return f"nodes[{i}].dtype{shape}"
+
+
+@functools.cache
+def parameters_of(function):
+    """Returns the names of a function's parameters."""
+    if function is None:
+        return ()
+    if inspect.isfunction(function):  # many times faster than its signature
+        code = function.__code__
+        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return tuple(inspect.signature(function).parameters)

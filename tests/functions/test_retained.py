@@ -155,6 +155,10 @@ KEPT = {
     "slstm": "c_prev1 c_prev2 x1 x2",
     "tree_lstm": "x0 x1",
     "gru": "h x u",
+    "recurrent_layer": "x0 x1 aux",
+    "gamma_variate": "a y",
+    "lower_gamma": "a x",
+    "upper_gamma": "a x",
 }
 
 

@@ -1,0 +1,116 @@
+"""Elementwise formulas for NumPy arrays, rewritten so that small arrays cost less.
+
+NumPy spends about 0.4 microseconds to turn a Python number into an array and 0.2 to find memory for
+a result of a few kilobytes, where the operation itself takes as much. A formula that can be traced
+is therefore written out with its numbers as arrays, once for each dtype; with every intermediate
+result computed into the memory of one that is no longer needed; and with comparisons converted
+before they are multiplied. Its values are the same, bit by bit.
+"""
+
+import numpy as np
+
+from mpchain.functions.symbol import CONSTANT_OPERATORS, Symbol, UntraceableError, in_order
+
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def program(formula, names, n_arrays, full):
+    """Returns a function that computes ``formula`` on NumPy arrays; the formula itself if untraced.
+
+    Args:
+        formula: elementwise, of arrays and then constants.
+        names: its parameters.
+        n_arrays (int): how many of them are arrays.
+        full: the parameters that have the shape of the result; of others it is not known.
+    """
+    steps = []
+    symbols = [Symbol(steps, name, is_constant=i >= n_arrays) for i, name in enumerate(names)]
+    try:
+        result = formula(*symbols)
+    except UntraceableError:
+        return formula
+    if not isinstance(result, Symbol) or result.function is None:
+        return formula
+    return _Writer(names, n_arrays, full, result).function(formula)
+
+
+class _Writer:
+    def __init__(self, names, n_arrays, full, result):
+        self.names, self.arrays, self.result = names, names[:n_arrays], result
+        self.steps = in_order(result)
+        self.full = set(full)
+        self.last_use = {x.name: s for s in self.steps for x in _symbols(s.operands)}
+        self.numbers, self.lines, self.namespace = [], [], {}
+        self.has_reused = False
+
+    def function(self, formula):
+        for step in self.steps:
+            self._write(step)
+        if not self.numbers and not self.has_reused:
+            return formula
+        head = [f"d = {self.arrays[0]}.dtype"]
+        unusual = [f"{x}.dtype is not d" for x in self.arrays[1:]]
+        if self.has_reused:
+            # An operation on arrays without axes returns a scalar, which has no memory to reuse.
+            unusual.append(f"not {next(x for x in self.arrays if x in self.full)}.ndim")
+        numbers = [f"n{i}" for i in range(len(self.numbers))]
+        for i, dtype in enumerate(_DTYPES):
+            self.namespace[f"d{i}"] = dtype
+            self.namespace[f"numbers{i}"] = [np.array(n, dtype) for n in self.numbers]
+            receive = f"{', '.join(numbers)}, = numbers{i}" if numbers else "pass"
+            head += [f"{'el' if i else ''}if d is d{i}:", f"    {receive}"]
+        arguments = ", ".join(self.names)
+        head += ["else:", f"    return formula({arguments})"]
+        if unusual:
+            head += [f"if {' or '.join(unusual)}:", f"    return formula({arguments})"]
+        lines = [f"def function({arguments}):", *head, *self.lines, f"return {self.result.name}"]
+        self.namespace["formula"] = formula
+        exec("\n    ".join(lines), self.namespace)
+        return self.namespace["function"]
+
+    def _write(self, step):
+        function, operands = step.function, step.operands
+        if step.is_constant or function is np.power or not isinstance(function, np.ufunc):
+            texts = [x.name if isinstance(x, Symbol) else repr(x) for x in operands]
+            known = CONSTANT_OPERATORS if step.is_constant else {np.power: "{} ** {}"}
+            text = known.get(function, f"{self._named(function)}({', '.join(texts)})")
+            self.lines.append(f"{step.name} = {text.format(*texts)}")
+        else:
+            reusable = [x for x in operands if self._can_reuse(x, step)]
+            texts = [self._operand(x, step) for x in operands]
+            if reusable and not step.is_bool:
+                texts.append(f"out={reusable[0].name}")
+                self.has_reused = True
+            self.lines.append(f"{step.name} = {self._named(function)}({', '.join(texts)})")
+        if any(x.name in self.full for x in _symbols(operands)):
+            self.full.add(step.name)
+
+    def _named(self, function):
+        name = f"f_{function.__name__}"
+        self.namespace[name] = function
+        return name
+
+    def _operand(self, x, step):
+        if not isinstance(x, Symbol):
+            if x not in self.numbers:
+                self.numbers.append(x)
+            return f"n{self.numbers.index(x)}"
+        if x.is_bool and not step.is_bool:
+            if x.name in self.full and self.last_use[x.name] is step:
+                self.lines.append(f"{x.name} = {x.name}.astype(d)")
+            else:
+                return f"{x.name}.astype(d)"
+        return x.name
+
+    def _can_reuse(self, x, step):
+        return (
+            isinstance(x, Symbol)
+            and isinstance(x.function, np.ufunc)
+            and not x.is_constant
+            and x.name in self.full
+            and self.last_use[x.name] is step
+        )
+
+
+def _symbols(operands):
+    return [x for x in operands if isinstance(x, Symbol)]

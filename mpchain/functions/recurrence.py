@@ -1,0 +1,175 @@
+"""A layer of recurrent cells over all time steps, on arrays: forward and first derivative.
+
+A cell's ``forward`` takes what the input contributes to the gates at all times, (rows, gates * N),
+the matrices of the state, and the first states (B, N). ``spans`` are the slices of the rows of
+each time step, in the order in which the steps are taken: a step concerns the first rows of the
+states, those of sequences that are not over (or, backwards, have begun). It returns the outputs
+(rows, N) and the final states, and what its ``backward`` needs, beside the gradients of these.
+
+In backward, all that does not depend on the gradient is computed at once for all times, and the
+gradients of matrices are one product each: what remains in the loop is little.
+"""
+
+import numpy as np
+
+
+def _sigmoid(x):
+    """In place."""
+    x *= 0.5
+    np.tanh(x, out=x)
+    x += 1
+    x *= 0.5
+
+
+def _sigmoid_slope(y):
+    return y - y * y
+
+
+def _tanh_slope(y):
+    return 1 - y * y
+
+
+def _spread(g, factors):
+    """Multiplies each gate's factors (n, gates * N) by the gradient (n, N), in place."""
+    n, size = g.shape
+    gates = factors.reshape(n, factors.shape[1] // size, size)  # a view, as only an axis is split
+    gates *= g[:, None]
+
+
+class Lstm:
+    """Gates in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o)."""
+
+    @staticmethod
+    def forward(spans, gates, R, h, c):
+        gates, h, c = gates.copy(), h.copy(), c.copy()
+        size = h.shape[1]
+        y, tanh_c, h_before, c_before = np.empty((4, len(gates), size), gates.dtype)
+        product = np.empty((len(h), 4 * size), gates.dtype)
+        for rows in spans:
+            n = rows.stop - rows.start
+            g, hn, cn, t = gates[rows], h[:n], c[:n], tanh_c[rows]
+            h_before[rows], c_before[rows] = hn, cn
+            g += np.matmul(hn, R.T, out=product[:n])
+            np.tanh(g[:, :size], out=g[:, :size])
+            _sigmoid(g[:, size:])
+            a, i, f, o = (g[:, k * size : (k + 1) * size] for k in range(4))
+            cn *= f
+            cn += np.multiply(a, i, out=t)
+            np.tanh(cn, out=t)
+            np.multiply(o, t, out=hn)
+            y[rows] = hn
+        return (y, h, c), (gates, tanh_c, h_before, c_before)
+
+    @staticmethod
+    def backward(spans, gys, kept, R):
+        gates, tanh_c, h_before, c_before = kept
+        gy, gh, gc = (g.copy() for g in gys)
+        size = gh.shape[1]
+        a, i, f, o = (gates[:, k * size : (k + 1) * size] for k in range(4))
+        factors = np.concatenate(
+            [
+                i * _tanh_slope(a),
+                a * _sigmoid_slope(i),
+                c_before * _sigmoid_slope(f),
+                tanh_c * _sigmoid_slope(o),
+            ],
+            axis=1,
+        )
+        of_c = o * _tanh_slope(tanh_c)
+        for rows in reversed(spans):
+            n = rows.stop - rows.start
+            g, ghn, gcn, ggates = gy[rows], gh[:n], gc[:n], factors[rows]
+            g += ghn
+            of_c[rows] *= g
+            gcn += of_c[rows]
+            _spread(gcn, ggates[:, : 3 * size])
+            ggates[:, 3 * size :] *= g
+            gcn *= f[rows]
+            np.matmul(ggates, R, out=ghn)
+        return factors, factors.T @ h_before, gh, gc
+
+
+class Gru:
+    """Gates in blocks r, z, n: n = tanh(x_n + s(r) u_n), h = n + s(z) (h - n), u = R h + b."""
+
+    @staticmethod
+    def forward(spans, x, R, b, h):
+        h, size = h.copy(), h.shape[1]
+        gates = np.empty_like(x)
+        y, u_n, h_before = np.empty((3, len(x), size), x.dtype)
+        product = np.empty((len(h), 3 * size), x.dtype)
+        for rows in spans:
+            n = rows.stop - rows.start
+            g, hn, u = gates[rows], h[:n], product[:n]
+            h_before[rows] = hn
+            np.matmul(hn, R.T, out=u)
+            u += b
+            u_n[rows] = u[:, 2 * size :]
+            np.add(x[rows, : 2 * size], u[:, : 2 * size], out=g[:, : 2 * size])
+            _sigmoid(g[:, : 2 * size])
+            r, z, new = (g[:, k * size : (k + 1) * size] for k in range(3))
+            np.multiply(r, u_n[rows], out=new)
+            new += x[rows, 2 * size :]
+            np.tanh(new, out=new)
+            hn -= new
+            hn *= z
+            hn += new
+            y[rows] = hn
+        return (y, h), (gates, u_n, h_before)
+
+    @staticmethod
+    def backward(spans, gys, kept, R, b):
+        gates, u_n, h_before = kept
+        gy, gh = (g.copy() for g in gys)
+        size = gh.shape[1]
+        r, z, new = (gates[:, k * size : (k + 1) * size] for k in range(3))
+        of_n = (1 - z) * _tanh_slope(new)
+        factors = np.concatenate(
+            [of_n * u_n * _sigmoid_slope(r), (h_before - new) * _sigmoid_slope(z), of_n * r],
+            axis=1,
+        )
+        for rows in reversed(spans):
+            n = rows.stop - rows.start
+            g, ghn, gu = gy[rows], gh[:n], factors[rows]
+            g += ghn
+            _spread(g, gu)
+            np.matmul(gu, R, out=ghn)
+            ghn += g * z[rows]
+        gx = factors.copy()
+        np.multiply(gy, of_n, out=gx[:, 2 * size :])
+        return gx, factors.T @ h_before, factors.sum(axis=0), gh
+
+
+class Simple:
+    """One gate: h = f(x + R h), f being tanh or relu."""
+
+    def __init__(self, is_tanh):
+        self.is_tanh = is_tanh
+
+    def forward(self, spans, x, R, h):
+        h, y = h.copy(), np.empty_like(x)
+        h_before = np.empty_like(x)
+        for rows in spans:
+            n = rows.stop - rows.start
+            g, hn = y[rows], h[:n]
+            h_before[rows] = hn
+            np.matmul(hn, R.T, out=g)
+            g += x[rows]
+            if self.is_tanh:
+                np.tanh(g, out=g)
+            else:
+                np.maximum(g, 0, out=g)
+            hn[...] = g
+        return (y, h), (y, h_before)
+
+    def backward(self, spans, gys, kept, R):
+        y, h_before = kept
+        gy, gh = (g.copy() for g in gys)
+        slope = _tanh_slope(y) if self.is_tanh else (y > 0).astype(y.dtype)
+        for rows in reversed(spans):
+            n = rows.stop - rows.start
+            g, ghn = gy[rows], gh[:n]
+            g += ghn
+            g *= slope[rows]
+            np.matmul(g, R, out=ghn)
+        return gy, gy.T @ h_before, gh
