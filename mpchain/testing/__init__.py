@@ -3,6 +3,7 @@
 from mpchain.gradient_check import assert_allclose
 from mpchain.testing import attr, condition
 from mpchain.testing.backend import BackendConfig, inject_backend_tests
+from mpchain.testing.distribution import distribution_unittest
 from mpchain.testing.function_link import (
     FunctionTestCase,
     FunctionTestError,

@@ -1,7 +1,11 @@
-"""Sizes of windows and of what they make."""
+"""Sizes of windows and of what they make; and windows side by side, for arrays."""
 
+import math
 from numbers import Integral
 
+from mpchain import kernels
+from mpchain.backends.cuda import get_array_module
+from mpchain.kernels.window import Window
 from mpchain.utils.type_check import check
 
 
@@ -52,3 +56,96 @@ def get_conv_outsize(size, k, s, p, cover_all=False, d=1):
 def get_deconv_outsize(size, k, s, p, cover_all=False, d=1):
     """Returns the smallest axis size that has ``size`` windows; see :func:`get_conv_outsize`."""
     return s * (size - 1) + (k - 1) * d + 1 - (s - 1 if cover_all else 0) - 2 * p
+
+
+def im2col_nd(img, ksize, stride, pad, cover_all=False, dilate=1):
+    """Puts the elements of each window side by side.
+
+    Args:
+        img: array (N, C, d1, d2, ...).
+        ksize, stride, pad, dilate (int or tuple of int): the windows; the padding is zeros.
+        cover_all (bool): add windows where elements would be left over.
+
+    Returns:
+        array (N, C, *ksize, *out), out being the numbers of windows.
+    """
+    n = img.ndim - 2
+    ksize, stride, pad, dilate = (as_tuple(v, n) for v in (ksize, stride, pad, dilate))
+    axes = zip(img.shape[2:], ksize, stride, pad, dilate)
+    out = tuple(get_conv_outsize(size, k, s, p, cover_all, d) for size, k, s, p, d in axes)
+    return _side_by_side(img, Window(ksize, stride, pad, dilate, 1, img.shape[2:], out))
+
+
+def _side_by_side(img, window):
+    if min(window.out_size) <= 0:
+        raise ValueError(f"im2col: windows {window.ksize} must fit the padded {window.in_size}")
+    columns = kernels.call("unfold_windows", img, window)
+    return columns.reshape(*img.shape[:2], *window.ksize, *window.out_size)
+
+
+def col2im_nd(col, stride, pad, dims, dilate=1):
+    """Adds the elements of windows where they were in the array; the adjoint of :func:`im2col_nd`.
+
+    Args:
+        col: array (N, C, *ksize, *out).
+        stride, pad, dilate (int or tuple of int): the windows.
+        dims (tuple of int): the spatial sizes of the array.
+
+    Returns:
+        array (N, C, *dims).
+    """
+    n = len(dims)
+    stride, pad, dilate = (as_tuple(v, n) for v in (stride, pad, dilate))
+    ksize, out = col.shape[2 : 2 + n], col.shape[2 + n :]
+    window = Window(ksize, stride, pad, dilate, 1, tuple(dims), out)
+    elements = col.reshape(*col.shape[:2], math.prod(ksize), *out)
+    return kernels.call("fold_windows", elements, window)
+
+
+def im2col(
+    img, kh, kw, sy, sx, ph, pw, pval=0, cover_all=False, dy=1, dx=1, out_h=None, out_w=None
+):
+    """Puts the elements of each window of images side by side.
+
+    Args:
+        img: array (N, C, H, W).
+        kh, kw, sy, sx, ph, pw, dy, dx (int): height and width of the windows, their strides, the
+            padding, their dilations.
+        pval: the value of the padding.
+        cover_all (bool): add windows where elements would be left over.
+        out_h, out_w (int): the numbers of windows, if not as many as there is room for.
+
+    Returns:
+        array (N, C, kh, kw, out_h, out_w).
+    """
+    steps = ksize, stride, pad, dilate = (kh, kw), (sy, sx), (ph, pw), (dy, dx)
+    given = zip((out_h, out_w), img.shape[2:], *steps)
+    out = tuple(
+        get_conv_outsize(size, k, s, p, cover_all, d) if n is None else n
+        for n, size, k, s, p, d in given
+    )
+    if pval != 0:
+        axes = zip(img.shape[2:], *steps, out)
+        ends = [max((n - 1) * s + (k - 1) * d + 1 - size - p, 0) for size, k, s, p, d, n in axes]
+        margins = ((0, 0), (0, 0), *zip(pad, ends))
+        img = get_array_module(img).pad(img, margins, constant_values=pval)
+        pad = (0, 0)
+    return _side_by_side(img, Window(ksize, stride, pad, dilate, 1, img.shape[2:], out))
+
+
+def col2im(col, sy, sx, ph, pw, h, w, dy=1, dx=1):
+    """Adds the elements of windows where they were in images; the adjoint of :func:`im2col`.
+
+    Args:
+        col: array (N, C, kh, kw, out_h, out_w).
+        sy, sx, ph, pw, dy, dx (int): strides, padding and dilations of the windows.
+        h, w (int): the size of the images.
+
+    Returns:
+        array (N, C, h, w).
+    """
+    return col2im_nd(col, (sy, sx), (ph, pw), (h, w), (dy, dx))
+
+
+im2col_cpu = im2col_gpu = im2col
+col2im_cpu = col2im_gpu = col2im

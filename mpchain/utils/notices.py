@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import sys
 import tempfile
 import warnings
 
@@ -9,8 +10,13 @@ from mpchain.configuration import config
 
 
 def experimental(api_name):
-    """Warns that an interface may change (``config.disable_experimental_feature_warning``)."""
-    if not config.disable_experimental_feature_warning:
+    """Warns that an interface may change.
+
+    ``config.disable_experimental_feature_warning`` turns it off in a thread,
+    ``mpchain.disable_experimental_feature_warning`` everywhere.
+    """
+    everywhere = sys.modules["mpchain"].disable_experimental_feature_warning
+    if not (everywhere or config.disable_experimental_feature_warning):
         message = f"{api_name} is experimental. The interface can change in the future."
         warnings.warn(message, FutureWarning, stacklevel=2)
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from mpchain.backends.cuda import get_array_module
+
 
 class WalkerAlias:
     """Samples indexes with given probabilities by Walker's alias method.
@@ -17,8 +19,6 @@ class WalkerAlias:
     See A. J. Walker, An efficient method for generating discrete random variables with general
     distributions, 1977; the table is made as M. D. Vose proposed in 1991.
     """
-
-    xp = np
 
     def __init__(self, probs):
         weights = np.array(probs, np.float64)
@@ -45,8 +45,12 @@ class WalkerAlias:
     def to_device(self, device):
         """Moves the table to a device, where samples are drawn from then on; returns itself."""
         self._shares, self._aliases = device.send(self._shares), device.send(self._aliases)
-        self.xp = device.xp
         return self
+
+    @property
+    def xp(self):
+        """The array module of the device that samples are drawn on."""
+        return get_array_module(self._shares)
 
     def sample(self, shape):
         """Draws samples.

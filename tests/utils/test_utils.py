@@ -55,6 +55,9 @@ def test_notices():
         warnings.simplefilter("error")
         with mpchain.using_config("disable_experimental_feature_warning", True):
             utils.experimental("api")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mpchain, "disable_experimental_feature_warning", True)
+            utils.experimental("api")
         utils.nondeterministic("f")
     with mpchain.using_config("warn_nondeterministic", True):
         with pytest.warns(UserWarning, match=r"Source: f$"):
@@ -62,6 +65,11 @@ def test_notices():
     with pytest.warns(DeprecationWarning, match="DebugMode"), mpchain.DebugMode(True):
         assert mpchain.is_debug()
     assert not mpchain.is_debug()
+
+
+def test_categories_of_warnings():
+    with pytest.warns(mpchain.warnings.PerformanceWarning, match="slow"):
+        warnings.warn("slow", mpchain.warnings.PerformanceWarning)
 
 
 def test_tempdir_is_removed_even_after_an_error():

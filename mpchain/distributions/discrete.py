@@ -1,0 +1,370 @@
+"""Distributions of integers: Bernoulli, categorical, geometric and Poisson.
+
+Their samples have no gradients: what is an integer cannot follow a parameter smoothly.
+"""
+
+import math
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.backends.cuda import get_array_module
+from mpchain.distributions import logarithms
+from mpchain.distributions.distribution import (
+    NOT_NEGATIVE,
+    PROBABILITY,
+    Parametric,
+    check_values,
+    only_one,
+)
+from mpchain.distributions.gamma_variates import upper_gamma
+from mpchain.distributions.logarithms import choose
+from mpchain.distributions.sampling import draw
+from mpchain.variable import Variable, as_variable
+
+
+def _fractional(x):
+    """Where an array does not hold integers; NaN does not count."""
+    return np.isinf(x) | ((np.floor(x) != x) & ~np.isnan(x))
+
+
+class Bernoulli(Parametric):
+    """Bernoulli distribution: one with probability p, else zero. Samples are integers.
+
+    Args:
+        p: Variable or array: the probabilities of one.
+        logit: instead, log(p / (1 - p)).
+        binary_check (bool): whether points between zero and one are outside of the support. If
+            not, they are soft labels: their logarithm of the probability is x log p + (1 - x)
+            log(1 - p), and their probability x p + (1 - x) (1 - p).
+
+    Raises:
+        ValueError: not one of ``p`` and ``logit`` is given, or a probability is out of range.
+    """
+
+    _rules = {"p": PROBABILITY}
+
+    def __init__(self, p=None, logit=None, binary_check=False):
+        super().__init__(**only_one(self._name, ("p",), ("logit",), p=p, logit=logit))
+        self.binary_check = binary_check
+        if p is None:
+            self.p = F.sigmoid(self.logit)
+            self._logs = -F.softplus(-self.logit), -F.softplus(self.logit)
+        else:
+            self._logs = logarithms.log(self.p), logarithms.log_of_rest(self.p)
+            with np.errstate(invalid="ignore"):
+                self.logit = self._logs[0] - self._logs[1]
+        self._params = {"logit": self.logit}
+
+    @property
+    def support(self):
+        return "{0, 1}"
+
+    @property
+    def mean(self):
+        return self.p
+
+    @property
+    def mode(self):
+        return as_variable(self.xp.asarray(self.p.array >= 0.5, self.p.dtype))
+
+    @property
+    def variance(self):
+        return self.p * (1 - self.p)
+
+    @property
+    def entropy(self):
+        return -self._expected(*self._logs)
+
+    def _expected(self, of_one, of_zero):
+        """The mean of what has these two values, which may be infinite."""
+        return logarithms.weighted(self.p, of_one) + logarithms.weighted(1 - self.p, of_zero)
+
+    def _outside(self, x):
+        outside = (x < 0) | (x > 1)
+        return outside | _fractional(x) if self.binary_check else outside
+
+    def _log_density(self, x):
+        of_one, of_zero = self._logs
+        return logarithms.weighted(x, of_one) + logarithms.weighted(1 - x, of_zero)
+
+    def prob(self, x):
+        return self._evaluate("prob", x, lambda x: x * self.p + (1 - x) * (1 - self.p), 0)
+
+    def cdf(self, x):
+        x = self._points("cdf", x).array
+        return choose(x >= 1, 1, choose(x < 0, 0, 1 - self.p))
+
+    def sample_n(self, n):
+        p = self.p.array
+        uniform = draw(self.p, "random", size=(n, *self.batch_shape))
+        return as_variable((uniform < p).astype(np.int64))
+
+
+_SUM_TOLERANCE = 1e-2
+"""By how much probabilities may miss a sum of one: half precision rounds each of them."""
+
+
+def sums_to_one(x):
+    """Where the last axis of an array sums to one, nearly."""
+    return abs(x.sum(axis=-1, dtype="d" if x.dtype.kind == "f" else None) - 1) <= _SUM_TOLERANCE
+
+
+def _check_probabilities(owner, p):
+    check_values(owner, "p", p, *PROBABILITY)
+    rule = "sum to one over its last axis", lambda p: ~sums_to_one(p) & ~np.isnan(p).any(axis=-1)
+    check_values(owner, "p", p, *rule)
+
+
+def _draw_categories(p, n):
+    """Draws ``n`` integers for each row of probabilities: array (n, *p.shape[:-1])."""
+    xp = p.xp
+    *batch, size = p.shape
+    rows = math.prod(batch)
+    ends = xp.cumsum(p.array.astype("d").reshape(rows, size), axis=1)
+    ends /= ends[:, -1:]
+    # All rows as one ascending sequence: that of row i is in [i, i + 1].
+    begins = xp.arange(rows, dtype="d")
+    like = Variable(begins)
+    points = xp.minimum(begins + draw(like, "random", size=(n, rows)), xp.nextafter(begins + 1, 0))
+    found = xp.searchsorted((ends + begins[:, None]).ravel(), points.ravel(), side="right")
+    return (found.reshape(n, rows) % max(size, 1)).reshape(n, *batch).astype(np.int64)
+
+
+class Categorical(Parametric):
+    """Categorical distribution: integers from 0, by their probabilities.
+
+    Args:
+        p: Variable or array (..., n): the probabilities, of sum one.
+        logit: instead, their logarithms up to a constant.
+
+    Raises:
+        ValueError: not one of ``p`` and ``logit`` is given, or the probabilities are none.
+    """
+
+    _n_event_axes = 1
+
+    def __init__(self, p=None, *, logit=None):
+        given = only_one(self._name, ("p",), ("logit",), p=p, logit=logit)
+        super().__init__(**given)
+        (self._n_categories,), self._event_shape = self._event_shape, ()
+        if logit is None:
+            _check_probabilities(self._name, self.p)
+            self.log_p = logarithms.log(self.p)
+        else:
+            self.log_p = F.log_softmax(self.logit, axis=-1)
+            self.p = F.softmax(self.logit, axis=-1)
+        self._params = {"p": self.p}
+
+    @property
+    def support(self):
+        return f"{{0, ..., {self._n_categories - 1}}}"
+
+    @property
+    def mode(self):
+        return F.argmax(self.p, axis=-1)
+
+    @property
+    def entropy(self):
+        return -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1)
+
+    def log_prob(self, x):
+        x = self._points("log_prob", x).array
+        outside = (x < 0) | (x >= self._n_categories) | (np.floor(x) != x)
+        xp = get_array_module(x)
+        index = xp.where(outside, 0, x).astype(np.int64)
+        grid = xp.ogrid[tuple(slice(size) for size in self.batch_shape)]
+        grid = grid if isinstance(grid, (list, tuple)) else (grid,)
+        return choose(outside, -math.inf, self.log_p[(*grid, index)])
+
+    def sample_n(self, n):
+        return as_variable(_draw_categories(self.p, n))
+
+
+class OneHotCategorical(Parametric):
+    """One-hot vectors, by the probabilities of the place of the one.
+
+    Vectors between, of sum one, are soft labels: their logarithm of the probability is the sum of
+    x log p.
+
+    Args:
+        p: Variable or array (..., n): the probabilities, of sum one.
+    """
+
+    _n_event_axes = 1
+
+    def __init__(self, p):
+        super().__init__(p=p)
+        _check_probabilities(self._name, self.p)
+        self.log_p = logarithms.log(self.p)
+
+    @property
+    def _inner(self):
+        return 1 / self.p.shape[-1]
+
+    @property
+    def support(self):
+        return "one-hot"
+
+    @property
+    def mean(self):
+        return self.p
+
+    @property
+    def variance(self):
+        return self.p * (1 - self.p)
+
+    @property
+    def covariance(self):
+        return covariance_of_shares(self.p)
+
+    @property
+    def entropy(self):
+        return -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1)
+
+    def _outside(self, x):
+        return outside_of_simplex(x)
+
+    def _log_density(self, x):
+        return F.sum(logarithms.weighted(x, self.log_p), axis=-1)
+
+    def sample_n(self, n):
+        found = _draw_categories(self.p, n)
+        one = found[..., None] == self.xp.arange(self.p.shape[-1])
+        return as_variable(one.astype(self.p.dtype))
+
+
+def outside_of_simplex(x):
+    """Where the last axis of an array holds a negative number, or does not sum to one."""
+    return (x < 0).any(axis=-1) | ~(sums_to_one(x) | np.isnan(x).any(axis=-1))
+
+
+def covariance_of_shares(p):
+    """diag(p) - p p^T of a Variable (..., n)."""
+    rows, columns = F.expand_dims(p, -1), F.expand_dims(p, -2)
+    return rows * (p.xp.eye(p.shape[-1], dtype=p.dtype) - columns)
+
+
+class Geometric(Parametric):
+    """Geometric distribution, of the first success: probability (1 - p)^(x - 1) p, x = 1, 2, ...
+
+    Args:
+        p: Variable or array: the probabilities of success.
+    """
+
+    _rules = {"p": ("be above 0 and at most 1", lambda p: (p <= 0) | (p > 1))}
+
+    def __init__(self, p):
+        super().__init__(p=p)
+
+    @property
+    def _log_failure(self):
+        return logarithms.log_of_rest(self.p)
+
+    @property
+    def support(self):
+        return "positive integer"
+
+    @property
+    def mean(self):
+        return 1 / self.p
+
+    @property
+    def mode(self):
+        return as_variable(self.xp.ones_like(self.p.array))
+
+    @property
+    def variance(self):
+        return (1 - self.p) / F.square(self.p)
+
+    @property
+    def entropy(self):
+        return -self._expected(self._log_failure, F.log(self.p))
+
+    def _expected(self, of_failure, of_success):
+        """The mean of the sum of what each failure and the success add."""
+        return logarithms.weighted((1 - self.p) / self.p, of_failure) + of_success
+
+    def _outside(self, x):
+        return (x < 1) | _fractional(x)
+
+    def _log_density(self, x):
+        return logarithms.weighted(x - 1, self._log_failure) + F.log(self.p)
+
+    def cdf(self, x):
+        return 1 - self.survival_function(x)
+
+    def survival_function(self, x):
+        return F.exp(self.log_survival_function(x))
+
+    def log_survival_function(self, x):
+        n = np.maximum(F.floor(self._points("log_survival_function", x)), 0)
+        return logarithms.weighted(n, self._log_failure)
+
+    def sample_n(self, n):
+        size = (n, *self.batch_shape)
+        return as_variable(draw(self.p, "geometric", self.p.array, size=size))
+
+
+class Poisson(Parametric):
+    """Poisson distribution: probability lam^x exp(-lam) / x!, x = 0, 1, ...
+
+    Args:
+        lam: Variable or array: the means, not negative.
+    """
+
+    _rules = {"lam": NOT_NEGATIVE}
+
+    def __init__(self, lam):
+        super().__init__(lam=lam)
+
+    @property
+    def support(self):
+        return "non negative integer"
+
+    @property
+    def mean(self):
+        return self.lam
+
+    @property
+    def mode(self):
+        return F.floor(self.lam)
+
+    @property
+    def variance(self):
+        return self.lam
+
+    @property
+    def entropy(self):
+        """Variable of the shape ``batch_shape``: a sum, as there is no closed form."""
+        xp, lam = self.xp, self.lam
+        # What is farther from the mean than this has no probability to speak of.
+        largest = float(xp.nan_to_num(lam.array, posinf=0).max()) if lam.size else 0
+        reach = int(12 * math.sqrt(largest)) + 30
+        x = xp.floor(lam.array)[..., None] + xp.arange(-reach, reach + 1, dtype=lam.dtype)
+        log_prob = self._log_prob_of(F.expand_dims(lam, -1), as_variable(xp.maximum(x, 0)))
+        terms = logarithms.weighted(F.exp(log_prob), log_prob)
+        return -F.sum(terms * (x >= 0).astype(lam.dtype), axis=-1)
+
+    def _expected_log(self, lam):
+        """The mean of x log lam."""
+        return logarithms.weighted(self.lam, logarithms.log(lam))
+
+    @staticmethod
+    def _log_prob_of(lam, x):
+        return logarithms.weighted(x, logarithms.log(lam)) - lam - F.lgamma(x + 1)
+
+    def _outside(self, x):
+        return (x < 0) | _fractional(x)
+
+    def _log_density(self, x):
+        return self._log_prob_of(self.lam, x)
+
+    def cdf(self, x):
+        x = self._points("cdf", x)
+        n = F.floor(np.maximum(x, 0)) + 1
+        return choose(x.array < 0, 0, upper_gamma(n, self.lam))
+
+    def sample_n(self, n):
+        size = (n, *self.batch_shape)
+        return as_variable(draw(self.lam, "poisson", self.lam.array, size=size))

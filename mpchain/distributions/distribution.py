@@ -1,0 +1,326 @@
+"""The base class of distributions, and of those that are given by arrays of parameters."""
+
+import math
+import numbers
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.backend import get_array_module
+from mpchain.configuration import config, get_dtype
+from mpchain.distributions import logarithms
+from mpchain.distributions.logarithms import choose
+from mpchain.utils.type_check import check
+from mpchain.variable import Variable, as_array, as_variable
+
+
+class Distribution:
+    """A batch of probability distributions; what it computes are Variables, differentiable.
+
+    A subclass defines what it can of the methods and properties; what it does not define raises
+    NotImplementedError. An array of points has the shape (..., *batch_shape, *event_shape).
+    """
+
+    def _lacks(self, what):
+        return NotImplementedError(f"{type(self).__name__}: {what} is not defined")
+
+    @property
+    def batch_shape(self):
+        """The shape of the batch, a tuple."""
+        raise self._lacks("batch_shape")
+
+    @property
+    def event_shape(self):
+        """The shape of one sample of one distribution of the batch, a tuple."""
+        raise self._lacks("event_shape")
+
+    @property
+    def params(self):
+        """The parameters: a dict of Variables by name."""
+        raise self._lacks("params")
+
+    @property
+    def support(self):
+        """The domain in words, such as ``'real'``."""
+        raise self._lacks("support")
+
+    @property
+    def xp(self):
+        """The array module of the parameters, ``numpy`` or ``cupy``."""
+        return get_array_module(*self.params.values())
+
+    @property
+    def mean(self):
+        """Variable (*batch_shape, *event_shape)."""
+        raise self._lacks("mean")
+
+    @property
+    def mode(self):
+        """Variable (*batch_shape, *event_shape): the point of the highest density."""
+        raise self._lacks("mode")
+
+    @property
+    def variance(self):
+        """Variable (*batch_shape, *event_shape): of each element of the event."""
+        raise self._lacks("variance")
+
+    @property
+    def stddev(self):
+        """Variable (*batch_shape, *event_shape): the standard deviation, of each element."""
+        return F.sqrt(self.variance)
+
+    @property
+    def covariance(self):
+        """Variable (*batch_shape, d, d): of the d elements of the event."""
+        raise self._lacks("covariance")
+
+    @property
+    def entropy(self):
+        """Variable of the shape ``batch_shape``, in nats."""
+        raise self._lacks("entropy")
+
+    def log_prob(self, x):
+        """Logarithm of the density, or of the probability if the distribution is discrete.
+
+        Args:
+            x: Variable or array of points.
+
+        Returns:
+            Variable: the shape of ``x`` less the event's; -inf outside of the support.
+        """
+        raise self._lacks("log_prob")
+
+    def prob(self, x):
+        """The density or probability; see :meth:`log_prob`."""
+        return F.exp(self.log_prob(x))
+
+    def perplexity(self, x):
+        """The reciprocal of :meth:`prob`."""
+        return F.exp(-self.log_prob(x))
+
+    def cdf(self, x):
+        """The probability of a sample not above ``x``; see :meth:`log_prob` for shapes."""
+        raise self._lacks("cdf")
+
+    def icdf(self, x):
+        """Quantiles: the points at which :meth:`cdf` is ``x``.
+
+        Args:
+            x: Variable or array of probabilities, which broadcasts with the batch.
+
+        Returns:
+            Variable of points.
+        """
+        raise self._lacks("icdf")
+
+    def log_cdf(self, x):
+        """Logarithm of :meth:`cdf`."""
+        return logarithms.log(self.cdf(x))
+
+    def survival_function(self, x):
+        """The probability of a sample above ``x``."""
+        return 1 - self.cdf(x)
+
+    def log_survival_function(self, x):
+        """Logarithm of :meth:`survival_function`."""
+        return logarithms.log(self.survival_function(x))
+
+    def sample(self, sample_shape=()):
+        """Draws samples, with ``config.rng`` if that is set, else NumPy's or CuPy's global state.
+
+        Args:
+            sample_shape (int or tuple of int): the shape of independent draws.
+
+        Returns:
+            Variable (*sample_shape, *batch_shape, *event_shape). Gradients reach the parameters
+            where the distribution is continuous.
+
+        Raises:
+            ValueError: a size is negative.
+        """
+        is_size = isinstance(sample_shape, numbers.Integral)
+        shape = (sample_shape,) if is_size else tuple(sample_shape)
+        if any(n < 0 for n in shape):
+            name = type(self).__name__
+            raise ValueError(f"{name}.sample: sample_shape must not be negative, but is {shape}")
+        samples = self.sample_n(math.prod(shape))
+        return F.reshape(samples, (*shape, *samples.shape[1:]))
+
+    def sample_n(self, n):
+        """Draws ``n`` samples: Variable (n, *batch_shape, *event_shape). See :meth:`sample`."""
+        raise self._lacks("sample_n")
+
+
+POSITIVE = "be positive", lambda x: x <= 0
+NOT_NEGATIVE = "not be negative", lambda x: x < 0
+PROBABILITY = "be from 0 to 1", lambda x: (x < 0) | (x > 1)
+"""Rules of parameters: in words, and what finds the elements that break them (NaN does not)."""
+
+
+class Parametric(Distribution):
+    """A distribution given by floating-point parameters that broadcast with each other.
+
+    Numbers and lists are parameters too; they take the dtype of the arrays beside them, or
+    ``config.dtype``. Values are checked if ``config.type_check``, on a GPU only in debug mode.
+
+    Args:
+        parameters: Variables, arrays or numbers by name; they become attributes, broadcast.
+
+    Raises:
+        InvalidType: a parameter is not floating point, or they do not broadcast.
+        ValueError: a parameter is out of its domain.
+    """
+
+    _rules = {}
+    _n_event_axes = 0
+    _inner = 1.0  # a point of the support, to compute with where a point is outside of it
+
+    def __init__(self, **parameters):
+        parameters = broadcast(self._name, as_parameters(self._name, parameters))
+        for name, rule in self._rules.items():
+            if name in parameters:
+                check_values(self._name, name, parameters[name], *rule)
+        vars(self).update(parameters)
+        self._params = parameters
+        shape = next(iter(parameters.values())).shape
+        self._set_shapes(shape, self._n_event_axes)
+
+    def _set_shapes(self, shape, n_event_axes):
+        n = len(shape) - n_event_axes
+        if n < 0:
+            names = " and ".join(self._params)
+            rule = f"{names} must have {n_event_axes} axis or more"
+            check(False, self._name, rule, **self._params)
+        self._batch_shape, self._event_shape = shape[:n], shape[n:]
+
+    @property
+    def _name(self):
+        return type(self).__name__
+
+    @property
+    def _like(self):
+        """A Variable of the dtype and on the device of the parameters."""
+        return next(iter(self._params.values()))
+
+    @property
+    def batch_shape(self):
+        return self._batch_shape
+
+    @property
+    def event_shape(self):
+        return self._event_shape
+
+    @property
+    def params(self):
+        return dict(self._params)
+
+    def _points(self, method, x, event_shape=None):
+        """Returns an argument as a Variable of a floating-point dtype, after checks."""
+        event_shape = self.event_shape if event_shape is None else event_shape
+        dtype = self._like.dtype
+        if not hasattr(x, "dtype"):
+            x = self.xp.asarray(x, dtype)
+        x = as_variable(x if isinstance(x, Variable) else as_array(x))
+        x = x if x.dtype.kind == "f" else F.cast(x, dtype)
+        n = x.ndim - len(event_shape)
+        fits = n >= 0 and x.shape[n:] == event_shape and _broadcasts(x.shape[:n], self.batch_shape)
+        if not fits:
+            shape = (*self.batch_shape, *event_shape)
+            tail = f", of which the last {len(event_shape)} are the event's" if event_shape else ""
+            rule = f"x must broadcast with the shape {shape}{tail}"
+            check(False, f"{self._name}.{method}", rule, x=x)
+        return x
+
+    def log_prob(self, x):
+        return self._evaluate("log_prob", x, self._log_density, -math.inf)
+
+    def _evaluate(self, method, x, formula, value):
+        """Computes ``formula(x)`` in the support; elsewhere the result is the number ``value``."""
+        x = self._points(method, x)
+        outside = self._outside(x.array)
+        if outside is None:
+            return formula(x)
+        axes = tuple(range(outside.ndim, outside.ndim + len(self.event_shape)))
+        inner = choose(np.expand_dims(outside, axes) if axes else outside, self._inner, x)
+        return choose(outside, value, formula(inner))
+
+    def _outside(self, x):
+        """Returns where an array of points is outside of the support; None: nowhere."""
+        return None
+
+    def _log_density(self, x):
+        """Returns the logarithm of the density at a Variable of points of the support."""
+        raise self._lacks("log_prob")
+
+
+def as_parameters(owner, parameters):
+    """Returns parameters as Variables by name, after the check that they are floating point."""
+    found = [v for v in parameters.values() if hasattr(v, "dtype")]
+    dtype = found[0].dtype if found else get_dtype(None, map_mixed16=np.float32)
+    xp = get_array_module(*found)
+    variables = {}
+    for name, value in parameters.items():
+        if not hasattr(value, "dtype"):
+            value = xp.asarray(value, dtype)
+        variable = as_variable(value if isinstance(value, Variable) else as_array(value))
+        rule = f"{name} must be floating point"
+        check(variable.dtype.kind == "f", owner, rule, **{name: variable})
+        variables[name] = variable
+    return variables
+
+
+def broadcast(owner, variables):
+    """Returns Variables by name, broadcast to their common shape."""
+    try:
+        shape = np.broadcast_shapes(*(v.shape for v in variables.values()))
+    except ValueError:
+        check(False, owner, f"{' and '.join(variables)} must broadcast", **variables)
+    return {name: to_shape(v, shape) for name, v in variables.items()}
+
+
+def to_shape(variable, shape):
+    """Returns a Variable broadcast to a shape; itself if it has that."""
+    return variable if variable.shape == shape else F.broadcast_to(variable, shape)
+
+
+def check_values(owner, name, variable, rule, broken):
+    """Raises ValueError if an element of a parameter breaks its rule; see :class:`Parametric`.
+
+    Args:
+        owner, name (str): the distribution and its parameter.
+        variable: the parameter.
+        rule (str): what must hold: the parameter "must ...".
+        broken: function of the array, which returns where the rule is broken.
+    """
+    array = variable.array
+    if config.type_check and (isinstance(array, np.ndarray) or config.debug):
+        wrong = array[broken(array)]
+        if wrong.size:
+            raise ValueError(f"{owner}: {name} must {rule}, but holds {wrong.ravel()[0]}")
+
+
+def _broadcasts(shape, other):
+    try:
+        np.broadcast_shapes(shape, other)
+    except ValueError:
+        return False
+    return True
+
+
+def only_one(owner, one, other, **given):
+    """Raises ValueError unless exactly one of two ways to give parameters is used, wholly.
+
+    Args:
+        owner (str): the distribution.
+        one, other (tuple of str): the names of the arguments of either way.
+        given: all these arguments; None means not given.
+
+    Returns:
+        dict of the arguments of the way that is used.
+    """
+    names = tuple(name for name, value in given.items() if value is not None)
+    if names not in (one, other):
+        ways = f"{' and '.join(one)}, or {' and '.join(other)}"
+        told = " and ".join(names) or "none"
+        raise ValueError(f"{owner}: either {ways} must be given, but given is {told}")
+    return {name: given[name] for name in names}

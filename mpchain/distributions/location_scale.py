@@ -1,0 +1,328 @@
+"""Distributions of loc + scale z, where z has a standard distribution."""
+
+import math
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.distributions import logarithms
+from mpchain.distributions.distribution import POSITIVE, Parametric, check_values, only_one
+from mpchain.distributions.logarithms import choose
+from mpchain.distributions.sampling import draw
+
+_LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
+
+
+class LocationScale(Parametric):
+    """Base: a subclass says what the standard distribution is, with loc 0 and scale 1."""
+
+    _rules = {"scale": POSITIVE}
+    _noise = None  # the method of random generators that draws z
+    _standard_mean = 0.0
+    _standard_variance = math.nan
+    _standard_entropy = math.nan
+
+    def __init__(self, loc, scale):
+        super().__init__(loc=loc, scale=scale)
+
+    @property
+    def _log_scale(self):
+        return F.log(self.scale)
+
+    @property
+    def support(self):
+        return "real"
+
+    @property
+    def mean(self):
+        return self.loc + self.scale * self._standard_mean if self._standard_mean else self.loc
+
+    @property
+    def mode(self):
+        return self.loc
+
+    @property
+    def variance(self):
+        return F.square(self.scale) * self._standard_variance
+
+    @property
+    def stddev(self):
+        return self.scale * math.sqrt(self._standard_variance)
+
+    @property
+    def entropy(self):
+        return self._log_scale + self._standard_entropy
+
+    def _standardized(self, method, x):
+        return (self._points(method, x) - self.loc) / self.scale
+
+    def _log_density(self, x):
+        return self._standard_log_density((x - self.loc) / self.scale) - self._log_scale
+
+    def cdf(self, x):
+        return self._standard_cdf(self._standardized("cdf", x))
+
+    def icdf(self, x):
+        return self.loc + self.scale * self._standard_icdf(self._points("icdf", x))
+
+    def sample_n(self, n):
+        noise = draw(self.loc, self._noise, size=(n, *self.batch_shape))
+        return self.loc + self.scale * noise
+
+
+class _Symmetric(LocationScale):
+    """What is above a point is what is below its mirror image."""
+
+    def survival_function(self, x):
+        return self._standard_cdf(-self._standardized("survival_function", x))
+
+
+class Normal(_Symmetric):
+    """Normal distribution: density exp(-(x - loc)^2 / (2 scale^2)) / sqrt(2 pi scale^2).
+
+    Args:
+        loc: Variable or array: the means.
+        scale: Variable or array: the standard deviations, positive.
+        log_scale: instead, their logarithms.
+
+    Raises:
+        ValueError: a scale is not positive, or not one of ``scale`` and ``log_scale`` is given.
+    """
+
+    _noise = "standard_normal"
+    _standard_variance = 1.0
+    _standard_entropy = 0.5 + _LOG_SQRT_2_PI
+
+    def __init__(self, loc, scale=None, *, log_scale=None):
+        given = only_one(self._name, ("scale",), ("log_scale",), scale=scale, log_scale=log_scale)
+        if log_scale is None:
+            super().__init__(loc, scale)
+            return
+        Parametric.__init__(self, loc=loc, **given)
+        self._given_log_scale = vars(self).pop("log_scale")
+        self.scale = F.exp(self._given_log_scale)
+        self._params = {"loc": self.loc, "scale": self.scale}
+
+    _given_log_scale = None
+
+    @property
+    def log_scale(self):
+        """Variable: the logarithm of the scale."""
+        return F.log(self.scale) if self._given_log_scale is None else self._given_log_scale
+
+    _log_scale = log_scale
+
+    def _standard_log_density(self, z):
+        return F.square(z) * -0.5 - _LOG_SQRT_2_PI
+
+    def _standard_cdf(self, z):
+        return F.ndtr(z)
+
+    def _standard_icdf(self, p):
+        return F.ndtri(p)
+
+    def log_cdf(self, x):
+        return F.log_ndtr(self._standardized("log_cdf", x))
+
+    def log_survival_function(self, x):
+        return F.log_ndtr(-self._standardized("log_survival_function", x))
+
+
+class Laplace(_Symmetric):
+    """Laplace distribution: density exp(-|x - loc| / scale) / (2 scale).
+
+    Args:
+        loc: Variable or array.
+        scale: Variable or array, positive.
+    """
+
+    _noise = "laplace"
+    _standard_variance = 2.0
+    _standard_entropy = 1 + math.log(2)
+
+    def _standard_log_density(self, z):
+        return -F.absolute(z) - math.log(2)
+
+    def _standard_cdf(self, z):
+        # At a tie, the first argument has the gradient: so the density at loc is right.
+        below, above = np.exp(np.minimum(z, 0)) * 0.5, np.exp(-np.maximum(z, 0)) * 0.5
+        return choose(z.array < 0, below, 1 - above)
+
+    def _standard_icdf(self, p):
+        tail = logarithms.log(F.minimum(1 - p, p) * 2)
+        return choose(p.array < 0.5, tail, -tail)
+
+
+class Cauchy(_Symmetric):
+    """Cauchy distribution: density 1 / (pi scale (1 + ((x - loc) / scale)^2)).
+
+    Mean and variance do not exist, and are NaN.
+
+    Args:
+        loc: Variable or array: the medians.
+        scale: Variable or array, positive.
+    """
+
+    _noise = "standard_cauchy"
+    _standard_mean = math.nan
+    _standard_entropy = math.log(4 * math.pi)
+
+    def _standard_log_density(self, z):
+        # log(1 + z^2), of z / m where |z| is m > 1: far points do not overflow.
+        m = np.maximum(abs(z.array), 1)
+        rest = F.square(z / m) + (np.square(1 / m) - 1)
+        return -F.log1p(rest) - (np.log(m) * 2 + math.log(math.pi))
+
+    def _standard_cdf(self, z):
+        # Exact far below too, unlike arctan(z) / pi + 1/2.
+        return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
+
+    def _standard_icdf(self, p):
+        return -1 / F.tan(p * math.pi)
+
+
+class Gumbel(LocationScale):
+    """Gumbel distribution, of maxima: density exp(-(z + exp(-z))) / scale, z = (x - loc) / scale.
+
+    Args:
+        loc: Variable or array: the modes.
+        scale: Variable or array, positive.
+    """
+
+    _noise = "gumbel"
+    _standard_mean = float(np.euler_gamma)
+    _standard_variance = math.pi**2 / 6
+    _standard_entropy = 1 + float(np.euler_gamma)
+
+    def _standard_log_density(self, z):
+        return -z - F.exp(-z)
+
+    def _standard_cdf(self, z):
+        return F.exp(-F.exp(-z))
+
+    def _standard_icdf(self, p):
+        return -logarithms.log(-logarithms.log(p))
+
+    def log_cdf(self, x):
+        return -F.exp(-self._standardized("log_cdf", x))
+
+    def survival_function(self, x):
+        return -F.expm1(-F.exp(-self._standardized("survival_function", x)))
+
+
+class Uniform(LocationScale):
+    """Uniform distribution on [low, high], that is [loc, loc + scale].
+
+    Args:
+        low, high: Variables or arrays, low < high.
+        loc, scale: instead, low and the width.
+
+    Raises:
+        ValueError: an interval is empty, or not one of the two pairs is given.
+    """
+
+    _noise = "random"
+    _standard_mean = 0.5
+    _standard_variance = 1 / 12
+    _standard_entropy = 0.0
+
+    def __init__(self, *, low=None, high=None, loc=None, scale=None):
+        ends = {"low": low, "high": high}
+        given = only_one(
+            self._name, ("low", "high"), ("loc", "scale"), **ends, loc=loc, scale=scale
+        )
+        Parametric.__init__(self, **given)
+        if "low" in given:
+            self.loc, self.scale = self.low, self.high - self.low
+            rule = "be above low", lambda high: high <= self.low.array
+            check_values(self._name, "high", self.high, *rule)
+        else:
+            self.low, self.high = self.loc, self.loc + self.scale
+
+    @property
+    def support(self):
+        return "[low, high]"
+
+    @property
+    def mode(self):
+        raise self._lacks("mode")
+
+    def _outside(self, x):
+        return (x < self.low.array) | (x > self.high.array)
+
+    def _standard_log_density(self, z):
+        return z * 0
+
+    def _standard_cdf(self, z):
+        return F.clip(z, 0.0, 1.0)
+
+    def _standard_icdf(self, p):
+        return p
+
+
+class LogNormal(Parametric):
+    """Log-normal distribution: the logarithm is normal, with mean mu and deviation sigma.
+
+    Args:
+        mu: Variable or array.
+        sigma: Variable or array, positive.
+    """
+
+    _rules = {"sigma": POSITIVE}
+
+    def __init__(self, mu, sigma):
+        super().__init__(mu=mu, sigma=sigma)
+
+    @property
+    def _normal(self):
+        return Normal(self.mu, self.sigma)
+
+    @property
+    def support(self):
+        return "positive"
+
+    @property
+    def mean(self):
+        return F.exp(self.mu + F.square(self.sigma) * 0.5)
+
+    @property
+    def mode(self):
+        return F.exp(self.mu - F.square(self.sigma))
+
+    @property
+    def variance(self):
+        square = F.square(self.sigma)
+        return F.expm1(square) * F.exp(self.mu * 2 + square)
+
+    @property
+    def entropy(self):
+        return self.mu + self._normal.entropy
+
+    def _outside(self, x):
+        return x <= 0
+
+    def _log_density(self, x):
+        log_x = F.log(x)
+        return self._normal.log_prob(log_x) - log_x
+
+    def _by_normal(self, method, x, value):
+        function = getattr(self._normal, method)
+        return self._evaluate(method, x, lambda x: function(F.log(x)), value)
+
+    def cdf(self, x):
+        return self._by_normal("cdf", x, 0)
+
+    def icdf(self, x):
+        return F.exp(self._normal.icdf(x))
+
+    def log_cdf(self, x):
+        return self._by_normal("log_cdf", x, -math.inf)
+
+    def survival_function(self, x):
+        return self._by_normal("survival_function", x, 1)
+
+    def log_survival_function(self, x):
+        return self._by_normal("log_survival_function", x, 0)
+
+    def sample_n(self, n):
+        return F.exp(self._normal.sample_n(n))

@@ -1,0 +1,248 @@
+"""Distributions on a half line: exponential, Pareto, gamma and chi-squared."""
+
+import math
+
+from mpchain import functions as F
+from mpchain.distributions import logarithms
+from mpchain.distributions.distribution import POSITIVE, Parametric
+from mpchain.distributions.gamma_variates import log_gamma_variates, lower_gamma, upper_gamma
+from mpchain.distributions.logarithms import choose
+from mpchain.distributions.sampling import draw
+
+
+class HalfLine(Parametric):
+    """Base: a subclass says what the logarithm of the survival function is."""
+
+    def _log_survival(self, x):
+        raise self._lacks("cdf")
+
+    def cdf(self, x):
+        return self._evaluate("cdf", x, lambda x: -F.expm1(self._log_survival(x)), 0)
+
+    def survival_function(self, x):
+        return self._evaluate("survival_function", x, lambda x: F.exp(self._log_survival(x)), 1)
+
+    def log_survival_function(self, x):
+        return self._evaluate("log_survival_function", x, self._log_survival, 0)
+
+
+class Exponential(HalfLine):
+    """Exponential distribution: density lam exp(-lam x), x >= 0.
+
+    Args:
+        lam: Variable or array: the rates, positive.
+    """
+
+    _rules = {"lam": POSITIVE}
+
+    def __init__(self, lam):
+        super().__init__(lam=lam)
+
+    @property
+    def support(self):
+        return "positive"
+
+    @property
+    def mean(self):
+        return 1 / self.lam
+
+    @property
+    def mode(self):
+        return self.lam * 0
+
+    @property
+    def variance(self):
+        return 1 / F.square(self.lam)
+
+    @property
+    def stddev(self):
+        return self.mean
+
+    @property
+    def entropy(self):
+        return 1 - F.log(self.lam)
+
+    def _outside(self, x):
+        return x < 0
+
+    def _log_density(self, x):
+        return F.log(self.lam) - self.lam * x
+
+    def _log_survival(self, x):
+        return -self.lam * x
+
+    def icdf(self, x):
+        return -logarithms.log_of_rest(self._points("icdf", x)) / self.lam
+
+    def sample_n(self, n):
+        return draw(self.lam, "standard_exponential", size=(n, *self.batch_shape)) / self.lam
+
+
+class Pareto(HalfLine):
+    """Pareto distribution: density alpha scale^alpha / x^(alpha + 1), x >= scale.
+
+    Mean and variance are infinite for alpha up to 1 and 2.
+
+    Args:
+        scale: Variable or array: the least values, positive.
+        alpha: Variable or array: the exponents, positive.
+    """
+
+    _rules = {"scale": POSITIVE, "alpha": POSITIVE}
+
+    def __init__(self, scale, alpha):
+        super().__init__(scale=scale, alpha=alpha)
+
+    @property
+    def _inner(self):
+        return self.scale.array
+
+    @property
+    def support(self):
+        return "[scale, inf]"
+
+    @property
+    def mean(self):
+        infinite = self.alpha.array <= 1
+        alpha = choose(infinite, 2, self.alpha)
+        return choose(infinite, math.inf, alpha * self.scale / (alpha - 1))
+
+    @property
+    def mode(self):
+        return self.scale
+
+    @property
+    def variance(self):
+        infinite = self.alpha.array <= 2
+        alpha = choose(infinite, 3, self.alpha)
+        variance = F.square(self.scale / (alpha - 1)) * alpha / (alpha - 2)
+        return choose(infinite, math.inf, variance)
+
+    @property
+    def entropy(self):
+        return F.log(self.scale / self.alpha) + 1 / self.alpha + 1
+
+    def _outside(self, x):
+        return x < self.scale.array
+
+    def _log_density(self, x):
+        return F.log(self.alpha / x) + self._log_survival(x)
+
+    def _log_survival(self, x):
+        return self.alpha * F.log(self.scale / x)
+
+    def icdf(self, x):
+        log_rest = logarithms.log_of_rest(self._points("icdf", x))
+        return self.scale * F.exp(-log_rest / self.alpha)
+
+    def sample_n(self, n):
+        noise = draw(self.scale, "standard_exponential", size=(n, *self.batch_shape))
+        return self.scale * F.exp(noise / self.alpha)
+
+
+class Gamma(Parametric):
+    """Gamma distribution: density x^(k - 1) exp(-x / theta) / (Gamma(k) theta^k), x >= 0.
+
+    Gradients of samples are those of an exact reparameterisation: implicit differentiation of
+    the distribution function (M. Figurnov et al., Implicit reparameterization gradients, 2018).
+    SciPy is needed for all but samples without gradients, on the host.
+
+    Args:
+        k: Variable or array: the shapes, positive.
+        theta: Variable or array: the scales, positive.
+    """
+
+    _rules = {"k": POSITIVE, "theta": POSITIVE}
+
+    def __init__(self, k, theta):
+        super().__init__(k=k, theta=theta)
+
+    @property
+    def support(self):
+        return "positive"
+
+    @property
+    def mean(self):
+        return self.k * self.theta
+
+    @property
+    def mode(self):
+        return F.relu(self.k - 1) * self.theta
+
+    @property
+    def variance(self):
+        return self.k * F.square(self.theta)
+
+    @property
+    def entropy(self):
+        k = self.k
+        return k + F.log(self.theta) + F.lgamma(k) + (1 - k) * F.digamma(k)
+
+    def _outside(self, x):
+        return x < 0
+
+    def _log_density(self, x):
+        z = x / self.theta
+        log_z = logarithms.weighted(self.k - 1, logarithms.log(z))
+        return log_z - z - F.lgamma(self.k) - F.log(self.theta)
+
+    def cdf(self, x):
+        return self._evaluate("cdf", x, lambda x: lower_gamma(self.k, x / self.theta), 0)
+
+    def survival_function(self, x):
+        upper = lambda x: upper_gamma(self.k, x / self.theta)
+        return self._evaluate("survival_function", x, upper, 1)
+
+    def sample_n(self, n):
+        return self.theta * F.exp(log_gamma_variates(self.k, n))
+
+
+class Chisquare(Parametric):
+    """Chi-squared distribution: that of the sum of the squares of k standard normal variables.
+
+    It is :class:`Gamma` of shape k / 2 and scale 2, which see.
+
+    Args:
+        k: Variable or array: the degrees of freedom, positive.
+    """
+
+    _rules = {"k": POSITIVE}
+
+    def __init__(self, k):
+        super().__init__(k=k)
+
+    @property
+    def _gamma(self):
+        return Gamma(self.k * 0.5, self.xp.asarray(2, self.k.dtype))
+
+    @property
+    def support(self):
+        return "positive"
+
+    @property
+    def mean(self):
+        return self.k
+
+    @property
+    def mode(self):
+        return self._gamma.mode
+
+    @property
+    def variance(self):
+        return self.k * 2
+
+    @property
+    def entropy(self):
+        return self._gamma.entropy
+
+    def log_prob(self, x):
+        return self._gamma.log_prob(self._points("log_prob", x))
+
+    def cdf(self, x):
+        return self._gamma.cdf(self._points("cdf", x))
+
+    def survival_function(self, x):
+        return self._gamma.survival_function(self._points("survival_function", x))
+
+    def sample_n(self, n):
+        return self._gamma.sample_n(n)

@@ -1,0 +1,27 @@
+"""Random numbers for samples."""
+
+from mpchain import backend
+from mpchain.backends import cuda
+from mpchain.configuration import config
+
+
+def draw(like, name, *parameters, size):
+    """Draws random numbers from ``config.rng``, or from the global state if that is None.
+
+    Args:
+        like: Variable whose dtype and device the result has.
+        name (str): the method of the generator, which NumPy's and CuPy's have in common.
+        parameters: arrays of parameters on that device.
+        size (tuple of int): the shape of the result.
+
+    Returns:
+        array.
+    """
+    device = like.device
+    wide = [p.astype("d") for p in parameters]
+    with backend.using_device(device):
+        if config.rng is None:
+            values = getattr(device.xp.random, name)(*wide, size=size)
+        else:
+            values = getattr(config.rng, name)(*map(cuda.to_cpu, wide), size=size)
+        return device.xp.asarray(values, like.dtype)
