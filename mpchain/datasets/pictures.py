@@ -13,11 +13,12 @@ def make_datasets(
 
     Args:
         function (str): the public function, for messages.
-        parts: pairs of images, integers of shape (n, height, width) from 0 to ``white``, and labels
-            of shape (n,).
+        parts: pairs of images, integers of shape (n, height, width) or (n, channels, height, width)
+            from 0 to ``white``, and labels of shape (n,).
         white (int): the largest pixel value.
         withlabel (bool): whether examples are pairs of image and label, or images only.
-        ndim (int): number of axes of an image: (pixels,), (height, width) or (1, height, width).
+        ndim (int): number of axes of an image: (pixels,), (height, width), which pictures with
+            channels do not have, or (channels, height, width).
         scale (float): what ``white`` becomes; 0 stays 0.
         dtype: of the images; None for the configuration's.
         label_dtype: of the labels.
@@ -26,8 +27,10 @@ def make_datasets(
     Returns:
         List with a :class:`TupleDataset`, or an array of images, for each part.
     """
-    if ndim not in (1, 2, 3):
-        raise ValueError(f"{function}: ndim must be 1, 2 or 3, not {ndim!r}")
+    has_channels = parts[0][0].ndim == 4
+    if ndim not in ((1, 3) if has_channels else (1, 2, 3)):
+        allowed = "1 or 3" if has_channels else "1, 2 or 3"
+        raise ValueError(f"{function}: ndim must be {allowed}, not {ndim!r}")
     if rgb_format and ndim != 3:
         raise ValueError(f"{function}: rgb_format needs ndim=3, but ndim is {ndim}")
     dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
@@ -42,7 +45,9 @@ def make_datasets(
 
 
 def _with_axes(images, ndim, rgb_format):
-    n, height, width = images.shape
+    n, *channels, height, width = images.shape
     if rgb_format:
         return np.repeat(images[:, None], 3, axis=1)
-    return images.reshape({1: (n, -1), 2: images.shape, 3: (n, 1, height, width)}[ndim])
+    return images.reshape(
+        {1: (n, -1), 2: images.shape, 3: (n, *(channels or (1,)), height, width)}[ndim]
+    )

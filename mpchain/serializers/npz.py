@@ -177,7 +177,18 @@ def load_npz(file, obj, path="", strict=True, ignore_names=None):
         SerializationError: the file is damaged or holds something that does not fit
             (:class:`MissingKeyError` if arrays are missing; the message lists all of them).
     """
-    deserializer = NpzDeserializer(read_npz(file, path), path, strict, ignore_names)
+    restore("load_npz", file, read_npz(file, path), obj, path, strict, ignore_names)
+
+
+def restore(function, file, arrays, obj, path="", strict=True, ignore_names=None):
+    """Restores an object from the arrays of a file (arguments as :func:`load_npz`).
+
+    Args:
+        function (str): the public function, for messages.
+        file: the file, for messages.
+        arrays (dict): name to array.
+    """
+    deserializer = NpzDeserializer(arrays, path, strict, ignore_names)
     try:
         try:
             deserializer.load(obj)
@@ -185,7 +196,7 @@ def load_npz(file, obj, path="", strict=True, ignore_names=None):
             _check_complete(deserializer, obj)
             raise
     except SerializationError as error:
-        raise type(error)(f"load_npz: {_name_of(file)}: {error}") from error
+        raise type(error)(f"{function}: {name_of(file)}: {error}") from error
 
 
 def _check_complete(deserializer, obj):
@@ -207,17 +218,19 @@ def _listing(keys, most=20):
     return ", ".join(keys[:most]) + more if keys else "nothing"
 
 
-def _name_of(file):
-    return os.fspath(file) if _is_path(file) else str(getattr(file, "name", file))
+def name_of(file):
+    """Returns the name of a path or file object, for messages."""
+    return os.fspath(file) if is_path(file) else str(getattr(file, "name", file))
 
 
-def _is_path(file):
+def is_path(file):
+    """Returns whether ``file`` is a path, not a file object."""
     return isinstance(file, (str, os.PathLike))
 
 
 def write_npz(file, arrays: Mapping, compression=False):
     """Writes a mapping of names to arrays as an .npz file (arguments as :func:`save_npz`)."""
-    if _is_path(file):
+    if is_path(file):
         with open_atomic(file) as opened:
             write_npz(opened, arrays, compression)
         return
@@ -265,21 +278,21 @@ def read_npz(file, path=""):
     Raises:
         SerializationError: the file is damaged; the message names file and array.
     """
-    if _is_path(file):
+    if is_path(file):
         with open(file, "rb") as opened:
             return read_npz(opened, path)
     try:
         archive = zipfile.ZipFile(file)
     except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
         raise SerializationError(
-            f"{_name_of(file)} is no .npz file, or was truncated: {error}"
+            f"{name_of(file)} is no .npz file, or was truncated: {error}"
         ) from error
     with archive:
         archive.fp.seek(0)
         is_ours = archive.comment.startswith(_COMMENT) or _MARK in archive.fp.read(1024)
         if is_ours and archive.comment != _fingerprint(archive):
             raise SerializationError(
-                f"{_name_of(file)} is damaged: its list of arrays fails its checksum"
+                f"{name_of(file)} is damaged: its list of arrays fails its checksum"
             )
         return _read_members(archive, _as_prefix(path))
 
@@ -293,7 +306,7 @@ def _read_members(archive, prefix):
                 arrays[key] = _parse(archive.read(info))
             except Exception as error:
                 raise SerializationError(
-                    f"{_name_of(archive.fp)}: array {key!r} cannot be read: {error}"
+                    f"{name_of(archive.fp)}: array {key!r} cannot be read: {error}"
                 ) from error
     return arrays
 

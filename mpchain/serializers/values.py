@@ -32,6 +32,30 @@ def to_array(key, value):
     return array
 
 
+def is_none(array):
+    """Returns whether an array is what :func:`to_array` makes of None."""
+    return array.dtype == _NONE
+
+
+def as_bytes(array):
+    """Returns an array's bytes as uint8 of shape (*array.shape, itemsize), for formats without its
+    dtype; :func:`from_bytes` goes back."""
+    flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    return flat.reshape(*array.shape, array.dtype.itemsize)
+
+
+def from_bytes(array, dtype):
+    """Returns the array of a dtype whose bytes :func:`as_bytes` returned."""
+    if dtype == "None":
+        return np.array(None)
+    dtype = np.dtype(dtype)
+    if dtype.hasobject or array.dtype != np.uint8 or array.shape[-1:] != (dtype.itemsize,):
+        raise ValueError(f"{array.dtype} of shape {array.shape} are no bytes of dtype {dtype}")
+    if dtype.itemsize == 0:  # of empty strings only
+        return np.empty(array.shape[:-1], dtype)
+    return np.frombuffer(array.tobytes(), dtype).reshape(array.shape[:-1])
+
+
 def from_array(key, array, value):
     """Restores a value from what :func:`to_array` made.
 
@@ -41,7 +65,7 @@ def from_array(key, array, value):
         value: the present value. An array or variable is overwritten in place; a scalar, string,
             list or tuple says what type to return; None lets the stored array itself be returned.
     """
-    if array.dtype == _NONE or _holds_none(array):
+    if is_none(array) or _holds_none(array):
         return None
     target = getattr(value, "array", value)
     if target is None:

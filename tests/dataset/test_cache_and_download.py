@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,33 +25,62 @@ def root(tmp_path, monkeypatch):
 
 
 class Server:
-    """Serves CONTENT, once ``may_answer`` is set; ``cut`` is where it ends; counts requests."""
+    """Serves ``content``, once ``may_answer`` is set, with the given headers.
+
+    It breaks off each answer after ``at_most`` bytes. ``ranges`` says whether it continues where it
+    is asked to; ``log`` has the Range header of each request.
+    """
 
     def __init__(self):
-        self.requests = 0
         self.may_answer = threading.Event()
         self.may_answer.set()
-        self.cut = len(CONTENT)
+        self.content = CONTENT
+        self.at_most = len(CONTENT)
+        self.headers = {}
+        self.ranges = False
+        self.log = []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                outer.requests += 1
+                outer.log.append(self.headers.get("Range"))
                 outer.may_answer.wait()
                 if self.path == "/missing":
                     self.send_error(404)
                     return
-                self.send_response(200)
+                start = outer.start_for(self.headers)
+                if start >= len(outer.content):
+                    self.send_error(416)
+                    return
+                self.send_response(206 if start else 200)
+                if start:
+                    self.send_header("Content-Range", outer.content_range(start))
                 if self.path != "/unknown-length":
-                    self.send_header("Content-Length", str(len(CONTENT)))
+                    self.send_header("Content-Length", str(len(outer.content) - start))
+                for name, value in outer.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(CONTENT[: outer.cut])
+                self.wfile.write(outer.content[start : start + outer.at_most])
 
             def log_message(self, *args):
                 """Keeps the test's output clean."""
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def start_for(self, headers):
+        if not self.ranges or headers.get("Range") is None:
+            return 0
+        if headers.get("If-Range") not in self.headers.values():
+            return 0  # another version of the file
+        return int(headers["Range"].removeprefix("bytes=").removesuffix("-"))
+
+    def content_range(self, start):
+        return f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"
+
+    @property
+    def requests(self):
+        return len(self.log)
 
 
 @pytest.fixture
@@ -161,22 +191,174 @@ def test_several_processes_download_once(server):
 
 
 def leftovers(root):
-    return [name for name in os.listdir(root / "_dl_cache") if not name.endswith(".lock")]
+    """The kinds of files in the cache, by their endings."""
+    names = sorted(os.listdir(root / "_dl_cache"))
+    return [name[64:] for name in names if not name.endswith(".lock")]
 
 
 def test_a_truncated_download_is_no_download(server, root):
-    server.cut = 100_000
+    server.at_most = 100_000
     with pytest.raises(OSError, match=r"could not be fetched: .*100000 of 256000 bytes"):
         dataset.cached_download(server.url)
     assert leftovers(root) == []
-    server.cut = len(CONTENT)
+    server.at_most = len(CONTENT)
     assert read(dataset.cached_download(server.url)) == CONTENT
+
+
+VERSIONS = [{"ETag": '"1"'}, {"ETag": 'W/"1"', "Last-Modified": "then"}, {"Last-Modified": "then"}]
+
+
+@pytest.mark.parametrize("headers", VERSIONS, ids=str)
+@pytest.mark.parametrize("sha256", [None, SHA256])
+def test_a_broken_connection_is_continued_at_once(server, root, headers, sha256):
+    server.headers, server.ranges, server.at_most = headers, True, 100_000
+    path = dataset.cached_download(server.url, sha256)
+    assert read(path) == CONTENT
+    assert server.log == [None, "bytes=100000-", "bytes=200000-"]
+    assert leftovers(root) == ([""] if sha256 else ["", ".sha256"])
+
+
+def test_a_later_call_continues(server, root):
+    server.headers, server.ranges, server.at_most = VERSIONS[0], True, 10_000
+    with pytest.raises(OSError, match=r"could not be fetched: .* after 50000 of 256000 bytes"):
+        dataset.cached_download(server.url)
+    assert leftovers(root) == [".part", ".part.version"]
+    server.at_most = len(CONTENT)
+    assert read(dataset.cached_download(server.url)) == CONTENT
+    assert server.log[-1] == "bytes=50000-"
+    assert leftovers(root) == ["", ".sha256"]
+
+
+def test_a_killed_process_leaves_what_it_had(server, root):
+    server.headers, server.ranges, server.at_most = VERSIONS[0], True, 70_000
+    program = (
+        "import os, signal\n"
+        "from mpchain.dataset import cached_download, download\n"
+        "def update(n):\n"
+        "    update.done += n\n"
+        "    if update.done > 100_000: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "update.done = 0\n"
+        "class progress:\n"
+        "    def __init__(self, *args): pass\n"
+        "    def __enter__(self): return update\n"
+        "    def __exit__(self, *args): pass\n"
+        "download.progress = progress\n"
+        f"cached_download({server.url!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert ".part" in leftovers(root)
+    assert read(dataset.cached_download(server.url)) == CONTENT
+    assert server.log[2].startswith("bytes=")
+    assert int(server.log[2].strip("bytes=-")) >= 70_000
+
+
+def test_parts_of_different_versions_are_not_joined(server):
+    server.headers, server.ranges, server.at_most = VERSIONS[0], True, 10_000
+    with pytest.raises(OSError, match="could not be fetched"):
+        dataset.cached_download(server.url)
+    server.headers, server.content, server.at_most = {"ETag": '"2"'}, CONTENT[::-1], len(CONTENT)
+    assert read(dataset.cached_download(server.url)) == CONTENT[::-1]
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": 'W/"1"'}], ids=str)
+def test_without_a_version_nothing_is_continued(server, root, headers):
+    server.headers, server.ranges, server.at_most = headers, True, 100_000
+    with pytest.raises(OSError, match="after 100000 of 256000 bytes"):
+        dataset.cached_download(server.url)
+    assert leftovers(root) == []
+    assert server.log == [None]
+
+
+def test_a_server_that_knows_no_ranges(server):
+    server.headers, server.at_most = VERSIONS[0], 100_000
+    with pytest.raises(OSError, match="after 100000 of 256000 bytes"):
+        dataset.cached_download(server.url)
+    server.at_most = len(CONTENT)
+    assert read(dataset.cached_download(server.url, SHA256)) == CONTENT
+
+
+def test_a_server_that_continues_elsewhere(server, monkeypatch):
+    server.headers, server.ranges, server.at_most = VERSIONS[0], True, 100_000
+    monkeypatch.setattr(server, "content_range", lambda start: "bytes 5-255999/256000")
+    with pytest.raises(OSError, match="the server continues at byte 5, not at 100000"):
+        dataset.cached_download(server.url)
+    monkeypatch.setattr(server, "content_range", lambda start: "nonsense")
+    with pytest.raises(OSError, match="could not be fetched: invalid literal"):
+        dataset.cached_download(server.url)
+
+
+def damage_part(root, damage):
+    (part,) = (path for path in (root / "_dl_cache").iterdir() if path.suffix == ".part")
+    part.write_bytes(damage(part.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda part: b"garbage" + part[7:],
+        lambda part: part + CONTENT,  # longer than the file: the server refuses the range
+    ],
+)
+def test_a_damaged_part_is_fetched_again_as_a_whole(server, root, damage):
+    server.headers, server.ranges, server.at_most = VERSIONS[0], True, 10_000
+    with pytest.raises(OSError, match="could not be fetched"):
+        dataset.cached_download(server.url, SHA256)
+    damage_part(root, damage)
+    server.at_most = len(CONTENT)
+    assert read(dataset.cached_download(server.url, SHA256)) == CONTENT
+    assert server.log[-1] is None
 
 
 def test_a_wrong_checksum(server, root):
     with pytest.raises(OSError, match=f"must have the SHA-256 checksum {'0' * 64}, .* {SHA256}"):
         dataset.cached_download(server.url, "0" * 64)
     assert leftovers(root) == []
+    assert server.requests == 1
+
+
+def test_wrong_bytes_in_pieces(server, root):
+    server.headers, server.ranges, server.at_most = VERSIONS[0], True, 100_000
+    server.content = CONTENT[:-1] + b"?"
+    with pytest.raises(
+        OSError, match=f"must have the SHA-256 checksum {SHA256}, but what came has"
+    ):
+        dataset.cached_download(server.url, SHA256)
+    assert leftovers(root) == []
+
+
+def test_a_file_that_changed_after_its_first_download_is_refused(server, root):
+    path = dataset.cached_download(server.url)
+    assert read(f"{path}.sha256").decode() == SHA256
+    with open(path, "r+b") as file:
+        file.write(b"garbage")
+    assert read(dataset.cached_download(server.url)) == CONTENT
+    os.unlink(path)
+    server.content = CONTENT[::-1]
+    message = rf"is not what was first downloaded: .* delete {path}\.sha256 to accept it"
+    with pytest.raises(OSError, match=message):
+        dataset.cached_download(server.url)
+    assert leftovers(root) == [".sha256"]
+    os.unlink(f"{path}.sha256")
+    assert read(dataset.cached_download(server.url)) == CONTENT[::-1]
+
+
+def test_a_proxy_is_used(server):
+    """In a new process: urllib looks at the environment once."""
+    environment = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
+    program = (
+        "from mpchain.dataset import cached_download\n"
+        f"print(cached_download('http://nowhere.invalid/file', {SHA256!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"http_proxy": server.url},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert read(done.stdout.strip()) == CONTENT
+    assert server.requests == 1
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(server):

@@ -1,5 +1,7 @@
 """concat_examples, to_device, converters."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -148,3 +150,7 @@ def test_converter_decorator():
 def test_a_converter_class_must_convert():
     with pytest.raises(TypeError, match="abstract"):
         Converter()
+
+
+def test_converters_are_pickled_by_name():
+    assert pickle.loads(pickle.dumps(concat_examples)) is concat_examples

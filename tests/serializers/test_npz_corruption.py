@@ -1,80 +1,9 @@
-"""A damaged .npz file loads what was saved, or gives the project's error."""
+"""Damage to .npz files at particular places (at random ones: ``test_corruption.py``)."""
 
-import numpy as np
 import pytest
 
-from mpchain.serializers import DictionarySerializer, SerializationError, load_npz, save_npz
-
-
-class Model:
-    """Two layers, a few scalars, strings and None; names of several lengths."""
-
-    def __init__(self, seed):
-        random = np.random.RandomState(seed)
-        self.values = {
-            "updater/model:main/predictor/l1/W": random.normal(size=(5, 7)).astype(np.float32),
-            "updater/model:main/predictor/l1/b": random.normal(size=5),
-            "predictor/l2/W": random.normal(size=(300,)),
-            "n": int(random.randint(1000)),
-            "t": random.rand(),
-            "name": f"model {seed}",
-            "nothing": None,
-            "empty": np.zeros((0, 3)),
-        }
-
-    def serialize(self, serializer):
-        for key, value in self.values.items():
-            self.values[key] = serializer(key, value)
-
-    def state(self):
-        serializer = DictionarySerializer()
-        serializer.save(self)
-        return {key: (a.dtype, a.shape, a.tobytes()) for key, a in serializer.target.items()}
-
-
-def corrupt(content, random):
-    """One of the accidents that happen to files."""
-    n = len(content)
-    at = random.randint(n)
-    length = random.randint(1, 200)
-    kind = random.randint(6)
-    damaged = bytearray(content)
-    if kind == 0:
-        damaged[at] ^= 1 << random.randint(8)
-    elif kind == 1:
-        damaged[at : at + length] = random.bytes(len(damaged[at : at + length]))
-    elif kind == 2:
-        damaged[at : at + length] = bytes(len(damaged[at : at + length]))
-    elif kind == 3:
-        del damaged[at:]
-    elif kind == 4:
-        del damaged[at : at + length]
-    else:
-        damaged[at:at] = random.bytes(length)
-    return bytes(damaged)
-
-
-@pytest.mark.parametrize("compression", [False, True])
-@pytest.mark.parametrize("strict", [False, True])
-def test_random_corruption(tmp_path, compression, strict):
-    path = tmp_path / "snapshot"
-    saved = Model(1)
-    save_npz(path, saved, compression)
-    content = path.read_bytes()
-    errors = 0
-    for seed in range(100):
-        path.write_bytes(corrupt(content, np.random.RandomState(seed)))
-        target = Model(2)
-        before = target.state()
-        try:
-            load_npz(path, target, strict=strict)
-        except SerializationError as error:
-            assert str(path) in str(error), seed
-            assert target.state() == before, seed
-            errors += 1
-        else:
-            assert target.state() == saved.state(), seed
-    assert errors > 50
+from mpchain.serializers import SerializationError, load_npz, save_npz
+from tests.serializers.corruption import Model
 
 
 def test_each_bit_of_the_directory(tmp_path):

@@ -1,0 +1,109 @@
+"""A converter that copies a batch to a GPU while the GPU still computes with the one before."""
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.backends import cuda
+from mpchain.dataset.convert import Converter, concat_examples
+
+
+class ConcatWithAsyncTransfer(Converter):
+    """Does what :func:`concat_examples` does, but copies to a GPU asynchronously.
+
+    The batch is put together in page-locked host memory, from which the copy to the GPU runs on a
+    stream of its own, beside the kernels that use the batch before. Give an updater an instance of
+    its own: it remembers two batches.
+
+    A batch's arrays must not be used after the next but one was asked for. On the CPU this is
+    :func:`concat_examples`: there is nothing to copy.
+
+    Args:
+        stream (cupy.cuda.Stream): where the copies run; None makes a stream.
+        compute_stream (cupy.cuda.Stream): where the kernels run that use the arrays; None means the
+            stream that is current when a batch is asked for.
+    """
+
+    def __init__(self, stream=None, compute_stream=None):
+        self._stream = stream
+        self._compute_stream = compute_stream
+        self._device = None
+        self._slots = None
+
+    def __call__(self, batch, device=None, padding=None):
+        """See :func:`concat_examples`.
+
+        Raises:
+            RuntimeError: an earlier batch went to another GPU.
+        """
+        device = None if device is None else backend.get_device(device)
+        if not isinstance(device, cuda.GpuDevice):
+            return concat_examples(batch, device, padding)
+        arrays = concat_examples(batch, None, padding)
+        with device.create_context():
+            self._prepare(device)
+            return self._transfer(arrays)
+
+    def _prepare(self, device):
+        if self._device is None:
+            self._device = device
+            self._slots = [_Slot(), _Slot()]
+            if self._stream is None:
+                self._stream = cuda.Stream(non_blocking=True)
+        elif self._device != device:
+            raise RuntimeError(
+                f"ConcatWithAsyncTransfer: an instance serves one GPU; it has served "
+                f"{self._device} and cannot serve {device}"
+            )
+
+    def _transfer(self, arrays):
+        compute = self._compute_stream or cuda.cupy.cuda.get_current_stream()
+        slot, previous = self._slots
+        self._slots = [previous, slot]
+        # By now all kernels are queued that use the previous batch; those that use this slot's were
+        # when the previous batch was asked for.
+        previous.end_of_use = compute.record()
+        if slot.end_of_use is not None:
+            self._stream.wait_event(slot.end_of_use)
+        if slot.end_of_copy is not None:
+            slot.end_of_copy.synchronize()  # the host memory is about to be overwritten
+        slot.arrays.clear()
+        result = self._map(arrays, slot)
+        slot.end_of_copy = self._stream.record()
+        compute.wait_event(slot.end_of_copy)
+        return result
+
+    def _map(self, arrays, slot):
+        if isinstance(arrays, tuple):
+            return tuple([self._map(array, slot) for array in arrays])
+        if isinstance(arrays, dict):
+            return {key: self._map(array, slot) for key, array in arrays.items()}
+        return slot.send(arrays, self._stream)
+
+
+class _Slot:
+    """The memory of one batch."""
+
+    def __init__(self):
+        self.arrays = []  # on the GPU, kept while kernels may use them
+        self.end_of_use = None
+        self.end_of_copy = None
+        self._pinned = {}
+
+    def send(self, array, stream):
+        """Starts the copy of a host array; returns the array on the GPU."""
+        if cuda.is_gpu_array(array):
+            return array
+        with stream:
+            target = cuda.cupy.empty(array.shape, array.dtype)
+        if array.size > 0:
+            source = self._pinned_memory(len(self.arrays), array)
+            source[...] = array
+            target.set(source, stream)
+        self.arrays.append(target)
+        return target
+
+    def _pinned_memory(self, index, array):
+        memory = self._pinned.get(index)
+        if memory is None or memory.size() < array.nbytes:
+            memory = self._pinned[index] = cuda.cupy.cuda.alloc_pinned_memory(array.nbytes)
+        return np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)

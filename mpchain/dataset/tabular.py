@@ -1,0 +1,119 @@
+"""Tabular datasets made of what there is."""
+
+import itertools
+
+import numpy as np
+
+from mpchain.dataset.tabular_dataset import DelegateDataset, TabularDataset
+
+__all__ = ["DelegateDataset", "from_data"]
+
+_numbers = itertools.count()
+
+
+def from_data(data, *, size=None):
+    """Makes a :class:`mpchain.dataset.TabularDataset` of lists, arrays and functions.
+
+    Args:
+        data: one column, a tuple of columns, or a dict of them. A column is a list or array, which
+            gets a unique name; a pair of name and list, array or function of the row number; or a
+            pair of a tuple of names and a function that returns a tuple or dict of values. In a
+            dict the names, or tuples of names, are its keys.
+        size (int): number of rows; needed where there are functions only.
+
+    Returns:
+        A dataset whose mode is None for one column, ``tuple`` for a tuple, ``dict`` for a dict.
+
+    Raises:
+        ValueError: lengths differ, a function has no name, or the size is unknown.
+
+    Example::
+
+        dataset = tabular.from_data({'x': images, 'name': lambda i: f'image {i}'})
+        dataset.slice[:10, 'name'].fetch()
+    """
+    if isinstance(data, dict):
+        return _join(list(data.items()), size).asdict()
+    if isinstance(data, tuple) and not _is_named(data):
+        return _join([_as_named(column) for column in data], size).astuple()
+    return _join([_as_named(data)], size)
+
+
+def _is_named(column):
+    """Whether this is a pair of names and values (not two columns side by side)."""
+    if not isinstance(column, tuple) or len(column) != 2:
+        return False
+    names = column[0]
+    if isinstance(names, tuple):
+        return callable(column[1]) and all(isinstance(name, str) for name in names)
+    return isinstance(names, str)
+
+
+def _as_named(column):
+    if _is_named(column):
+        return column
+    if callable(column):
+        raise ValueError("from_data: a function needs a key, as in ('name', function)")
+    if isinstance(column, (str, tuple, dict)) or not hasattr(column, "__len__"):
+        raise ValueError(
+            "from_data: a column must be a list, an array, or a pair of key and list, array or "
+            f"function, not {column!r}"
+        )
+    return f"_{next(_numbers)}", column
+
+
+def _join(columns, size):
+    if not columns:
+        raise ValueError("from_data: data has no column")
+    for names, values in columns:
+        if isinstance(values, str):
+            raise ValueError(f"from_data: column {names!r} is the string {values!r}, not a list")
+    lengths = {len(values) for _, values in columns if not callable(values)}
+    if size is not None:
+        lengths.add(size)
+    if not lengths:
+        raise ValueError("from_data: size must be given where there are functions only")
+    if len(lengths) > 1:
+        raise ValueError(
+            f"from_data: columns must have one length, but there are {sorted(lengths)}"
+        )
+    (size,) = lengths
+    datasets = []
+    for names, values in columns:
+        if callable(values):
+            datasets.append(_Column("index", range(size)).transform(names, values))
+        elif isinstance(names, str):
+            datasets.append(_Column(names, values))
+        else:
+            raise ValueError(f"from_data: several keys {names} need a function")
+    return datasets[0].join(*datasets[1:]) if len(datasets) > 1 else datasets[0]
+
+
+class _Column(TabularDataset):
+    """One list or array."""
+
+    def __init__(self, key, values):
+        self._key = key
+        self._values = values
+
+    def __len__(self):
+        return len(self._values)
+
+    @property
+    def keys(self):
+        return (self._key,)
+
+    @property
+    def mode(self):
+        return None
+
+    def get_examples(self, indices, key_indices):
+        values = self._values
+        if indices is not None:
+            is_list = isinstance(indices, list) and not _is_array(values)
+            values = [values[i] for i in indices] if is_list else values[indices]
+        return (values,) * (1 if key_indices is None else len(key_indices))
+
+
+def _is_array(values):
+    return isinstance(values, np.ndarray) or hasattr(values, "__cuda_array_interface__")

@@ -1,0 +1,451 @@
+"""Datasets with named columns, and views of them that read only what is asked for."""
+
+import abc
+import operator
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.dataset.convert import concat_examples
+from mpchain.dataset.dataset_mixin import DatasetMixin
+
+
+class TabularDataset(DatasetMixin):
+    """Base of datasets with named columns; a subclass defines ``__len__``, :attr:`keys`,
+    :attr:`mode` and :meth:`get_examples`.
+
+    Methods such as :meth:`join` and :attr:`slice` return views: nothing is read before examples are
+    asked for, and then only the rows and columns that are needed.
+
+    Example::
+
+        dataset = tabular.from_data((('x', images), ('t', labels)))
+        train, test = dataset.slice[:1000], dataset.slice[1000:]
+        x, t = train.transform(('x', 't'), lambda x, t: (x / 255, t)).fetch()
+    """
+
+    @property
+    @abc.abstractmethod
+    def keys(self):
+        """Names of the columns (tuple of str)."""
+
+    @property
+    @abc.abstractmethod
+    def mode(self):
+        """What an example is: ``tuple``, ``dict``, or None for the bare value of the only
+        column."""
+
+    @abc.abstractmethod
+    def get_examples(self, indices, key_indices):
+        """Returns columns.
+
+        Args:
+            indices: which rows: a list of integers or a slice; None for all.
+            key_indices (tuple of int): which columns, as positions in :attr:`keys`; None for all.
+
+        Returns:
+            Tuple with a list or an array for each column.
+        """
+
+    def __getitem__(self, index):
+        if isinstance(index, slice) or np.ndim(index):
+            rows = self.slice[index]
+            columns = rows.get_examples(None, None)
+            return [_in_mode(row, self.keys, self.mode) for row in _rows(columns, len(rows))]
+        return super().__getitem__(index)
+
+    def get_example(self, i):
+        columns = self.get_examples([i], None)
+        return _in_mode([column[0] for column in columns], self.keys, self.mode)
+
+    @property
+    def slice(self):
+        """Views by ``dataset.slice[rows]`` or ``dataset.slice[rows, columns]``.
+
+        Rows are a slice or a list or array of integers or booleans. Columns are one name or
+        position (examples of the view are bare values then), or a tuple of these.
+        """
+        return _Slicer(self)
+
+    def fetch(self):
+        """Reads everything: a tuple or dict of columns, or the only column, by :attr:`mode`."""
+        return _in_mode(self.get_examples(None, None), self.keys, self.mode)
+
+    def convert(self, data):
+        """Turns what :meth:`fetch` returns into arrays, column by column.
+
+        :meth:`with_converter` replaces this; :meth:`concat` and :meth:`join` use the first
+        dataset's.
+        """
+        if isinstance(data, tuple):
+            return tuple(map(_as_array, data))
+        if isinstance(data, dict):
+            return {key: _as_array(column) for key, column in data.items()}
+        return _as_array(data)
+
+    def astuple(self):
+        """Returns a view whose examples are tuples."""
+        return _View(self, tuple)
+
+    def asdict(self):
+        """Returns a view whose examples are dicts."""
+        return _View(self, dict)
+
+    def concat(self, *datasets):
+        """Returns a view with the rows of this and the others, one after the other.
+
+        Args:
+            datasets: tabular datasets with the same keys.
+        """
+        return _Concat(self, *datasets)
+
+    def join(self, *datasets):
+        """Returns a view with the columns of this and the others, side by side.
+
+        Args:
+            datasets: tabular datasets of the same length with other keys.
+        """
+        return _Join(self, *datasets)
+
+    def transform(self, keys, transform):
+        """Returns a view with new columns, which a function makes of each example.
+
+        Args:
+            keys: names of the new columns (tuple of str), or the one name if the function returns
+                its bare value.
+            transform: function of the values of an example, given as arguments (by name where
+                :attr:`mode` is ``dict``). It returns a tuple or a dict of the new values.
+        """
+        return _Transform(self, keys, transform)
+
+    def transform_batch(self, keys, transform_batch):
+        """Returns a view with new columns, which a function makes of whole columns.
+
+        Args:
+            keys: as in :meth:`transform`.
+            transform_batch: as ``transform`` of :meth:`transform`, but of the columns of several
+                examples; the new columns must have the same length.
+        """
+        return _TransformBatch(self, keys, transform_batch)
+
+    def with_converter(self, converter):
+        """Returns a view with another :meth:`convert`.
+
+        Args:
+            converter: function of the columns, given as arguments (by name where :attr:`mode` is
+                ``dict``).
+        """
+        return _WithConverter(self, converter)
+
+
+def _in_mode(columns, keys, mode):
+    if mode is dict:
+        return dict(zip(keys, columns))
+    return tuple(columns) if mode is tuple else columns[0]
+
+
+def _apply(function, data):
+    """Calls a function of several values with what stands for them in one of the modes."""
+    if isinstance(data, tuple):
+        return function(*data)
+    return function(**data) if isinstance(data, dict) else function(data)
+
+
+def _rows(columns, n):
+    return zip(*columns) if columns else [()] * n
+
+
+def _as_array(column):
+    if isinstance(column, np.ndarray) or backend.cuda.is_gpu_array(column):
+        return column
+    return concat_examples(column) if len(column) else np.empty(0)
+
+
+class _View(TabularDataset):
+    """All of a dataset, perhaps in another mode; the base of the other views."""
+
+    def __init__(self, dataset, mode):
+        self.dataset = dataset
+        self._mode = mode
+
+    def __len__(self):
+        return len(self.dataset)
+
+    @property
+    def keys(self):
+        return self.dataset.keys
+
+    @property
+    def mode(self):
+        return self._mode
+
+    def get_examples(self, indices, key_indices):
+        return self.dataset.get_examples(indices, key_indices)
+
+    def convert(self, data):
+        return self.dataset.convert(data)
+
+
+class DelegateDataset(_View):
+    """Base of a user's tabular dataset that is made of another one.
+
+    Args:
+        dataset (TabularDataset): the dataset, to which everything is passed on.
+
+    Example::
+
+        class Squares(tabular.DelegateDataset):
+            def __init__(self):
+                super().__init__(tabular.from_data((
+                    ('x', np.arange(10)), ('y', self.get_y))))
+
+            def get_y(self, i):
+                return i * i
+    """
+
+    def __init__(self, dataset):
+        super().__init__(dataset, None)
+
+    @property
+    def mode(self):
+        return self.dataset.mode
+
+
+class _WithConverter(DelegateDataset):
+    def __init__(self, dataset, converter):
+        super().__init__(dataset)
+        self._converter = converter
+
+    def convert(self, data):
+        return _apply(self._converter, data)
+
+
+class _Slicer:
+    def __init__(self, dataset):
+        self._dataset = dataset
+
+    def __getitem__(self, index):
+        rows, keys = index if isinstance(index, tuple) else (index, None)
+        return _Slice(self._dataset, rows, keys)
+
+
+class _Slice(_View):
+    def __init__(self, dataset, rows, keys):
+        super().__init__(dataset, dataset.mode if keys is None else None)
+        self._rows = _as_rows(rows, len(dataset))
+        self._key_indices = None
+        if isinstance(keys, (tuple, list)):
+            self._mode = dataset.mode or tuple
+            self._key_indices = tuple([_key_index(key, dataset.keys) for key in keys])
+        elif keys is not None:
+            self._key_indices = (_key_index(keys, dataset.keys),)
+
+    def __len__(self):
+        return len(self._rows)
+
+    @property
+    def keys(self):
+        keys = self.dataset.keys
+        return keys if self._key_indices is None else tuple([keys[i] for i in self._key_indices])
+
+    def get_examples(self, indices, key_indices):
+        rows = self._rows
+        if isinstance(indices, slice):
+            rows = rows[indices]
+        elif indices is not None:
+            rows = [rows[i] for i in indices]
+        if self._key_indices is not None:
+            if key_indices is None:
+                key_indices = self._key_indices
+            else:
+                key_indices = tuple([self._key_indices[i] for i in key_indices])
+        return self.dataset.get_examples(_as_indices(rows), key_indices)
+
+
+def _as_rows(rows, n):
+    """A range, or a list of integers from 0 to n - 1."""
+    if isinstance(rows, slice):
+        return range(n)[rows]
+    if np.ndim(rows) != 1:
+        raise TypeError(
+            "TabularDataset.slice: rows must be a slice or a list of integers or booleans, "
+            f"not {rows!r}"
+        )
+    rows = np.asarray(rows)
+    if rows.dtype == bool:
+        if len(rows) != n:
+            raise IndexError(
+                f"TabularDataset.slice: {len(rows)} booleans cannot choose among {n} rows"
+            )
+        return np.flatnonzero(rows).tolist()
+    rows = [operator.index(row) for row in rows]
+    for row in rows:
+        if not -n <= row < n:
+            raise IndexError(f"TabularDataset.slice: row {row} is out of range for {n} rows")
+    return [row % n for row in rows]
+
+
+def _as_indices(rows):
+    """What :meth:`TabularDataset.get_examples` takes: a range becomes a slice."""
+    if not isinstance(rows, range):
+        return rows
+    if not rows:
+        return slice(0, 0)
+    stop = None if rows.stop < 0 else rows.stop  # a slice counts negative ones from the end
+    return slice(rows.start, stop, rows.step)
+
+
+def _key_index(key, keys):
+    if isinstance(key, str):
+        if key not in keys:
+            raise KeyError(f"TabularDataset.slice: there is no key {key!r} among {keys}")
+        return keys.index(key)
+    if isinstance(key, (bool, np.bool_)) or not hasattr(key, "__index__"):
+        raise TypeError(f"TabularDataset.slice: a column is a name or a position, not {key!r}")
+    index = operator.index(key)
+    if not -len(keys) <= index < len(keys):
+        raise IndexError(f"TabularDataset.slice: column {index} is out of range for {keys}")
+    return index % len(keys)
+
+
+class _Concat(DelegateDataset):
+    def __init__(self, *datasets):
+        super().__init__(datasets[0])
+        self._datasets = datasets
+        for dataset in datasets:
+            if dataset.keys != self.keys:
+                raise ValueError(
+                    "TabularDataset.concat: datasets must have the same keys, "
+                    f"but these have {self.keys} and {dataset.keys}"
+                )
+
+    def __len__(self):
+        return sum(map(len, self._datasets))
+
+    def get_examples(self, indices, key_indices):
+        if indices is None:
+            parts = [dataset.get_examples(None, key_indices) for dataset in self._datasets]
+            return tuple([[x for part in column for x in part] for column in zip(*parts)])
+        if isinstance(indices, slice):
+            indices = range(len(self))[indices]
+        indices = np.asarray(indices, int)
+        n_columns = len(self.keys if key_indices is None else key_indices)
+        columns = tuple([[None] * len(indices) for _ in range(n_columns)])
+        start = 0
+        for dataset in self._datasets:
+            (places,) = np.nonzero((start <= indices) & (indices < start + len(dataset)))
+            if len(places):
+                rows = (indices[places] - start).tolist()
+                for column, values in zip(columns, dataset.get_examples(rows, key_indices)):
+                    for place, value in zip(places.tolist(), values):
+                        column[place] = value
+            start += len(dataset)
+        return columns
+
+
+class _Join(DelegateDataset):
+    def __init__(self, *datasets):
+        super().__init__(datasets[0])
+        self._datasets = datasets
+        lengths = [len(dataset) for dataset in datasets]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"TabularDataset.join: datasets must have one length, but these have {lengths}"
+            )
+        self._keys = tuple([key for dataset in datasets for key in dataset.keys])
+        repeated = sorted({key for key in self._keys if self._keys.count(key) > 1})
+        if repeated:
+            raise ValueError(
+                f"TabularDataset.join: keys must be unique, but {repeated} occur more than once"
+            )
+
+    @property
+    def keys(self):
+        return self._keys
+
+    @property
+    def mode(self):
+        modes = [dataset.mode for dataset in self._datasets]
+        return next((mode for mode in modes if mode is not None), tuple)
+
+    def get_examples(self, indices, key_indices):
+        wanted = range(len(self._keys)) if key_indices is None else key_indices
+        found, start = {}, 0
+        for dataset in self._datasets:
+            end = start + len(dataset.keys)
+            mine = tuple(dict.fromkeys(i - start for i in wanted if start <= i < end))
+            if mine:
+                every = mine == tuple(range(len(dataset.keys)))
+                columns = dataset.get_examples(indices, None if every else mine)
+                found.update(zip([i + start for i in mine], columns))
+            start = end
+        return tuple([found[i] for i in wanted])
+
+
+class _Transform(_View):
+    method = "transform"
+
+    def __init__(self, dataset, keys, transform):
+        super().__init__(dataset, None)
+        self._is_bare = isinstance(keys, str)
+        self._keys = (keys,) if self._is_bare else tuple(keys)
+        self._transform = transform
+        # A mode may be None, so that a list tells whether it is known.
+        self._known_mode = [None] if self._is_bare else []
+
+    @property
+    def keys(self):
+        return self._keys
+
+    @property
+    def mode(self):
+        if not self._known_mode:
+            self._known_mode.append(self._find_mode() if len(self) else tuple)
+        return self._known_mode[0]
+
+    def _find_mode(self):
+        return self._mode_of(_apply(self._transform, self.dataset.get_example(0)))
+
+    def _mode_of(self, result):
+        kind = type(result)
+        return kind if kind in (tuple, dict) else None
+
+    def get_examples(self, indices, key_indices):
+        columns = self.dataset.get_examples(indices, None)
+        wanted = range(len(self._keys)) if key_indices is None else key_indices
+        rows = []
+        for row in zip(*columns):
+            data = _in_mode(row, self.dataset.keys, self.dataset.mode)
+            rows.append(self._values(_apply(self._transform, data)))
+        return tuple([[row[i] for row in rows] for i in wanted])
+
+    def _values(self, result):
+        """The new values or columns, by position, from what the function returned."""
+        if self._is_bare:
+            return (result,)
+        if isinstance(result, dict) and result.keys() == set(self._keys):
+            return [result[key] for key in self._keys]
+        values = result if isinstance(result, tuple) else (result,)
+        if isinstance(result, dict) or len(values) != len(self._keys):
+            what = f"keys {tuple(result)}" if isinstance(result, dict) else f"{len(values)} values"
+            raise ValueError(
+                f"TabularDataset.{self.method}: the function must return values for the keys "
+                f"{self._keys}, but it returned {what}"
+            )
+        return values
+
+
+class _TransformBatch(_Transform):
+    method = "transform_batch"
+
+    def _find_mode(self):
+        return self._mode_of(self._result([0]))
+
+    def _result(self, indices):
+        columns = self.dataset.get_examples(indices, None)
+        return _apply(self._transform, _in_mode(columns, self.dataset.keys, self.dataset.mode))
+
+    def get_examples(self, indices, key_indices):
+        columns = self._values(self._result(indices))
+        wanted = range(len(self._keys)) if key_indices is None else key_indices
+        return tuple([columns[i] for i in wanted])

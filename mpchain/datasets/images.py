@@ -1,0 +1,225 @@
+"""Datasets of picture files, decoded by Pillow (the extra ``data``) when they are read."""
+
+import io
+import os
+import zipfile
+import zlib
+
+import numpy as np
+
+from mpchain import configuration
+from mpchain.dataset import DatasetMixin
+from mpchain.dataset.archives import check_names
+from mpchain.datasets.combined import ConcatenatedDataset
+
+
+class ImageDataset(DatasetMixin):
+    """Picture files.
+
+    An example is an array of shape (channels, height, width): one channel for grey pictures (and
+    palette pictures, whose values are palette indices), three for colours, four with transparency.
+    Values are those of the file, mostly 0 to 255; pictures of different kinds or sizes must be
+    brought to one form before they make a batch.
+
+    Args:
+        paths: list of the files' paths, or the path of a text file with one path a line.
+        root (str): folder from which the paths are counted.
+        dtype: of the arrays; None for ``config.dtype``.
+
+    Raises:
+        RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+    """
+
+    def __init__(self, paths, root=".", dtype=None):
+        _load_pillow(type(self).__name__)
+        self._paths = _read_lines(paths) if _is_path(paths) else list(paths)
+        self._root = root
+        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+
+    def __len__(self):
+        return len(self._paths)
+
+    def get_example(self, i):
+        path = os.path.join(self._root, self._paths[i])
+        with open(path, "rb") as file:
+            return _decode(path, file, self._dtype)
+
+
+class LabeledImageDataset(DatasetMixin):
+    """Picture files with labels; an example is a pair of array (as :class:`ImageDataset`) and label
+    (array of shape ()).
+
+    Args:
+        pairs: list of pairs of path and label, or the path of a text file with a path, a blank and
+            a label in each line.
+        root (str): folder from which the paths are counted.
+        dtype: of the pictures; None for ``config.dtype``.
+        label_dtype: of the labels.
+
+    Raises:
+        ValueError: a line has no label.
+        RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+    """
+
+    def __init__(self, pairs, root=".", dtype=None, label_dtype=np.int32):
+        pairs = _read_pairs(type(self).__name__, pairs) if _is_path(pairs) else list(pairs)
+        self._images = ImageDataset([path for path, _ in pairs], root, dtype)
+        self._labels = [np.array(label, label_dtype) for _, label in pairs]
+
+    def __len__(self):
+        return len(self._labels)
+
+    def get_example(self, i):
+        return self._images[i], self._labels[i]
+
+
+class ZippedImageDataset(DatasetMixin):
+    """The picture files of a zip archive, in the archive's order (examples as
+    :class:`ImageDataset`).
+
+    The archive stays open while the dataset is used; other processes, and copies that were pickled,
+    open it anew.
+
+    Args:
+        zipfilename (str): path of the archive, which must have nothing but pictures.
+        dtype: of the arrays; None for ``config.dtype``.
+
+    Raises:
+        ValueError: it is no zip archive.
+        RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+    """
+
+    def __init__(self, zipfilename, dtype=None):
+        _load_pillow(type(self).__name__)
+        self._path = os.fspath(zipfilename)
+        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+        self._archive = self._process = None
+        self._names = [info.filename for info in self._open().infolist() if not info.is_dir()]
+        check_names(self._path, self._names)
+
+    def _open(self):
+        # A position in the file is common to a process and those forked from it.
+        if self._process != os.getpid():
+            try:
+                self._archive = zipfile.ZipFile(self._path)
+            except zipfile.BadZipFile as error:
+                raise ValueError(
+                    f"{type(self).__name__}: {self._path} is no zip archive: {error}"
+                ) from error
+            self._process = os.getpid()
+        return self._archive
+
+    def __getstate__(self):
+        return self.__dict__ | {"_archive": None, "_process": None}
+
+    def close(self):
+        """Closes the archive; the next use opens it again."""
+        if self._process == os.getpid():
+            self._archive.close()
+        self._archive = self._process = None
+
+    def __del__(self):
+        if getattr(self, "_archive", None) is not None:
+            self.close()
+
+    def __len__(self):
+        return len(self._names)
+
+    def get_example(self, i):
+        return self.read(self._names[i])
+
+    def read(self, name):
+        """Returns the array of the picture with that name in the archive."""
+        path = f"{self._path}/{name}"
+        try:
+            content = self._open().read(name)
+        except KeyError as error:
+            raise ValueError(
+                f"{type(self).__name__}: {self._path} has no member {name!r}"
+            ) from error
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        return _decode(path, io.BytesIO(content), self._dtype)
+
+
+class MultiZippedImageDataset(ConcatenatedDataset):
+    """The picture files of several zip archives, one archive after the other.
+
+    Args:
+        zipfilenames: list of paths of archives.
+        dtype: of the arrays; None for ``config.dtype``.
+    """
+
+    def __init__(self, zipfilenames, dtype=None):
+        super().__init__(*[ZippedImageDataset(path, dtype) for path in zipfilenames])
+
+
+class LabeledZippedImageDataset(DatasetMixin):
+    """Picture files of a zip archive with labels (examples as :class:`LabeledImageDataset`).
+
+    Args:
+        zipfilename (str): path of the archive.
+        labelfilename (str): path of a text file with a name in the archive, a blank and a label in
+            each line.
+        dtype: of the pictures; None for ``config.dtype``.
+        label_dtype: of the labels.
+
+    Raises:
+        ValueError: it is no zip archive, or a line has no label.
+        RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+    """
+
+    def __init__(self, zipfilename, labelfilename, dtype=None, label_dtype=np.int32):
+        pairs = _read_pairs(type(self).__name__, labelfilename)
+        self._images = ZippedImageDataset(zipfilename, dtype)
+        self._names = [name for name, _ in pairs]
+        self._labels = [np.array(label, label_dtype) for _, label in pairs]
+
+    def __len__(self):
+        return len(self._names)
+
+    def get_example(self, i):
+        return self._images.read(self._names[i]), self._labels[i]
+
+
+def _load_pillow(kind):
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise RuntimeError(
+            f"{kind}: Pillow is not installed: pip install 'mpchain[data]'"
+        ) from error
+    return Image
+
+
+def _decode(path, file, dtype):
+    try:
+        with _load_pillow("ImageDataset").open(file) as image:
+            array = np.asarray(image)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as a picture: {error}") from error
+    array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+    return np.ascontiguousarray(array, dtype)
+
+
+def _is_path(paths):
+    return isinstance(paths, (str, os.PathLike))
+
+
+def _read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [line.strip() for line in file if line.strip()]
+
+
+def _read_pairs(kind, path):
+    pairs = []
+    for line in _read_lines(path):
+        name, *label = line.rsplit(maxsplit=1)
+        try:
+            pairs.append((name, int(label[0])))
+        except (IndexError, ValueError) as error:
+            raise ValueError(
+                f"{kind}: each line of {path} must be a path, a blank and an integer label, "
+                f"but one is {line!r}"
+            ) from error
+    return pairs

@@ -1,0 +1,148 @@
+"""Datasets of arbitrary objects, stored with pickle: the only place that unpickles a file."""
+
+import os
+import pickle
+import pickletools
+import threading
+
+from mpchain.dataset import DatasetMixin
+
+
+class PickleDataset(DatasetMixin):
+    """Objects in a file that :class:`PickleDatasetWriter` wrote, read one by one.
+
+    Never open a file from a source that you do not trust: reading a pickle can run any program.
+
+    Args:
+        reader: file object opened for reading bytes, which can seek.
+
+    Raises:
+        ValueError: the file does not consist of pickles (found out without executing them).
+    """
+
+    def __init__(self, reader):
+        self._reader = reader
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._starts = _find_pickles(reader)
+
+    def __len__(self):
+        return len(self._starts)
+
+    def get_example(self, i):
+        with self._lock:
+            if self._process != os.getpid():
+                self._open_again()
+            self._reader.seek(self._starts[i])
+            return pickle.load(self._reader)
+
+    def _open_again(self):
+        """In another process: a position in the file is common to all that inherited it."""
+        name = self._reader.name
+        self._reader.close()
+        self._reader = open(name, "rb")
+        self._process = os.getpid()
+
+    def __getstate__(self):
+        name = getattr(self._reader, "name", None)
+        if not isinstance(name, str):
+            raise TypeError(
+                "PickleDataset: only one of a named file can be sent to other processes"
+            )
+        return {"_name": os.path.abspath(name), "_starts": self._starts}
+
+    def __setstate__(self, state):
+        self._starts = state["_starts"]
+        self._reader = open(state["_name"], "rb")
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def close(self):
+        """Closes the file."""
+        self._reader.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+
+def _find_pickles(reader):
+    """Positions of the pickles in a file, by their operation codes: nothing is executed."""
+    starts = []
+    reader.seek(0)
+    while True:
+        start = reader.tell()
+        if not reader.read(1):
+            return starts
+        reader.seek(start)
+        try:
+            for _ in pickletools.genops(reader):
+                pass
+        except Exception as error:
+            raise ValueError(
+                f"PickleDataset: what begins at byte {start} of {reader} is no pickle: {error}"
+            ) from error
+        starts.append(start)
+
+
+class PickleDatasetWriter:
+    """Writes objects for a :class:`PickleDataset`.
+
+    Args:
+        writer: file object opened for writing bytes.
+        protocol (int): version of pickle's format.
+    """
+
+    def __init__(self, writer, protocol=pickle.HIGHEST_PROTOCOL):
+        self._writer = writer
+        self._protocol = protocol
+
+    def write(self, x):
+        """Appends an object."""
+        pickle.dump(x, self._writer, self._protocol)
+
+    def flush(self):
+        """Hands what is buffered to the system."""
+        self._writer.flush()
+
+    def close(self):
+        """Closes the file."""
+        self._writer.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.close()
+
+
+def open_pickle_dataset(path):
+    """Opens a :class:`PickleDataset`; never one from a source that you do not trust.
+
+    Args:
+        path (str): path of a file that :func:`open_pickle_dataset_writer` made.
+
+    Returns:
+        PickleDataset: to be closed, or used in a ``with`` block.
+    """
+    reader = open(path, "rb")
+    try:
+        return PickleDataset(reader)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def open_pickle_dataset_writer(path, protocol=pickle.HIGHEST_PROTOCOL):
+    """Opens a :class:`PickleDatasetWriter`.
+
+    Args:
+        path (str): path of the file, which is overwritten.
+        protocol (int): version of pickle's format.
+
+    Returns:
+        PickleDatasetWriter: to be closed, or used in a ``with`` block.
+    """
+    return PickleDatasetWriter(open(path, "wb"), protocol)

@@ -1,0 +1,68 @@
+"""SVHN, downloaded once."""
+
+import os
+
+import numpy as np
+
+from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
+from mpchain.datasets.pictures import make_datasets
+from mpchain.serializers.npz import read_npz, write_npz
+
+_URL = "http://ufldl.stanford.edu/housenumbers/"
+_SHA256 = {
+    "train": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+    "test": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+    "extra": "a133a4beb38a00fcdda90c9489e0c04f900b660ce8a316a5e854838379a71eb3",
+}
+
+
+def get_svhn(withlabel=True, scale=1.0, dtype=None, label_dtype=np.int32, add_extra=False):
+    """Returns SVHN: 73,257 and 26,032 colour pictures of 32x32 pixels, digits of house numbers.
+
+    It is downloaded (246 MB; 1.6 GB with ``add_extra``) on the first call and kept below
+    :func:`mpchain.dataset.get_dataset_root`.
+
+    Args:
+        withlabel (bool): whether examples are pairs of image and label, or images only.
+        scale (float): pixels are between 0 and this.
+        dtype: of the images, which have shape (3, 32, 32); None for ``config.dtype``.
+        label_dtype: of the labels (0 to 9).
+        add_extra (bool): whether to return the 531,131 further training images too.
+
+    Returns:
+        Training and test set, and with ``add_extra`` the further ones: :class:`TupleDataset`, or
+        arrays of images without labels.
+
+    Raises:
+        OSError: it cannot be downloaded.
+        RuntimeError: SciPy is not installed (``pip install 'mpchain[data]'``).
+
+    Paper: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning",
+    2011, http://ufldl.stanford.edu/housenumbers/
+    """
+    parts = []
+    for name in ("train", "test", "extra") if add_extra else ("train", "test"):
+        path = os.path.join(get_dataset_directory("svhn"), f"{name}.npz")
+        arrays = cache_or_load_file(path, lambda path, name=name: _create(name, path), read_npz)
+        parts.append((arrays["x"], arrays["y"]))
+    return make_datasets("get_svhn", parts, 255, withlabel, 3, scale, dtype, label_dtype)
+
+
+def _create(name, path):
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise RuntimeError(
+            "get_svhn: SciPy is not installed: pip install 'mpchain[data]'"
+        ) from error
+    try:
+        file = cached_download(f"{_URL}{name}_32x32.mat", _SHA256[name])
+    except OSError as error:
+        raise OSError(f"get_svhn: {error}") from error
+    content = loadmat(file, variable_names=["X", "y"])
+    arrays = {
+        "x": np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1)),
+        "y": content["y"].ravel() % 10,  # the file's label of the digit 0 is 10
+    }
+    write_npz(path, arrays)
+    return arrays

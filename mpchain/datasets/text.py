@@ -1,0 +1,139 @@
+"""Lines of text files."""
+
+import array
+import codecs
+import locale
+import mmap
+import os
+import re
+import sys
+
+from mpchain.dataset import DatasetMixin
+
+# Python's "utf-16" and "utf-32" write a mark first that says which of the two byte orders it is.
+_NATIVE = "-le" if sys.byteorder == "little" else "-be"
+_MARKS = {
+    "utf-16": {
+        codecs.BOM_UTF16_LE: "utf-16-le",
+        codecs.BOM_UTF16_BE: "utf-16-be",
+        b"": "utf-16" + _NATIVE,
+    },
+    "utf-32": {
+        codecs.BOM_UTF32_LE: "utf-32-le",
+        codecs.BOM_UTF32_BE: "utf-32-be",
+        b"": "utf-32" + _NATIVE,
+    },
+    "utf-8-sig": {codecs.BOM_UTF8: "utf-8", b"": "utf-8"},
+}
+_ENDS = {None: ("\r\n", "\r", "\n"), "": ("\r\n", "\r", "\n")}
+
+
+class TextDataset(DatasetMixin):
+    """The lines of a text file, or of several side by side, each with its line end.
+
+    Where lines begin is found out once; the files must not change afterwards. The dataset may be
+    pickled, for other processes that see the same files.
+
+    Args:
+        paths: path of a file, whose lines are the examples (str); or a list of paths of files with
+            the same number of lines, where an example is a tuple of str.
+        encoding, errors, newline: as for :func:`open`; lists have one for each file.
+        filter_func: function of a line of each file that tells whether the example is kept.
+
+    Raises:
+        ValueError: there is no file, or the numbers of lines differ.
+    """
+
+    def __init__(self, paths, encoding=None, errors=None, newline=None, filter_func=None):
+        self._is_single = isinstance(paths, (str, os.PathLike))
+        paths = [paths] if self._is_single else list(paths)
+        if not paths:
+            raise ValueError("TextDataset: paths must name at least one file")
+        options = [_for_each(paths, option) for option in (encoding, errors, newline)]
+        self._files = [_Lines(*option) for option in zip(paths, *options)]
+        lengths = [len(file) for file in self._files]
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"TextDataset: files must have the same number of lines, but these have {lengths}"
+            )
+        self._numbers = range(lengths[0])
+        if filter_func is not None:
+            self._numbers = [i for i in self._numbers if filter_func(*self._read(i))]
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def get_example(self, i):
+        lines = self._read(self._numbers[i])
+        return lines[0] if self._is_single else lines
+
+    def _read(self, number):
+        return tuple([file[number] for file in self._files])
+
+
+def _for_each(paths, option):
+    options = list(option) if isinstance(option, (list, tuple)) else [option] * len(paths)
+    if len(options) != len(paths):
+        raise ValueError(f"TextDataset: {len(options)} options {option} for {len(paths)} files")
+    return options
+
+
+class _Lines:
+    """The lines of one file, which is mapped into memory: threads and processes may share it."""
+
+    def __init__(self, path, encoding, errors, newline):
+        if newline not in (None, "", "\n", "\r", "\r\n"):
+            raise ValueError(f"TextDataset: newline must be as for open(), not {newline!r}")
+        self.path = os.path.abspath(path)
+        self.errors = errors or "strict"
+        self.newline = newline
+        self._map = None
+        content = self._content()
+        self.encoding, start = _find_encoding(encoding or locale.getencoding(), content)
+        self.starts = self._find_lines(content, start)
+
+    def _content(self):
+        if self._map is None:
+            with open(self.path, "rb") as file:
+                is_empty = os.fstat(file.fileno()).st_size == 0
+                # An empty file cannot be mapped.
+                self._map = (
+                    b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                )
+        return self._map
+
+    def __getstate__(self):
+        return self.__dict__ | {"_map": None}
+
+    def _find_lines(self, content, start):
+        """Positions in the file: where each line begins, and where the last one ends."""
+        ends = [end.encode(self.encoding) for end in _ENDS.get(self.newline, (self.newline,))]
+        width = len("\n".encode(self.encoding))
+        starts = array.array("q", [start])
+        for match in re.finditer(b"|".join(map(re.escape, ends)), content):
+            if (match.start() - start) % width == 0:
+                starts.append(match.end())
+        if starts[-1] < len(content):
+            starts.append(len(content))
+        return starts
+
+    def __len__(self):
+        return len(self.starts) - 1
+
+    def __getitem__(self, i):
+        line = self._content()[self.starts[i] : self.starts[i + 1]]
+        try:
+            text = line.decode(self.encoding, self.errors)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"TextDataset: line {i + 1} of {self.path}: {error}") from error
+        if self.newline is None:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return text
+
+
+def _find_encoding(encoding, content):
+    """The encoding without a mark at the beginning, and the mark's length."""
+    for mark, concrete in _MARKS.get(codecs.lookup(encoding).name, {}).items():
+        if content[: len(mark)] == mark:
+            return concrete, len(mark)
+    return encoding, 0

@@ -1,0 +1,215 @@
+"""HDF5 files, through h5py (the extra ``io``): groups for children, one dataset per array.
+
+Each dataset has an attribute with the checksum of its dtype, shape and content, which
+:class:`HDF5Deserializer` verifies. A file of :func:`save_hdf5` moreover has the checksums of all
+its bytes, since the HDF5 library may crash on a damaged file: :func:`load_hdf5` verifies them
+before the library sees the file (see :mod:`mpchain.serializers.sealed`). Files of Chainer 7 have
+neither and load as well.
+"""
+
+import os
+import zlib
+
+import numpy as np
+
+from mpchain.serializer import Deserializer, MissingKeyError, SerializationError, Serializer
+from mpchain.serializers import sealed
+from mpchain.serializers.files import replacing
+from mpchain.serializers.npz import restore
+from mpchain.serializers.values import as_bytes, from_array, from_bytes, is_none, to_array
+
+_CHECKSUM = "mpchain crc32"
+_DTYPE = "mpchain dtype"
+"""Attribute of a dataset of bytes: the dtype that HDF5 does not know and the bytes have."""
+
+
+class HDF5Serializer(Serializer):
+    """Saves into an HDF5 group.
+
+    Args:
+        group (h5py.Group): where the object is put.
+        compression (int): level of gzip (0 to 9) for arrays of more than one element; None for no
+            compression.
+    """
+
+    def __init__(self, group, compression=4):
+        _load_h5py("HDF5Serializer")
+        self.group = group
+        self.compression = compression
+
+    def __getitem__(self, key):
+        return HDF5Serializer(self.group.require_group(key.strip("/")), self.compression)
+
+    def __call__(self, key, value):
+        key = key.strip("/")
+        array = to_array(f"{self.group.name}/{key}".lstrip("/"), value)
+        if is_none(array):  # as Chainer stores None: a dataset without an element
+            self.group.create_dataset(key, data=_load_h5py("HDF5Serializer").Empty("f"))
+            return value
+        plain = array if _is_known(array.dtype) else as_bytes(array)
+        compression = self.compression if plain.size > 1 else None
+        dataset = self.group.create_dataset(key, data=plain, compression=compression)
+        dataset.attrs[_CHECKSUM] = _checksum(plain)
+        if plain is not array:
+            dataset.attrs[_DTYPE] = array.dtype.str
+        return value
+
+
+class HDF5Deserializer(Deserializer):
+    """Restores from an HDF5 group.
+
+    Args:
+        group (h5py.Group): where the object is; None for nowhere, where everything is missing.
+        strict (bool): whether a missing dataset is an error; otherwise the object keeps its present
+            value.
+    """
+
+    def __init__(self, group, strict=True):
+        self.group = group
+        self.strict = strict
+
+    def __getitem__(self, key):
+        group = None if self.group is None else self.group.get(key.strip("/"))
+        return HDF5Deserializer(group, self.strict)
+
+    def __call__(self, key, value):
+        key = key.strip("/")
+        dataset = None if self.group is None else self.group.get(key)
+        if dataset is not None:
+            return from_array(key, _read(dataset), value)
+        if self.strict:
+            where = "a group that does not exist" if self.group is None else self.group.name
+            raise MissingKeyError(f"there is no dataset {key!r} in {where}")
+        return value
+
+
+def save_hdf5(filename, obj, compression=4):
+    """Saves an object (a link, an optimizer, a trainer, ...) to an HDF5 file, atomically.
+
+    Args:
+        filename (str): path of the file.
+        obj: the object; its ``serialize`` method says what is saved.
+        compression (int): level of gzip (0 to 9); None for no compression, which is many times
+            faster.
+
+    Raises:
+        TypeError: a value is no number, boolean, string or None.
+        RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
+    """
+    h5py = _load_h5py("save_hdf5")
+    with replacing(filename) as temporary:
+        with h5py.File(temporary, "w", userblock_size=sealed.BLOCK) as file:
+            HDF5Serializer(file, compression).save(obj)
+        with h5py.File(temporary, "r") as file:
+            ranges = {name: _ranges(dataset) for name, dataset in _datasets(h5py, file).items()}
+        sealed.seal(temporary, ranges)
+
+
+def load_hdf5(filename, obj):
+    """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
+
+    The file is read and its checksums are verified before the object is touched. Files of other
+    programs have no checksums: a damaged one may even hang the HDF5 library.
+
+    Args:
+        filename (str): path of the file.
+        obj: the object.
+
+    Raises:
+        SerializationError: the file is damaged or holds something that does not fit
+            (:class:`MissingKeyError` if arrays are missing; the message lists all of them).
+        RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
+    """
+    restore("load_hdf5", filename, read_hdf5(filename), obj)
+
+
+def read_hdf5(path):
+    """Reads all datasets of an HDF5 file and verifies them.
+
+    Returns:
+        dict: name to array.
+
+    Raises:
+        SerializationError: the file is damaged; the message names file and array.
+    """
+    h5py = _load_h5py("load_hdf5")
+    path = os.fspath(path)
+    sealed.verify(path)
+    try:
+        file = h5py.File(path, "r")
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
+        raise SerializationError(f"{path} is no HDF5 file, or was truncated: {error}") from error
+    with file:
+        try:
+            return {name: _read(dataset) for name, dataset in _datasets(h5py, file).items()}
+        except SerializationError as error:
+            raise SerializationError(f"{path}: {error}") from error
+        except Exception as error:
+            raise SerializationError(f"{path} cannot be read: {error}") from error
+
+
+def _load_h5py(function):
+    try:
+        import h5py
+    except ImportError as error:
+        raise RuntimeError(
+            f"{function}: h5py is not installed: pip install 'mpchain[io]'"
+        ) from error
+    return h5py
+
+
+def _is_known(dtype):
+    """Whether HDF5 has the dtype; strings of characters, times and long doubles it has not."""
+    known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    return known or (dtype.kind == "S" and dtype.itemsize > 0)
+
+
+def _checksum(array):
+    """CRC-32 of an array's dtype, shape and content."""
+    what = zlib.crc32(f"{array.dtype.str} {array.shape} ".encode())
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), what)
+
+
+def _datasets(h5py, file):
+    """The datasets of a file by name. (No links are followed: they might lead to other files.)"""
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset):
+            found[name] = item
+
+    file.visititems(visit)
+    return found
+
+
+def _ranges(dataset):
+    """Where a dataset's bytes are in the file: list of (offset, length)."""
+    if dataset.shape is None or dataset.size == 0:
+        return []
+    if dataset.chunks is None:
+        return [(dataset.id.get_offset(), dataset.id.get_storage_size())]
+    chunks = [dataset.id.get_chunk_info(i) for i in range(dataset.id.get_num_chunks())]
+    return [(chunk.byte_offset, chunk.size) for chunk in chunks]
+
+
+def _read(dataset):
+    name = dataset.name.lstrip("/")
+    try:
+        if not hasattr(dataset, "dtype"):
+            raise ValueError("it is a group, not a dataset")
+        if dataset.external or dataset.is_virtual:
+            raise ValueError("its content is in other files, which are never opened")
+        if dataset.shape is None:
+            return np.array(None)
+        if dataset.dtype.hasobject:
+            raise ValueError(f"dtype {dataset.dtype} of Python objects is not supported")
+        array = dataset[()] if dataset.shape else np.array(dataset[()], dataset.dtype)
+        expected = dataset.attrs.get(_CHECKSUM)
+        if expected is not None and expected != _checksum(array):
+            raise ValueError("it fails its checksum")
+        dtype = dataset.attrs.get(_DTYPE)
+        return array if dtype is None else from_bytes(array, dtype)
+    except Exception as error:
+        raise SerializationError(f"array {name!r} cannot be read: {error}") from error

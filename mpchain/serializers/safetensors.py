@@ -1,0 +1,206 @@
+"""Safetensors files: a JSON header, then the plain bytes of the arrays.
+
+The format is read and written here, since the library of that name would neither verify checksums
+nor load bfloat16 into NumPy. The header's metadata has a checksum of the header itself and one of
+each array, which other readers ignore. Files of other programs have none and load as well.
+
+Format: https://github.com/huggingface/safetensors
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from mpchain.serializer import SerializationError
+from mpchain.serializers.files import open_atomic
+from mpchain.serializers.npz import DictionarySerializer, is_path, name_of, restore
+from mpchain.serializers.values import as_bytes, from_bytes, is_none
+
+_CODES = {
+    "|b1": "BOOL",
+    "|i1": "I8",
+    "|u1": "U8",
+    "<i2": "I16",
+    "<u2": "U16",
+    "<f2": "F16",
+    "<i4": "I32",
+    "<u4": "U32",
+    "<f4": "F32",
+    "<i8": "I64",
+    "<u8": "U64",
+    "<f8": "F64",
+}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()} | {"BF16": "<u2", "C64": "<c8"}
+_START = b'{"__metadata__": {"mpchain": "crc32='
+_NO_CRC32 = b"00000000"
+_MOST_HEADER = 100_000_000  # bytes, as the format's own library limits them
+
+
+def save_safetensors(file, obj):
+    """Saves an object (a link, an optimizer, a trainer, ...) to a safetensors file.
+
+    Args:
+        file: a path, written atomically under exactly that name, or a file object opened for
+            writing bytes.
+        obj: the object; its ``serialize`` method says what is saved.
+
+    Raises:
+        TypeError: a value is no number, boolean, string or None.
+    """
+    serializer = DictionarySerializer()
+    serializer.save(obj)
+    write_safetensors(file, serializer.target)
+
+
+def load_safetensors(file, obj, path="", strict=True, ignore_names=None):
+    """Restores an object from a safetensors file of :func:`save_safetensors` or another program.
+
+    The file is read and its checksums are verified before the object is touched. Arrays of
+    bfloat16, which NumPy does not have, become float32.
+
+    Args:
+        file: a path, or a file object opened for reading bytes.
+        obj: the object.
+        path (str): where in the file it is, such as ``'updater/model:main/'`` in a trainer's
+            snapshot.
+        strict (bool): whether an array that the file lacks is an error; otherwise the object keeps
+            its present value.
+        ignore_names: arrays to leave as they are: a full name, a function from full names to bool,
+            or a list of these.
+
+    Raises:
+        SerializationError: the file is damaged or holds something that does not fit
+            (:class:`MissingKeyError` if arrays are missing; the message lists all of them).
+    """
+    restore("load_safetensors", file, read_safetensors(file), obj, path, strict, ignore_names)
+
+
+def write_safetensors(file, arrays: Mapping):
+    """Writes a mapping of names to arrays as a safetensors file (``file`` as
+    :func:`save_safetensors`)."""
+    if is_path(file):
+        with open_atomic(file) as opened:
+            write_safetensors(opened, arrays)
+        return
+    tensors, entries, records, at = {}, {}, {}, 0
+    for key, array in arrays.items():
+        plain = _plain(array)
+        tensors[key] = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
+        dtype = None if plain is array else "None" if is_none(array) else array.dtype.str
+        records[key] = [zlib.crc32(tensors[key]), dtype]
+        entries[key] = {"dtype": _CODES[plain.dtype.str], "shape": plain.shape}
+    # Large elements first: each array is aligned to the size of its elements.
+    order = sorted(entries, key=lambda key: -np.dtype(_DTYPES[entries[key]["dtype"]]).itemsize)
+    for key in order:
+        entries[key]["data_offsets"] = [at, at + len(tensors[key])]
+        at += len(tensors[key])
+    file.write(_header(entries, records))
+    for key in order:
+        file.write(tensors[key])
+
+
+def _plain(array):
+    """The array, or its bytes if the format does not know the dtype; nothing for None."""
+    if is_none(array):
+        return np.empty(0, np.uint8)
+    return array if array.dtype.str in _CODES else as_bytes(array)
+
+
+def _header(entries, records):
+    """The header with its length, as the file begins with it."""
+    metadata = {
+        "mpchain": f"crc32={_NO_CRC32.decode()}",
+        "mpchain arrays": json.dumps(records, ensure_ascii=False),
+    }
+    text = json.dumps({"__metadata__": metadata} | entries, ensure_ascii=False).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    at = len(_START)
+    text = text[:at] + b"%08x" % zlib.crc32(text) + text[at + 8 :]
+    return len(text).to_bytes(8, "little") + text
+
+
+def read_safetensors(file):
+    """Reads a safetensors file and verifies it.
+
+    Args:
+        file: a path, or a file object opened for reading bytes.
+
+    Returns:
+        dict: name to array.
+
+    Raises:
+        SerializationError: the file is damaged; the message names file and array.
+    """
+    if is_path(file):
+        with open(file, "rb") as opened:
+            return read_safetensors(opened)
+    content = memoryview(file.read())
+    try:
+        header, data = _split(content)
+        records = _records(header)
+        _check_layout(header, len(data))
+    except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
+        raise SerializationError(
+            f"{name_of(file)} is no safetensors file, or is damaged: {error}"
+        ) from error
+    arrays = {}
+    for key, entry in header.items():
+        try:
+            arrays[key] = _parse(entry, data, records.get(key))
+        except Exception as error:
+            raise SerializationError(
+                f"{name_of(file)}: array {key!r} cannot be read: {error}"
+            ) from error
+    return arrays
+
+
+def _split(content):
+    """The header, parsed and verified, and the data."""
+    length = int.from_bytes(content[:8], "little")
+    if not 2 <= length <= min(len(content) - 8, _MOST_HEADER):
+        raise ValueError(f"its header cannot have {length} bytes")
+    text = bytes(content[8 : 8 + length])
+    at = len(_START)
+    if text.count(b'"mpchain') and text[at : at + 8] != b"%08x" % zlib.crc32(
+        text[:at] + _NO_CRC32 + text[at + 8 :]
+    ):
+        raise ValueError("its header fails its checksum")
+    return json.loads(str(text, "utf-8"), object_pairs_hook=_unique), content[8 + length :]
+
+
+def _unique(pairs):
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("its header has a name twice")
+    return dict(pairs)
+
+
+def _records(header):
+    """Takes the metadata from the header; returns each array's checksum and dtype."""
+    metadata = header.pop("__metadata__", {})
+    return json.loads(metadata.get("mpchain arrays", "{}"))
+
+
+def _check_layout(header, size):
+    """The arrays must fill the data without gap or overlap."""
+    offsets = sorted(tuple(entry["data_offsets"]) for entry in header.values())
+    ends = [0, *(end for _, end in offsets)]
+    starts = [*(start for start, _ in offsets), size]
+    if ends != starts:
+        raise ValueError(f"its {len(header)} arrays do not fill its {size} bytes of data")
+
+
+def _parse(entry, data, record):
+    """The (read-only) array of an entry of the header."""
+    code, shape = entry["dtype"], tuple(entry["shape"])
+    if code not in _DTYPES:
+        raise ValueError(f"dtype {code} is not supported")
+    start, end = entry["data_offsets"]
+    content = data[start:end]
+    if record is not None and zlib.crc32(content) != record[0]:
+        raise ValueError("it fails its checksum")
+    array = np.frombuffer(content, _DTYPES[code]).reshape(shape)
+    if code == "BF16":  # the upper half of a float32
+        return (array.astype("<u4") << 16).view("<f4")
+    return array if record is None or record[1] is None else from_bytes(array, record[1])

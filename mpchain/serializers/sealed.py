@@ -1,0 +1,111 @@
+"""Checksums of all bytes of a file, to be verified without the library that understands the file.
+
+A sealed file begins and ends with the same block of 512 bytes, which has the place and the checksum
+of a table. The table, before the last block, has the checksum of the bytes of each array and one of
+all other bytes. The blocks leave room for the file's own format between them: HDF5 lets a "user
+block" precede a file and ignores what follows it.
+"""
+
+import json
+import os
+import zlib
+
+from mpchain.serializer import SerializationError
+
+BLOCK = 512
+_MARK = b"mpchain sealed 1 "
+_CHUNK = 1 << 20
+
+
+def seal(path, ranges):
+    """Seals a file whose first 512 bytes are free.
+
+    Args:
+        path (str): the file.
+        ranges (dict): for each array a list of (offset, length) of its bytes.
+    """
+    with open(path, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        table = {
+            "arrays": {name: [_crc32(file, parts), parts] for name, parts in ranges.items()},
+            "rest": _crc32(file, _others(ranges.values(), end)),
+        }
+        content = json.dumps(table).encode()
+        block = _block(end, content)
+        file.seek(end)
+        file.write(content + block)
+        file.seek(0)
+        file.write(block)
+
+
+def verify(path):
+    """Verifies a sealed file; does nothing for a file that never was one.
+
+    Raises:
+        SerializationError: the file is damaged; the message names it, and the array that is.
+    """
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        first = _read_at(file, 0, BLOCK)
+        last = _read_at(file, max(size - BLOCK, 0), BLOCK)
+        if not (first.startswith(_MARK) or last.startswith(_MARK)):
+            return
+        if first != last:
+            raise SerializationError(f"{path} is damaged: its first and last block differ")
+        table, end = _read_table(path, file, size, first)
+        damaged = [
+            name for name, (crc32, parts) in table["arrays"].items() if _crc32(file, parts) != crc32
+        ]
+        if damaged:
+            listing = ", ".join(map(repr, damaged[:20]))
+            raise SerializationError(
+                f"{path}: array {listing} cannot be read: its bytes fail their checksum"
+            )
+        ranges = [parts for _, parts in table["arrays"].values()]
+        if _crc32(file, _others(ranges, end)) != table["rest"]:
+            raise SerializationError(
+                f"{path} is damaged: what describes its arrays fails its checksum"
+            )
+
+
+def _block(end, table):
+    text = _MARK + f"table={end} length={len(table)} crc32={zlib.crc32(table):08x}\n".encode()
+    return text.ljust(BLOCK, b"\0")
+
+
+def _read_table(path, file, size, block):
+    """The table of a file, verified, and where it begins."""
+    try:
+        end = int(block.split()[3].removeprefix(b"table="))
+        content = _read_at(file, end, size - BLOCK - end)
+    except (ValueError, IndexError, OSError) as error:
+        raise SerializationError(f"{path} is damaged: {error}") from error
+    if _block(end, content) != block:
+        raise SerializationError(
+            f"{path} is damaged: the table of its checksums fails its own checksum"
+        )
+    return json.loads(content), end
+
+
+def _others(ranges, end):
+    """The ranges of a file from its first block to ``end`` that the given ones leave."""
+    at, others = BLOCK, []
+    for offset, length in sorted(part for parts in ranges for part in parts):
+        others.append((at, offset - at))
+        at = offset + length
+    return [*others, (at, end - at)]
+
+
+def _crc32(file, ranges):
+    crc32 = 0
+    for offset, length in ranges:
+        file.seek(offset)
+        while length > 0 and (chunk := file.read(min(length, _CHUNK))):
+            crc32 = zlib.crc32(chunk, crc32)
+            length -= len(chunk)
+    return crc32
+
+
+def _read_at(file, offset, length):
+    file.seek(offset)
+    return file.read(length)
