@@ -9,7 +9,13 @@ import math
 import warnings
 
 from mpchain.link import Link
-from mpchain.update_rule import HookList, Hyperparameter, HyperparameterProxy, UpdateRule
+from mpchain.update_rule import (
+    HookList,
+    Hyperparameter,
+    HyperparameterProxy,
+    UpdateRule,
+    update_all,
+)
 from mpchain.variable import Variable
 
 __all__ = ["GradientMethod", "Hyperparameter", "HyperparameterProxy", "Optimizer", "UpdateRule"]
@@ -121,6 +127,12 @@ class Optimizer:
                 yield rule, rule.updated_param(param)
 
     # Loss scale
+
+    @property
+    def loss_scale(self):
+        """The factor on the loss of the next update, as :meth:`set_loss_scale` or a dynamic scale
+        has it; None for no factor. Whoever calls ``backward`` before ``update()`` passes it on."""
+        return self._loss_scale
 
     def set_loss_scale(self, loss_scale):
         """Sets a constant factor on the loss, which keeps small float16 gradients from vanishing.
@@ -297,15 +309,16 @@ class GradientMethod(Optimizer):
         self._check_set_up("update")
         if lossfun is not None:
             self._compute_grads(lossfun(*args, **kwds))
-        self.reallocate_cleared_grads()
+        params = list(self.target.params(include_uninit=False))
+        if any(param.grad is None for param in params):
+            self.reallocate_cleared_grads()
         self.check_nan_in_grads()
         if self._is_safe:
             self._remove_loss_scale()
             self.call_hooks("pre")
         self.t += 1
         if self._is_safe:
-            for param in self.target.params(include_uninit=False):
-                param.update()
+            update_all(params)
             self.call_hooks("post")
         self.update_loss_scale()
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from mpchain.configuration import config
+from mpchain.kernels.steps import square_sum
 
 __all__ = [
     "GradientClipping",
@@ -150,16 +151,11 @@ class GradientLARS(_ParameterHook):
         self.eps = eps
 
     def new_grad(self, xp, p, g, rule):
-        p_norm, g_norm = math.sqrt(_square_sum(xp, p)), math.sqrt(_square_sum(xp, g))
+        p_norm, g_norm = math.sqrt(square_sum(p)), math.sqrt(square_sum(g))
         rate = 1.0
         if p_norm > self.threshold:
             rate = p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
         return rate * (g + self.weight_decay * p)
-
-
-def _square_sum(xp, array):
-    flat = array.reshape(-1).astype(xp.promote_types(array.dtype, xp.float32), copy=False)
-    return float(xp.vdot(flat, flat))
 
 
 class GradientClipping:
@@ -185,7 +181,7 @@ class GradientClipping:
 
     def __call__(self, opt):
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
-        norm = math.sqrt(math.fsum(_square_sum(param.xp, param.grad) for param in params))
+        norm = math.sqrt(math.fsum(square_sum(param.grad) for param in params))
         if norm > self.threshold:
             for param in params:
                 param.grad = param.grad * (self.threshold / norm)

@@ -4,14 +4,20 @@ A rule is declared by the names and defaults of its hyperparameters, the names o
 one elementwise step on arrays.
 """
 
+import functools
+
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.kernels.steps import take_step
 from mpchain.serializer import Deserializer
 from mpchain.variable import Parameter
 
-_BLOCK_BYTES = 1 << 16
-"""A step works through larger host arrays in blocks of this size, which stay in the cache."""
+_SMALL = 1024
+"""Parameters of up to so many elements are gathered: for them, calls cost more than copies."""
+
+_GATHERED = 1 << 14
+"""So many elements are gathered at a time: they stay in the cache, in memory that is used again."""
 
 _TIMINGS = ("auto", "pre", "post")
 
@@ -101,6 +107,9 @@ class HookList:
 
     def at(self, timing):
         return tuple(self._by_timing[timing].values())
+
+    def __bool__(self):
+        return bool(self._by_timing["pre"] or self._by_timing["post"])
 
 
 class UpdateRule:
@@ -197,9 +206,7 @@ class UpdateRule:
         """Updates a parameter by its gradient; without one, or if not enabled, does nothing."""
         updated = self.updated_param(param)
         if self.enabled and updated.grad is not None:
-            self.t += 1
-            if self.state is None or self._fitted_array is not updated.array:
-                self._fit_state(updated)
+            self.prepare(updated)
             for hook in self._hooks.at("pre"):
                 hook(self, updated)
             self.update_core(updated)
@@ -209,6 +216,12 @@ class UpdateRule:
             param.array[...] = updated.array
             updated.cleargrad()
 
+    def prepare(self, param):
+        """Counts an update that is about to be made, and sees that the state fits the parameter."""
+        self.t += 1
+        if self.state is None or self._fitted_array is not param.array:
+            self._fit_state(param)
+
     def _fit_state(self, param):
         """Makes the state, or moves it to where the parameter is."""
         if self.state is None:
@@ -217,7 +230,9 @@ class UpdateRule:
         for name, value in self.state.items():
             if isinstance(value, np.ndarray) or is_gpu_array(value):
                 self.state[name] = param.device.send(value)
+        dtype = np.promote_types(param.dtype, np.float32)
         for name in self.states:
+            self.state[name] = self.state[name].astype(dtype, copy=False)
             if self.state[name].shape != param.shape:
                 raise ValueError(
                     f"{type(self).__name__}: state {name!r} has shape {self.state[name].shape}, "
@@ -293,34 +308,102 @@ def as_python_number(value):
     return value.item() if isinstance(value, np.generic) else value
 
 
-def take_step(step, param, grad, states, scalars):
-    """Applies an elementwise step to arrays in place.
+def update_all(params):
+    """Updates parameters, as if by their ``update`` methods one after the other.
 
-    Args:
-        step: see :class:`UpdateRule`.
-        param, grad, states: the arrays, all of one shape; ``grad`` is not changed.
-        scalars (dict): further arguments of ``step``.
+    Small ones whose rules take the same step with the same numbers are copied into flat buffers,
+    updated in one call and copied back. So nobody sees more of it than the time that it saves:
+    parameters and states stay the arrays that they are, and get the same values, to the bit.
     """
-    n = _BLOCK_BYTES // param.itemsize
-    written = [param, *states]
+    groups = {}
+    for param in params:
+        key = _group_of(param)
+        if key is None:
+            param.update()
+        else:
+            groups.setdefault(key, []).append(param)
+    for group in groups.values():
+        for portion in _portions(group):
+            _update_group(portion)
+
+
+def _portions(params):
+    """Yields the parameters in lists of at most ``_GATHERED`` elements."""
+    portion, size = [], 0
+    for param in params:
+        n = param.array.size
+        if size + n > _GATHERED:
+            yield portion
+            portion, size = [], 0
+        portion.append(param)
+        size += n
+    yield portion
+
+
+def _group_of(param):
+    """Returns what parameters have in common that can be updated together; None for others."""
+    array, grad, rule = param.array, param.grad, param.update_rule
     if (
-        not isinstance(param, np.ndarray)
-        or param.size <= n
-        or not all(array.flags.c_contiguous for array in written)
+        type(array) is not np.ndarray
+        or array.size > _SMALL
+        or type(grad) is not np.ndarray
+        or grad.dtype is not array.dtype
+        or array.dtype.char not in "fd"
+        or type(param).update is not Parameter.update
+        or rule is None
+        or not rule.enabled
+        or not _takes_plain_steps(type(rule))
+        or rule._hooks
+        or len(vars(rule.hyperparam)) > 1
     ):
-        _step_once(step, written, grad, scalars)
+        return None
+    attributes = vars(rule)
+    if len(attributes) == _N_ATTRIBUTES:
+        own = None
+    else:  # which scalars() may depend on
+        own = tuple(x for x in attributes.items() if x[0] not in _ATTRIBUTES)
+    key = (type(rule), id(rule.hyperparam.parent), rule.t, array.dtype.char, own)
+    if own is None:
+        return key
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+@functools.cache
+def _takes_plain_steps(rule):
+    """Whether the class of rules updates as UpdateRule does, by its step."""
+    names = ("update", "update_core", "update_core_cpu", "_take_step", "updated_param")
+    return rule.step is not None and all(
+        getattr(rule, name) is getattr(UpdateRule, name) for name in names
+    )
+
+
+_ATTRIBUTES = frozenset(vars(UpdateRule()))
+_N_ATTRIBUTES = len(_ATTRIBUTES)
+
+
+def _update_group(params):
+    if len(params) == 1:
+        params[0].update()
         return
-    flat = [array.reshape(-1) for array in written]
-    grad = grad.reshape(-1)
-    for start in range(0, param.size, n):
-        block = slice(start, start + n)
-        _step_once(step, [array[block] for array in flat], grad[block], scalars)
+    rules = [param.update_rule for param in params]
+    for rule, param in zip(rules, params, strict=True):
+        rule.prepare(param)
+    written = [[param.array for param in params]]
+    written += [[rule.state[name] for rule in rules] for name in rules[0].states]
+    flat = [_gathered(arrays) for arrays in written]
+    grad = _gathered([param.grad for param in params])
+    take_step(rules[0].step, flat[0], grad, flat[1:], rules[0].scalars())
+    for arrays, values in zip(written, flat, strict=True):
+        start = 0
+        for array in arrays:
+            stop = start + array.size
+            array[...] = values[start:stop].reshape(array.shape)
+            start = stop
 
 
-def _step_once(step, written, grad, scalars):
-    param, *states = written
-    if grad.dtype == np.float16:
-        grad = grad.astype(np.float32)
-    for array, value in zip(written, step(param, grad, *states, **scalars), strict=True):
-        if value is not array:
-            array[...] = value
+def _gathered(arrays):
+    return np.concatenate([array.reshape(-1) for array in arrays])

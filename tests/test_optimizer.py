@@ -303,7 +303,7 @@ def test_dynamic_loss_scale():
     scales = []
 
     def step(gradient):
-        scales.append(optimizer._loss_scale)
+        scales.append(optimizer.loss_scale)
         optimizer.update(lambda: F.sum(link.p0 * np.array([gradient])))
 
     for _ in range(3):
@@ -331,11 +331,11 @@ def test_bounds_of_the_dynamic_loss_scale():
     optimizer.loss_scaling()
     for _ in range(20):
         optimizer.update(lambda: F.sum(link.p0))
-    assert optimizer._loss_scale == 65504
+    assert optimizer.loss_scale == 65504
     with pytest.warns(RuntimeWarning):
         for _ in range(20):
             optimizer.update(lambda: F.sum(link.p0 * np.array([np.inf])))
-    assert optimizer._loss_scale == 1
+    assert optimizer.loss_scale == 1
 
 
 # Users' own rules
@@ -428,6 +428,11 @@ STATES = {
     "AMSGrad": "m v vhat",
     "AdaBound": "m v",
     "AMSBound": "m v vhat",
+    "SGDW": "v",
+    "Lion": "m",
+    "RAdam": "m v",
+    "LAMB": "m v",
+    "Adafactor": "row column",
 }
 
 
@@ -489,11 +494,11 @@ def test_the_dynamic_loss_scale_is_saved():
     saved.save(optimizer)
     NpzDeserializer(saved.target).load(restored)
     NpzDeserializer(saved.target).load(without)
-    assert restored._loss_scale == 8 and without._loss_scale is None
+    assert restored.loss_scale == 8 and without.loss_scale is None
     saved = DictionarySerializer()
     saved.save(without)
     NpzDeserializer(saved.target).load(restored)
-    assert restored._loss_scale == 8
+    assert restored.loss_scale == 8
 
 
 # Errors

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain.dataset import Iterator
 from mpchain.iterators.order_samplers import ShuffleOrderSampler
-from mpchain.serializer import Deserializer, SerializationError
+from mpchain.serializer import Deserializer, MissingKeyError, SerializationError
 
 
 class SerialIterator(Iterator):
@@ -115,7 +115,15 @@ class SerialIterator(Iterator):
         return [self.dataset[i] for i in indices.tolist()]
 
     def serialize(self, serializer):
-        n = serializer("dataset_size", len(self.dataset))
+        """Saves or restores the place in the epoch, its order, and the state of the order sampler.
+
+        A file of Chainer restores the place and the order; later orders are drawn anew.
+        """
+        is_of_chainer = False
+        try:
+            n = serializer("dataset_size", len(self.dataset))
+        except MissingKeyError:
+            is_of_chainer, n = True, len(self.dataset)
         if n != len(self.dataset):
             raise SerializationError(
                 f"{type(self).__name__}: the saved iterator's dataset had {n} examples, "
@@ -129,6 +137,8 @@ class SerialIterator(Iterator):
         )
         if self.order_sampler is not None:
             self._serialize_order(serializer)
+            if hasattr(self.order_sampler, "serialize") and not is_of_chainer:
+                self.order_sampler.serialize(serializer["order_sampler"])
 
     def _serialize_order(self, serializer):
         # The saved order may have another length than the present one (some samplers vary it), so
@@ -136,5 +146,3 @@ class SerialIterator(Iterator):
         order = serializer("order", None if isinstance(serializer, Deserializer) else self._order)
         if order is not None:
             self._order = order
-        if hasattr(self.order_sampler, "serialize"):
-            self.order_sampler.serialize(serializer["order_sampler"])

@@ -1,6 +1,15 @@
 """Optimizers and their update rules: the family file a name is imported from says which kind."""
 
-from mpchain.optimizers.adam import AdaBound, Adam, AdamRule, AdamW, AMSBound, AMSGrad
+from mpchain.optimizers.adam import (
+    AdaBound,
+    Adam,
+    AdamRule,
+    AdamW,
+    AMSBound,
+    AMSGrad,
+    RAdam,
+    RAdamRule,
+)
 from mpchain.optimizers.adaptive import (
     MSVAG,
     SMORMS3,
@@ -15,15 +24,20 @@ from mpchain.optimizers.adaptive import (
     RMSpropRule,
     SMORMS3Rule,
 )
+from mpchain.optimizers.layerwise import LAMB, Adafactor, AdafactorRule, LAMBRule
 from mpchain.optimizers.sgd import (
     SGD,
+    SGDW,
     CorrectedMomentumSGD,
     CorrectedMomentumSGDRule,
+    Lion,
+    LionRule,
     MomentumSGD,
     MomentumSGDRule,
     NesterovAG,
     NesterovAGRule,
     SGDRule,
+    SGDWRule,
 )
 
 __all__ = [name for name in dir() if name[0].isupper()]

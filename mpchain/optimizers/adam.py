@@ -33,10 +33,12 @@ class AdamRule(UpdateRule):
         "gamma": 1e-3,
     }
     states = ("m", "v")
+    _initial_alpha = None
 
     def __init__(self, parent_hyperparam=None, **hyperparams):
         super().__init__(parent_hyperparam, **hyperparams)
-        self._initial_alpha = self.hyperparam.alpha
+        if self.hyperparam.adabound:
+            self._initial_alpha = self.hyperparam.alpha
         if self.hyperparam.amsgrad:
             self.states = ("m", "v", "vhat")
 
@@ -54,6 +56,8 @@ class AdamRule(UpdateRule):
 
     def _bounds(self):
         h = self.hyperparam
+        if self._initial_alpha is None:
+            self._initial_alpha = h.alpha
         final_lr = h.final_lr * h.alpha / self._initial_alpha
         lower = final_lr * (1 - 1 / (h.gamma * self.t + 1))
         upper = final_lr * (1 + 1 / (h.gamma * self.t))
@@ -141,3 +145,83 @@ class AMSBound(AdaBound):
     """:class:`Adam` with ``amsgrad`` and ``adabound``."""
 
     _amsgrad = True
+
+
+class RAdamRule(UpdateRule):
+    """Update rule of :class:`RAdam`."""
+
+    hyperparameters = {
+        "alpha": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-8,
+        "eta": 1.0,
+        "weight_decay_rate": 0,
+    }
+    states = ("m", "v")
+
+    @property
+    def lr(self):
+        """The factor on m, or on m / (√v + eps), of the latest update."""
+        lr = _learning_rate(self.hyperparam, self.t, type(self).__name__)
+        rectification = _rectification(self.hyperparam.beta2, self.t)
+        if rectification is None:
+            return lr / math.sqrt(1 - self.hyperparam.beta2**self.t)
+        return lr * rectification
+
+    def scalars(self):
+        values = super().scalars()
+        del values["alpha"]
+        values["lr"] = self.lr
+        values["is_rectified"] = _rectification(values["beta2"], self.t) is not None
+        return values
+
+    @staticmethod
+    def step(p, g, m, v, lr, beta1, beta2, eps, eta, weight_decay_rate, is_rectified):
+        m += (1 - beta1) * (g - m)
+        v += (1 - beta2) * (g * g - v)
+        step = lr * m
+        if is_rectified:
+            step /= np.sqrt(v) + eps
+        if weight_decay_rate:
+            step += weight_decay_rate * p
+        p -= eta * step
+        return p, m, v
+
+
+def _rectification(beta2, t):
+    """What the deviation of 1 / √v is divided by; None where v has seen too few gradients."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * t * beta2**t / (1 - beta2**t)
+    if length <= 5:
+        return None
+    known = (length - 4) * (length - 2) / length
+    return math.sqrt(known / ((longest - 4) * (longest - 2) / longest))
+
+
+class RAdam(GradientMethod):
+    """Adam without a warm-up of the learning rate: its early steps, whose size varies most, shrink.
+
+    As :class:`Adam`, with lr multiplied by r = √((ρ - 4)(ρ - 2) ρ∞ / ((ρ∞ - 4)(ρ∞ - 2) ρ)) of the
+    length of the moving average ρ = ρ∞ - 2 t beta2^t / (1 - beta2^t), ρ∞ = 2 / (1 - beta2) - 1.
+    While ρ is not above 5, the step is plain momentum, alpha m / (1 - beta1^t). (The paper has 4 as
+    limit, its authors' program and PyTorch have 5.)
+
+    Args:
+        alpha (float): learning rate.
+        beta1, beta2 (float): how much of m and v stays.
+        eps (float): keeps the divisor from zero.
+        eta (float): factor on the whole step, weight decay included.
+        weight_decay_rate (float): decoupled weight decay.
+
+    See L. Liu et al., On the variance of the adaptive learning rate and beyond, ICLR 2020.
+    """
+
+    rule = RAdamRule
+
+    @property
+    def lr(self):
+        """The factor on m, or on m / (√v + eps), of the latest update."""
+        rule = RAdamRule(self.hyperparam)
+        rule.t = self.t
+        return rule.lr

@@ -1,5 +1,7 @@
 """Gradient descent, plain and with momentum."""
 
+import numpy as np
+
 from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule
 
@@ -109,3 +111,72 @@ class NesterovAG(GradientMethod):
     """
 
     rule = NesterovAGRule
+
+
+class SGDWRule(UpdateRule):
+    """Update rule of :class:`SGDW`."""
+
+    hyperparameters = {"lr": 0.01, "momentum": 0.9, "eta": 1.0, "weight_decay_rate": 0}
+    states = ("v",)
+
+    @staticmethod
+    def step(p, g, v, lr, momentum, eta, weight_decay_rate):
+        v *= momentum
+        v -= eta * lr * g
+        if weight_decay_rate:
+            p -= eta * weight_decay_rate * p
+        p += v
+        return p, v
+
+
+class SGDW(GradientMethod):
+    """Momentum with decoupled weight decay: v ← momentum v - eta lr g, p ← p + v - eta rate p.
+
+    The decay does not pass through the velocity, and does not depend on ``lr``: a schedule of both
+    is one of ``eta``.
+
+    Args:
+        lr (float): learning rate.
+        momentum (float): how much of the velocity v stays; 0 for plain gradient descent.
+        eta (float): factor on the whole step, weight decay included.
+        weight_decay_rate (float): decoupled weight decay.
+
+    See I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 1.
+    """
+
+    rule = SGDWRule
+
+
+class LionRule(UpdateRule):
+    """Update rule of :class:`Lion`."""
+
+    hyperparameters = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay_rate": 0}
+    states = ("m",)
+
+    @staticmethod
+    def step(p, g, m, lr, beta1, beta2, weight_decay_rate):
+        direction = np.sign(beta1 * m + (1 - beta1) * g)
+        if weight_decay_rate:
+            direction += weight_decay_rate * p
+        p -= lr * direction
+        m += (1 - beta2) * (g - m)
+        return p, m
+
+
+class Lion(GradientMethod):
+    """Lion: steps by the sign of a momentum, so that all elements move by the same amount.
+
+    p ← p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay_rate p), and then
+    m ← beta2 m + (1 - beta2) g. It keeps half of Adam's state, and wants a learning rate 3 to 10
+    times smaller and a weight decay larger in proportion.
+
+    Args:
+        lr (float): learning rate.
+        beta1 (float): how much the direction is that of m.
+        beta2 (float): how much of m stays.
+        weight_decay_rate (float): decoupled weight decay, which the learning rate multiplies.
+
+    See X. Chen et al., Symbolic discovery of optimization algorithms, NeurIPS 2023.
+    """
+
+    rule = LionRule

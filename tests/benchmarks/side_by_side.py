@@ -1,8 +1,8 @@
 """Runs the same work in one process per library, by turns, and prints medians and ratios.
 
 A workload is a Python text that defines ``step()``; it runs in a process of its own, because
-Chainer needs another NumPy and because libraries in one process share threads and caches. Each
-process computes with one thread; what is compared is CPU time, which a busy machine disturbs least.
+Chainer needs another NumPy and because libraries in one process share threads and caches. With one
+thread, what is compared is CPU time, which a busy machine disturbs least; with more, wall time.
 """
 
 import os
@@ -17,10 +17,11 @@ def steps(n):
     for _ in range(n):
         step()
 steps(3)
+clock = time.{clock}
 for line in sys.stdin:
-    begin = time.process_time()
+    begin = clock()
     steps(int(line))
-    print(time.process_time() - begin, flush=True)
+    print(clock() - begin, flush=True)
 """
 
 
@@ -34,21 +35,22 @@ def interpreter(library):
 class Worker:
     """A process that repeats one workload when asked."""
 
-    def __init__(self, library, workload):
-        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    def __init__(self, library, workload, threads=1):
+        variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        clock = "process_time" if threads == 1 else "perf_counter"
         self.library = library
         self.process = subprocess.Popen(
-            [interpreter(library), "-c", _WORKER.format(length=len(workload))],
+            [interpreter(library), "-c", _WORKER.format(length=len(workload), clock=clock)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **dict.fromkeys(threads, "1")},
+            env={**os.environ, **dict.fromkeys(variables, str(threads))},
         )
         self.process.stdin.write(workload)
         self.seconds = []
 
     def run(self, repetitions):
-        """Runs the workload and returns the CPU seconds of one repetition."""
+        """Runs the workload and returns the seconds of one repetition."""
         self.process.stdin.write(f"{repetitions}\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -57,7 +59,7 @@ class Worker:
         return float(line) / repetitions
 
 
-def compare(title, workloads, rounds=21, repetitions=10):
+def compare(title, workloads, rounds=21, repetitions=10, threads=1):
     """Measures workloads by turns and prints the median of each and its ratio to PyTorch's.
 
     Args:
@@ -65,11 +67,12 @@ def compare(title, workloads, rounds=21, repetitions=10):
         workloads (dict): Python text by library; those whose interpreter is unknown are left out.
         rounds (int): how often each gets its turn.
         repetitions (int): steps per turn.
+        threads (int): of each process.
 
     Returns:
         dict: median seconds per step, by library.
     """
-    workers = [Worker(name, text) for name, text in workloads.items() if interpreter(name)]
+    workers = [Worker(name, text, threads) for name, text in workloads.items() if interpreter(name)]
     for worker in workers:
         worker.run(1)
     for _ in range(rounds):

@@ -127,6 +127,74 @@ def adam(
     return p
 
 
+def sgdw(p, gs, lr=0.01, momentum=0.9, eta=1.0, weight_decay_rate=0):
+    # Algorithm 1 of the paper.
+    m = 0
+    for g in gs:
+        m = momentum * m + eta * lr * g
+        p = p - m - eta * weight_decay_rate * p
+    return p
+
+
+def lion(p, gs, lr=1e-4, beta1=0.9, beta2=0.99, weight_decay_rate=0):
+    m = 0
+    for g in gs:
+        c = beta1 * m + (1 - beta1) * g
+        p = p - lr * (np.sign(c) + weight_decay_rate * p)
+        m = beta2 * m + (1 - beta2) * g
+    return p
+
+
+def radam(p, gs, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0, weight_decay_rate=0):
+    m = v = 0
+    rho_inf = 2 / (1 - beta2) - 1
+    for t, g in enumerate(gs, 1):
+        v = beta2 * v + (1 - beta2) * g**2
+        m = beta1 * m + (1 - beta1) * g
+        step = alpha * m / (1 - beta1**t)
+        rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+        if rho > 5:
+            adaptive = np.sqrt(1 - beta2**t) / (np.sqrt(v) + eps)
+            r = (rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho)
+            step = step * np.sqrt(r) * adaptive
+        p = p - eta * (step + weight_decay_rate * p)
+    return p
+
+
+def lamb(p, gs, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay_rate=0):
+    m = v = 0
+    for t, g in enumerate(gs, 1):
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        r = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + eps)
+        r = r + weight_decay_rate * p
+        p_norm, r_norm = np.sqrt((p**2).sum()), np.sqrt((r**2).sum())
+        p = p - alpha * (p_norm / r_norm if p_norm * r_norm > 0 else 1) * r
+    return p
+
+
+def adafactor(p, gs, lr=0.01, decay=0.8, eps1=1e-30, eps2=1e-3, threshold=1, weight_decay_rate=0):
+    # Algorithm 4 of the paper for matrices, 5 for vectors, with relative step sizes.
+    if p.size == 0:
+        return p
+    R = C = V = 0
+    for t, g in enumerate(gs, 1):
+        rate = max(eps2, np.sqrt(np.mean(p**2))) * min(lr, 1 / np.sqrt(t))
+        beta2 = 1 - t**-decay
+        square = g**2 + eps1
+        if g.ndim < 2:
+            V = beta2 * V + (1 - beta2) * square
+        else:
+            square = square.reshape(len(square), -1)
+            R = beta2 * R + (1 - beta2) * square.sum(axis=1)
+            C = beta2 * C + (1 - beta2) * square.sum(axis=0)
+            V = (np.outer(R, C) / R.sum()).reshape(g.shape)
+        u = g / np.sqrt(V)
+        u = u / max(1, np.sqrt(np.mean(u**2)) / threshold)
+        p = p - lr * weight_decay_rate * p - rate * u
+    return p
+
+
 # Each case: optimizer, arguments, the formula, and arguments of the formula where they differ.
 CASES = {
     "SGD": ("SGD", {}, sgd),
@@ -149,6 +217,20 @@ CASES = {
     "AMSGrad": ("AMSGrad", {"beta2": 0.5}, adam, {"amsgrad": True}),
     "AdaBound": ("AdaBound", {"gamma": 0.1}, adam, {"adabound": True}),
     "AMSBound": ("AMSBound", {"beta2": 0.5}, adam, {"adabound": True, "amsgrad": True}),
+    "SGDW": ("SGDW", {}, sgdw),
+    "SGDW with arguments": ("SGDW", {"lr": 0.1, "eta": 0.5, "weight_decay_rate": 0.01}, sgdw),
+    "Lion": ("Lion", {}, lion),
+    "Lion with arguments": ("Lion", {"beta1": 0.5, "weight_decay_rate": 0.1, "lr": 0.01}, lion),
+    "RAdam": ("RAdam", {}, radam),
+    "RAdam with decay": ("RAdam", {"eta": 0.5, "weight_decay_rate": 0.01, "beta2": 0.9}, radam),
+    "LAMB": ("LAMB", {}, lamb),
+    "LAMB with decay": ("LAMB", {"alpha": 0.1, "weight_decay_rate": 0.01}, lamb),
+    "Adafactor": ("Adafactor", {}, adafactor),
+    "Adafactor with arguments": (
+        "Adafactor",
+        {"lr": 0.1, "decay": 0.6, "threshold": 0.5, "weight_decay_rate": 0.01},
+        adafactor,
+    ),
 }
 # First-step rounding of the variance, 0 / 0, is magnified 10,000 times.
 TOLERANCE = {"MSVAG": 1e-9, "MSVAG with decay": 1e-9}
@@ -174,7 +256,7 @@ def run(name, arguments, p, gs, device="@numpy"):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("shape", [(7, 5), (), (1,), (0, 3), (20001,)])
+@pytest.mark.parametrize("shape", [(7, 5), (), (1,), (0, 3), (2, 3, 2, 4), (20001,)])
 def test_formula(case, shape):
     name, arguments, formula, *more = CASES[case]
     p, gs = problem(shape)
@@ -205,9 +287,11 @@ def test_memory_layout_does_not_matter(case):
     p, gs = problem((150, 120))
     expected = run(name, arguments, p, gs[:3]).array
     transposed = [np.asfortranarray(g) for g in gs[:3]]
-    np.testing.assert_allclose(run(name, arguments, p, transposed).array, expected, rtol=1e-13)
+    np.testing.assert_allclose(
+        run(name, arguments, p, transposed).array, expected, rtol=1e-13, atol=1e-15
+    )
     param = run(name, arguments, np.asfortranarray(p), gs[:3])
-    np.testing.assert_allclose(param.array, expected, rtol=1e-13)
+    np.testing.assert_allclose(param.array, expected, rtol=1e-13, atol=1e-15)
     assert param.array.flags.f_contiguous
     constant = [np.broadcast_to(np.float64(2), p.shape)] * 2
     np.testing.assert_allclose(
@@ -258,6 +342,21 @@ TORCH = {
         "AdamW",
         {"eps": 0, "lr": 0.1, "weight_decay": 0.2},
     ),
+    "RMSpropGraves": (
+        {"eps": 0},
+        "RMSprop",
+        {"eps": 0, "lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "centered": True},
+    ),
+    "RAdam": (
+        {"alpha": 0.1, "weight_decay_rate": 0.1 * 0.2},
+        "RAdam",
+        {"lr": 0.1, "weight_decay": 0.2, "decoupled_weight_decay": True},
+    ),
+    "Adafactor": (
+        {"lr": 0.1, "threshold": 1.5, "weight_decay_rate": 0.2},
+        "Adafactor",
+        {"lr": 0.1, "d": 1.5, "weight_decay": 0.2},
+    ),
 }
 
 
@@ -292,6 +391,11 @@ AdamW(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0, weight_decay_rate
 AMSGrad(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0)
 AdaBound(alpha=0.001, beta1=0.9, beta2=0.999, final_lr=0.1, gamma=0.001, eps=1e-08, eta=1.0)
 AMSBound(alpha=0.001, beta1=0.9, beta2=0.999, final_lr=0.1, gamma=0.001, eps=1e-08, eta=1.0)
+SGDW(lr=0.01, momentum=0.9, eta=1.0, weight_decay_rate=0)
+Lion(lr=0.0001, beta1=0.9, beta2=0.99, weight_decay_rate=0)
+RAdam(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-08, eta=1.0, weight_decay_rate=0)
+LAMB(alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-06, weight_decay_rate=0)
+Adafactor(lr=0.01, decay=0.8, eps1=1e-30, eps2=0.001, threshold=1.0, weight_decay_rate=0)
 """.split("\n")[1:-1]
 
 
@@ -337,6 +441,34 @@ def test_learning_rate_of_adam():
             optimizer.update()
             expected = 0.1 * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
             assert optimizer.lr == link.W.update_rule.lr == pytest.approx(expected)
+
+
+def test_learning_rate_of_radam():
+    link = Link(W=1)
+    optimizer = optimizers.RAdam(alpha=0.1).setup(link)
+    with pytest.raises(RuntimeError, match=r"RAdamRule\.lr: there is no learning rate before"):
+        optimizer.lr
+    rates = []
+    for _ in range(7):
+        link.W.grad = np.ones(1, np.float32)
+        optimizer.update()
+        rates.append(optimizer.lr)
+        assert optimizer.lr == link.W.update_rule.lr
+    np.testing.assert_allclose(rates[:5], 0.1 / (1 - 0.9 ** np.arange(1.0, 6)))
+    assert rates[5] < 0.01 * rates[4] and rates[6] > rates[5]
+
+
+@pytest.mark.parametrize("name, n_state", [("Adafactor", 12), ("Lion", 35), ("Adam", 70)])
+def test_size_of_the_state(name, n_state):
+    p, gs = problem((7, 5))
+    state = run(name, {}, p, gs[:1]).update_rule.state
+    assert sum(array.size for array in state.values()) == n_state
+
+
+def test_which_steps_are_elementwise():
+    rules = [n for n in optimizers.__all__ if n.endswith("Rule")]
+    whole = {name for name in rules if not getattr(optimizers, name)().is_elementwise}
+    assert whole == {"LAMBRule", "AdafactorRule"}
 
 
 def test_bounds_of_adabound_scale_with_alpha():

@@ -10,7 +10,7 @@ import warnings
 
 import numpy as np
 
-N_STEPS = 20
+N_STEPS = 50
 OPTIMIZERS = {
     "SGD": ("SGD", {}),
     "MomentumSGD": ("MomentumSGD", {}),

@@ -1,0 +1,59 @@
+"""Examples as few large arrays instead of many small ones, for the way between processes."""
+
+import numpy as np
+
+
+class Columns:
+    """Examples of one kind, by element: all first elements, all second ones, ...
+
+    Attributes:
+        kind (type): tuple, dict, or None for examples that are their only element.
+        keys (tuple): of the dicts.
+        columns (list): for each element, an array of shape (n, ...) or a list of length n.
+    """
+
+    def __init__(self, kind, keys, columns):
+        self.kind, self.keys, self.columns = kind, keys, columns
+
+
+def to_columns(examples):
+    """Returns the :class:`Columns` of a list of examples; the list itself if they are of several
+    kinds."""
+    first = examples[0]
+    kind = type(first)
+    if any(type(example) is not kind for example in examples):
+        return examples
+    if kind is tuple and first:
+        if any(len(example) != len(first) for example in examples):
+            return examples
+        return Columns(tuple, None, [_column(column) for column in zip(*examples)])
+    if kind is dict and first:
+        if any(example.keys() != first.keys() for example in examples):
+            return examples
+        columns = [_column([example[key] for example in examples]) for key in first]
+        return Columns(dict, tuple(first), columns)
+    return Columns(None, None, [_column(examples)])
+
+
+def from_columns(columns):
+    """Returns the list of examples that :func:`to_columns` was given."""
+    if not isinstance(columns, Columns):
+        return columns
+    if columns.kind is tuple:
+        return list(zip(*columns.columns))
+    if columns.kind is dict:
+        return [dict(zip(columns.keys, row)) for row in zip(*columns.columns)]
+    return list(columns.columns[0])
+
+
+def _column(values):
+    """Returns values as one array whose elements are the same again, or else as a list."""
+    first = values[0]
+    kind = type(first)
+    if kind is np.ndarray and first.ndim > 0 and not first.dtype.hasobject:
+        shape, dtype = first.shape, first.dtype
+        if all(type(x) is kind and x.shape == shape and x.dtype == dtype for x in values):
+            return np.concatenate(values, dtype=dtype).reshape(len(values), *shape)
+    elif issubclass(kind, (np.number, np.bool_)) and all(type(x) is kind for x in values):
+        return np.array(values, first.dtype)
+    return list(values)

@@ -1,0 +1,104 @@
+"""The iterator over the outputs of an NVIDIA DALI pipeline."""
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.dataset import Iterator
+
+
+class DaliIterator(Iterator):
+    """Yields the batches that a DALI pipeline reads and prepares, on the CPU or on a GPU.
+
+    An example is the tuple of its arrays in the pipeline's outputs: NumPy or CuPy arrays, by where
+    the output is. The pipeline chooses the order (``random_shuffle`` of its reader). What is saved
+    is where in the epoch this iterator is; the pipeline itself begins anew.
+
+    Args:
+        pipeline (nvidia.dali.pipeline.Pipeline): with one reader at least; it is built if it was
+            not yet.
+        repeat (bool): whether to go on after the first epoch.
+
+    Attributes:
+        current_position (int): number of examples of this epoch that have been read.
+
+    Raises:
+        RuntimeError: DALI is not installed.
+        TypeError: ``pipeline`` is none.
+        ValueError: the pipeline has no reader, by which an epoch's length is known.
+    """
+
+    def __init__(self, pipeline, repeat=True):
+        if not isinstance(pipeline, _pipeline_class()):
+            raise TypeError(
+                "DaliIterator: pipeline must be an nvidia.dali.pipeline.Pipeline, "
+                f"not {type(pipeline).__name__}"
+            )
+        pipeline.build()
+        sizes = pipeline.epoch_size()
+        if not sizes:
+            raise ValueError("DaliIterator: pipeline must have a reader, which tells its size")
+        self.pipeline = pipeline
+        self.batch_size = pipeline.max_batch_size
+        self._epoch_size = max(sizes.values())
+        self._repeat = repeat
+        self._start_anew()
+
+    @property
+    def repeat(self):
+        return self._repeat
+
+    def _start_anew(self):
+        self.current_position = 0
+        self.epoch = 0
+        self.is_new_epoch = False
+        self._previous_epoch_detail = -1.0
+
+    def reset(self):
+        """Goes back to the start of the first epoch."""
+        self.pipeline.reset()
+        self._start_anew()
+
+    @property
+    def epoch_detail(self):
+        return self.epoch + self.current_position / self._epoch_size
+
+    @property
+    def previous_epoch_detail(self):
+        return None if self._previous_epoch_detail < 0 else self._previous_epoch_detail
+
+    def __next__(self):
+        if not self._repeat and self.epoch > 0:
+            raise StopIteration
+        # The pipeline uses its memory again for the next batch.
+        examples = list(zip(*[map(_copy, output) for output in self.pipeline.run()]))
+        self._previous_epoch_detail = self.epoch_detail
+        if not self._repeat:
+            examples = examples[: self._epoch_size - self.current_position]
+        self.current_position += len(examples)
+        n_epochs, position = divmod(self.current_position, self._epoch_size)
+        self.is_new_epoch = n_epochs > 0
+        self.epoch += n_epochs
+        self.current_position = position
+        return examples
+
+    def serialize(self, serializer):
+        for name in ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail"):
+            setattr(self, name, serializer(name.lstrip("_"), getattr(self, name)))
+
+
+def _copy(tensor):
+    """An array with the content of a DALI tensor, on its device."""
+    if hasattr(tensor, "__cuda_array_interface__"):
+        return cuda.cupy.array(tensor)
+    return np.array(tensor)
+
+
+def _pipeline_class():
+    try:
+        from nvidia.dali.pipeline import Pipeline
+    except ImportError as error:
+        raise RuntimeError(
+            f"DaliIterator: NVIDIA DALI is needed ({error}): pip install nvidia-dali-cuda130 "
+            "(the number is CUDA's version)"
+        ) from error
+    return Pipeline

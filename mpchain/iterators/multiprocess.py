@@ -1,0 +1,200 @@
+"""The iterator that reads examples in processes."""
+
+import os
+import pickle
+import warnings
+from multiprocessing import resource_tracker, util
+
+from mpchain.iterators.prefetching import PrefetchingIterator, divide
+from mpchain.iterators.reader import Reader
+from mpchain.iterators.shared_memory import Shared
+from mpchain.iterators.worker import get_context, peek_at_random_state
+
+
+class _TimeoutWarning(RuntimeWarning):
+    """Reading a batch takes longer than ``dataset_timeout``."""
+
+
+class MultiprocessIterator(PrefetchingIterator):
+    """Yields the batches of :class:`SerialIterator`, read by processes while others are used.
+
+    Each process reads its part of each batch; arrays come back through shared memory. The dataset
+    is pickled once, and its arrays are in memory once for all processes together. Processes are
+    started when the first batch is asked for. They are ended by :meth:`finalize`, when the iterator
+    is no more used, or when this process ends, however that happens. Random numbers that the
+    dataset draws from NumPy's global state or :mod:`random` differ between processes and follow
+    from NumPy's state here at that time.
+
+    An exception of the dataset is raised here, with the traceback in the process. After a process
+    was killed, the next call begins anew with the batch that was lost.
+
+    Processes are not forked from this one, which neither MPI nor threads bear. So a script does its
+    work below ``if __name__ == "__main__":``, and datasets and transforms are importable.
+
+    Args:
+        dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
+        n_processes (int): number of processes; None means the number of cores.
+        n_prefetch (int): number of batches that are read while the caller uses one.
+        shared_mem (int): bytes of shared memory for each example; what is larger travels by pipes.
+            None adapts it to the examples.
+        dataset_timeout (float): seconds after which a batch that has not come causes a
+            :attr:`TimeoutWarning`; None never warns.
+        maxtasksperchild (int): number of batches after which a process is replaced by a new one,
+            against datasets that leak memory; None means never.
+        start_method (str): 'forkserver', 'spawn' or (not with MPI) 'fork'; None means what the
+            program has set by :func:`multiprocessing.set_start_method`, but never 'fork'; else the
+            forkserver or, where there is none, spawn.
+
+    Raises:
+        ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: 0), or as
+            :class:`SerialIterator` does.
+    """
+
+    TimeoutWarning = _TimeoutWarning
+
+    _readers = None
+    _stop_readers = None
+
+    def __init__(
+        self,
+        dataset,
+        batch_size,
+        repeat=True,
+        shuffle=None,
+        n_processes=None,
+        n_prefetch=1,
+        shared_mem=None,
+        order_sampler=None,
+        dataset_timeout=30.0,
+        maxtasksperchild=None,
+        *,
+        start_method=None,
+    ):
+        n_processes = _n_cores() if n_processes is None else n_processes
+        for name, value, least in (
+            ("n_processes", n_processes, 1),
+            ("n_prefetch", n_prefetch, 0),
+            ("shared_mem", shared_mem, 0),
+            ("maxtasksperchild", maxtasksperchild, 1),
+        ):
+            if value is not None and value < least:
+                raise ValueError(
+                    f"MultiprocessIterator: {name} must be at least {least}, not {value}"
+                )
+        self.n_processes = n_processes
+        self.shared_mem = shared_mem
+        self.dataset_timeout = dataset_timeout
+        self.maxtasksperchild = maxtasksperchild
+        self._start_method = start_method
+        super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch)
+
+    def _start(self, indices):
+        if self._readers is None:
+            self._start_readers()
+        parts = divide(indices, len(self._readers))
+        try:
+            for reader, part in zip(self._readers, parts):
+                reader.request(part)
+        except BaseException:
+            self._end_readers()  # some were asked for their part of a batch that is not to come
+            raise
+        return self._readers[: len(parts)], []
+
+    def _wait(self, request):
+        readers, answers = request
+        try:
+            for reader in readers[len(answers) :]:
+                while not reader.poll(self.dataset_timeout):
+                    self._warn_of_timeout()
+                answers.append(reader.receive())
+        except _TimeoutWarning:
+            raise  # the program has made an error of it; the batch may still come
+        except BaseException:
+            self._end_readers()
+            raise
+
+    def _warn_of_timeout(self):
+        warnings.warn(
+            f"MultiprocessIterator: reading a batch takes longer than {self.dataset_timeout} s "
+            "(dataset_timeout)",
+            _TimeoutWarning,
+            stacklevel=4,
+        )
+
+    def _result(self, request):
+        _, answers = request
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [example for examples in answers for example in examples]
+
+    def _start_readers(self):
+        context = get_context(self._start_method, "MultiprocessIterator")
+        forks = context.get_start_method() == "fork"
+        shared = _Inherited(self.dataset) if forks else _share(self.dataset)
+        n_readers = min(self.n_processes, self.batch_size)
+        readers = [
+            Reader(
+                context,
+                shared,
+                (peek_at_random_state(), i),
+                n_segments=self._n_prefetch + 1,
+                n_indices=-(-self.batch_size // n_readers),
+                shared_mem=self.shared_mem,
+                max_tasks=self.maxtasksperchild,
+            )
+            for i in range(n_readers)
+        ]
+        # It also runs when the iterator is collected, and before this process ends.
+        self._stop_readers = util.Finalize(self, _stop, (readers, shared), exitpriority=10)
+        self._readers = readers
+
+    def _end_readers(self):
+        self._go_back()
+        if self._stop_readers is not None:
+            self._stop_readers()
+        self._readers = self._stop_readers = None
+
+    def finalize(self):
+        """Ends the processes; the next batch, if any is asked for, starts new ones."""
+        self._end_readers()
+
+    def __getstate__(self):
+        return super().__getstate__() | {"_readers": None, "_stop_readers": None}
+
+
+def _n_cores():
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _share(dataset):
+    try:
+        return Shared(dataset)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise TypeError(
+            "MultiprocessIterator: the dataset must be picklable, to be sent to other processes, "
+            f"but: {error} (functions in it must be importable: no lambdas, no local ones)"
+        ) from error
+
+
+class _Inherited:
+    """A dataset that forked processes have anyhow."""
+
+    def __init__(self, dataset):
+        self._dataset = dataset
+        # Else each process would start a tracker of shared memory, which removes what it has seen.
+        resource_tracker.ensure_running()
+
+    def load(self):
+        return self._dataset
+
+    def unlink(self):
+        """There is nothing to free."""
+
+
+def _stop(readers, shared):
+    for reader in readers:
+        reader.hang_up()
+    for reader in readers:
+        reader.close()
+    shared.unlink()

@@ -1,0 +1,53 @@
+"""The iterator that reads examples in threads."""
+
+import concurrent.futures
+
+from mpchain.iterators.prefetching import PrefetchingIterator, divide
+from mpchain.iterators.serial import SerialIterator
+
+
+class MultithreadIterator(PrefetchingIterator):
+    """Yields the batches of :class:`SerialIterator`, read in threads while the last one is used.
+
+    It pays where reading an example waits (for a disk, a network) or computes outside of Python's
+    lock, as NumPy and image decoders do. The dataset is used by several threads at once.
+
+    Args:
+        dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
+        n_threads (int): number of threads.
+
+    Raises:
+        ValueError: ``n_threads`` is below 1, or as :class:`SerialIterator` does.
+    """
+
+    _threads = None
+
+    def __init__(
+        self, dataset, batch_size, repeat=True, shuffle=None, n_threads=1, order_sampler=None
+    ):
+        if n_threads < 1:
+            raise ValueError(f"MultithreadIterator: n_threads must be at least 1, not {n_threads}")
+        self.n_threads = n_threads
+        super().__init__(dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch=1)
+
+    def _start(self, indices):
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(self.n_threads, "read_examples")
+        parts = divide(indices, self.n_threads)
+        return [self._threads.submit(SerialIterator._fetch, self, part) for part in parts]
+
+    def _wait(self, request):
+        concurrent.futures.wait(request)
+
+    def _result(self, request):
+        return [example for future in request for example in future.result()]
+
+    def finalize(self):
+        """Ends the threads; the next batch, if any is asked for, starts new ones."""
+        self._go_back()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+
+    def __getstate__(self):
+        return {name: value for name, value in super().__getstate__().items() if name != "_threads"}

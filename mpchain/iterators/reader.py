@@ -1,0 +1,173 @@
+"""A process that reads examples of a dataset: both its ends."""
+
+import collections
+import random
+import warnings
+
+import numpy as np
+
+from mpchain.iterators.columns import from_columns, to_columns
+from mpchain.iterators.shared_memory import Pickled, Segment, unpickle_copy
+from mpchain.iterators.worker import Worker, portable
+
+_MARGIN = 1.25  # of room in shared memory, since later examples may be larger
+
+
+class Reader:
+    """A process that reads examples, and is replaced by a new one from time to time.
+
+    Each request under way has a segment of shared memory, in which first the indices are and then
+    the arrays of the examples. The requests themselves are so short that the pipe has always room
+    for them, which is why sending one never waits.
+
+    Args:
+        context: from :func:`mpchain.iterators.worker.get_context`.
+        dataset: has ``load()``, which returns the dataset in the process.
+        seed (tuple of int): determines random numbers.
+        n_segments (int): number of requests that may be under way at once.
+        n_indices (int): largest number of indices in a request.
+        shared_mem (int): bytes of shared memory for each example, or None: as much as they need.
+        max_tasks (int): number of requests after which the process is replaced, or None.
+    """
+
+    def __init__(self, context, dataset, seed, n_segments, n_indices, shared_mem, max_tasks):
+        self._context, self._dataset = context, dataset
+        self._seed = seed
+        self._max_tasks = max_tasks
+        self._worker, self._n_workers, self._n_tasks = None, 0, 0
+        self._under_way = collections.deque()  # worker, segment, whether it is the worker's last
+        self._segments = [None] * n_segments
+        self._n_requests = 0
+        self._least_size = 8 * n_indices
+        self._size = max(self._least_size, n_indices * (shared_mem or 0))
+        self._adapts = shared_mem is None
+
+    def request(self, indices):
+        """Asks for the examples with these indices."""
+        if self._worker is None or self._n_tasks == self._max_tasks:
+            self._start_worker()
+        slot = self._n_requests % len(self._segments)
+        segment = self._segment(slot)
+        np.frombuffer(segment.buf, np.int64, len(indices))[:] = indices
+        self._worker.send((slot, segment.name, len(indices)))
+        self._n_requests += 1
+        self._n_tasks += 1
+        self._under_way.append((self._worker, segment, self._n_tasks == self._max_tasks))
+
+    def _start_worker(self):
+        name = f"MultiprocessIterator: process {self._seed[-1]}"
+        seed = (*self._seed, self._n_workers)
+        self._worker = Worker(self._context, name, _read, self._dataset, seed, self._max_tasks)
+        self._n_workers += 1
+        self._n_tasks = 0
+
+    def _segment(self, slot):
+        """The segment of that slot; one of the size that is wanted by now, if there is memory."""
+        segment = self._segments[slot]
+        if segment is None or segment.size < self._size:
+            larger = self._make_segment(needed=segment is None)
+            if larger is not None:
+                _free(segment)
+                self._segments[slot] = larger
+        return self._segments[slot]
+
+    def _make_segment(self, needed):
+        try:
+            return Segment(self._size)
+        except OSError as error:
+            if self._size == self._least_size:
+                raise
+            warnings.warn(
+                f"MultiprocessIterator: {self._size} bytes of shared memory are not to be had "
+                f"({error}); examples travel by pipes, which is slower",
+                RuntimeWarning,
+            )
+            self._adapts, self._size = False, self._least_size
+            return Segment(self._size) if needed else None
+
+    def poll(self, timeout):
+        """Returns whether the oldest request was answered, or its process ended, in that time."""
+        return self._under_way[0][0].poll(timeout)
+
+    def receive(self):
+        """Returns the examples of the oldest request, or the exception that the dataset raised.
+
+        Raises:
+            WorkerError: the process has ended.
+        """
+        worker, segment, is_last = self._under_way[0]
+        answer = worker.receive()
+        self._under_way.popleft()
+        if is_last:
+            worker.close()
+            if worker is self._worker:
+                self._worker = None
+        if isinstance(answer, BaseException):
+            return answer
+        text, places, nbytes, by_pipe = answer
+        if by_pipe is None:
+            return from_columns(unpickle_copy(text, places, nbytes, segment.buf))
+        if self._adapts:
+            self._size = max(self._size, int(nbytes * _MARGIN))
+        return from_columns(unpickle_copy(text, places, nbytes, by_pipe))
+
+    def _workers(self):
+        """The process, and those whose last answers have not been received."""
+        workers = [worker for worker, _, _ in self._under_way]
+        if self._worker is not None:
+            workers.append(self._worker)
+        return dict.fromkeys(workers)
+
+    def hang_up(self):
+        """Lets the process end as soon as it is idle."""
+        for worker in self._workers():
+            worker.hang_up()
+
+    def close(self):
+        """Ends the process and frees its shared memory."""
+        for worker in self._workers():
+            worker.close()
+        for segment in self._segments:
+            _free(segment)
+        self._worker, self._segments = None, []
+        self._under_way.clear()
+
+
+def _free(segment):
+    if segment is not None:
+        segment.close()
+        segment.unlink()
+
+
+def _read(pipe, dataset, seed, max_tasks):
+    """What the process does: answers requests."""
+    np.random.seed(seed)
+    random.seed(np.random.bytes(8))
+    dataset = dataset.load()
+    segments = {}
+    n_tasks = 0
+    while n_tasks != max_tasks:
+        slot, name, n = pipe.recv()
+        if slot not in segments or segments[slot].name != name:
+            if slot in segments:
+                segments[slot].close()
+            segments[slot] = Segment(name=name)
+        pipe.send(_answer(dataset, n, segments[slot].buf))
+        n_tasks += 1
+
+
+def _answer(dataset, n, memory):
+    indices = np.frombuffer(memory, np.int64, n).tolist()
+    examples = []
+    try:
+        for i in indices:
+            examples.append(dataset[i])
+        pickled = Pickled(to_columns(examples))
+    except Exception as error:
+        if len(examples) < n:
+            error.add_note(f"while reading example {indices[len(examples)]} of the dataset")
+        return portable(error)
+    if pickled.nbytes <= len(memory):
+        return *pickled.lay_into(memory), None
+    by_pipe = bytearray(pickled.nbytes)
+    return *pickled.lay_into(by_pipe), by_pipe

@@ -1,0 +1,123 @@
+"""Objects that travel between processes with their arrays in shared memory.
+
+Pickle's protocol 5 leaves the contents of arrays out of the pickled text; they are laid into a
+segment of shared memory, and the other process looks for them there.
+"""
+
+import mmap
+import os
+import pickle
+from multiprocessing.shared_memory import SharedMemory
+
+import numpy as np
+
+_ALIGNMENT = 64
+
+
+class Segment(SharedMemory):
+    """Shared memory. Whoever makes it must call ``unlink``.
+
+    Args:
+        size (int): bytes to make a new segment of; or
+        name (str): of the segment to open.
+
+    Raises:
+        OSError: there is not so much shared memory left.
+    """
+
+    def __init__(self, size=0, name=None):
+        super().__init__(name, create=name is None, size=size)
+        path = _path(self.name)
+        if name is None and os.path.exists(path):
+            try:
+                # Memory that turns out to be missing when it is written to would end the process.
+                with open(path, "r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, size)
+            except OSError:
+                self.close()
+                self.unlink()
+                raise
+
+
+def _path(name):
+    return f"/dev/shm/{name}"
+
+
+class Pickled:
+    """A pickled object, whose arrays are still where they were.
+
+    Attributes:
+        nbytes (int): room that the arrays need in shared memory.
+    """
+
+    def __init__(self, obj):
+        buffers = []
+        self.text = pickle.dumps(obj, 5, buffer_callback=buffers.append)
+        self._contents = [buffer.raw() for buffer in buffers]
+        self._places, self.nbytes = [], 0
+        for content in self._contents:
+            self._places.append((self.nbytes, content.nbytes))
+            self.nbytes += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
+
+    def lay_into(self, memory):
+        """Copies the arrays to the start of ``memory``; returns what :func:`unpickle` needs."""
+        for (start, nbytes), content in zip(self._places, self._contents):
+            memory[start : start + nbytes] = content
+        return self.text, self._places, self.nbytes
+
+
+def unpickle(text, places, memory):
+    """Returns the object; its arrays are views into ``memory``, which can be written to."""
+    memory = memoryview(memory)
+    buffers = [memory[start : start + nbytes] for start, nbytes in places]
+    return pickle.loads(text, buffers=buffers)
+
+
+def unpickle_copy(text, places, nbytes, memory):
+    """Returns the object, its arrays copied from the start of ``memory``."""
+    copy = np.empty(nbytes, np.uint8)
+    copy[:] = np.frombuffer(memory, np.uint8, nbytes)
+    return unpickle(text, places, copy)
+
+
+class Shared:
+    """An object that several processes read, with one copy of its arrays for all of them.
+
+    What a process writes into the arrays, the others do not see. It is made in one process and
+    loaded in those that it is sent to; :meth:`unlink` frees the memory when they have ended.
+    """
+
+    def __init__(self, obj):
+        pickled = Pickled(obj)
+        self._segment = Segment(max(pickled.nbytes, 1))
+        self._name = self._segment.name
+        self._content = pickled.lay_into(self._segment.buf)
+
+    def __getstate__(self):
+        return self._name, self._content
+
+    def __setstate__(self, state):
+        self._name, self._content = state
+
+    def load(self):
+        """Returns the object."""
+        text, places, nbytes = self._content
+        return unpickle(text, places, _private_memory(self._name, max(nbytes, 1)))
+
+    def unlink(self):
+        """Frees the memory, as soon as no process uses it any more."""
+        self._segment.close()
+        self._segment.unlink()
+
+
+def _private_memory(name, nbytes):
+    """The content of a segment; what is written to is copied first."""
+    path = _path(name)
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY)
+    segment = Segment(name=name)
+    try:
+        return bytearray(segment.buf[:nbytes])
+    finally:
+        segment.close()

@@ -1,0 +1,219 @@
+"""A process that works for this one: how it is started, watched and ended."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing import connection, forkserver
+
+import numpy as np
+
+_ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MV2_", "MPIR_")
+"""How the names of variables begin by which a process knows that it is a rank."""
+
+_GRACE = 2.0  # seconds that a process has to end when it is asked to
+
+
+def get_context(start_method, caller):
+    """Returns the ``multiprocessing`` context in which to start processes.
+
+    Args:
+        start_method (str): 'spawn', 'forkserver' or 'fork'; None means what the program has set by
+            :func:`multiprocessing.set_start_method`, but never 'fork'; else the forkserver, where
+            there is one.
+        caller (str): named in errors.
+
+    Raises:
+        ValueError: there is no such method.
+        RuntimeError: 'fork' after MPI was initialised, which breaks MPI in ways that show later.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    if start_method is None:
+        start_method = multiprocessing.get_start_method(allow_none=True)
+        if start_method in (None, "fork"):  # by which it may mean that nothing was set
+            start_method = "forkserver" if "forkserver" in methods else "spawn"
+    if start_method not in methods:
+        raise ValueError(f"{caller}: start_method must be one of {methods}, not {start_method!r}")
+    mpi = sys.modules.get("mpi4py.MPI")
+    if start_method == "fork" and mpi is not None and mpi.Is_initialized():
+        raise RuntimeError(
+            f"{caller}: processes must not be forked after MPI was initialised; "
+            "use start_method='forkserver' or 'spawn'"
+        )
+    context = multiprocessing.get_context(start_method)
+    if start_method == "forkserver" and _uses_default_preload():
+        # The server imports this once, before it forks, and its processes start the faster.
+        context.set_forkserver_preload(["__main__", __name__])
+    return context
+
+
+def _uses_default_preload():
+    server = getattr(forkserver, "_forkserver", None)
+    return getattr(server, "_preload_modules", None) == ["__main__"]
+
+
+def peek_at_random_state():
+    """A seed that follows from NumPy's global state and leaves that as it is."""
+    copy = np.random.RandomState()
+    copy.set_state(np.random.get_state())
+    return int(copy.randint(2**32, dtype=np.uint32))
+
+
+class WorkerError(RuntimeError):
+    """A worker process ended without having answered."""
+
+
+class Worker:
+    """A process that runs a function, and a pipe to it.
+
+    Its errors come up here: what the function raises is raised by :meth:`receive`, with the
+    worker's traceback as a note, and a process that ended in another way raises WorkerError. It
+    ends when this process does, however that happens. Ctrl-C is left to this process.
+
+    Args:
+        context: from :func:`get_context`.
+        name (str): what errors call it.
+        function: called with the pipe (``recv()`` requests, ``send()`` answers) and ``args``.
+        args: arguments that can be pickled (unless the context forks).
+        daemon (bool): whether it may have no processes of its own.
+    """
+
+    def __init__(self, context, name, function, *args, daemon=True):
+        self.name = name
+        self._has_answered = False
+        self._pipe, its_end = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(its_end, function, args), name=name, daemon=daemon
+        )
+        try:
+            with _no_rank():
+                self._process.start()
+        except BaseException:
+            self._pipe.close()
+            raise
+        finally:
+            its_end.close()
+
+    def send(self, request):
+        """Sends a request. If the process has ended, :meth:`receive` will tell."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._pipe.send(request)
+
+    def poll(self, timeout):
+        """Returns whether an answer, or the end of the process, came within ``timeout`` seconds."""
+        return bool(connection.wait([self._pipe], timeout))
+
+    def receive(self):
+        """Waits for the next answer and returns it.
+
+        Raises:
+            Exception: what the function raised.
+            WorkerError: the process has ended.
+        """
+        try:
+            kind, answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise WorkerError(f"{self.name} {self._how_it_ended()}") from None
+        self._has_answered = True
+        if kind == "error":
+            raise answer
+        return answer
+
+    def _how_it_ended(self):
+        self._process.join(_GRACE)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            cause = " (memory may have run out)" if -code == signal.SIGKILL else ""
+            return f"was ended by {signal.Signals(-code).name}{cause}"
+        text = f"ended with exit code {code}"
+        if not self._has_answered:
+            text += (
+                "; what it printed above tells why. A script that starts processes must do so "
+                "below `if __name__ == '__main__':`"
+            )
+        return text
+
+    def hang_up(self):
+        """Closes the pipe, upon which the process ends as soon as it is idle."""
+        self._pipe.close()
+
+    def close(self):
+        """Ends the process: by itself if it is idle, by force if it is busy."""
+        self.hang_up()
+        self._process.join(0.1)
+        for end in (self._process.terminate, self._process.kill):
+            if self._process.exitcode is None:
+                end()
+                self._process.join(_GRACE)
+        if self._process.exitcode is not None:
+            self._process.close()
+
+
+@contextlib.contextmanager
+def _no_rank():
+    """In the block, processes are started that do not take themselves for a rank of this job."""
+    hidden = {name: x for name, x in os.environ.items() if name.startswith(_ABOUT_MPI)}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+class _ParentLeft(BaseException):
+    """The other end of the pipe is closed."""
+
+
+class _Answers:
+    """The worker's end of the pipe."""
+
+    def __init__(self, pipe):
+        self._pipe = pipe
+
+    def recv(self):
+        try:
+            return self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise _ParentLeft from None
+
+    def send(self, answer, kind="answer"):
+        try:
+            self._pipe.send((kind, answer))
+        except (BrokenPipeError, ConnectionResetError):
+            raise _ParentLeft from None
+
+
+def _work(pipe, function, args):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    answers = _Answers(pipe)
+    with contextlib.suppress(_ParentLeft):
+        try:
+            function(answers, *args)
+        except Exception as error:
+            answers.send(portable(error), "error")
+
+
+def _end_with_parent():
+    # A process that is busy would see only at its next answer that nobody waits for it.
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+def portable(error):
+    """Returns an exception that can be sent to another process, its traceback as a note."""
+    text = f"in process {os.getpid()}:\n{traceback.format_exc()}"
+    try:
+        copy = pickle.loads(pickle.dumps(error))
+        if type(copy) is not type(error):
+            raise TypeError(type(copy))
+    except Exception:
+        copy = RuntimeError(f"{type(error).__name__}: {error}")
+    copy.add_note(text)
+    return copy

@@ -1,0 +1,141 @@
+"""Steps whose length is fitted to each parameter as a whole."""
+
+import math
+
+import numpy as np
+
+from mpchain.kernels.steps import square_sum, take_step
+from mpchain.optimizer import GradientMethod
+from mpchain.optimizers.sgd import SGDRule
+from mpchain.update_rule import UpdateRule
+
+
+class LAMBRule(UpdateRule):
+    """Update rule of :class:`LAMB`."""
+
+    hyperparameters = {
+        "alpha": 0.001,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "eps": 1e-6,
+        "weight_decay_rate": 0,
+    }
+    states = ("m", "v")
+
+    def scalars(self):
+        values = super().scalars()
+        del values["alpha"]
+        values["correction1"] = 1 - values["beta1"] ** self.t
+        values["correction2"] = 1 - values["beta2"] ** self.t
+        return values
+
+    @staticmethod
+    def direct(d, g, m, v, p, beta1, beta2, eps, weight_decay_rate, correction1, correction2):
+        """Elementwise: writes the direction of the step into d."""
+        m += (1 - beta1) * (g - m)
+        v += (1 - beta2) * (g * g - v)
+        d = (m / correction1) / (np.sqrt(v / correction2) + eps)
+        if weight_decay_rate:
+            d += weight_decay_rate * p
+        return d, m, v, p
+
+    def _take_step(self, param):
+        p, m, v = param.array, self.state["m"], self.state["v"]
+        direction = param.xp.empty_like(p, dtype=m.dtype)
+        take_step(self.direct, direction, param.grad, [m, v, p], self.scalars())
+        p_norm, d_norm = math.sqrt(square_sum(p)), math.sqrt(square_sum(direction))
+        ratio = p_norm / d_norm if p_norm > 0 and d_norm > 0 else 1.0
+        take_step(SGDRule.step, p, direction, [], {"lr": float(self.hyperparam.alpha) * ratio})
+
+
+class LAMB(GradientMethod):
+    """LAMB: Adam's direction, of a length in proportion to the norm of the parameter.
+
+    d = m̂ / (√v̂ + eps) + weight_decay_rate p with the m̂ and v̂ of Adam, corrected for bias, and
+    p ← p - alpha ‖p‖ / ‖d‖ d; without the quotient where a norm is zero.
+
+    Args:
+        alpha (float): learning rate: the length of a step, as a fraction of the parameter's norm.
+        beta1, beta2 (float): how much of m and v stays.
+        eps (float): keeps the divisor from zero.
+        weight_decay_rate (float): decoupled weight decay.
+
+    See Y. You et al., Large batch optimization for deep learning: training BERT in 76 minutes,
+    ICLR 2020.
+    """
+
+    rule = LAMBRule
+
+
+class AdafactorRule(UpdateRule):
+    """Update rule of :class:`Adafactor`."""
+
+    hyperparameters = {
+        "lr": 0.01,
+        "decay": 0.8,
+        "eps1": 1e-30,
+        "eps2": 1e-3,
+        "threshold": 1.0,
+        "weight_decay_rate": 0,
+    }
+
+    def init_state(self, param):
+        dtype = np.promote_types(param.dtype, np.float32)
+        n_rows, n_columns = _as_matrix(param.array).shape
+        with param.device.create_context():
+            self.state["row"] = param.xp.zeros((n_rows, 1), dtype)
+            self.state["column"] = param.xp.zeros((1, n_columns), dtype)
+
+    def _take_step(self, param):
+        h, row, column = self.scalars(), self.state["row"], self.state["column"]
+        if param.size == 0:
+            return
+        p = param.array
+        g = _as_matrix(param.grad).astype(row.dtype, copy=False)
+        square = g * g
+        square += h["eps1"]
+        fresh = self.t ** -h["decay"]
+        row += fresh * (square.mean(axis=1, keepdims=True) - row)
+        column += fresh * (square.mean(axis=0, keepdims=True) - column)
+        update = np.multiply(row / row.mean(), column, out=square)
+        np.sqrt(update, out=update)
+        np.divide(g, update, out=update)
+        length = max(1.0, _rms(update) / h["threshold"])
+        rate = max(h["eps2"], _rms(p)) * min(h["lr"], 1 / math.sqrt(self.t))
+        if h["weight_decay_rate"]:
+            p -= h["lr"] * h["weight_decay_rate"] * p
+        p -= (rate / length * update).reshape(p.shape)
+
+
+def _as_matrix(array):
+    """The first axis against all others; a vector is a column."""
+    return array.reshape(array.shape[0] if array.ndim else 1, math.prod(array.shape[1:]))
+
+
+def _rms(array):
+    return math.sqrt(square_sum(array) / array.size)
+
+
+class Adafactor(GradientMethod):
+    """Adafactor: the mean squares of a matrix's gradient are kept for rows and columns only.
+
+    With R and C the moving averages of the rows' and columns' means of g² + eps1, in which the past
+    has weight 1 - t^-decay, V = R C / mean(R), u = g / √V and
+    p ← p - max(eps2, rms(p)) min(lr, 1 / √t) u / max(1, rms(u) / threshold).
+
+    The state of an (n, m) matrix are n + m numbers. Of parameters with more axes, the first stands
+    against all others; that of a vector is whole.
+
+    Args:
+        lr (float): largest step, relative to the root mean square of the parameter.
+        decay (float): how fast the weight of the past approaches 1.
+        eps1 (float): keeps the divisor from zero.
+        eps2 (float): the root mean square that parameters of smaller ones are given.
+        threshold (float): the root mean square of u above which it is scaled down.
+        weight_decay_rate (float): decoupled weight decay, which ``lr`` multiplies.
+
+    See N. Shazeer and M. Stern, Adafactor: adaptive learning rates with sublinear memory cost,
+    ICML 2018, algorithms 4 and 5.
+    """
+
+    rule = AdafactorRule
