@@ -10,6 +10,8 @@ from mpchain import (
     dataset,
     datasets,
     device_resident,
+    distributions,
+    exporters,
     function_hooks,
     functions,
     gradient_check,
@@ -26,6 +28,7 @@ from mpchain import (
     training,
     utils,
     variable,
+    warnings,
 )
 from mpchain.backend import get_array_module, get_device, using_device
 from mpchain.backends import cuda
@@ -45,6 +48,7 @@ from mpchain.configuration import (
     using_config,
 )
 from mpchain.device_resident import DeviceResident
+from mpchain.distributions import Distribution, cross_entropy, kl_divergence, register_kl
 from mpchain.function import Function, FunctionAdapter
 from mpchain.function_hook import FunctionHook, get_function_hooks
 from mpchain.function_node import FunctionNode
@@ -82,3 +86,6 @@ from mpchain.distributed import (  # isort: skip
     scatter_dataset,
     scatter_index,
 )
+
+disable_experimental_feature_warning = False
+"""Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""

@@ -5,41 +5,19 @@ import contextlib
 import copy
 import math
 import textwrap
-import warnings
 
 import numpy as np
 
-from mpchain import backend, initializers
-from mpchain.backends.cuda import is_gpu_array
+from mpchain import initializers
 from mpchain.configuration import config
-from mpchain.device_resident import DeviceResident
 from mpchain.link_hook import call_with_hooks
+from mpchain.parameter_tree import ParameterTree, is_array
 from mpchain.variable import Parameter
 
 _COPY_MODES = ("share", "copy", "init")
 
 
-def _is_array(value):
-    return isinstance(value, np.ndarray) or is_gpu_array(value)
-
-
-def _copy_values(param, source):
-    if source.is_initialized and not param.is_initialized:
-        param.array = param.device.send(source.array.astype(param.dtype))
-    elif source.is_initialized and source.shape == param.shape:
-        param.copydata(source)
-    elif source.is_initialized or param.is_initialized:
-        raise ValueError(
-            f"copyparams: parameter {param.name!r} of shape {_shape_of(param)} cannot take the "
-            f"values of one of shape {_shape_of(source)}"
-        )
-
-
-def _shape_of(param):
-    return param.shape if param.is_initialized else "unknown"
-
-
-class Link(DeviceResident):
+class Link(ParameterTree):
     """A function with parameters: assign them in :meth:`init_scope`, compute in ``forward``.
 
         >>> class Scale(Link):
@@ -161,7 +139,7 @@ class Link(DeviceResident):
             AttributeError: there is an attribute of that name.
         """
         self._check_unused(name, "parameter")
-        if not _is_array(initializer):
+        if not is_array(initializer):
             initial = math.nan if initializer is None else initializer
             own_dtype = getattr(initial, "dtype", None) if callable(initial) else None
             initializer = initializers.get_initializer(initial, own_dtype or dtype)
@@ -190,84 +168,6 @@ class Link(DeviceResident):
             )
         self._persistents.add(name)
         self._params.discard(name)
-
-    # Traversal
-
-    def _named_children(self):
-        """Yields pairs of name and link."""
-        return iter(())
-
-    def children(self):
-        """Yields the links directly below this one."""
-        for _, child in self._named_children():
-            yield child
-
-    def namedlinks(self, skipself=False):
-        """Yields pairs of path and link: this link as ``'/'``, then all below it."""
-        if not skipself:
-            yield "/", self
-        for name, child in self._named_children():
-            yield f"/{name}", child
-            for path, link in child.namedlinks(skipself=True):
-                yield f"/{name}{path}", link
-
-    def links(self, skipself=False):
-        """Yields this link and all below it."""
-        for _, link in self.namedlinks(skipself):
-            yield link
-
-    def namedparams(self, include_uninit=True):
-        """Yields pairs of path and parameter, of this link and all below it, sorted.
-
-        A parameter that several links share comes once, under the first of its paths.
-
-        Args:
-            include_uninit (bool): whether parameters without array come too.
-        """
-        seen = set()
-        for path, param in self._all_named_params():
-            if id(param) not in seen and (include_uninit or param.is_initialized):
-                seen.add(id(param))
-                yield path, param
-
-    def _all_named_params(self):
-        for name in sorted(self._params):
-            yield f"/{name}", self.__dict__[name]
-        for name, child in self._named_children():
-            for path, param in child._all_named_params():
-                yield f"/{name}{path}", param
-
-    def params(self, include_uninit=True):
-        """Yields the parameters of this link and all below it (see :meth:`namedparams`)."""
-        for _, param in self.namedparams(include_uninit):
-            yield param
-
-    def count_params(self):
-        """Returns the number of elements of all parameters; warns if some have no array yet."""
-        count = 0
-        for path, param in self.namedparams():
-            if param.is_initialized:
-                count += param.size
-            else:
-                warnings.warn(
-                    f"{type(self).__name__}.count_params: parameter {path} is not initialised "
-                    "and not counted",
-                    UserWarning,
-                    stacklevel=2,
-                )
-        return count
-
-    def device_resident_accept(self, visitor):
-        """Lets ``visitor`` see the link, its parameters and persistent arrays, and all below it."""
-        super().device_resident_accept(visitor)
-        attributes = self.__dict__
-        for name in sorted(self._params):
-            visitor.visit_variable(attributes[name])
-        for name in sorted(self._persistents):
-            if _is_array(attributes[name]):
-                attributes[name] = visitor.visit_array(attributes[name])
-        for child in self.children():
-            child.device_resident_accept(visitor)
 
     # Copies
 
@@ -309,114 +209,26 @@ class Link(DeviceResident):
             param.cleargrad()
         return copied
 
-    def copyparams(self, link, copy_persistent=True):
-        """Copies the values of all parameters from a link of the same structure.
-
-        Args:
-            link (Link): where from.
-            copy_persistent (bool): whether persistent values are copied too.
-
-        Raises:
-            ValueError: the structure or a shape differs, or a parameter has values only here.
-        """
-        for mine, other in self._paired_with(link, "copyparams"):
-            for name in sorted(mine._params):
-                _copy_values(mine.__dict__[name], other.__dict__[name])
-            for name in mine._persistents if copy_persistent else ():
-                old, new = mine.__dict__[name], other.__dict__[name]
-                if _is_array(old) and _is_array(new):
-                    backend.copyto(old, new)
-                else:
-                    mine.__dict__[name] = copy.deepcopy(new)
-
-    def addgrads(self, link):
-        """Adds the gradients of a link of the same structure to this one's."""
-        for mine, other in self._paired_with(link, "addgrads"):
-            for name in mine._params:
-                mine.__dict__[name].addgrad(other.__dict__[name])
-
-    def _paired_with(self, link, caller):
-        """Yields pairs of corresponding links; an error if one lacks what the other has."""
-        others = dict(link.namedlinks())
-        for path, mine in self.namedlinks():
-            other, wanted = others.get(path), mine._params | mine._persistents
-            lacking = wanted - other.__dict__.keys() if other is not None else {type(mine).__name__}
-            if lacking:
-                raise ValueError(
-                    f"{type(self).__name__}.{caller}: link must have the same structure, but at "
-                    f"{path} it lacks {', '.join(sorted(lacking))}"
-                )
-            yield mine, other
-
     def repeat(self, n_repeat, mode="init"):
         """Returns a :class:`Sequential` of ``n_repeat`` copies of the link.
 
         Args:
             n_repeat (int): the number of copies.
             mode (str): how to copy, see :meth:`copy`.
+
+        Raises:
+            ValueError: ``n_repeat`` is negative.
         """
+        if n_repeat < 0:
+            raise ValueError(
+                f"{type(self).__name__}.repeat: n_repeat must not be negative, but is {n_repeat}"
+            )
         return Sequential(*(self.copy(mode) for _ in range(n_repeat)))
 
     @classmethod
     def from_params(cls, *args, **kwargs):
         """Makes a link from its parameters, for the kinds of link that can be so made."""
         raise NotImplementedError(f"{cls.__name__} does not implement from_params")
-
-    # Training
-
-    def cleargrads(self):
-        """Removes the gradients of all parameters."""
-        for param in self.params():
-            param.cleargrad()
-
-    def zerograds(self):
-        """Fills the gradients of all parameters with zeros. Deprecated: use :meth:`cleargrads`."""
-        warnings.warn(
-            "Link.zerograds is deprecated: use cleargrads", DeprecationWarning, stacklevel=2
-        )
-        for param in self.params():
-            param.zerograd()
-
-    def enable_update(self):
-        """Lets optimizers update the parameters."""
-        self._set_update_enabled(True)
-
-    def disable_update(self):
-        """Lets optimizers leave the parameters as they are."""
-        self._set_update_enabled(False)
-
-    def _set_update_enabled(self, enabled):
-        for param in self.params():
-            if param.update_rule is not None:
-                param.update_rule.enabled = enabled
-
-    @property
-    def update_enabled(self):
-        """Whether an optimizer may update any of the parameters."""
-        rules = (param.update_rule for param in self.params())
-        return any(rule is not None and rule.enabled for rule in rules)
-
-    # Saving
-
-    def serialize(self, serializer):
-        """Saves or restores parameters and persistent values of the link and all below it."""
-        attributes = self.__dict__
-        for name in sorted(self._params):
-            param = attributes[name]
-            array = serializer(name, param.array)
-            if array is None and param.is_initialized:
-                raise ValueError(
-                    f"{type(self).__name__}.serialize: parameter {name!r} has values, but was not "
-                    "initialised when it was saved"
-                )
-            if array is not None and not param.is_initialized:
-                param.array = param.device.send(array.astype(param.dtype))
-        for name in sorted(self._persistents):
-            value = serializer(name, attributes[name])
-            is_new = _is_array(value) and value is not attributes[name]
-            attributes[name] = self.device.send(value) if is_new else value
-        for name, child in self._named_children():
-            child.serialize(serializer[name])
 
     # Display
 
@@ -426,15 +238,16 @@ class Link(DeviceResident):
         return iter(())
 
     def __repr__(self):
-        specs = ", ".join(f"{name}={value!r}" for name, value in self.printable_specs)
-        return f"{type(self).__name__}({specs})"
+        return _tree(self, ())
 
 
 def _tree(link, named_layers):
-    """A line for each layer, those of inner ones indented."""
+    """The link's specs, and a line for each layer, those of inner ones indented."""
+    specs = ", ".join(f"{name}={value!r}" for name, value in link.printable_specs)
     lines = "".join(f"({name}): {_text_of(layer)},\n" for name, layer in named_layers)
-    inside = "\n" + textwrap.indent(lines, "  ") if lines else ""
-    return f"{type(link).__name__}({inside})"
+    if lines:
+        specs += ("," if specs else "") + "\n" + textwrap.indent(lines, "  ")
+    return f"{type(link).__name__}({specs})"
 
 
 def _text_of(layer):

@@ -301,6 +301,18 @@ def test_copyparams_of_links_that_differ():
         Affine().copyparams(Affine(1))
     with pytest.raises(ValueError, match=r"'W' of shape \(2, 2\) cannot .* shape unknown"):
         L.Linear(2, 2).copyparams(L.Linear(2))
+    link = Affine()
+    link.mean = np.zeros(1, np.float32)
+    with pytest.raises(ValueError, match=r"persistent value 'mean' of shape \(3,\) .* \(1,\)"):
+        Affine().copyparams(link)
+
+
+def test_persistent_values_that_come_later_are_copied():
+    source, target = Affine(), Affine()
+    target.mean = None
+    source.mean += 1
+    target.copyparams(source)
+    assert target.mean.tolist() == [1, 1, 1] and target.mean is not source.mean
 
 
 def test_addgrads_and_cleargrads():
@@ -405,6 +417,25 @@ def test_values_are_not_kept_where_the_file_has_none():
         NpzDeserializer(saved.target).load(L.Linear(2, 3))
 
 
+@pytest.mark.parametrize(
+    "saved, lazy",
+    [
+        (L.Linear(3, 2, nobias=True), L.Linear(None, 5, nobias=True)),
+        (L.Convolution2D(3, 2, 1, nobias=True), L.Convolution2D(None, 2, 3, nobias=True)),
+        (L.Convolution1D(3, 2, 1), L.Convolution2D(None, 2, 1)),
+        (L.Deconvolution2D(3, 2, 1), L.Deconvolution2D(None, 4, 1)),
+        (L.DepthwiseConvolution2D(3, 2, 1), L.DepthwiseConvolution2D(None, 3, 1)),
+        (L.LocalConvolution2D(3, 2, 4, 1), L.LocalConvolution2D(None, 2, 4, 2)),
+    ],
+)
+def test_lazy_parameters_take_no_array_of_another_layer(saved, lazy):
+    file = DictionarySerializer()
+    file.save(saved)
+    name = type(lazy).__name__
+    with pytest.raises(ValueError, match=rf"{name}\.serialize: parameter .* does not fit {name}"):
+        NpzDeserializer(file.target).load(lazy)
+
+
 # Chain
 
 
@@ -444,6 +475,21 @@ def test_chain_items():
             ValueError,
             "Model.copy: mode must be one of share, copy, init, not 'x'",
             lambda m: m.copy("x"),
+        ),
+        (
+            ValueError,
+            r"Model\.repeat: n_repeat must not be negative, but is -1",
+            lambda m: m.repeat(-1),
+        ),
+        (
+            TypeError,
+            r"Model\.copyparams: link must be a Link, not int",
+            lambda m: m.copyparams(3),
+        ),
+        (
+            TypeError,
+            r"Model\.addgrads: link must be a Link, not NoneType",
+            lambda m: m.addgrads(None),
         ),
         (NotImplementedError, "Link does not implement from_params", lambda m: Link.from_params(1)),
         (TypeError, "ChainList: elements must be links, not int", lambda m: m.list.append(3)),
@@ -582,3 +628,14 @@ def test_repr():
   (c): Link(),
 )"""
     )
+
+
+def test_repr_of_a_chain_with_specs():
+    class Block(Chain):
+        @property
+        def printable_specs(self):
+            yield from (("size", 3), ("name", "x"))
+
+    assert repr(Block()) == "Block(size=3, name='x')"
+    link = Block(a=Link())
+    assert repr(link) == "Block(size=3, name='x',\n  (a): Link(),\n)"

@@ -2,16 +2,22 @@
 
 An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's
 library, or our own for particular sizes. The first that accepts the arguments runs, in the order:
-libraries named in ``config.kernels``, vendors' libraries, our own, the reference.
+libraries named in ``config.kernels``, vendors' libraries, our own, the reference. With
+``config.autotune``, those that accept NumPy arrays are measured once for each kind of arguments,
+and the fastest runs; results can then differ in rounding from run to run.
 """
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import NamedTuple
+
+import numpy as np
 
 from mpchain.configuration import config
 
 _VENDORS = ("onednn", "cudnn")
 _registry = {}
+_fastest = {}
 
 
 class Kernel(NamedTuple):
@@ -63,10 +69,28 @@ def kernels_of(operation):
 
 def select(operation, *args):
     """Returns the kernel that will compute ``operation`` for these arguments."""
+    if config.autotune and isinstance(args[0], np.ndarray):
+        return _select_fastest(operation, args)
     for kernel in kernels_of(operation):
         if kernel.refuse is None or kernel.refuse(*args) is None:
             return kernel
     raise LookupError(f"kernels.select: no kernel of {operation} takes these arguments")
+
+
+def _select_fastest(operation, args):
+    kinds = [(x.shape, x.dtype.char) if isinstance(x, np.ndarray) else x for x in args]
+    key = (operation, *kinds)
+    if key not in _fastest:
+        taking = [k for k in kernels_of(operation) if k.refuse is None or not k.refuse(*args)]
+        _fastest[key] = min(taking, key=lambda k: _seconds(k, args)) if taking[1:] else taking[0]
+    return _fastest[key]
+
+
+def _seconds(kernel, args):
+    kernel.compute(*args)  # the first time makes what is needed every time
+    begin = perf_counter()
+    kernel.compute(*args)
+    return perf_counter() - begin
 
 
 def call(operation, *args):
@@ -85,4 +109,4 @@ def explain(operation, *args):
     return "\n".join(lines)
 
 
-from mpchain.kernels import numpy_cpu, reference  # noqa: E402  (they enter their kernels)
+from mpchain.kernels import numpy_cpu, onednn, reference  # noqa: E402  (they enter their kernels)

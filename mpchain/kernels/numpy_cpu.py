@@ -35,3 +35,78 @@ def convolution_input(y, W, window):
     """x[n] = W^T y[n], without copying y."""
     x = W.reshape(W.shape[:2]).T @ y.reshape(*y.shape[:2], math.prod(window.out_size))
     return x.reshape(y.shape[0], W.shape[1], *window.in_size)
+
+
+_BLOCK = 1 << 16
+"""Elements that are worked through at a time: several arrays of them fit the cache."""
+
+
+def _refuse_unless_channels(x, gamma, axis):
+    """Takes arrays (N, C, ...) that are normalised over all axes but the second."""
+    if not isinstance(x, np.ndarray):
+        return "not a NumPy array"
+    if x.dtype not in (np.float32, np.float64) or gamma.dtype != x.dtype:
+        return "not arrays of one dtype of 32 or 64 bits"
+    if x.ndim < 3 or axis != (0, *range(2, x.ndim)):
+        return "not over all axes but the second"
+    if x.size == 0 or math.prod(x.shape[2:]) < 4:
+        return "too few elements of a channel side by side"
+    return None
+
+
+def _blocks_of_channels(x):
+    """``x`` as (N, C, rest), and slices of so many channels as make a block."""
+    x = x.reshape(*x.shape[:2], -1)
+    n, channels, size = x.shape
+    step = max(_BLOCK // (n * size), 1)
+    return x, [slice(i, min(i + step, channels)) for i in range(0, channels, step)]
+
+
+def _sum_of_channels(x):
+    return (x @ np.ones(x.shape[2], x.dtype)).sum(axis=0)
+
+
+@register("numpy_cpu", lambda x, gamma, beta, axis, eps: _refuse_unless_channels(x, gamma, axis))
+def batch_normalization(x, gamma, beta, axis, eps):
+    """As the reference, block by block: what was just written is still in the cache."""
+    y = np.empty(x.shape, x.dtype)
+    x, blocks = _blocks_of_channels(x)
+    y_blocks, _ = _blocks_of_channels(y)
+    count = x.size // x.shape[1]
+    mean = _sum_of_channels(x) / x.dtype.type(count)
+    var = np.empty_like(mean)
+    scale, shift = gamma.reshape(-1), beta.reshape(-1)
+    for block in blocks:
+        part = np.subtract(x[:, block], mean[block, None], out=y_blocks[:, block])
+        var[block] = np.einsum("nci,nci->c", part, part) / count
+        part *= ((var[block] + eps) ** -0.5 * scale[block])[:, None]
+        part += shift[block, None]
+    return y, *(v.reshape(gamma.shape) for v in (mean, (var + eps) ** -0.5, var))
+
+
+@register(
+    "numpy_cpu",
+    lambda g, x, gamma, mean, inverse_std, axis: _refuse_unless_channels(x, gamma, axis),
+)
+def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+    """As the reference, block by block."""
+    shape = gamma.shape
+    gx = np.empty(x.shape, x.dtype)
+    x, blocks = _blocks_of_channels(x)
+    g, _ = _blocks_of_channels(g)
+    gx_blocks, _ = _blocks_of_channels(gx)
+    count = x.size // x.shape[1]
+    mean, inverse_std, gamma = (v.reshape(-1) for v in (mean, inverse_std, gamma))
+    g_beta = _sum_of_channels(g)
+    g_gamma = np.empty_like(g_beta)
+    scale = gamma * inverse_std
+    shift = scale * g_beta / count
+    work = np.empty_like(x[:, blocks[0]])
+    for block in blocks:
+        part = np.subtract(x[:, block], mean[block, None], out=gx_blocks[:, block])
+        g_gamma[block] = np.einsum("nci,nci->c", g[:, block], part) * inverse_std[block]
+        part *= (-scale[block] * inverse_std[block] * g_gamma[block] / count)[:, None]
+        scaled = work[:, : block.stop - block.start]
+        part += np.multiply(g[:, block], scale[block, None], out=scaled)
+        part -= shift[block, None]
+    return gx, g_gamma.reshape(shape), g_beta.reshape(shape)

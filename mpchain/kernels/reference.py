@@ -46,6 +46,34 @@ def log_softmax(x, axis):
     return y
 
 
+@register("reference")
+def batch_normalization(x, gamma, beta, axis, eps):
+    """gamma (x - mean) / sqrt(var + eps) + beta over ``axis``; gamma and beta broadcast to x.
+
+    Also returns mean, 1 / sqrt(var + eps) and var, with axes of size one.
+    """
+    (wide,) = _wide(x)
+    average = np.mean if x.size else np.sum  # an empty batch has no mean, but its sum is zero
+    mean = average(wide, axis=axis, keepdims=True)
+    y = wide - mean
+    var = average(y * y, axis=axis, keepdims=True)
+    inverse_std = (var + eps) ** -0.5
+    y *= (inverse_std * gamma).astype(y.dtype, copy=False)
+    y += beta.astype(y.dtype, copy=False)
+    return y.astype(x.dtype, copy=False), mean, inverse_std, var
+
+
+@register("reference")
+def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+    """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`."""
+    normalised = (x - mean) * inverse_std
+    g_beta = g.sum(axis=axis, keepdims=True)
+    g_gamma = (g * normalised).sum(axis=axis, keepdims=True)
+    count = g.size // max(g_beta.size, 1)
+    gx = (g - (normalised * g_gamma + g_beta) / max(count, 1)) * (gamma * inverse_std)
+    return gx.astype(x.dtype, copy=False), g_gamma, g_beta
+
+
 def _padded(x, window, value=0):
     """``x`` (N, C, *spatial) with its padding, cut to what the windows reach."""
     padded_size, inner, _ = layout(window)
@@ -135,15 +163,19 @@ def max_windows(x, window):
     """The maximum of each window, and where in the window it is (the first, as an integer)."""
     xp = get_array_module(x)
     padded = _padded(x, window, -np.inf)
-    offsets = layout(window).offsets
-    y = padded[(..., *offsets[0])].copy()
+    values = [padded[(..., *place)] for place in layout(window).offsets]
+    y = values[0].copy()
+    for value in values[1:]:
+        xp.maximum(y, value, out=y)  # NaN wins, and stays
     places = xp.zeros(y.shape, np.int32)
-    for i, place in enumerate(offsets[1:], 1):
-        value = padded[(..., *place)]
-        # NaN wins, as in numpy.maximum, and stays.
-        larger = (value > y) | (value != value) & (y == y)
-        xp.copyto(y, value, where=larger)
-        xp.copyto(places, xp.int32(i), where=larger)
+    is_nan = y != y
+    has_nan = bool(is_nan.any())
+    # Backwards, so that the first is written last.
+    for i in range(len(values) - 1, -1, -1):
+        found = values[i] == y
+        if has_nan:
+            found |= is_nan & (values[i] != values[i])
+        xp.copyto(places, xp.int32(i), where=found)
     return y, places
 
 

@@ -9,6 +9,14 @@ from mpchain.link import Link
 from mpchain.variable import Parameter
 
 
+def _decay(link, finetune):
+    """The decay of this step: that of fine-tuning weighs all its batches alike."""
+    if not finetune:
+        return link.decay
+    link.N += 1
+    return 1 - 1 / link.N
+
+
 class BatchNormalization(Link):
     """Batch normalisation of :func:`mpchain.functions.batch_normalization` with its parameters.
 
@@ -99,6 +107,11 @@ class BatchNormalization(Link):
         yield from (("decay", self.decay), ("eps", self.eps), ("dtype", str(self._dtype)))
         yield from (("use_gamma", self.gamma is not None), ("use_beta", self.beta is not None))
 
+    def _scale_and_shift(self):
+        gamma = self.xp.ones_like(self.avg_mean) if self.gamma is None else self.gamma
+        beta = self.xp.zeros_like(self.avg_mean) if self.beta is None else self.beta
+        return gamma, beta
+
     def start_finetuning(self):
         """Lets the moving averages begin anew, for calls with ``finetune=True``."""
         self.N = 0
@@ -118,19 +131,291 @@ class BatchNormalization(Link):
             p is not None and not p.is_initialized for p in (self.gamma, self.beta)
         ):
             self._initialize(self._shape_for(x))
-        gamma = self.xp.ones_like(self.avg_mean) if self.gamma is None else self.gamma
-        beta = self.xp.zeros_like(self.avg_mean) if self.beta is None else self.beta
+        gamma, beta = self._scale_and_shift()
         if not config.train:
             averages = self.avg_mean, self.avg_var
             return F.fixed_batch_normalization(x, gamma, beta, *averages, self.eps, self.axis)
         options = {"eps": self.eps, "axis": self.axis}
         if not config.in_recomputing:  # this batch was counted when it was first computed
             options |= {"running_mean": self.avg_mean, "running_var": self.avg_var}
-            options["decay"] = self._decay(finetune)
+            options["decay"] = _decay(self, finetune)
         return F.batch_normalization(x, gamma, beta, **options)
 
-    def _decay(self, finetune):
-        if not finetune:
-            return self.decay
-        self.N += 1
-        return 1 - 1 / self.N
+
+class BatchRenormalization(BatchNormalization):
+    """Batch renormalisation of :func:`mpchain.functions.batch_renormalization` with parameters.
+
+    As :class:`BatchNormalization`, but in training too the result is near to what the moving
+    averages would give.
+
+    Args:
+        size (int or tuple of int): shape of the parameters.
+        rmax (float): limit of the correction's scale, at least 1.
+        dmax (float): limit of the correction's shift, at least 0.
+        decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, initial_avg_mean,
+            initial_avg_var: see :class:`BatchNormalization`.
+
+    Attributes:
+        gamma, beta, avg_mean, avg_var, N: see :class:`BatchNormalization`.
+
+    Raises:
+        TypeError: ``size`` is None.
+
+    See S. Ioffe, Batch renormalization: towards reducing minibatch dependence in batch-normalized
+    models, NIPS 2017.
+    """
+
+    _averages_before = None
+
+    def __init__(
+        self,
+        size,
+        rmax=1,
+        dmax=0,
+        decay=0.9,
+        eps=2e-5,
+        dtype=None,
+        use_gamma=True,
+        use_beta=True,
+        initial_gamma=None,
+        initial_beta=None,
+        initial_avg_mean=None,
+        initial_avg_var=None,
+    ):
+        if size is None:
+            raise TypeError("BatchRenormalization: size must be given, but is None")
+        super().__init__(
+            size,
+            decay,
+            eps,
+            dtype,
+            use_gamma,
+            use_beta,
+            initial_gamma,
+            initial_beta,
+            initial_avg_mean=initial_avg_mean,
+            initial_avg_var=initial_avg_var,
+        )
+        self.rmax = rmax
+        self.dmax = dmax
+
+    def forward(self, x, finetune=False):
+        """Normalises a batch.
+
+        Args:
+            x: Variable or array (N, C, ...), floating point.
+            finetune (bool): see :meth:`BatchNormalization.forward`.
+
+        Returns:
+            Variable of the shape of ``x``.
+        """
+        if not config.train:
+            return super().forward(x)
+        gamma, beta = self._scale_and_shift()
+        limits = self.rmax, self.dmax, self.eps
+        if config.in_recomputing:  # by the averages that the batch met when first computed
+            return F.batch_renormalization(x, gamma, beta, *limits, *self._averages_before)
+        self._averages_before = self.avg_mean.copy(), self.avg_var.copy()
+        averages = self.avg_mean, self.avg_var, _decay(self, finetune)
+        return F.batch_renormalization(x, gamma, beta, *limits, *averages, update_statistics=True)
+
+
+class DecorrelatedBatchNormalization(Link):
+    """Whitening of :func:`mpchain.functions.decorrelated_batch_normalization` with its averages.
+
+    While ``config.train`` is set, it whitens by the statistics of the batch and follows them by
+    moving averages; otherwise it whitens by these averages.
+
+    Args:
+        size (int): number of channels.
+        groups (int): number of groups of channels; it must divide ``size``.
+        decay (float): how much of the moving averages stays at each step.
+        eps (float): added to the variances.
+        dtype: that of the averages.
+
+    Attributes:
+        avg_mean (array): the moving average of the means, (groups, size / groups), persistent.
+        avg_projection (array): that of the projections, (groups, size / groups, size / groups),
+            persistent.
+        N (int): the number of batches of fine-tuning so far, persistent.
+
+    Raises:
+        ValueError: ``groups`` does not divide ``size``.
+
+    See L. Huang et al., Decorrelated batch normalization, CVPR 2018.
+    """
+
+    def __init__(self, size, groups=16, decay=0.9, eps=2e-5, dtype=np.float32):
+        super().__init__()
+        if groups < 1 or size % groups:
+            raise ValueError(
+                f"DecorrelatedBatchNormalization: groups={groups} must divide size={size}"
+            )
+        self.groups = groups
+        self.decay = decay
+        self.eps = eps
+        width = size // groups
+        dtype = get_dtype(dtype, map_mixed16=np.float32)
+        self.add_persistent("avg_mean", np.zeros((groups, width), dtype))
+        self.add_persistent("avg_projection", np.tile(np.eye(width, dtype=dtype), (groups, 1, 1)))
+        self.add_persistent("N", 0)
+
+    @property
+    def printable_specs(self):
+        yield from (("size", self.avg_mean.size), ("groups", self.groups))
+        yield from (("decay", self.decay), ("eps", self.eps), ("dtype", str(self.avg_mean.dtype)))
+
+    def start_finetuning(self):
+        """Lets the moving averages begin anew, for calls with ``finetune=True``."""
+        self.N = 0
+
+    def forward(self, x, *, finetune=False):
+        """Whitens a batch.
+
+        Args:
+            x: Variable or array (N, size, ...), floating point.
+            finetune (bool): whether the averages are those of all batches since
+                :meth:`start_finetuning`, with equal weights, instead of moving ones.
+
+        Returns:
+            Variable of the shape of ``x``.
+        """
+        averages = self.avg_mean, self.avg_projection
+        if not config.train:
+            return F.fixed_decorrelated_batch_normalization(x, *averages, self.groups)
+        options = {"groups": self.groups, "eps": self.eps}
+        if not config.in_recomputing:  # this batch was counted when it was first computed
+            options |= dict(zip(("running_mean", "running_projection"), averages))
+            options["decay"] = _decay(self, finetune)
+        return F.decorrelated_batch_normalization(x, **options)
+
+
+# Normalisation of each sample by itself: the same in training and not.
+
+
+class _SampleNormalization(Link):
+    """Scale and shift of a normalisation of each sample."""
+
+    _dtype = None
+
+    def __init__(self, size, eps, **initials):
+        super().__init__()
+        self.eps = eps
+        with self.init_scope():
+            for name, initial in initials.items():
+                setattr(self, name, Parameter(get_initializer(initial, self._dtype), size))
+
+    def _initialize(self, shape):
+        for param in self.params():
+            if not param.is_initialized:
+                param.initialize(shape)
+
+    @property
+    def printable_specs(self):
+        size = self.gamma.shape if self.gamma.is_initialized else None
+        yield "size", size[0] if size is not None and len(size) == 1 else size
+        yield "eps", self.eps
+
+
+def _initials(gamma, beta):
+    return {"gamma": 1 if gamma is None else gamma, "beta": 0 if beta is None else beta}
+
+
+class LayerNormalization(_SampleNormalization):
+    """Normalisation of :func:`mpchain.functions.layer_normalization` with its parameters.
+
+    Args:
+        size (int or tuple of int): shape of the parameters, that of the input's last axes; None
+            leaves it to the first input, whose last axis it then is.
+        eps (float): added to the variance.
+        initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
+
+    Attributes:
+        gamma, beta (Parameter): scale and shift.
+    """
+
+    def __init__(self, size=None, eps=1e-6, initial_gamma=None, initial_beta=None):
+        super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
+
+    def forward(self, x):
+        """Normalises each sample of a Variable or array x (..., size)."""
+        self._initialize(x.shape[-1:])
+        return F.layer_normalization(x, self.gamma, self.beta, self.eps)
+
+
+class RMSNormalization(_SampleNormalization):
+    """Normalisation of :func:`mpchain.functions.rms_normalization` with its parameter.
+
+    Args:
+        size (int or tuple of int): see :class:`LayerNormalization`.
+        eps (float): added to the mean square.
+        initial_gamma: initializer, number or array; None is one.
+
+    Attributes:
+        gamma (Parameter): scale.
+    """
+
+    def __init__(self, size=None, eps=1e-5, initial_gamma=None):
+        super().__init__(size, eps, gamma=1 if initial_gamma is None else initial_gamma)
+
+    def forward(self, x):
+        """Normalises each sample of a Variable or array x (..., size)."""
+        self._initialize(x.shape[-1:])
+        return F.rms_normalization(x, self.gamma, self.eps)
+
+
+class _ChannelNormalization(_SampleNormalization):
+    """Normalisations whose scale and shift are of channels; they are float32 under mixed16."""
+
+    def __init__(self, size, eps, initial_gamma, initial_beta):
+        self._dtype = get_dtype(None, map_mixed16=np.float32)
+        super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
+
+
+class GroupNormalization(_ChannelNormalization):
+    """Normalisation of :func:`mpchain.functions.group_normalization` with its parameters.
+
+    Args:
+        groups (int): number of groups of channels; it must divide their number.
+        size (int): number of channels; None leaves it to the first input.
+        eps (float): added to the variance.
+        initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
+
+    Attributes:
+        gamma, beta (Parameter): scale and shift of the channels.
+    """
+
+    def __init__(self, groups, size=None, eps=1e-5, initial_gamma=None, initial_beta=None):
+        super().__init__(size, eps, initial_gamma, initial_beta)
+        self.groups = groups
+
+    @property
+    def printable_specs(self):
+        yield "groups", self.groups
+        yield from super().printable_specs
+
+    def forward(self, x):
+        """Normalises each sample of a Variable or array x (N, size, ...)."""
+        self._initialize(x.shape[1:2])
+        return F.group_normalization(x, self.groups, self.gamma, self.beta, self.eps)
+
+
+class InstanceNormalization(_ChannelNormalization):
+    """Normalisation of :func:`mpchain.functions.instance_normalization` with its parameters.
+
+    Args:
+        size (int): number of channels; None leaves it to the first input.
+        eps (float): added to the variance.
+        initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
+
+    Attributes:
+        gamma, beta (Parameter): scale and shift of the channels.
+    """
+
+    def __init__(self, size=None, eps=1e-5, initial_gamma=None, initial_beta=None):
+        super().__init__(size, eps, initial_gamma, initial_beta)
+
+    def forward(self, x):
+        """Normalises each channel of each sample of a Variable or array x (N, size, ...)."""
+        self._initialize(x.shape[1:2])
+        return F.instance_normalization(x, self.gamma, self.beta, self.eps)

@@ -7,6 +7,7 @@ import pytest
 
 import mpchain
 from mpchain import kernels
+from mpchain.kernels import onednn
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -111,6 +112,10 @@ WINDOWS = {
     "pointwise padded": (2, 3, 1, _window((2, 3), 1, 1, 1)),
     "pointwise grouped": (2, 4, 2, _window((2, 3), 1, groups=2)),
     "pointwise 1d": (1, 1, 1, _window((1,), 1)),
+    "large": (2, 9, 10, _window((12, 11), 3, 1, 1)),
+    "large, depthwise": (2, 9, 9, _window((14, 13), (3, 2), 1, (1, 0), 2, groups=9)),
+    "large, grouped, strided": (3, 18, 16, _window((23, 24), 3, 2, 1, groups=2)),
+    "large volume": (1, 8, 3, _window((6, 5, 6), 2, cover_all=True)),
     "no samples": (0, 3, 5, _window((5, 7), 3, 1, 1)),
     "no samples pointwise": (0, 3, 5, _window((5, 3), 1)),
 }
@@ -157,7 +162,38 @@ def _along_axes():
     return {name: lambda s=s, axis=axis: (_random(*s), axis) for name, (s, axis) in shapes.items()}
 
 
+def _normalizations(*roles):
+    """Cases of batch normalisation: shapes of x, and the axes that are reduced."""
+    shapes = {
+        "images": ((2, 3, 5, 7), (0, 2, 3)),
+        "many channels": ((3, 70, 24, 20), (0, 2, 3)),
+        "volumes": ((2, 3, 2, 3, 2), (0, 2, 3, 4)),
+        "sequences": ((2, 3, 5), (0, 2)),
+        "few elements": ((5, 3, 1, 2), (0, 2, 3)),
+        "matrix": ((5, 3), (0,)),
+        "other axes": ((2, 3, 5, 7), (0, 1)),
+        "no samples": ((0, 3, 5, 7), (0, 2, 3)),
+    }
+
+    def make(shape, axis):
+        kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
+
+        def arguments():
+            given = {"x": _random(*shape) + 1, "g": _random(*shape), "axis": axis, "eps": 1e-3}
+            given |= {name: _random(*kept) for name in ("gamma", "beta")}
+            given |= {"mean": _random(*kept), "inverse_std": np.abs(_random(*kept)) + 0.5}
+            return tuple(given[role] for role in roles)
+
+        return arguments
+
+    return {name: make(*case) for name, case in shapes.items()}
+
+
 CASES = {
+    "batch_normalization": _normalizations("x", "gamma", "beta", "axis", "eps"),
+    "batch_normalization_gradient": _normalizations(
+        "g", "x", "gamma", "mean", "inverse_std", "axis"
+    ),
     "linear": {
         "bias": lambda: (_random(3, 5), _random(7, 5), _random(7)),
         "no bias": lambda: (_random(3, 5), _random(7, 5), None),
@@ -226,7 +262,9 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
                 for result, right in zip(results, expected, strict=True):
                     assert result.dtype == right.dtype and result.shape == right.shape
                     result, right = mpchain.cuda.to_cpu((result, right))
-                    np.testing.assert_allclose(result, right, tolerance, tolerance, str(kernel))
+                    # A sum is as exact as the largest of them is.
+                    atol = tolerance * max(1, np.abs(right).max(initial=0))
+                    np.testing.assert_allclose(result, right, tolerance, atol, str(kernel))
         for argument, copy in zip(arguments, copies):
             if hasattr(argument, "shape"):
                 assert bool((argument == copy).all()), "a kernel changed its argument"
@@ -235,6 +273,8 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
 def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
         for kernel in kernels.kernels_of(operation)[:-1]:
+            if kernel.library == "onednn" and onednn.why_absent():
+                continue
             taken = [
                 (name, dtype.__name__)
                 for name, dtype in itertools.product(cases, DTYPES)
@@ -244,6 +284,89 @@ def test_every_kernel_takes_some_of_the_cases():
                 name for name in cases if kernel.refuse(*_arguments(operation, name)) is not None
             ]
             assert taken and refused, kernel
+
+
+# oneDNN.
+
+
+def _refusal(operation, name, **options):
+    return onednn.refusal(
+        operation.removeprefix("convolution_"), *_arguments(operation, name, **options)
+    )
+
+
+@pytest.mark.parametrize(
+    "operation", ["convolution_output", "convolution_input", "convolution_filter"]
+)
+def test_what_onednn_takes(operation, monkeypatch):
+    monkeypatch.setattr(onednn, "_library", lambda: None)
+    float32 = {"dtype": np.float32}
+    assert _refusal(operation, "large", **float32) is None
+    assert _refusal(operation, "large, depthwise", **float32) is None
+    assert _refusal(operation, "large") == "not two arrays of single precision"
+    assert _refusal(operation, "2d", **float32) == "not worth it: NumPy is as fast"
+    assert _refusal(operation, "no samples", **float32) == "an array without elements"
+    with mpchain.using_config("autotune", True):
+        assert _refusal(operation, "2d", **float32) is None
+    _, b, window = _arguments(operation, "large", **float32)
+    assert onednn.refusal("output", None, b, window) == "not two NumPy arrays"
+    monkeypatch.setattr(onednn, "_library", lambda: "gone")
+    assert _refusal(operation, "large", **float32) == "gone"
+
+
+def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch):
+    (tmp_path / "lib").mkdir()
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "user"))
+    assert "is not installed (pip install 'mpchain[cpu]')" in onednn._library.__wrapped__()
+    (tmp_path / "lib/libdnnl.so.3").write_bytes(b"nonsense")
+    assert "libdnnl.so.3 cannot be used:" in onednn._library.__wrapped__()
+
+
+@pytest.mark.skipif(onednn.why_absent() is not None, reason=f"{onednn.why_absent()}")
+@pytest.mark.parametrize("name", WINDOWS)
+def test_onednn_computes_every_geometry(name):
+    for operation in ("convolution_output", "convolution_input", "convolution_filter"):
+        arguments = _arguments(operation, name, np.float32)
+        if 0 in arguments[0].shape:
+            continue
+        (kernel,) = (k for k in kernels.kernels_of(operation) if k.library == "onednn")
+        right = kernels.kernels_of(operation)[-1].compute(*arguments)
+        for _ in range(2):  # the second time it is there
+            result = kernel.compute(*arguments)
+            atol = 1e-5 * max(1, np.abs(right).max())
+            np.testing.assert_allclose(result, right, 1e-5, atol)
+
+
+# Choosing by measurement.
+
+
+def test_autotune_measures_once_and_takes_the_fastest(registry, monkeypatch):
+    calls = []
+
+    def slow(x):
+        calls.append("slow")
+        now[0] += 2
+
+    def quick(x):
+        calls.append("quick")
+        now[0] += 1
+
+    now = [0.0]
+    monkeypatch.setattr(kernels, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(kernels, "_fastest", {})
+    slow.__name__ = quick.__name__ = "total"
+    kernels.register("reference")(quick)
+    kernels.register("onednn")(slow)
+    x = np.zeros((2, 3))
+    assert kernels.select("total", x).library == "onednn"
+    with mpchain.using_config("autotune", True):
+        for _ in range(3):
+            assert kernels.select("total", x).library == "reference"
+        assert calls == ["slow", "slow", "quick", "quick"]
+        assert kernels.select("total", x.astype(np.float32)).library == "reference"
+        assert len(calls) == 8
+        assert kernels.select("total", None).library == "onednn"  # no array: nothing to measure
 
 
 # The predicates of our own kernels.

@@ -2,15 +2,32 @@
 
 import numpy as np
 import pytest
+import torch
 
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.link import Sequential
 from mpchain.optimizers import SGD
 from mpchain.reporter import Reporter
+from tests.links.table import checks_of, row
 
 x = np.random.RandomState(0).randn(6, 3).astype(np.float32)
 t = np.array([0, 1, 1, 0, 1, 0], np.int32)
+TABLE = [
+    row(
+        "Classifier",
+        lambda: L.Classifier(L.Linear(3, 2)),
+        (6, 3),
+        t,
+        params={"predictor/W": (2, 3), "predictor/b": (2,)},
+        lazy=lambda: L.Classifier(L.Linear(2)),
+        loss=lambda loss: loss,
+        reference=lambda w, x, t: torch.nn.functional.cross_entropy(
+            x @ w["predictor/W"].T + w["predictor/b"], t
+        ),
+    ),
+]
+globals().update(checks_of(TABLE))
 
 
 def test_loss_and_accuracy_are_returned_kept_and_reported():

@@ -1,0 +1,5 @@
+"""Files of other frameworks, made of models."""
+
+from mpchain.exporters import caffe
+
+__all__ = ["caffe"]

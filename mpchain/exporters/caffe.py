@@ -1,0 +1,424 @@
+"""Models as files for Caffe."""
+
+import math
+import os
+
+import numpy as np
+
+from mpchain.backends.cuda import to_cpu
+from mpchain.configuration import force_backprop_mode, using_config
+from mpchain.function_hook import FunctionHook
+from mpchain.serializers.files import open_atomic
+from mpchain.utils.caffe_messages import NET
+from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
+from mpchain.utils.protobuf import as_text, encode
+from mpchain.variable import Variable, as_variable
+
+_MAXIMUM, _AVERAGE = 0, 1
+_PRODUCT, _SUM, _LARGER = 0, 1, 2
+
+
+def export(model, args, directory=None, export_params=True, graph_name="Graph"):
+    """Writes a model as Caffe's ``chainer_model.prototxt`` and ``chainer_model.caffemodel``.
+
+    The model is run once, in inference mode, and what it did is written down. Known are Linear,
+    Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch normalisation,
+    ReLU, LeakyReLU, Sigmoid, Tanh, Softmax, Concat, Reshape, Dropout, the mean over an image, sums,
+    products and maxima, and whatever acts as one factor and shift per channel. Where these follow a
+    product with weights, such as batch normalisation does, they are multiplied into the weights.
+
+    Args:
+        model: a callable of Variables that returns a Variable, or a tuple, list or dict of them.
+        args: its input, or a tuple, list or dict (named arguments) of inputs: Variables or arrays.
+        directory (str): where the files are written; it is made if it does not exist. None writes
+            nothing.
+        export_params (bool): whether the .caffemodel file is written too.
+        graph_name (str): the name of the network.
+
+    Returns:
+        str: the content of the prototxt file.
+
+    Raises:
+        NotImplementedError: the model uses a function that is not known.
+        ValueError: Caffe would compute something else, or the model takes no input.
+    """
+    layers = _Trace(model, args).layers
+    text = as_text({"name": graph_name, "layer": [_without_blobs(x) for x in layers]}, NET)
+    if directory is not None:
+        os.makedirs(directory, exist_ok=True)
+        with open_atomic(os.path.join(directory, "chainer_model.prototxt"), "w") as file:
+            file.write(text)
+        if export_params:
+            content = encode({"name": graph_name, "layer": layers}, NET)
+            with open_atomic(os.path.join(directory, "chainer_model.caffemodel")) as file:
+                file.write(content)
+    return text
+
+
+def _without_blobs(layer):
+    return {name: value for name, value in layer.items() if name != "blobs"}
+
+
+class _Recorder(FunctionHook):
+    """Writes down which functions were applied, in order, and to which arrays."""
+
+    name = "exporters.caffe"
+
+    def __init__(self):
+        self.applications = []
+
+    def forward_postprocess(self, function, in_data):
+        self.applications.append((function, in_data))
+
+
+class _Value:
+    """What the network computes: ``weight * source + shift``, along axis 1.
+
+    The source is a blob's name; or a layer that has not been written yet, since factor and shift
+    can still be multiplied into its parameters.
+    """
+
+    def __init__(self, source, shape, weight=1.0, shift=0.0):
+        self.source = source
+        self.shape = shape
+        self.weight = weight
+        self.shift = shift
+
+    def affine(self, weight, shift):
+        return _Value(self.source, self.shape, self.weight * weight, self.shift * weight + shift)
+
+
+class _Trace:
+    """The layers that a model amounts to, for one input."""
+
+    def __init__(self, model, args):
+        self.layers = []
+        self.counts = {}
+        self.names = {}
+        self.values = {}  # by the function whose output a variable is; of an input, by its node
+        names, inputs = _inputs(args)
+        for i, x in enumerate(inputs):
+            name = f"data_{i + 1}" if i else "data"
+            shape = {"input_param": {"shape": [{"dim": x.shape}]}}
+            self.layers.append({"name": name, "type": "Input", "top": [name], **shape})
+            self.values[x.node] = _Value(name, x.shape)
+        recorder = _Recorder()
+        with using_config("train", False), force_backprop_mode(), recorder:
+            outputs = model(**dict(zip(names, inputs))) if names else model(*inputs)
+        for function, in_data in recorder.applications:
+            self.read(function, in_data)
+        for y in _listed(outputs):
+            value = self.value_of(y.node) if isinstance(y, Variable) else None
+            if value is None:
+                _fail("an output does not depend on the inputs")
+            self.blob(value)
+
+    def value_of(self, node):
+        """Returns the value of a variable, None if it does not depend on the inputs."""
+        return self.values.get(node if node.creator_node is None else node.creator_node)
+
+    def read(self, function, in_data):
+        """Finds the value of a function's output."""
+        if function.inputs is None:  # it is no part of the graph
+            return
+        operands = [self.value_of(node) for node in function.inputs]
+        if not any(operands):
+            return
+        if function.label not in _READERS:
+            raise NotImplementedError(
+                f"exporters.caffe.export: {function.label} has no counterpart in Caffe that is "
+                f"known here; these have: {', '.join(sorted(_READERS))}"
+            )
+        operands = [to_cpu(array) if x is None else x for x, array in zip(operands, in_data)]
+        constants = getattr(function, "constants", ())
+        self.values[function] = _READERS[function.label](self, *operands, *constants)
+
+    def layer(self, kind, bottoms, shape, blobs=(), **params):
+        """Writes a layer with one output, and returns its value."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        name = f"{kind}-{self.counts[kind]}"
+        layer = {"name": name, "type": kind, "bottom": bottoms, "top": [name], **params}
+        if blobs:
+            layer["blobs"] = [
+                {"shape": {"dim": b.shape}, "data": np.asarray(b, np.float32).reshape(-1)}
+                for b in blobs
+            ]
+        self.layers.append(layer)
+        return _Value(name, shape)
+
+    def blob(self, value):
+        """Returns the name of the blob that holds a value; writes what is missing for that."""
+        if not isinstance(value, _Value):
+            raise NotImplementedError(
+                "exporters.caffe.export: a constant array of shape "
+                f"{value.shape} stands where only what depends on the inputs can"
+            )
+        if id(value) not in self.names:
+            self.names[id(value)] = value, self._written(value).source
+        return self.names[id(value)][1]
+
+    def _written(self, value):
+        source, shape = value.source, value.shape
+        if isinstance(source, _Product):
+            return source(value.weight, value.shift)
+        if np.all(value.weight == 1) and np.all(value.shift == 0):
+            return value
+        blobs = [np.broadcast_to(x, shape[1:2]) for x in (value.weight, value.shift)]
+        param = {"axis": 1, "bias_term": True}
+        return self.layer("Scale", [source], shape, blobs, scale_param=param)
+
+
+def _inputs(args):
+    """Names of the arguments, if they have any, and the arguments as Variables."""
+    keys = list(args) if isinstance(args, dict) else []
+    inputs = [as_variable(x) for x in _listed(args)]
+    if not inputs:
+        raise ValueError("exporters.caffe.export: args must hold an input")
+    # Of its own, whatever the given one hangs on; and part of a graph, whatever it asks for.
+    return keys, [Variable(x.array) for x in inputs]
+
+
+def _listed(values):
+    if isinstance(values, dict):
+        return list(values.values())
+    return list(values) if isinstance(values, (tuple, list)) else [values]
+
+
+def _fail(rule):
+    raise ValueError(f"exporters.caffe.export: {rule}")
+
+
+# What each function amounts to. A reader is given the trace, the values or constant arrays that are
+# the function's inputs, and its constants.
+
+
+def _per_channel(x, value):
+    """A constant as a factor or shift of channels."""
+    array = np.asarray(x, np.float64)
+    if array.size == 1:
+        return array.reshape(())
+    shape = (1,) * (len(value.shape) - array.ndim) + array.shape
+    if array.size != max(shape[1:2]) or len(shape) != len(value.shape):
+        raise NotImplementedError(
+            f"exporters.caffe.export: a constant array of shape {array.shape} is no number per "
+            f"channel of {value.shape}"
+        )
+    return array.reshape(-1)
+
+
+def _add(trace, a, b):
+    if isinstance(a, _Value) and isinstance(b, _Value):
+        return _eltwise(trace, _SUM, a, b)
+    value, x = (a, b) if isinstance(a, _Value) else (b, a)
+    return value.affine(1, _per_channel(x, value))
+
+
+def _subtract(trace, a, b):
+    if isinstance(a, _Value) and isinstance(b, _Value):
+        return _eltwise(trace, _SUM, a, b, coeff=[1.0, -1.0])
+    if isinstance(a, _Value):
+        return a.affine(1, -_per_channel(b, a))
+    return b.affine(-1, _per_channel(a, b))
+
+
+def _multiply(trace, a, b):
+    if isinstance(a, _Value) and isinstance(b, _Value):
+        return _eltwise(trace, _PRODUCT, a, b)
+    value, x = (a, b) if isinstance(a, _Value) else (b, a)
+    return value.affine(_per_channel(x, value), 0)
+
+
+def _divide(trace, a, b):
+    if not isinstance(a, _Value) or isinstance(b, _Value):
+        raise NotImplementedError(
+            "exporters.caffe.export: a division by what depends on the inputs"
+        )
+    return a.affine(1 / _per_channel(b, a), 0)
+
+
+def _eltwise(trace, operation, *xs, **options):
+    shapes = {x.shape for x in xs}
+    if len(shapes) > 1:
+        _fail(f"Caffe combines arrays of one shape, not {' and '.join(map(str, shapes))}")
+    param = {"operation": operation, **options}
+    return trace.layer("Eltwise", [*map(trace.blob, xs)], xs[0].shape, eltwise_param=param)
+
+
+class _Product:
+    """A layer that multiplies by weights, not written yet: called with a factor and shift."""
+
+    def __init__(self, trace, kind, x, W, shape, name, param):
+        self.trace, self.kind, self.shape, self.name = trace, kind, shape, name
+        self.W = _constant(W, f"the weights of {kind}").astype(np.float64)
+        self.param = param
+        self.bottom = trace.blob(x)
+
+    def __call__(self, weight, shift):
+        factors = np.broadcast_to(weight, self.shape[1:2])
+        # Those of a transposed convolution are (inputs, outputs / groups, height, width).
+        is_transposed = self.kind == "Deconvolution"
+        groups = self.param["group"] if is_transposed else 1
+        W = self.W.reshape(groups, -1, *self.W.shape[1:])
+        trailing = (1,) * (self.W.ndim - 2)
+        place = (groups, 1, -1, *trailing) if is_transposed else (1, -1, 1, *trailing)
+        blobs = [(W * factors.reshape(place)).reshape(self.W.shape)]
+        has_bias = bool(np.any(shift))
+        if has_bias:
+            blobs.append(np.broadcast_to(shift, self.shape[1:2]))
+        param = {self.name: {**self.param, "bias_term": has_bias}}
+        return self.trace.layer(self.kind, [self.bottom], self.shape, blobs, **param)
+
+
+def _constant(x, what):
+    if isinstance(x, _Value):
+        raise NotImplementedError(f"exporters.caffe.export: {what} must not depend on the inputs")
+    return x
+
+
+def _linear(trace, x, W, b=None):
+    shape = (x.shape[0], W.shape[0])
+    param = {"num_output": W.shape[0]}
+    product = _Product(trace, "InnerProduct", x, W, shape, "inner_product_param", param)
+    return _Value(product, shape, 1.0, 0.0 if b is None else _constant(b, "the bias"))
+
+
+def _geometry(window):
+    """The fields in which convolution and pooling agree."""
+    if len(window.ksize) != 2:
+        raise NotImplementedError("exporters.caffe.export: windows must have two axes")
+    pairs = {"pad": window.pad, "stride": window.stride, "kernel": window.ksize}
+    return {f"{name}_{axis}": v for name, pair in pairs.items() for axis, v in zip("hw", pair)}
+
+
+def _convolution_param(n, window):
+    param = {"num_output": n, "group": window.groups, **_geometry(window)}
+    return param if set(window.dilate) == {1} else {**param, "dilation": list(window.dilate)}
+
+
+def _check_sizes(what, found, caffes):
+    if tuple(found) != tuple(caffes):
+        _fail(f"Caffe gives {what} the size {tuple(caffes)}, not {tuple(found)}")
+
+
+def _convolution(trace, x, W, window):
+    axes = zip(window.in_size, *window[:4])
+    sizes = [get_conv_outsize(size, k, s, p, d=d) for size, k, s, p, d in axes]
+    _check_sizes("this convolution (without cover_all)", window.out_size, sizes)
+    shape = (x.shape[0], W.shape[0], *window.out_size)
+    param = _convolution_param(W.shape[0], window)
+    product = _Product(trace, "Convolution", x, W, shape, "convolution_param", param)
+    return _Value(product, shape)
+
+
+def _deconvolution(trace, x, W, window):
+    axes = zip(window.out_size, *window[:4])
+    sizes = [get_deconv_outsize(size, k, s, p, d=d) for size, k, s, p, d in axes]
+    _check_sizes("this transposed convolution (without outsize)", window.in_size, sizes)
+    n = W.shape[1] * window.groups
+    shape = (x.shape[0], n, *window.in_size)
+    param = _convolution_param(n, window)
+    product = _Product(trace, "Deconvolution", x, W, shape, "convolution_param", param)
+    return _Value(product, shape)
+
+
+def _pooling(trace, x, window, pool):
+    sizes = []
+    for size, k, s, p in zip(window.in_size, *window[:3]):
+        n = get_conv_outsize(size, k, s, p, True)
+        sizes.append(n - 1 if (n - 1) * s >= size + p else n)
+    _check_sizes("this pooling (rounded up, as with cover_all)", window.out_size, sizes)
+    shape = (*x.shape[:2], *window.out_size)
+    param = {"pool": pool, **_geometry(window)}
+    return trace.layer("Pooling", [trace.blob(x)], shape, pooling_param=param)
+
+
+def _max_pooling(trace, x, window):
+    return _pooling(trace, x, window, _MAXIMUM)
+
+
+def _sums_of_windows(trace, x, window):
+    # Where a window reaches beyond the padding, Caffe's mean is over less than the window.
+    axes = zip(window.in_size, *window[:3])
+    ends = [get_conv_outsize(size, k, s, p) for size, k, s, p in axes]
+    _check_sizes("this pooling (rounded up)", window.out_size, ends)
+    return _pooling(trace, x, window, _AVERAGE).affine(math.prod(window.ksize), 0)
+
+
+def _mean(trace, x, axis, keepdims):
+    axes = {a % len(x.shape) for a in ((axis,) if isinstance(axis, int) else axis or ())}
+    if axes != {2, 3} or len(x.shape) != 4:
+        raise NotImplementedError("exporters.caffe.export: means other than those of images")
+    param = {"pool": _AVERAGE, "global_pooling": True}
+    shape = (*x.shape[:2], 1, 1)
+    y = trace.layer("Pooling", [trace.blob(x)], shape, pooling_param=param)
+    return y if keepdims else _reshape(trace, y, shape[:2])
+
+
+def _local_response_normalization(trace, x, n, k, alpha, beta):
+    # Caffe divides alpha by the number of neighbours.
+    param = {"local_size": n, "alpha": alpha * n, "beta": beta, "norm_region": 0, "k": float(k)}
+    return trace.layer("LRN", [trace.blob(x)], x.shape, lrn_param=param)
+
+
+def _activation(kind):
+    return lambda trace, x: trace.layer(kind, [trace.blob(x)], x.shape)
+
+
+def _leaky_relu(trace, x, slope):
+    param = {"negative_slope": float(slope)}
+    return trace.layer("ReLU", [trace.blob(x)], x.shape, relu_param=param)
+
+
+def _softmax(trace, x, axis):
+    return trace.layer("Softmax", [trace.blob(x)], x.shape, softmax_param={"axis": axis})
+
+
+def _concat(trace, *operands):
+    *xs, axis = operands
+    if not all(isinstance(x, _Value) for x in xs):
+        raise NotImplementedError("exporters.caffe.export: a constant array among those joined")
+    shape = list(xs[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in xs)
+    bottoms = [trace.blob(x) for x in xs]
+    return trace.layer("Concat", bottoms, tuple(shape), concat_param={"axis": axis})
+
+
+def _reshape(trace, x, shape):
+    size = math.prod(x.shape)
+    known = math.prod(n for n in shape if n != -1)
+    shape = tuple(size // known if n == -1 else n for n in shape)
+    # Zero keeps the axis: so a batch may have another size.
+    dims = [0 if shape[:1] == x.shape[:1] and i == 0 else n for i, n in enumerate(shape)]
+    param = {"reshape_param": {"shape": {"dim": dims}}}
+    return trace.layer("Reshape", [trace.blob(x)], shape, **param)
+
+
+_READERS = {
+    "add": _add,
+    "add_constant": lambda trace, x, c: x.affine(1, c),
+    "cast": lambda trace, x, dtype: x,
+    "concat": _concat,
+    "convolution_input": _deconvolution,
+    "convolution_output": _convolution,
+    "divide": _divide,
+    "divide_by_constant": lambda trace, x, c: x.affine(1 / c, 0),
+    "identity": lambda trace, x: x,
+    "leaky_relu": _leaky_relu,
+    "linear": _linear,
+    "linear_with_bias": _linear,
+    "local_response_normalization": _local_response_normalization,
+    "max_windows": _max_pooling,
+    "maximum": lambda trace, a, b: _eltwise(trace, _LARGER, a, b),
+    "mean": _mean,
+    "multiply": _multiply,
+    "multiply_by_constant": lambda trace, x, c: x.affine(c, 0),
+    "negative": lambda trace, x: x.affine(-1, 0),
+    "relu": _activation("ReLU"),
+    "reshape": _reshape,
+    "sigmoid": _activation("Sigmoid"),
+    "softmax": _softmax,
+    "subtract": _subtract,
+    "subtract_from_constant": lambda trace, x, c: x.affine(-1, c),
+    "sum_windows": _sums_of_windows,
+    "tanh": _activation("TanH"),
+}

@@ -1,0 +1,281 @@
+"""Intel's oneDNN: convolutions of single precision on x86 processors, through its C interface.
+
+The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2), the numbers below are those of
+its headers. It chooses blocked layouts; what is given and returned is plain (N, C, ...), so a call
+is up to two reorders in, the convolution, and one out. Those of one geometry are made once.
+"""
+
+import ctypes
+import functools
+import itertools
+import math
+import os
+import site
+import sys
+import threading
+
+import numpy as np
+
+from mpchain.configuration import config
+from mpchain.kernels import register
+
+_VERSION = (3, 2)
+_FLOAT32 = 3
+_ANY = 1
+_PLAIN = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7}  # the layout a, ab, abc, ... by number of axes
+_CPU, _IN_ORDER, _FORWARD_TRAINING, _DIRECT = 1, 1, 64, 1
+_SRC, _DST, _WEIGHTS = 1, 17, 33
+_DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
+_QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
+_LEAST_WINDOWS = 100
+_LEAST_CHANNELS = {"output": 3, "input": 8, "filter": 3}
+
+# For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
+_KINDS = {
+    "output": (_SRC, _WEIGHTS, _DST),
+    "input": (_DIFF_DST, _WEIGHTS, _DIFF_SRC),
+    "filter": (_SRC, _DIFF_DST, _DIFF_WEIGHTS),
+}
+_ARRAYS = {
+    _SRC: "x",
+    _DIFF_SRC: "x",
+    _WEIGHTS: "W",
+    _DIFF_WEIGHTS: "W",
+    _DST: "y",
+    _DIFF_DST: "y",
+}
+_DESTRUCTORS = (
+    ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
+    ("primitive_create", "dnnl_primitive_destroy"),
+    ("memory_desc_create", "dnnl_memory_desc_destroy"),
+    ("memory_create", "dnnl_memory_destroy"),
+)
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
+
+
+def _dims(values):
+    return (ctypes.c_int64 * 12)(*values)
+
+
+class _Library:
+    """The loaded library, with an engine and a stream; every call is checked."""
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(path)
+        self.c.dnnl_version.restype = ctypes.POINTER(_Version)
+        version = self.c.dnnl_version().contents
+        if (version.major, version.minor) != _VERSION:
+            raise OSError(f"it is version {version.major}.{version.minor}, not 3.2")
+        self.c.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
+        self.c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        self.lock = threading.Lock()
+        self.buffer = np.empty(0, np.uint8)
+        self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
+        self.stream = self.make("dnnl_stream_create", self.engine, ctypes.c_int(_IN_ORDER))
+
+    def make(self, name, *args):
+        """Calls a function that returns an object through its first argument."""
+        made = ctypes.c_void_p()
+        self.check(name, getattr(self.c, name)(ctypes.byref(made), *args))
+        return made
+
+    def check(self, name, status):
+        if status:
+            raise RuntimeError(f"onednn: {name} failed with status {status}")
+
+    def arena(self, memories):
+        """Returns addresses for memories of given sizes, which all convolutions use in turn."""
+        starts = [0, *itertools.accumulate(-(-size // 64) * 64 for _, size in memories)]
+        if starts[-1] > self.buffer.size:
+            self.buffer = np.empty(starts[-1] + 64, np.uint8)
+        begin = self.buffer.ctypes.data
+        return [ctypes.c_void_p(begin + start) for start in starts[:-1]]
+
+
+@functools.cache
+def _library():
+    """The library; or, a text, why there is none."""
+    if os.name != "posix":
+        return "onednn-cpu-gomp exists for Linux alone"
+    for folder in (sys.prefix, site.getuserbase()):
+        path = os.path.join(folder, "lib", "libdnnl.so.3")
+        if os.path.exists(path):
+            try:
+                return _Library(path)
+            except (OSError, RuntimeError) as error:
+                return f"{path} cannot be used: {error}"
+    return "onednn-cpu-gomp is not installed (pip install 'mpchain[cpu]')"
+
+
+class _Convolution:
+    """A convolution, or one of its adjoints, of one geometry, ready to be run.
+
+    Args:
+        library (_Library): the library.
+        operation (str): ``'output'``, ``'input'`` or ``'filter'``: the slot that is open.
+        shapes (dict): of x, W and y.
+        window (Window): the geometry.
+    """
+
+    def __init__(self, library, operation, shapes, window):
+        self.library = library
+        self.made = []
+        self.shapes = shapes
+        descriptor = self._descriptor(operation, window)
+        primitive = self._make("dnnl_primitive_create", descriptor)
+        kinds = _KINDS[operation]
+        self.plain, self.blocked = [], []  # memories of our arrays; of the arena, with their sizes
+        first, second, result = (self._argument(descriptor, kind) for kind in kinds)
+        memories = (first[0], second[0], result[0])
+        reorders = [reorder for _, reorder in (first, second) if reorder]
+        self.steps = [*reorders, (primitive, _arguments(zip(kinds, memories)))]
+        if result[1]:
+            self.steps.append(result[1])
+        self.result_shape = shapes[_ARRAYS[kinds[2]]]
+
+    def _make(self, name, *args):
+        made = self.library.make(name, *args)
+        destroy = next(destroy for word, destroy in _DESTRUCTORS if word in name)
+        self.made.append((destroy, made))
+        return made
+
+    def __del__(self):
+        for destroy, made in reversed(self.made):
+            destroy = getattr(self.library.c, destroy)
+            destroy(made)
+
+    def _describe(self, shape, layout):
+        args = ctypes.c_int(len(shape)), _dims(shape), ctypes.c_int(_FLOAT32), ctypes.c_int(layout)
+        return self._make("dnnl_memory_desc_create_with_tag", *args)
+
+    def _descriptor(self, operation, window):
+        x, W, y = (self._describe(self.shapes[name], _ANY) for name in "xWy")
+        spans = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
+        axes = zip(window.out_size, window.stride, spans, window.in_size, window.pad)
+        # What cover_all adds at the end; without it, a rest at the end is left out by itself.
+        ends = [max((o - 1) * s + span - size - p, p) for o, s, span, size, p in axes]
+        dilates = [d - 1 for d in window.dilate]
+        geometry = [_dims(sizes) for sizes in (window.stride, dilates, window.pad, ends)]
+        engine, direct = self.library.engine, ctypes.c_int(_DIRECT)
+        forward = self._make(
+            "dnnl_convolution_forward_primitive_desc_create",
+            *(engine, ctypes.c_int(_FORWARD_TRAINING), direct, x, W, None, y, *geometry, None),
+        )
+        if operation == "output":
+            return forward
+        if operation == "input":
+            name = "dnnl_convolution_backward_data_primitive_desc_create"
+            return self._make(name, engine, direct, x, W, y, *geometry, forward, None)
+        name = "dnnl_convolution_backward_weights_primitive_desc_create"
+        return self._make(name, engine, direct, x, W, None, y, *geometry, forward, None)
+
+    def _argument(self, descriptor, kind):
+        """Returns the memory that the primitive uses, and the reorder from or to our array's."""
+        c, engine, shape = self.library.c, self.library.engine, self.shapes[_ARRAYS[kind]]
+        plain = self._describe(shape, _PLAIN[len(shape)])
+        chosen = ctypes.c_void_p(c.dnnl_primitive_desc_query_md(descriptor, _QUERIES[kind], 0))
+        ours = self._make("dnnl_memory_create", plain, engine, None)
+        self.plain.append(ours)
+        if c.dnnl_memory_desc_equal(plain, chosen):
+            return ours, None
+        theirs = self._make("dnnl_memory_create", chosen, engine, None)
+        self.blocked.append((theirs, c.dnnl_memory_desc_get_size(chosen)))
+        pair, described = (ours, theirs), (plain, engine, chosen, engine)
+        if kind in (_DST, _DIFF_SRC, _DIFF_WEIGHTS):
+            pair, described = (theirs, ours), (chosen, engine, plain, engine)
+        reorder = self._make("dnnl_reorder_primitive_desc_create", *described, None)
+        primitive = self._make("dnnl_primitive_create", reorder)
+        return theirs, (primitive, _arguments(zip((_SRC, _DST), pair)))
+
+    def __call__(self, first, second):
+        result = np.empty(self.result_shape, np.float32)
+        library, c = self.library, self.library.c
+        arrays = [np.ascontiguousarray(first), np.ascontiguousarray(second), result]
+        with library.lock:
+            for memory, array in zip(self.plain, arrays):
+                c.dnnl_memory_set_data_handle(memory, ctypes.c_void_p(array.ctypes.data))
+            for memory, pointer in zip(self.blocked, library.arena(self.blocked)):
+                c.dnnl_memory_set_data_handle(memory[0], pointer)
+            for primitive, (n, arguments) in self.steps:
+                status = c.dnnl_primitive_execute(primitive, library.stream, n, arguments)
+                library.check("dnnl_primitive_execute", status)
+            library.check("dnnl_stream_wait", c.dnnl_stream_wait(library.stream))
+        return result
+
+
+def _arguments(pairs):
+    pairs = [_Argument(kind, memory.value) for kind, memory in pairs]
+    return len(pairs), (_Argument * len(pairs))(*pairs)
+
+
+@functools.lru_cache(maxsize=512)
+def _convolution(operation, x_shape, W_shape, y_shape, window):
+    groups = window.groups
+    if groups > 1:  # oneDNN gives the groups an axis of their own
+        W_shape = (groups, W_shape[0] // groups, *W_shape[1:])
+    shapes = {"x": x_shape, "W": W_shape, "y": y_shape}
+    return _Convolution(_library(), operation, shapes, window)
+
+
+def why_absent():
+    """Returns why the library cannot be used, None if it can."""
+    library = _library()
+    return library if isinstance(library, str) else None
+
+
+def refusal(operation, first, second, window):
+    """Returns why a convolution is not taken, None if it is.
+
+    Taken is what was measured faster than a matrix product of the windows side by side: windows of
+    several elements, many of them, and enough channels for the library's blocks (or all channels by
+    themselves). ``config.autotune`` measures itself.
+    """
+    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+        return "not two NumPy arrays"
+    if first.dtype != np.float32 or second.dtype != np.float32:
+        return "not two arrays of single precision"
+    if len(window.ksize) > 3:
+        return "more than three spatial axes"
+    if not first.size or not second.size:
+        return "an array without elements"
+    if not config.autotune and not _pays(operation, first, second, window):
+        return "not worth it: NumPy is as fast"
+    return why_absent()
+
+
+def _pays(operation, first, second, window):
+    if window.n_elements == 1 or math.prod(window.out_size) < _LEAST_WINDOWS:
+        return False
+    in_channels = second.shape[1] if operation != "filter" else first.shape[1] // window.groups
+    if in_channels == 1 and window.groups > 1:
+        return True
+    return in_channels >= _LEAST_CHANNELS[operation]
+
+
+@register("onednn", functools.partial(refusal, "output"))
+def convolution_output(x, W, window):
+    """y of x * W."""
+    y_shape = (x.shape[0], W.shape[0], *window.out_size)
+    return _convolution("output", x.shape, W.shape, y_shape, window)(x, W)
+
+
+@register("onednn", functools.partial(refusal, "input"))
+def convolution_input(y, W, window):
+    """The adjoint of x -> x * W."""
+    x_shape = (y.shape[0], W.shape[1] * window.groups, *window.in_size)
+    return _convolution("input", x_shape, W.shape, y.shape, window)(y, W)
+
+
+@register("onednn", functools.partial(refusal, "filter"))
+def convolution_filter(x, y, window):
+    """The adjoint of W -> x * W."""
+    W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
+    W = _convolution("filter", x.shape, W_shape, y.shape, window)(x, y)
+    return W.reshape(W_shape)

@@ -1,0 +1,156 @@
+"""Adapters: a few parameters beside those of a trained layer, which stay as they are."""
+
+from mpchain import functions as F
+from mpchain.initializers import HeUniform, get_initializer
+from mpchain.link import Chain, ChainList
+from mpchain.links.connection import Linear
+from mpchain.links.noise import Dropout
+from mpchain.links.parameters import check_sizes
+from mpchain.variable import Parameter
+
+
+class LoRA(Chain):
+    """Low-rank adapter of a :class:`Linear`: y = x W^T + b + (alpha / rank) x A^T B^T.
+
+    A and B are trained, W and b are not. B is zero at first, which changes nothing.
+
+        >>> model = Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
+        >>> adapters = L.LoRA.insert(model, rank=2)  # then train
+        >>> list(adapters)
+        ['/0', '/1']
+        >>> L.LoRA.merge_all(model)  # plain Linear links again
+
+    Args:
+        base (Linear): the layer, which becomes a child.
+        rank (int): the rank of the change of the weights.
+        alpha (float): scale of the change; None is the rank.
+        dropout_ratio (float): of the adapter's input, in training.
+        train_base (bool): whether to train W and b too.
+        initialA: initializer, number or array (rank, in_size); None is HeUniform.
+
+    Attributes:
+        base (Linear): the layer.
+        A (Parameter): (rank, in_size).
+        B (Parameter): (out_size, rank), zeros at first.
+        is_merged (bool): whether the weights of ``base`` contain the change, persistent.
+
+    Raises:
+        TypeError: ``base`` is no Linear.
+
+    See E. J. Hu et al., LoRA: low-rank adaptation of large language models, ICLR 2022.
+    """
+
+    def __init__(self, base, rank, alpha=None, dropout_ratio=0.0, train_base=False, initialA=None):
+        super().__init__()
+        if type(base) is not Linear:
+            raise TypeError(f"LoRA: base must be a Linear, not {type(base).__name__}")
+        check_sizes(self, rank=rank)
+        self.rank = rank
+        self.alpha = rank if alpha is None else alpha
+        self.train_base = train_base
+        self.dropout = Dropout(dropout_ratio)
+        self.add_persistent("is_merged", False)
+        with self.init_scope():
+            self.base = base
+            self.A = Parameter(HeUniform() if initialA is None else get_initializer(initialA))
+            self.B = Parameter(get_initializer(0), (base.out_size, rank))
+        self.to_device(base.device)
+        self._initialize()
+
+    def _initialize(self):
+        if self.base.W.is_initialized and not self.A.is_initialized:
+            self.A.initialize((self.rank, self.base.W.shape[1]))
+
+    @property
+    def printable_specs(self):
+        names = ("rank", "alpha", "train_base", "is_merged")
+        return ((name, getattr(self, name)) for name in names)
+
+    def forward(self, x, n_batch_axes=1):
+        """Applies the layer and its adapter; see :class:`Linear`."""
+        self.base.initialize_for(x, n_batch_axes)
+        self._initialize()
+        W, b = self.base.W, self.base.b
+        if not self.train_base:
+            # An optimizer that was set up meanwhile decays also what gets no gradient.
+            self.base.disable_update()
+            W, b = W.array, None if b is None else b.array
+        y = F.linear(x, W, b, n_batch_axes)
+        if self.is_merged:
+            return y
+        inner = F.linear(self.dropout(x), self.A, None, n_batch_axes)
+        return y + F.linear(inner, self.B, None, n_batch_axes) * (self.alpha / self.rank)
+
+    def _change(self):
+        """What the adapter adds to the weights."""
+        with self.device.create_context():
+            change = self.B.array @ self.A.array
+            return change * change.dtype.type(self.alpha / self.rank)
+
+    def merge(self):
+        """Adds the change to the weights of ``base``: calls cost what they did without adapter."""
+        if not self.is_merged:
+            self.base.W.array += self._change()
+            self.is_merged = True
+
+    def unmerge(self):
+        """Takes the change from the weights again, which restores them up to rounding."""
+        if self.is_merged:
+            self.base.W.array -= self._change()
+            self.is_merged = False
+
+    @classmethod
+    def insert(cls, model, rank, alpha=None, where=None, **options):
+        """Puts adapters in place of the Linear links below a model.
+
+        The other parameters are trained as before; :meth:`Link.disable_update` stops that.
+
+        Args:
+            model (Link): the model, a Chain or ChainList.
+            rank, alpha, options: see the class.
+            where: function of path and link that says which; None means all.
+
+        Returns:
+            dict of path to LoRA.
+
+        Raises:
+            ValueError: there is no such link below the model.
+        """
+        found = {
+            path: link
+            for path, (parent, link) in _below(model).items()
+            if type(link) is Linear and not isinstance(parent, cls)
+        }
+        found = {path: link for path, link in found.items() if where is None or where(path, link)}
+        if not found:
+            raise ValueError(f"LoRA.insert: {type(model).__name__} has no Linear to adapt below it")
+        made = {link: cls(link, rank, alpha, **options) for link in found.values()}
+        adapters = {path: made[link] for path, link in found.items()}
+        _replace(model, adapters)
+        return adapters
+
+    @classmethod
+    def merge_all(cls, model):
+        """Merges all adapters below a model and puts the Linear links in their place again."""
+        found = {path: x for path, (_, x) in _below(model).items() if isinstance(x, cls)}
+        for adapter in found.values():
+            adapter.merge()
+            adapter.base.enable_update()
+        _replace(model, {path: adapter.base for path, adapter in found.items()})
+
+
+def _below(model):
+    """The links below a model: path to parent and link."""
+    links = dict(model.namedlinks())
+    parents = {path: links[path.rpartition("/")[0] or "/"] for path in links if path != "/"}
+    return {path: (parent, links[path]) for path, parent in parents.items()}
+
+
+def _replace(model, new):
+    """Replaces the links at these paths."""
+    for path, (parent, old) in _below(model).items():
+        if path in new and isinstance(parent, ChainList):
+            places = [i for i, layer in enumerate(parent) if layer is old]
+            parent[places[0]] = new[path]
+        elif path in new:
+            setattr(parent, path.rpartition("/")[2], new[path])

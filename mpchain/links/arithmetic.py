@@ -1,0 +1,108 @@
+"""Links of elementwise arithmetic with parameters."""
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain import variable
+from mpchain.initializers import get_initializer
+from mpchain.link import Chain, Link
+from mpchain.variable import as_array
+
+
+def _second_operand(link, name, own, xs):
+    """Returns x and y: y is the link's parameter if it has one, else the second argument."""
+    n = 1 if own is not None else 2
+    if len(xs) != n:
+        wanted = "x alone" if n == 1 else f"x and {name}"
+        raise TypeError(f"{type(link).__name__}: the arguments must be {wanted}, not {len(xs)}")
+    return (*xs, own) if n == 1 else xs
+
+
+class Bias(Link):
+    """Sum of :func:`mpchain.functions.bias`, with a parameter or with a second argument.
+
+    Args:
+        axis (int): the axis of the input that the first of the bias meets.
+        shape (tuple of int): shape of the bias; None makes it the second argument of a call.
+
+    Attributes:
+        b (Parameter): the bias, zeros at first, or None.
+    """
+
+    def __init__(self, axis=1, shape=None):
+        super().__init__()
+        self.axis = axis
+        self.b = None
+        if shape is not None:
+            with self.init_scope():
+                self.b = variable.Parameter(get_initializer(0), shape)
+
+    @property
+    def printable_specs(self):
+        yield from (("axis", self.axis), ("shape", None if self.b is None else self.b.shape))
+
+    def forward(self, *xs):
+        """Adds the bias to a Variable or array: ``link(x)``, without parameter ``link(x, b)``."""
+        return F.bias(*_second_operand(self, "b", self.b, xs), self.axis)
+
+
+class Scale(Chain):
+    """Product of :func:`mpchain.functions.scale`, with a parameter or with a second argument.
+
+    Args:
+        axis (int): the axis of the input that the first of the scale meets.
+        W_shape (tuple of int): shape of the scale; None makes it the second argument of a call.
+        bias_term (bool): whether to add a bias after that.
+        bias_shape (tuple of int): shape of the bias if ``W_shape`` is None; otherwise it is that.
+
+    Attributes:
+        W (Parameter): the scale, ones at first, or None.
+        bias (Bias): the bias, with parameter ``b``; absent without ``bias_term``.
+
+    Raises:
+        ValueError: ``bias_term`` is set and neither shape is given.
+    """
+
+    def __init__(self, axis=1, W_shape=None, bias_term=False, bias_shape=None):
+        super().__init__()
+        self.axis = axis
+        self.bias_term = bias_term
+        self.W = None
+        shape = bias_shape if W_shape is None else W_shape
+        if bias_term and shape is None:
+            raise ValueError("Scale: with bias_term, W_shape or bias_shape must be given")
+        with self.init_scope():
+            if W_shape is not None:
+                self.W = variable.Parameter(get_initializer(1), W_shape)
+            if bias_term:
+                self.bias = Bias(axis, shape)
+
+    def forward(self, *xs):
+        """Scales a Variable or array: ``link(x)``, without parameter ``link(x, W)``."""
+        y = F.scale(*_second_operand(self, "W", self.W, xs), self.axis)
+        return self.bias(y) if self.bias_term else y
+
+
+class Parameter(Link):
+    """A parameter as a link: a call without arguments returns it.
+
+    Args:
+        array: its initial value, an array.
+
+    Attributes:
+        W (Parameter): the parameter.
+    """
+
+    def __init__(self, array):
+        super().__init__()
+        array = as_array(array)
+        with self.init_scope():
+            self.W = variable.Parameter(np.asarray(array) if np.isscalar(array) else array)
+
+    @property
+    def printable_specs(self):
+        yield from (("shape", self.W.shape), ("dtype", str(self.W.dtype)))
+
+    def forward(self):
+        """Returns the parameter."""
+        return self.W

@@ -1,0 +1,257 @@
+"""Attention, and the layers of transformers."""
+
+from mpchain import functions as F
+from mpchain.link import Chain
+from mpchain.links.connection import Linear
+from mpchain.links.normalization import LayerNormalization
+from mpchain.utils.type_check import check
+from mpchain.variable import as_array
+
+
+class MultiHeadAttention(Chain):
+    """Attention by several heads, each with projections of its own.
+
+    It computes what :func:`mpchain.functions.multi_head_attention` does, and can keep the keys and
+    values of earlier calls in a cache, so that a sequence can be generated step by step.
+
+        >>> attention = L.MultiHeadAttention(8, n_heads=2)
+        >>> attention(np.ones((3, 5, 8), np.float32), is_causal=True).shape
+        (3, 5, 8)
+
+    Args:
+        size (int): number of features of queries and of the result.
+        n_heads (int): number of heads; it must divide ``size``.
+        dropout (float): ratio of attention weights to zero in training.
+        key_size, value_size (int): numbers of features of keys and values; None is ``size``.
+        nobias (bool): whether to leave the biases out.
+        initialW: initializer of the weights; None is LeCunNormal.
+        initial_bias: initializer of the biases; None is zeros.
+
+    Attributes:
+        query, key, value (Linear): the projections of all heads, (size, ...).
+        out (Linear): from the heads' results, side by side, to the result, (size, size).
+
+    Raises:
+        ValueError: ``n_heads`` does not divide ``size``.
+
+    See A. Vaswani et al., Attention is all you need, NIPS 2017.
+    """
+
+    def __init__(
+        self,
+        size,
+        n_heads,
+        dropout=0.0,
+        *,
+        key_size=None,
+        value_size=None,
+        nobias=False,
+        initialW=None,
+        initial_bias=None,
+    ):
+        super().__init__()
+        if n_heads < 1 or size % n_heads:
+            raise ValueError(f"MultiHeadAttention: n_heads={n_heads} must divide size={size}")
+        self.size = size
+        self.n_heads = n_heads
+        self.dropout = dropout
+        key_size = size if key_size is None else key_size
+        value_size = size if value_size is None else value_size
+        with self.init_scope():
+            self.query = Linear(size, size, nobias, initialW, initial_bias)
+            self.key = Linear(key_size, size, nobias, initialW, initial_bias)
+            self.value = Linear(value_size, size, nobias, initialW, initial_bias)
+            self.out = Linear(size, size, nobias, initialW, initial_bias)
+
+    def forward(self, query, key=None, value=None, *, mask=None, is_causal=False, cache=None):
+        """Attends.
+
+        Args:
+            query: Variable or array (B, L, size).
+            key: Variable or array (B, S, key_size); None is ``query``: self-attention.
+            value: Variable or array (B, S, value_size); None is ``key``.
+            mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may see a
+                key; (B, 1, 1, S) leaves out what pads the keys' sequences.
+            is_causal (bool): a query sees no later key; the last query belongs to the last key.
+            cache (dict): empty at first. In self-attention the keys and values of each call are
+                added to those of the calls before, and S counts them all; with keys given, those of
+                the first call are used again.
+
+        Returns:
+            Variable (B, L, size).
+
+        Raises:
+            InvalidType: a shape or dtype does not fit.
+        """
+        for name, x in {"query": query, "key": key, "value": value}.items():
+            check(x is None or x.ndim == 3, "MultiHeadAttention", f"{name} must have 3 axes", x=x)
+        q = self._heads(self.query, query)
+        k, v = self._keys_and_values(query, key, value, cache)
+        if is_causal and k.shape[2] != q.shape[2]:
+            mask, is_causal = _causal_mask(self.xp, q.shape[2], k.shape[2], mask), False
+        y = F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=is_causal, dropout_ratio=self.dropout
+        )
+        y = F.reshape(F.transpose(y, (0, 2, 1, 3)), query.shape)
+        return self.out(y, n_batch_axes=2)
+
+    def _heads(self, projection, x):
+        """Projects (B, L, I) to (B, n_heads, L, D)."""
+        y = F.reshape(projection(x, n_batch_axes=2), (*x.shape[:2], self.n_heads, -1))
+        return F.transpose(y, (0, 2, 1, 3))
+
+    def _keys_and_values(self, query, key, value, cache):
+        is_own = key is None
+        if cache and not is_own:
+            return cache["key"], cache["value"]
+        key = query if is_own else key
+        k = self._heads(self.key, key)
+        v = self._heads(self.value, key if value is None else value)
+        if cache and is_own:
+            k, v = F.concat([cache["key"], k], 2), F.concat([cache["value"], v], 2)
+        if cache is not None:
+            cache.update(key=k, value=v)
+        return k, v
+
+
+def _causal_mask(xp, n_queries, n_keys, mask):
+    """Which keys each query may see, if the last query belongs to the last key."""
+    allowed = xp.arange(n_keys) <= xp.arange(n_queries)[:, None] + (n_keys - n_queries)
+    return allowed if mask is None else allowed & xp.asarray(as_array(mask))
+
+
+class _TransformerLayer(Chain):
+    """What the layers share: sublayers with normalisation, dropout and a residual connection."""
+
+    def __init__(self, size, hidden_size, dropout, activation, pre_norm):
+        super().__init__()
+        self.dropout = dropout
+        self.activation = activation
+        self.pre_norm = pre_norm
+        hidden_size = 4 * size if hidden_size is None else hidden_size
+        with self.init_scope():
+            self.linear1 = Linear(size, hidden_size)
+            self.linear2 = Linear(hidden_size, size)
+
+    def _residual(self, x, norm, sublayer):
+        """x plus what the sublayer makes of it, normalised before the sublayer or at the end."""
+        y = F.dropout(sublayer(norm(x) if self.pre_norm else x), self.dropout)
+        return x + y if self.pre_norm else norm(x + y)
+
+    def _feed_forward(self, x):
+        h = self.activation(self.linear1(x, n_batch_axes=2))
+        return self.linear2(F.dropout(h, self.dropout), n_batch_axes=2)
+
+
+class TransformerEncoderLayer(_TransformerLayer):
+    """Self-attention and then, at each place, two affine maps with a function between them.
+
+    Args:
+        size (int): number of features.
+        n_heads (int): number of heads; it must divide ``size``.
+        hidden_size (int): number of features between the affine maps; None is 4 size.
+        dropout (float): ratio to zero in training, of attention weights, of what is between the
+            affine maps, and of what is added to the layer's input.
+        activation: function of a Variable.
+        pre_norm (bool): normalise what attention and affine maps are given (x + f(norm(x))),
+            instead of, as in the paper, what comes out (norm(x + f(x))).
+        normalization: takes a number of features, returns the link that normalises them.
+
+    Attributes:
+        attention (MultiHeadAttention): the attention.
+        linear1, linear2 (Linear): the affine maps.
+        norm1, norm2: the normalisations for attention and affine maps.
+
+    See A. Vaswani et al., Attention is all you need, NIPS 2017; for ``pre_norm``, R. Xiong et al.,
+    On layer normalization in the transformer architecture, ICML 2020.
+    """
+
+    def __init__(
+        self,
+        size,
+        n_heads,
+        hidden_size=None,
+        dropout=0.1,
+        *,
+        activation=F.relu,
+        pre_norm=False,
+        normalization=LayerNormalization,
+    ):
+        super().__init__(size, hidden_size, dropout, activation, pre_norm)
+        with self.init_scope():
+            self.attention = MultiHeadAttention(size, n_heads, dropout)
+            self.norm1 = normalization(size)
+            self.norm2 = normalization(size)
+
+    def forward(self, x, *, mask=None, is_causal=False, cache=None):
+        """Applies the layer.
+
+        Args:
+            x: Variable or array (B, L, size).
+            mask, is_causal, cache: see :meth:`MultiHeadAttention.forward`.
+
+        Returns:
+            Variable (B, L, size).
+        """
+        options = {"mask": mask, "is_causal": is_causal, "cache": cache}
+        x = self._residual(x, self.norm1, lambda h: self.attention(h, **options))
+        return self._residual(x, self.norm2, self._feed_forward)
+
+
+class TransformerDecoderLayer(_TransformerLayer):
+    """Causal self-attention, attention to another sequence, and two affine maps at each place.
+
+    Args:
+        size, n_heads, hidden_size, dropout, activation, pre_norm, normalization: see
+            :class:`TransformerEncoderLayer`.
+
+    Attributes:
+        self_attention, source_attention (MultiHeadAttention): to the sequence itself, and to the
+            other one.
+        linear1, linear2 (Linear): the affine maps.
+        norm1, norm2, norm3: the normalisations for the two attentions and the affine maps.
+
+    See A. Vaswani et al., Attention is all you need, NIPS 2017.
+    """
+
+    def __init__(
+        self,
+        size,
+        n_heads,
+        hidden_size=None,
+        dropout=0.1,
+        *,
+        activation=F.relu,
+        pre_norm=False,
+        normalization=LayerNormalization,
+    ):
+        super().__init__(size, hidden_size, dropout, activation, pre_norm)
+        with self.init_scope():
+            self.self_attention = MultiHeadAttention(size, n_heads, dropout)
+            self.source_attention = MultiHeadAttention(size, n_heads, dropout)
+            self.norm1 = normalization(size)
+            self.norm2 = normalization(size)
+            self.norm3 = normalization(size)
+
+    def forward(self, x, source, *, mask=None, source_mask=None, is_causal=True, cache=None):
+        """Applies the layer.
+
+        Args:
+            x: Variable or array (B, L, size).
+            source: Variable or array (B, S, size): what the encoder gave.
+            mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention.
+            source_mask: array of bool that broadcasts to (B, n_heads, L, S).
+            is_causal (bool): no place sees a later one.
+            cache (dict): empty at first; with it, a sequence can be given in parts, see
+                :meth:`MultiHeadAttention.forward`.
+
+        Returns:
+            Variable (B, L, size).
+        """
+        own = None if cache is None else cache.setdefault("self", {})
+        others = None if cache is None else cache.setdefault("source", {})
+        options = {"mask": mask, "is_causal": is_causal, "cache": own}
+        x = self._residual(x, self.norm1, lambda h: self.self_attention(h, **options))
+        options = {"mask": source_mask, "cache": others}
+        x = self._residual(x, self.norm2, lambda h: self.source_attention(h, source, **options))
+        return self._residual(x, self.norm3, self._feed_forward)

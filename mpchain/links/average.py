@@ -1,0 +1,109 @@
+"""Averages of a link's parameters over the course of training."""
+
+from mpchain.link import Chain
+from mpchain.parameter_tree import copy_persistents
+
+
+class _Following:
+    """The extension of a trainer that updates an average and is saved with it."""
+
+    trigger = (1, "iteration")
+    # Ahead of whatever evaluates or writes.
+    priority = 400
+    default_name = "ExponentialMovingAverage"
+
+    def __init__(self, average):
+        self.average = average
+
+    def __call__(self, trainer):
+        self.average.update()
+
+    def serialize(self, serializer):
+        """Saves or restores the average."""
+        self.average.serialize(serializer)
+
+
+class ExponentialMovingAverage(Chain):
+    """A copy of a link whose parameters are moving averages of the link's: a model to evaluate.
+
+    After each update of the optimizer, :meth:`update` moves each parameter of the copy by
+    (1 - decay) of its distance to the original. Persistent values, such as the statistics of batch
+    normalisation, are copied. The optimizer's target is the link, of which the average is no part;
+    the extension lets a trainer update the average and save it in its snapshots.
+
+        >>> model = L.Linear(3, 2)
+        >>> average = L.ExponentialMovingAverage(model, decay=0.99)
+        >>> extension = average.extension()  # for trainer.extend
+        >>> average(np.ones((5, 3), np.float32)).shape
+        (5, 2)
+
+    Args:
+        link (Link): what to follow. Parameters that it has not initialised yet are averaged from
+            when it has.
+        decay (float): how much of the average stays at each update.
+        warm_up (bool): correct the bias to the initial values: the average is that of the values
+            at the updates so far, weighted by powers of ``decay`` that are scaled to sum to one.
+            Without it, the average begins with the initial values.
+
+    Attributes:
+        average (Link): the copy, on which calls are made.
+        n_updates (int): the number of updates so far, persistent.
+
+    Raises:
+        ValueError: ``decay`` is not between 0 and 1.
+
+    See B. T. Polyak and A. B. Juditsky, Acceleration of stochastic approximation by averaging,
+    1992; for the correction, D. P. Kingma and J. Ba, Adam, ICLR 2015, section 3.
+    """
+
+    def __init__(self, link, decay=0.999, warm_up=True):
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise ValueError(
+                f"ExponentialMovingAverage: decay must be at least 0 and below 1, but is {decay}"
+            )
+        self.decay = decay
+        self.warm_up = warm_up
+        self.add_persistent("n_updates", 0)
+        with self.init_scope():
+            self.average = link.copy("copy")
+        self.average.cleargrads()
+        self._followed = link  # not assigned in init_scope, it is no child
+
+    @property
+    def printable_specs(self):
+        yield from (("decay", self.decay), ("warm_up", self.warm_up))
+
+    def forward(self, *args, **kwargs):
+        """Calls the copy of the link."""
+        return self.average(*args, **kwargs)
+
+    def update(self):
+        """Moves the averages; to be called after each update of the link's parameters."""
+        self.n_updates += 1
+        rate = 1 - self.decay
+        if self.warm_up:
+            rate /= 1 - self.decay**self.n_updates
+        for mine, other in self.average.paired_with(self._followed, "update"):
+            for name in mine._params:
+                _move(getattr(mine, name), getattr(other, name), rate)
+            copy_persistents(mine, other)
+
+    def extension(self):
+        """Returns an extension that calls :meth:`update` after each iteration of a trainer.
+
+        It lets the trainer save and restore the average in its snapshots.
+        """
+        return _Following(self)
+
+
+def _move(average, param, rate):
+    """Moves an average towards a parameter by ``rate`` of their distance."""
+    if not param.is_initialized:
+        return
+    if not average.is_initialized or rate == 1:
+        average.array = average.device.send(param.array).astype(average.dtype, copy=True)
+        return
+    with average.device.create_context():
+        distance = average.device.send(param.array) - average.array
+        average.array += distance * average.dtype.type(rate)

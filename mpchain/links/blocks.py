@@ -1,0 +1,258 @@
+"""Layers that are small networks: convolutions and affine maps put together."""
+
+from mpchain import functions as F
+from mpchain.initializers import get_initializer
+from mpchain.link import Chain, ChainList
+from mpchain.links.connection import Linear
+from mpchain.links.convolution import Convolution2D
+from mpchain.links.normalization import BatchNormalization
+from mpchain.links.parameters import check_sizes
+
+
+class Highway(Chain):
+    """Highway layer: t * activate(x Wh^T + bh) + (1 - t) * x with t = sigmoid(x Wt^T + bt).
+
+    Args:
+        in_out_size (int): number of features of input and output.
+        nobias (bool): whether to leave the biases out.
+        activate: function of the plain map's result.
+        init_Wh, init_Wt: initializers, numbers or arrays (in_out_size, in_out_size); None is
+            LeCunNormal.
+        init_bh, init_bt: initializers, numbers or arrays (in_out_size,); None is zeros.
+
+    Attributes:
+        plain, transform (Linear): the two maps.
+
+    See R. K. Srivastava et al., Highway networks, 2015.
+    """
+
+    def __init__(
+        self,
+        in_out_size,
+        nobias=False,
+        activate=F.relu,
+        init_Wh=None,
+        init_Wt=None,
+        init_bh=None,
+        init_bt=-1,
+    ):
+        super().__init__()
+        self.activate = activate
+        sizes = in_out_size, in_out_size, nobias
+        with self.init_scope():
+            self.plain = Linear(*sizes, init_Wh, init_bh)
+            self.transform = Linear(*sizes, init_Wt, init_bt)
+
+    def forward(self, x):
+        """Applies the layer to a Variable or array x (N, in_out_size)."""
+        plain = self.activate(self.plain(x))
+        t = F.sigmoid(self.transform(x))
+        return plain * t + x * (1 - t)
+
+
+class MLPConvolution2D(ChainList):
+    """Convolution followed by convolutions of windows 1 x 1: a network within a network.
+
+    Args:
+        in_channels (int): number of input channels; None leaves it to the first input.
+        out_channels (tuple of int): numbers of output channels, of the first convolution and of
+            those of windows 1 x 1.
+        ksize (int or pair of int): size of the first one's windows. If it is not given, the two
+            arguments before it are out_channels and ksize.
+        stride, pad: of the first one.
+        activation: the function between the convolutions.
+        conv_init, bias_init: initializers, numbers or arrays of weights and biases.
+
+    Raises:
+        ValueError: ``out_channels`` is empty.
+
+    See M. Lin et al., Network in network, ICLR 2014.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        ksize=None,
+        stride=1,
+        pad=0,
+        activation=F.relu,
+        *,
+        conv_init=None,
+        bias_init=None,
+    ):
+        if ksize is None:
+            in_channels, out_channels, ksize = None, in_channels, out_channels
+        if not isinstance(out_channels, (tuple, list)) or not out_channels:
+            raise ValueError(
+                "MLPConvolution2D: out_channels must be a tuple of one or more sizes, "
+                f"but is {out_channels!r}"
+            )
+        initial = {"initialW": conv_init, "initial_bias": bias_init}
+        first, *others = out_channels
+        super().__init__(Convolution2D(in_channels, first, ksize, stride, pad, **initial))
+        for size, next_size in zip(out_channels, others):
+            self.append(Convolution2D(size, next_size, 1, **initial))
+        self.activation = activation
+
+    def forward(self, x):
+        """Applies the layer to a Variable or array x (N, in_channels, H, W)."""
+        *inner, last = self
+        for convolution in inner:
+            x = self.activation(convolution(x))
+        return last(x)
+
+
+class Inception(Chain):
+    """Inception module of GoogLeNet: four branches, whose rectified results are concatenated.
+
+    Args:
+        in_channels (int): number of input channels; None leaves it to the first input.
+        out1 (int): output channels of the branch of windows 1 x 1.
+        proj3, out3 (int): those of windows 3 x 3: channels in between, and output channels.
+        proj5, out5 (int): the same for windows 5 x 5.
+        proj_pool (int): output channels of the branch of max pooling.
+        conv_init, bias_init: initializers, numbers or arrays of weights and biases.
+
+    Attributes:
+        conv1, proj3, conv3, proj5, conv5, projp (Convolution2D): the convolutions.
+
+    See C. Szegedy et al., Going deeper with convolutions, CVPR 2015.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out1,
+        proj3,
+        out3,
+        proj5,
+        out5,
+        proj_pool,
+        conv_init=None,
+        bias_init=None,
+    ):
+        super().__init__()
+        initial = {"initialW": conv_init, "initial_bias": bias_init}
+        with self.init_scope():
+            self.conv1 = Convolution2D(in_channels, out1, 1, **initial)
+            self.proj3 = Convolution2D(in_channels, proj3, 1, **initial)
+            self.conv3 = Convolution2D(proj3, out3, 3, pad=1, **initial)
+            self.proj5 = Convolution2D(in_channels, proj5, 1, **initial)
+            self.conv5 = Convolution2D(proj5, out5, 5, pad=2, **initial)
+            self.projp = Convolution2D(in_channels, proj_pool, 1, **initial)
+
+    def forward(self, x):
+        """Applies the module.
+
+        Args:
+            x: Variable or array (N, in_channels, H, W).
+
+        Returns:
+            Variable (N, out1 + out3 + out5 + proj_pool, H, W).
+        """
+        branches = (
+            self.conv1(x),
+            self.conv3(F.relu(self.proj3(x))),
+            self.conv5(F.relu(self.proj5(x))),
+            self.projp(F.max_pooling_2d(x, 3, stride=1, pad=1)),
+        )
+        return F.relu(F.concat(branches))
+
+
+class InceptionBN(Chain):
+    """Inception module with batch normalisation after each convolution.
+
+    Args:
+        in_channels (int): number of input channels; None leaves it to the first input.
+        out1 (int): output channels of the branch of windows 1 x 1; 0 leaves it out.
+        proj3, out3 (int): those of windows 3 x 3: channels in between, and output channels.
+        proj33, out33 (int): the same for two convolutions of windows 3 x 3.
+        pooltype (str): ``'max'`` or ``'avg'``.
+        proj_pool (int): output channels of the branch of pooling; None leaves its channels alone.
+        stride (int): of the last convolution of each branch, and of the pooling.
+        conv_init: initializer, number or array of the weights.
+        dtype: of the parameters; None means the configuration's.
+
+    Attributes:
+        conv1, proj3, conv3, proj33, conv33a, conv33b, poolp (Convolution2D): the convolutions.
+        conv1n, proj3n, conv3n, proj33n, conv33an, conv33bn, poolpn (BatchNormalization): what
+            follows each.
+
+    Raises:
+        ValueError: ``pooltype`` is another, or a branch of windows 1 x 1 is to have a stride.
+
+    See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out1,
+        proj3,
+        out3,
+        proj33,
+        out33,
+        pooltype,
+        proj_pool=None,
+        stride=1,
+        conv_init=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if pooltype not in ("max", "avg"):
+            raise ValueError(f"InceptionBN: pooltype must be 'max' or 'avg', not {pooltype!r}")
+        if out1 and stride != 1:
+            raise ValueError(f"InceptionBN: with stride={stride}, out1 must be 0, but is {out1}")
+        check_sizes(self, stride=stride)
+        self.out1 = out1
+        self.proj_pool = proj_pool
+        self.stride = stride
+        self.pooltype = pooltype
+        self._initial = conv_init, dtype
+        with self.init_scope():
+            if out1:
+                self._add("conv1", in_channels, out1, 1)
+            self._add("proj3", in_channels, proj3, 1)
+            self._add("conv3", proj3, out3, 3, stride)
+            self._add("proj33", in_channels, proj33, 1)
+            self._add("conv33a", proj33, out33, 3)
+            self._add("conv33b", out33, out33, 3, stride)
+            if proj_pool is not None:
+                self._add("poolp", in_channels, proj_pool, 1)
+
+    def _add(self, name, in_channels, out_channels, ksize, stride=1):
+        """Adds a convolution that keeps the size but for its stride, and its normalisation."""
+        initialW, dtype = self._initial
+        window = ksize, stride, ksize // 2
+        initialW = get_initializer(initialW, dtype)
+        convolution = Convolution2D(in_channels, out_channels, *window, True, initialW)
+        setattr(self, name, convolution)
+        setattr(self, f"{name}n", BatchNormalization(out_channels, dtype=dtype))
+
+    def _apply(self, name, x):
+        return F.relu(self[f"{name}n"](self[name](x)))
+
+    def _pooled(self, x):
+        if self.pooltype == "avg":
+            return F.average_pooling_2d(x, 3, self.stride, 1)
+        return F.max_pooling_2d(x, 3, self.stride, 1, cover_all=False)
+
+    def forward(self, x):
+        """Applies the module.
+
+        Args:
+            x: Variable or array (N, in_channels, H, W).
+
+        Returns:
+            Variable (N, C, H', W'), where C is the sum of the branches' channels.
+        """
+        branches = []
+        if self.out1:
+            branches.append(self._apply("conv1", x))
+        branches.append(self._apply("conv3", self._apply("proj3", x)))
+        inner = self._apply("conv33a", self._apply("proj33", x))
+        branches.append(self._apply("conv33b", inner))
+        pooled = self._pooled(x)
+        branches.append(pooled if self.proj_pool is None else self._apply("poolp", pooled))
+        return F.concat(branches)

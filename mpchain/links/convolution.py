@@ -1,0 +1,481 @@
+"""Links that move a window over their input."""
+
+import functools
+import inspect
+
+from mpchain import functions as F
+from mpchain.initializers import get_initializer
+from mpchain.link import Chain, Link
+from mpchain.links.parameters import bias_parameter, check_sizes
+from mpchain.utils.conv import get_conv_outsize, spatial
+from mpchain.variable import Parameter, as_array
+
+
+class _Windowed(Link):
+    """Weights W and bias b that the numbers of channels and the size of windows give shapes to.
+
+    Args:
+        ndim (int): number of spatial axes.
+        channels: of input and output.
+        ksize: size of the windows. If it is None, the channels are those of the output, and ksize.
+        bias: ``nobias`` and ``initial_bias``.
+        initialW: as usual.
+        window: further sizes, one per spatial axis: stride, pad, dilate, outsize.
+    """
+
+    groups = 1
+
+    def __init__(self, ndim, channels, ksize, initialW, bias, groups=1, **window):
+        super().__init__()
+        in_channels, out_channels = channels
+        if ksize is None:
+            in_channels, out_channels, ksize = None, in_channels, out_channels
+        check_sizes(self, ndim=ndim, out_channels=out_channels, groups=groups)
+        self.ndim = ndim
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        window = {"ksize": ksize, **window}
+        for name, sizes in zip(window, spatial(type(self).__name__, ndim, **window)):
+            setattr(self, name, sizes)
+        self.groups = groups
+        self.nobias, initial_bias = bias
+        self._check_groups("out_channels", out_channels)
+        with self.init_scope():
+            self.W = Parameter(get_initializer(initialW))
+            self.b = bias_parameter(self.nobias, initial_bias)
+        if in_channels is not None:
+            self._initialize(in_channels)
+
+    def _check_groups(self, what, channels):
+        if channels % self.groups:
+            raise ValueError(
+                f"{type(self).__name__}: groups={self.groups} must divide {what}={channels}"
+            )
+
+    def _initialize(self, in_channels):
+        check_sizes(self, in_channels=in_channels)
+        self._check_groups("in_channels", in_channels)
+        self.W.initialize((*self._channels_of_weights(in_channels), *self.ksize))
+        if self.b is not None:
+            self.b.initialize(self._size_of_bias(in_channels))
+
+    def _size_of_bias(self, in_channels):
+        return self.out_channels
+
+    def _shape_fits(self, name, shape):
+        if name == "b":
+            return len(shape) == 1
+        if len(shape) != self.ndim + 2:
+            return False
+        in_channels, _ = self._channels_from_weights(shape, self.groups)
+        return shape == (*self._channels_of_weights(in_channels), *self.ksize)
+
+    def _initialize_for(self, x):
+        """Makes the parameters, if they are still missing, for a first input."""
+        if self.W.is_initialized:
+            return
+        if x.ndim != self.ndim + 2:
+            raise ValueError(
+                f"{type(self).__name__}: x must have {self.ndim + 2} axes (N, C, ...), "
+                f"but has shape {x.shape}"
+            )
+        self._initialize(x.shape[1])
+
+    @classmethod
+    def from_params(cls, W, b=None, stride=1, pad=0, nobias=False, **options):
+        """Makes the link from arrays or Variables W and b; without b there is none.
+
+        Args:
+            W: the weights.
+            b: the bias, or None.
+            stride, pad, nobias, options: further arguments of the link.
+        """
+        W, b = as_array(W), None if b is None else as_array(b)
+        ndim = (W.ndim - 2,) if "ndim" in inspect.signature(cls).parameters else ()
+        channels = cls._channels_from_weights(W.shape, options.get("groups", 1))
+        options |= {"nobias": nobias or b is None, "initialW": W, "initial_bias": b}
+        return cls(*ndim, *channels, W.shape[2:], stride, pad, **options)
+
+    @property
+    def printable_specs(self):
+        names = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
+        for name in (*names, *self._own_options):
+            yield name, getattr(self, name)
+
+
+class ConvolutionND(_Windowed):
+    """Convolution of :func:`mpchain.functions.convolution_nd` with its parameters.
+
+    Args:
+        ndim (int): number of spatial axes.
+        in_channels (int): number of input channels; None leaves it to the first input.
+        out_channels (int): number of output channels.
+        ksize (int or tuple of int): size of the windows. If it is not given, the two arguments
+            before it are out_channels and ksize.
+        stride, pad, cover_all, dilate, groups: see the function.
+        nobias (bool): whether to leave the bias out.
+        initialW: initializer, number or array of the shape of ``W``; None is LeCunNormal.
+        initial_bias: initializer, number or array (out_channels,); None is zeros.
+
+    Attributes:
+        W (Parameter): weights (out_channels, in_channels / groups, *ksize).
+        b (Parameter): bias (out_channels,), or None.
+
+    Raises:
+        ValueError: a size is not positive, or ``groups`` does not divide the numbers of channels.
+    """
+
+    _functions = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}
+    _own_options = ("cover_all", "dilate", "groups")
+
+    def __init__(
+        self,
+        ndim,
+        in_channels,
+        out_channels,
+        ksize=None,
+        stride=1,
+        pad=0,
+        nobias=False,
+        initialW=None,
+        initial_bias=None,
+        cover_all=False,
+        dilate=1,
+        groups=1,
+    ):
+        window = {"stride": stride, "pad": pad, "dilate": dilate}
+        channels, bias = (in_channels, out_channels), (nobias, initial_bias)
+        super().__init__(ndim, channels, ksize, initialW, bias, groups, **window)
+        self.cover_all = cover_all
+
+    def _channels_of_weights(self, in_channels):
+        return self.out_channels, in_channels // self.groups
+
+    @staticmethod
+    def _channels_from_weights(shape, groups):
+        return shape[1] * groups, shape[0]
+
+    def forward(self, x):
+        """Applies the convolution to a Variable or array x (N, in_channels, ...)."""
+        self._initialize_for(x)
+        convolution = self._functions.get(self.ndim, F.convolution_nd)
+        options = {"dilate": self.dilate, "groups": self.groups}
+        return convolution(x, self.W, self.b, self.stride, self.pad, self.cover_all, **options)
+
+
+class Convolution1D(ConvolutionND):
+    """:class:`ConvolutionND` along one axis."""
+
+    __init__ = functools.partialmethod(ConvolutionND.__init__, 1)
+
+
+class Convolution2D(ConvolutionND):
+    """:class:`ConvolutionND` of images.
+
+    >>> L.Convolution2D(3, 8, ksize=3, pad=1)(np.ones((5, 3, 28, 28), np.float32)).shape
+    (5, 8, 28, 28)
+    """
+
+    __init__ = functools.partialmethod(ConvolutionND.__init__, 2)
+
+
+class Convolution3D(ConvolutionND):
+    """:class:`ConvolutionND` of volumes."""
+
+    __init__ = functools.partialmethod(ConvolutionND.__init__, 3)
+
+
+class DilatedConvolution2D(Convolution2D):
+    """:class:`Convolution2D` with ``dilate`` among the first arguments.
+
+    See F. Yu and V. Koltun, Multi-scale context aggregation by dilated convolutions, ICLR 2016.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        ksize=None,
+        stride=1,
+        pad=0,
+        dilate=1,
+        nobias=False,
+        initialW=None,
+        initial_bias=None,
+    ):
+        initial = {"initialW": initialW, "initial_bias": initial_bias}
+        window = ksize, stride, pad, nobias
+        super().__init__(in_channels, out_channels, *window, dilate=dilate, **initial)
+
+
+class DeconvolutionND(_Windowed):
+    """Transposed convolution of :func:`mpchain.functions.deconvolution_nd` with its parameters.
+
+    Args:
+        outsize (tuple of int): see the function.
+        ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate,
+            groups: see :class:`ConvolutionND`.
+
+    Attributes:
+        W (Parameter): weights (in_channels, out_channels / groups, *ksize).
+        b (Parameter): bias (out_channels,), or None.
+
+    Raises:
+        ValueError: a size is not positive, or ``groups`` does not divide the numbers of channels.
+    """
+
+    _functions = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}
+    _own_options = ("outsize", "dilate", "groups")
+    outsize = None
+
+    def __init__(
+        self,
+        ndim,
+        in_channels,
+        out_channels,
+        ksize=None,
+        stride=1,
+        pad=0,
+        nobias=False,
+        outsize=None,
+        initialW=None,
+        initial_bias=None,
+        dilate=1,
+        groups=1,
+    ):
+        window = {"stride": stride, "pad": pad, "dilate": dilate}
+        if outsize is not None:
+            window["outsize"] = outsize
+        channels, bias = (in_channels, out_channels), (nobias, initial_bias)
+        super().__init__(ndim, channels, ksize, initialW, bias, groups, **window)
+
+    def _channels_of_weights(self, in_channels):
+        return in_channels, self.out_channels // self.groups
+
+    @staticmethod
+    def _channels_from_weights(shape, groups):
+        return shape[0], shape[1] * groups
+
+    def forward(self, x):
+        """Applies the transposed convolution to a Variable or array x (N, in_channels, ...)."""
+        self._initialize_for(x)
+        deconvolution = self._functions.get(self.ndim, F.deconvolution_nd)
+        options = {"dilate": self.dilate, "groups": self.groups}
+        return deconvolution(x, self.W, self.b, self.stride, self.pad, self.outsize, **options)
+
+
+class Deconvolution1D(DeconvolutionND):
+    """:class:`DeconvolutionND` along one axis."""
+
+    __init__ = functools.partialmethod(DeconvolutionND.__init__, 1)
+
+
+class Deconvolution2D(DeconvolutionND):
+    """:class:`DeconvolutionND` of images."""
+
+    __init__ = functools.partialmethod(DeconvolutionND.__init__, 2)
+
+
+class Deconvolution3D(DeconvolutionND):
+    """:class:`DeconvolutionND` of volumes."""
+
+    __init__ = functools.partialmethod(DeconvolutionND.__init__, 3)
+
+
+class DepthwiseConvolution2D(_Windowed):
+    """Convolution of :func:`mpchain.functions.depthwise_convolution_2d` with its parameters.
+
+    Args:
+        in_channels (int): number of input channels, C; None leaves it to the first input.
+        channel_multiplier (int): number of output channels per input channel, D.
+        ksize (int or pair of int): size of the windows.
+        stride, pad: see the function.
+        nobias (bool): whether to leave the bias out.
+        initialW: initializer, number or array (D, C, *ksize); None is LeCunNormal.
+        initial_bias: initializer, number or array (C * D,); None is zeros.
+
+    Attributes:
+        W (Parameter): weights (D, C, *ksize).
+        b (Parameter): bias (C * D,), or None.
+    """
+
+    _own_options = ()
+
+    def __init__(
+        self,
+        in_channels,
+        channel_multiplier,
+        ksize,
+        stride=1,
+        pad=0,
+        nobias=False,
+        initialW=None,
+        initial_bias=None,
+    ):
+        channels, bias = (in_channels, channel_multiplier), (nobias, initial_bias)
+        super().__init__(2, channels, ksize, initialW, bias, stride=stride, pad=pad)
+
+    def _channels_of_weights(self, in_channels):
+        return self.out_channels, in_channels
+
+    @staticmethod
+    def _channels_from_weights(shape, groups):
+        return shape[1], shape[0]
+
+    def _size_of_bias(self, in_channels):
+        return in_channels * self.out_channels
+
+    @property
+    def printable_specs(self):
+        for name, value in super().printable_specs:
+            yield "channel_multiplier" if name == "out_channels" else name, value
+
+    def forward(self, x):
+        """Convolves a Variable or array x (N, C, H, W): (N, C * D, out_h, out_w)."""
+        self._initialize_for(x)
+        return F.depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
+
+
+class _Sampler(Convolution2D):
+    """The convolution by moved windows."""
+
+    def forward(self, x, offset):
+        self._initialize_for(x)
+        window = self.stride, self.pad
+        return F.deformable_convolution_2d_sampler(x, offset, self.W, self.b, *window)
+
+
+class DeformableConvolution2D(Chain):
+    """Convolution of :func:`mpchain.functions.deformable_convolution_2d_sampler`.
+
+    The offsets of the windows' elements are the result of an ordinary convolution of the input.
+
+    Args:
+        in_channels (int): number of input channels; None leaves it to the first input.
+        out_channels (int): number of output channels.
+        ksize (int or pair of int): size of the windows.
+        stride, pad: see the function.
+        offset_nobias, offset_initialW, offset_initial_bias: as of :class:`Convolution2D`, for the
+            offsets.
+        deform_nobias, deform_initialW, deform_initial_bias: the same for the convolution itself,
+            but for ``deform_initialW`` None means zeros.
+
+    Attributes:
+        offset_conv (Convolution2D): makes the offsets: 2 * kh * kw channels.
+        deform_conv (Convolution2D): holds the weights (out_channels, in_channels, kh, kw).
+
+    See J. Dai et al., Deformable convolutional networks, ICCV 2017.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        ksize,
+        stride=1,
+        pad=0,
+        offset_nobias=False,
+        offset_initialW=None,
+        offset_initial_bias=None,
+        deform_nobias=False,
+        deform_initialW=None,
+        deform_initial_bias=None,
+    ):
+        super().__init__()
+        ((kh, kw),) = spatial("DeformableConvolution2D", 2, ksize=ksize)
+        if deform_initialW is None:
+            deform_initialW = 0
+        initial_offset = offset_nobias, offset_initialW, offset_initial_bias
+        initial_deform = deform_nobias, deform_initialW, deform_initial_bias
+        window = (kh, kw), stride, pad
+        with self.init_scope():
+            self.offset_conv = Convolution2D(in_channels, 2 * kh * kw, *window, *initial_offset)
+            self.deform_conv = _Sampler(in_channels, out_channels, *window, *initial_deform)
+
+    def forward(self, x):
+        """Convolves a Variable or array x (N, in_channels, H, W)."""
+        return self.deform_conv(x, self.offset_conv(x))
+
+
+class LocalConvolution2D(Link):
+    """Convolution of :func:`mpchain.functions.local_convolution_2d` with its parameters.
+
+    Args:
+        in_channels (int): number of input channels, C; None leaves it to the first input.
+        out_channels (int): number of output channels, O.
+        in_size (int or pair of int): height and width of the input; None leaves it to the first.
+        ksize (int or pair of int): size of the windows.
+        stride: see the function.
+        nobias (bool): whether to leave the bias out.
+        initialW: initializer, number or array of the shape of ``W``; None is LeCunNormal.
+        initial_bias: initializer, number or array of the shape of ``b``; None is zeros.
+
+    Attributes:
+        W (Parameter): weights (O, out_h, out_w, C, *ksize).
+        b (Parameter): bias (O, out_h, out_w), or None.
+
+    Raises:
+        TypeError: ``ksize`` is missing.
+    """
+
+    def __init__(
+        self,
+        in_channels,
+        out_channels,
+        in_size=None,
+        ksize=None,
+        stride=1,
+        nobias=False,
+        initialW=None,
+        initial_bias=None,
+    ):
+        super().__init__()
+        if ksize is None:
+            raise TypeError("LocalConvolution2D: ksize must be given")
+        check_sizes(self, out_channels=out_channels)
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.in_size = None
+        window = {"ksize": ksize, "stride": stride}
+        if in_size is not None:
+            window["in_size"] = in_size
+        for name, sizes in zip(window, spatial("LocalConvolution2D", 2, **window)):
+            setattr(self, name, sizes)
+        self.nobias = nobias
+        with self.init_scope():
+            self.W = Parameter(get_initializer(initialW))
+            self.b = bias_parameter(nobias, initial_bias)
+        if in_channels is not None and in_size is not None:
+            self._initialize(in_channels, self.in_size)
+
+    def _initialize(self, in_channels, in_size):
+        check_sizes(self, in_channels=in_channels)
+        axes = zip(in_size, self.ksize, self.stride)
+        sizes = tuple(get_conv_outsize(n, k, s, 0) for n, k, s in axes)
+        if min(sizes) <= 0:
+            raise ValueError(
+                f"LocalConvolution2D: windows of size {self.ksize} do not fit in {tuple(in_size)}"
+            )
+        self.W.initialize((self.out_channels, *sizes, in_channels, *self.ksize))
+        if self.b is not None:
+            self.b.initialize((self.out_channels, *sizes))
+
+    def _shape_fits(self, name, shape):
+        if name == "b":
+            return len(shape) == 3 and shape[0] == self.out_channels
+        return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
+
+    @property
+    def printable_specs(self):
+        names = ("in_channels", "out_channels", "in_size", "ksize", "stride", "nobias")
+        return ((name, getattr(self, name)) for name in names)
+
+    def forward(self, x):
+        """Convolves a Variable or array x (N, C, H, W): (N, O, out_h, out_w)."""
+        if not self.W.is_initialized:
+            if x.ndim != 4:
+                raise ValueError(
+                    f"LocalConvolution2D: x must have 4 axes (N, C, H, W), but has shape {x.shape}"
+                )
+            self._initialize(*x.shape[1:2], x.shape[2:])
+        return F.local_convolution_2d(x, self.W, self.b, self.stride)

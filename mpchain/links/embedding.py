@@ -1,0 +1,47 @@
+"""Links that look up rows of a table."""
+
+from mpchain import functions as F
+from mpchain.initializers import Normal, get_initializer
+from mpchain.link import Link
+from mpchain.links.parameters import check_sizes
+from mpchain.variable import Parameter, as_array
+
+
+class EmbedID(Link):
+    """Look-up of :func:`mpchain.functions.embed_id`, a vector for each identifier, as a parameter.
+
+        >>> L.EmbedID(1000, 16)(np.array([[3, 0], [999, 3]])).shape
+        (2, 2, 16)
+
+    Args:
+        in_size (int): number of identifiers.
+        out_size (int): size of the vectors.
+        initialW: initializer, number or array (in_size, out_size); None is Normal(1).
+        ignore_label (int): the identifier whose vector is zero; None is none.
+
+    Attributes:
+        W (Parameter): the vectors (in_size, out_size).
+    """
+
+    def __init__(self, in_size, out_size, initialW=None, ignore_label=None):
+        super().__init__()
+        check_sizes(self, in_size=in_size, out_size=out_size)
+        self.ignore_label = ignore_label
+        with self.init_scope():
+            initialW = Normal(1.0) if initialW is None else get_initializer(initialW)
+            self.W = Parameter(initialW, (in_size, out_size))
+
+    @classmethod
+    def from_params(cls, W, ignore_label=None):
+        """Makes the link from the vectors: an array or Variable W (in_size, out_size)."""
+        W = as_array(W)
+        return cls(*W.shape, W, ignore_label)
+
+    @property
+    def printable_specs(self):
+        names = ("in_size", "out_size", "ignore_label")
+        return zip(names, (*self.W.shape, self.ignore_label))
+
+    def forward(self, x):
+        """Looks up the vectors of a Variable or array of integers x: (*x.shape, out_size)."""
+        return F.embed_id(x, self.W, self.ignore_label)

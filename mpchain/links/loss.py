@@ -1,0 +1,313 @@
+"""Losses with parameters of their own."""
+
+import heapq
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.initializers import Uniform, get_initializer
+from mpchain.link import Link
+from mpchain.utils.type_check import check
+from mpchain.utils.walker_alias import WalkerAlias
+from mpchain.variable import Parameter, as_array, as_variable
+
+
+def _paths_of(tree):
+    """The way from the root to each label of a tree of pairs.
+
+    Returns:
+        tuple: by label, the numbers of the inner nodes on its way and the turns, 1 for left and -1
+        for right; and the number of inner nodes.
+    """
+    paths, n_inner = {}, 0
+    stack = [(tree, (), ())]
+    while stack:
+        node, nodes, turns = stack.pop()
+        if not isinstance(node, tuple):
+            _check_leaf(node, paths)
+            paths[node] = nodes, turns
+            continue
+        if len(node) != 2:
+            raise ValueError(
+                "BinaryHierarchicalSoftmax: every inner node of tree must be a pair, "
+                f"but one has {len(node)} children: {node!r}"
+            )
+        nodes = (*nodes, n_inner)
+        n_inner += 1
+        left, right = node
+        stack += [(right, nodes, (*turns, -1)), (left, nodes, (*turns, 1))]
+    return paths, n_inner
+
+
+def _check_leaf(label, paths):
+    if isinstance(label, bool) or not isinstance(label, (int, np.integer)) or label < 0:
+        raise TypeError(
+            "BinaryHierarchicalSoftmax: the leaves of tree must be labels, integers from 0 on, "
+            f"but one is {label!r}"
+        )
+    if label in paths:
+        raise ValueError(f"BinaryHierarchicalSoftmax: label {label} is twice in tree")
+
+
+class BinaryHierarchicalSoftmax(Link):
+    """Cross entropy of labels that are the leaves of a binary tree.
+
+    Each inner node has a vector by which it decides between left and right, with probabilities
+    sigmoid(w . x) and sigmoid(-w . x); a label's probability is the product along its way. So a
+    sample costs the length of its label's way, not the number of labels.
+
+        >>> tree = L.BinaryHierarchicalSoftmax.create_huffman_tree({0: 5, 1: 3, 2: 1})
+        >>> loss = L.BinaryHierarchicalSoftmax(4, tree)
+
+    Args:
+        in_size (int): number of input features.
+        tree: a pair of trees, or a label (int); nested tuples.
+        dtype: that of the parameter; None means the configuration's.
+
+    Attributes:
+        W (Parameter): a vector for each inner node, (n_nodes, in_size), in the order in which they
+            are met going left first.
+
+    Raises:
+        TypeError: a leaf is not a label.
+        ValueError: an inner node is not a pair, or a label is there twice.
+
+    See F. Morin and Y. Bengio, Hierarchical probabilistic neural network language model, AISTATS
+    2005.
+    """
+
+    def __init__(self, in_size, tree, dtype=None):
+        super().__init__()
+        paths, n_inner = _paths_of(tree)
+        # All ways one after another, and for each label where its way begins and how long it is.
+        ways = [paths.get(label) for label in range(max(paths) + 1)]
+        known = [way for way in ways if way is not None]
+        self._lengths = np.array([-1 if way is None else len(way[0]) for way in ways])
+        self._begins = np.cumsum(np.maximum(self._lengths, 0)) - np.maximum(self._lengths, 0)
+        self._nodes = np.array([node for nodes, _ in known for node in nodes], np.int32)
+        self._turns = np.array([turn for _, turns in known for turn in turns], np.int8)
+        with self.init_scope():
+            self.W = Parameter(get_initializer(Uniform(1), dtype), (n_inner, in_size))
+
+    @staticmethod
+    def create_huffman_tree(word_counts):
+        """Makes the tree in which the ways of frequent labels are short.
+
+        Args:
+            word_counts (dict): label (int) → how often it occurs.
+
+        Returns:
+            a pair of trees or a label: nested tuples.
+
+        Raises:
+            ValueError: there are no labels.
+
+        See D. Huffman, A method for the construction of minimum-redundancy codes, 1952.
+        """
+        if not word_counts:
+            raise ValueError(
+                "BinaryHierarchicalSoftmax.create_huffman_tree: word_counts must not be empty"
+            )
+        # Ties are broken by the first label in a tree, since trees themselves cannot be compared.
+        queue = [(count, i, label) for i, (label, count) in enumerate(word_counts.items())]
+        heapq.heapify(queue)
+        while len(queue) > 1:
+            (count, i, left), (other, j, right) = heapq.heappop(queue), heapq.heappop(queue)
+            heapq.heappush(queue, (count + other, min(i, j), (left, right)))
+        return queue[0][2]
+
+    def device_resident_accept(self, visitor):
+        """Lets ``visitor`` see the link, and the arrays that the tree was turned into."""
+        super().device_resident_accept(visitor)
+        for name in ("_lengths", "_begins", "_nodes", "_turns"):
+            setattr(self, name, visitor.visit_array(getattr(self, name)))
+
+    def forward(self, x, t):
+        """Computes the loss.
+
+        Args:
+            x: Variable or array (N, in_size), floating point.
+            t: Variable or array of integers (N,): labels.
+
+        Returns:
+            Variable: the sum over the samples of -log(probability of the label), a scalar.
+
+        Raises:
+            InvalidType: shapes or dtypes do not fit.
+            ValueError: a label is not in the tree.
+        """
+        t = as_array(t)
+        name = "BinaryHierarchicalSoftmax"
+        fits = x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == self.W.shape[1]
+        check(fits, name, "x must be floating point (N, in_size)", x=x, W=self.W)
+        fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
+        check(fits, name, "t must hold an integer per sample", t=t, x=x)
+        known = (t >= 0) & (t < len(self._lengths))
+        known &= self._lengths[self.xp.where(known, t, 0)] >= 0
+        if not bool(known.all()):
+            raise ValueError(f"{name}: t holds {int(t[~known][0])}, which is no label of the tree")
+        lengths = self._lengths[t][:, None]
+        steps = self.xp.arange(int(lengths.max(initial=0)))
+        on_way = steps < lengths
+        places = self.xp.where(on_way, self._begins[t][:, None] + steps, 0)
+        rows = F.embed_id(self.xp.where(on_way, self._nodes[places], -1), self.W, ignore_label=-1)
+        scores = F.reshape(F.matmul(rows, F.expand_dims(x, 2)), places.shape)
+        losses = F.softplus(-scores * self._turns[places].astype(x.dtype))
+        return F.sum(losses * on_way.astype(x.dtype))
+
+
+class _Sampled(Link):
+    """A vector for each label, and a sampler that draws labels in proportion to weights."""
+
+    def __init__(self, in_size, weights, sample_size, dtype=None):
+        super().__init__()
+        self.sampler = WalkerAlias(weights)
+        self.sample_size = sample_size
+        with self.init_scope():
+            self.W = Parameter(get_initializer(0, dtype), (len(weights), in_size))
+
+    def device_resident_accept(self, visitor):
+        """Lets ``visitor`` see the link, and moves the sampler to where the link then is."""
+        super().device_resident_accept(visitor)
+        self.sampler.to_device(self.device)
+
+
+class NegativeSampling(_Sampled):
+    """Loss that tells labels from drawn ones: :func:`mpchain.functions.negative_sampling`.
+
+    Args:
+        in_size (int): number of input features.
+        counts (sequence of int): how often each label occurs.
+        sample_size (int): number of labels to draw for each sample.
+        power (float): labels are drawn in proportion to counts ** power.
+        dtype: that of the parameter; None means the configuration's.
+
+    Attributes:
+        W (Parameter): a vector for each label, (len(counts), in_size), zeros at first.
+        sampler (WalkerAlias): what draws the labels.
+    """
+
+    def __init__(self, in_size, counts, sample_size, power=0.75, dtype=None):
+        super().__init__(in_size, np.power(counts, float(power)), sample_size, dtype)
+
+    def forward(self, x, t, reduce="sum", *, return_samples=False):
+        """Computes the loss.
+
+        Args:
+            x: Variable or array (N, in_size), floating point.
+            t: array of integers (N,): labels; a sample of label -1 counts nothing.
+            reduce (str): 'sum', or 'no' for one loss per sample.
+            return_samples (bool): return the labels too, (N, 1 + sample_size), ``t`` first.
+
+        Returns:
+            Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, that and labels.
+        """
+        return F.negative_sampling(
+            x,
+            t,
+            self.W,
+            self.sampler.sample,
+            self.sample_size,
+            reduce,
+            return_samples=return_samples,
+        )
+
+
+class BlackOut(_Sampled):
+    """Loss that tells labels from drawn ones: :func:`mpchain.functions.black_out`.
+
+    Args:
+        in_size (int): number of input features.
+        counts (sequence of int): how often each label occurs; they are drawn in proportion.
+        sample_size (int): number of labels to draw for each sample.
+
+    Attributes:
+        W (Parameter): a vector for each label, (len(counts), in_size), zeros at first.
+        sampler (WalkerAlias): what draws the labels.
+        sample_data: array of integers (N, sample_size) to take instead of drawing; or None.
+    """
+
+    sample_data = None
+
+    def __init__(self, in_size, counts, sample_size):
+        super().__init__(in_size, counts, sample_size)
+
+    def forward(self, x, t):
+        """Computes the loss.
+
+        Args:
+            x: Variable or array (N, in_size), floating point.
+            t: array of integers (N,): labels.
+
+        Returns:
+            Variable: the mean over the samples, a scalar.
+        """
+        samples = self.sample_data
+        if samples is None:
+            samples = self.sampler.sample((x.shape[0], self.sample_size))
+        return F.black_out(x, t, self.W, samples)
+
+
+class CRF1d(Link):
+    """Linear-chain conditional random field: :func:`mpchain.functions.crf1d`.
+
+    Args:
+        n_label (int): number of labels.
+        initial_cost: initializer, number or array (n_label, n_label); None is zeros.
+
+    Attributes:
+        cost (Parameter): the score of each transition, from the first index to the second.
+    """
+
+    def __init__(self, n_label, initial_cost=None):
+        super().__init__()
+        with self.init_scope():
+            initial = get_initializer(0 if initial_cost is None else initial_cost)
+            self.cost = Parameter(initial, (n_label, n_label))
+
+    def forward(self, xs, ys, reduce="mean", transpose=False):
+        """Computes the negative log-likelihood of label sequences.
+
+        Args:
+            xs: list of Variables or arrays (B_t, n_label), one for each time, B_t never increasing;
+                with ``transpose``, of (length, n_label), one for each sequence, in any order.
+            ys: list of arrays of integers: labels, (B_t,), or (length,) with ``transpose``.
+            reduce (str): 'mean' over the sequences, or 'no' for one loss each.
+            transpose (bool): whether the lists hold sequences, not times.
+
+        Returns:
+            Variable: a scalar, or (B,) with reduce='no'; with ``transpose``, that is in the order
+            of decreasing lengths, not of the list.
+        """
+        if not transpose:
+            return F.crf1d(self.cost, xs, ys, reduce)
+        order = _order_of(xs)
+        if len(ys) != len(xs):
+            raise ValueError(f"CRF1d: there must be as many ys, {len(ys)}, as xs, {len(xs)}")
+        ys = F.transpose_sequence([as_variable(ys[i]) for i in order])
+        return F.crf1d(self.cost, F.transpose_sequence([xs[i] for i in order]), ys, reduce)
+
+    def argmax(self, xs, transpose=False):
+        """Finds the best label sequences.
+
+        Args:
+            xs, transpose: see :meth:`forward`.
+
+        Returns:
+            tuple: the scores of the sequences, a Variable (B,), in the order of decreasing
+            lengths; and a list of arrays of int32: the labels at each time, (B_t,), or with
+            ``transpose`` of each sequence, in the order of ``xs``.
+        """
+        if not transpose:
+            return F.argmax_crf1d(self.cost, xs)
+        order = _order_of(xs)
+        score, path = F.argmax_crf1d(self.cost, F.transpose_sequence([xs[i] for i in order]))
+        paths = F.transpose_sequence(path)
+        return score, [paths[i].array for i in np.argsort(order)]
+
+
+def _order_of(xs):
+    """The indexes of sequences, the longest first."""
+    if not xs:
+        raise ValueError("CRF1d: xs must hold at least one sequence, but is empty")
+    return np.argsort([-x.shape[0] for x in xs], kind="stable")

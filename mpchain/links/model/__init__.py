@@ -1,0 +1,5 @@
+"""Models: what an optimizer minimises, and networks that are known by name."""
+
+from mpchain.links.model.classifier import Classifier
+
+__all__ = ["Classifier"]

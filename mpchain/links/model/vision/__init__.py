@@ -1,0 +1,1 @@
+"""Networks that classify images, with the parameters that were published for them."""

@@ -1,0 +1,144 @@
+"""GoogLeNet."""
+
+import functools
+
+from mpchain import functions as F
+from mpchain.initializers import LeCunUniform
+from mpchain.links.blocks import Inception
+from mpchain.links.connection import Linear
+from mpchain.links.convolution import Convolution2D
+from mpchain.links.model.vision.pretrained import PublishedModel, convert_caffemodel, copy_layer
+from mpchain.links.model.vision.vision_model import VisionModel, prepare_image
+
+_MEAN = (104, 117, 123)
+
+# For each inception module: input channels, out1, proj3, out3, proj5, out5, proj_pool.
+_INCEPTIONS = {
+    "3a": (192, 64, 96, 128, 16, 32, 32),
+    "3b": (256, 128, 128, 192, 32, 96, 64),
+    "4a": (480, 192, 96, 208, 16, 48, 64),
+    "4b": (512, 160, 112, 224, 24, 64, 64),
+    "4c": (512, 128, 128, 256, 24, 64, 64),
+    "4d": (512, 112, 144, 288, 32, 64, 64),
+    "4e": (528, 256, 160, 320, 32, 128, 128),
+    "5a": (832, 256, 160, 320, 32, 128, 128),
+    "5b": (832, 384, 192, 384, 48, 128, 128),
+}
+_OF_CAFFE = {
+    "conv1": "1x1",
+    "proj3": "3x3_reduce",
+    "conv3": "3x3",
+    "proj5": "5x5_reduce",
+    "conv5": "5x5",
+    "projp": "pool_proj",
+}
+
+
+def prepare(image, size=(224, 224)):
+    """Makes of a picture what GoogLeNet takes.
+
+    Args:
+        image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
+            RGB.
+        size (pair of int): width and height to resize to (needs pillow); None keeps the size.
+
+    Returns:
+        numpy.ndarray: (3, H, W), BGR, less the mean colour, of ``config.dtype``.
+    """
+    return prepare_image(image, size, _MEAN)
+
+
+def _normalize(x):
+    return F.local_response_normalization(x, n=5, k=1, alpha=1e-4 / 5)
+
+
+class GoogLeNet(VisionModel):
+    """GoogLeNet, with its two auxiliary classifiers.
+
+    Layers: conv1, pool1, conv2_reduce, conv2, pool2, inception_3a to inception_5b with pool3 and
+    pool4 between them, pool5, loss3_fc, prob, loss1_fc2, loss2_fc2.
+
+    Args:
+        pretrained_model (str): path of a file of parameters, ``'auto'`` or None; see
+            :class:`mpchain.links.model.vision.vision_model.VisionModel`.
+
+    See C. Szegedy et al., Going deeper with convolutions, CVPR 2015.
+    """
+
+    branches = {"loss1_fc2": "inception_4a", "loss2_fc2": "inception_4d"}
+    mean = _MEAN
+    published = PublishedModel(
+        "bvlc_googlenet.caffemodel",
+        "http://dl.caffe.berkeleyvision.org/bvlc_googlenet.caffemodel",
+        "https://github.com/BVLC/caffe/tree/master/models/bvlc_googlenet",
+        "405fc5acd08a3bb12de8ee5e23a96bec22f08204",
+    )
+
+    def __init__(self, pretrained_model="auto"):
+        super().__init__()
+        # The weights of a file replace what is here.
+        is_new = pretrained_model is None
+        initial = {"initialW": LeCunUniform() if is_new else 0}
+        with self.init_scope():
+            self.conv1 = Convolution2D(3, 64, 7, 2, 3, **initial)
+            self.conv2_reduce = Convolution2D(64, 64, 1, **initial)
+            self.conv2 = Convolution2D(64, 192, 3, 1, 1, **initial)
+            for name, channels in _INCEPTIONS.items():
+                setattr(self, f"inc{name}", Inception(*channels, None if is_new else 0))
+            self.loss3_fc = Linear(1024, 1000, **initial)
+            for branch, channels in (("loss1", 512), ("loss2", 528)):
+                setattr(self, f"{branch}_conv", Convolution2D(channels, 128, 1, **initial))
+                setattr(self, f"{branch}_fc1", Linear(2048, 1024, **initial))
+                setattr(self, f"{branch}_fc2", Linear(1024, 1000, **initial))
+        self._load(pretrained_model)
+
+    @property
+    def functions(self):
+        """For the name of each layer, the list of callables that make it up."""
+        pool = functools.partial(F.max_pooling_2d, ksize=3, stride=2)
+        functions = {
+            "conv1": [self.conv1, F.relu],
+            "pool1": [pool, _normalize],
+            "conv2_reduce": [self.conv2_reduce, F.relu],
+            "conv2": [self.conv2, F.relu, _normalize],
+            "pool2": [pool],
+        }
+        for name in _INCEPTIONS:
+            functions[f"inception_{name}"] = [self[f"inc{name}"]]
+            if name in ("3b", "4e"):
+                functions[f"pool{name[0]}"] = [pool]
+        functions["pool5"] = [functools.partial(F.average_pooling_2d, ksize=7, stride=1)]
+        functions["loss3_fc"] = [functools.partial(F.dropout, ratio=0.4), self.loss3_fc]
+        functions["prob"] = [F.softmax]
+        for branch in ("loss1", "loss2"):
+            conv, fc1, fc2 = (self[f"{branch}_{part}"] for part in ("conv", "fc1", "fc2"))
+            average = functools.partial(F.average_pooling_2d, ksize=5, stride=3)
+            functions[f"{branch}_fc2"] = [average, conv, F.relu, fc1, F.relu, fc2]
+        return functions
+
+    def transfer_from_caffe(self, caffe):
+        """Takes the parameters of a :class:`CaffeFunction` of the same network."""
+        copy_layer(self.conv1, caffe, "conv1/7x7_s2")
+        copy_layer(self.conv2_reduce, caffe, "conv2/3x3_reduce")
+        copy_layer(self.conv2, caffe, "conv2/3x3")
+        for name in _INCEPTIONS:
+            for part, of_caffe in _OF_CAFFE.items():
+                copy_layer(self[f"inc{name}"][part], caffe, f"inception_{name}/{of_caffe}")
+        copy_layer(self.loss3_fc, caffe, "loss3/classifier")
+        for branch in ("loss1", "loss2"):
+            copy_layer(self[f"{branch}_conv"], caffe, f"{branch}/conv")
+            copy_layer(self[f"{branch}_fc1"], caffe, f"{branch}/fc")
+            copy_layer(self[f"{branch}_fc2"], caffe, f"{branch}/classifier")
+
+    @classmethod
+    def convert_caffemodel_to_npz(cls, path_caffemodel, path_npz):
+        """Makes of the published .caffemodel file an .npz file for ``pretrained_model``.
+
+        Args:
+            path_caffemodel (str): the file.
+            path_npz (str): the file to write.
+
+        Raises:
+            ValueError: it is a file of another network.
+        """
+        convert_caffemodel(cls(None), path_caffemodel, path_npz)

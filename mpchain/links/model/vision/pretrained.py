@@ -1,0 +1,150 @@
+"""Parameters of known networks, from files and from where they were published."""
+
+import dataclasses
+import hashlib
+import os
+
+from mpchain.dataset import cached_download, get_dataset_directory
+from mpchain.dataset.cache import cache_or_load_file
+from mpchain.links.caffe import CaffeFunction
+from mpchain.serializers import load_npz, save_npz
+from mpchain.serializers.safetensors import load_safetensors
+
+_FOLDER = (
+    "pfnet/chainer/models"  # Chainer's: what it has prepared is found, and the other way round
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedModel:
+    """Where the parameters of a network were published.
+
+    Attributes:
+        file (str): name of the .caffemodel file; that of the .npz file made of it begins likewise.
+        url (str): its address, None if it has none that a program can fetch.
+        page (str): where people find it.
+        sha1 (str): its published checksum; None if there is none, and then names and shapes of the
+            layers are all that can be verified.
+    """
+
+    file: str
+    url: str | None
+    page: str
+    sha1: str | None = None
+
+
+def load_parameters(model, source):
+    """Loads the parameters of a network from a file, or with ``'auto'`` from the cache.
+
+    Args:
+        model (VisionModel): the network.
+        source (str): a path, or ``'auto'``.
+
+    Raises:
+        OSError: the published parameters are neither in the cache nor to be downloaded.
+        SerializationError: the file does not fit the network.
+    """
+    if source == "auto":
+        _load_published(model)
+    elif os.fspath(source).endswith(".caffemodel"):
+        model.transfer_from_caffe(CaffeFunction(source))
+    elif os.fspath(source).endswith(".safetensors"):
+        load_safetensors(source, model)
+    else:
+        load_npz(source, model)
+
+
+def convert_caffemodel(model, path_caffemodel, path_npz):
+    """Loads a .caffemodel file into a network and saves that as an .npz file."""
+    model.transfer_from_caffe(CaffeFunction(path_caffemodel))
+    save_npz(path_npz, model)
+
+
+def _load_published(model):
+    published = model.published
+    folder = get_dataset_directory(_FOLDER)
+    path_npz = os.path.join(folder, os.path.splitext(published.file)[0] + ".npz")
+    path_caffemodel = os.path.join(folder, published.file)
+
+    def create(path):
+        source = path_caffemodel
+        if not os.path.exists(source):
+            source = _downloaded(published, path_caffemodel)
+        convert_caffemodel(model, source, path)
+
+    cache_or_load_file(path_npz, create, lambda path: load_npz(path, model))
+
+
+def _downloaded(published, path_caffemodel):
+    place = (
+        f"place {published.file} (see {published.page}) as {path_caffemodel}, or give the path of "
+        "a file as pretrained_model, or None for initial values"
+    )
+    if published.url is None:
+        raise OSError(f"pretrained_model='auto': these parameters cannot be downloaded: {place}")
+    try:
+        path = cached_download(published.url)
+    except OSError as error:
+        raise OSError(f"pretrained_model='auto': {error}. Without a network, {place}") from error
+    if published.sha1 is not None:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha1").hexdigest()
+        if found != published.sha1:
+            os.unlink(path)
+            raise OSError(
+                f"pretrained_model='auto': {published.url} must have the SHA-1 checksum "
+                f"{published.sha1}, but what came has {found}; {place}"
+            )
+    return path
+
+
+def copy_layer(target, caffe, name):
+    """Copies weights and bias of the Caffe layer ``name`` into a link.
+
+    A layer without bias leaves a bias of zeros.
+
+    Raises:
+        ValueError: the Caffe network has no such layer, or one of another shape.
+    """
+    source = layer_of(caffe, name)
+    _copy_array(name, "W", target.W, source.W)
+    if target.b is not None:
+        if source.b is None:
+            target.b.array[...] = 0
+        else:
+            _copy_array(name, "b", target.b, source.b)
+
+
+def copy_normalization(target, caffe, name, scale_name):
+    """Copies statistics of the BatchNorm layer ``name``, scale and shift of ``scale_name``."""
+    statistics, scale = layer_of(caffe, name), layer_of(caffe, scale_name)
+    for attribute in ("avg_mean", "avg_var"):
+        value = getattr(statistics, attribute)
+        _check_shape(name, attribute, getattr(target, attribute).shape, value.shape)
+        getattr(target, attribute)[...] = value
+    _copy_array(scale_name, "scale", target.gamma, scale.W)
+    _copy_array(scale_name, "bias", target.beta, scale.bias.b)
+
+
+def layer_of(caffe, name):
+    """Returns the link of a Caffe network's layer."""
+    layers = dict(caffe.named_layers())
+    if name not in layers:
+        raise ValueError(
+            f"the Caffe model is of another network: it has no layer {name!r} with parameters; "
+            f"it has {', '.join(sorted(layers))}"
+        )
+    return layers[name]
+
+
+def _copy_array(name, attribute, target, source):
+    _check_shape(name, attribute, target.shape, source.shape)
+    target.array[...] = source.array
+
+
+def _check_shape(name, attribute, wanted, found):
+    if wanted != found:
+        raise ValueError(
+            f"the Caffe model is of another network: {attribute} of its layer {name!r} has shape "
+            f"{found}, but must have {wanted}"
+        )

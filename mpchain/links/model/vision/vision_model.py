@@ -1,0 +1,198 @@
+"""What the networks that classify images have in common."""
+
+import collections
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.configuration import get_dtype, no_backprop_mode, using_config
+from mpchain.dataset import concat_examples
+from mpchain.link import Chain
+from mpchain.links.model.vision.pretrained import load_parameters
+from mpchain.utils.imgproc import oversample as crop_ten
+from mpchain.variable import Variable
+
+_RESIZED = (256, 256)
+_CROP = 224
+
+
+def prepare_image(image, size, mean):
+    """Makes of a picture what a network takes: BGR, less the mean colour of its training set.
+
+    Args:
+        image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
+            with 1, 3 (RGB) or 4 (RGBA, whose last is dropped) channels.
+        size (pair of int): width and height to resize to (needs pillow); None keeps the size.
+        mean: the mean colour, BGR.
+
+    Returns:
+        numpy.ndarray: (3, H, W) of ``config.dtype``.
+
+    Raises:
+        ImportError: the picture is to be resized, and pillow is not installed.
+        TypeError: ``image`` is neither a picture nor an array of one.
+    """
+    pixels = _pixels(image)
+    if size is not None and pixels.shape[1::-1] != tuple(size):
+        pixels = _resized(pixels, size)
+    dtype = get_dtype(map_mixed16=np.float16)
+    bgr = pixels[:, :, ::-1].astype(np.float32) - np.array(mean, np.float32)
+    return np.ascontiguousarray(bgr.transpose(2, 0, 1), dtype)
+
+
+def _pixels(image):
+    """A picture as (H, W, 3) bytes."""
+    if hasattr(image, "convert"):  # a PIL image
+        return np.asarray(image.convert("RGB"))
+    array = np.asarray(image)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"prepare: image must be a PIL image or an array, not {image!r}")
+    if array.ndim == 2:
+        array = array[:, :, None]
+    elif array.ndim == 3 and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
+        raise TypeError(
+            "prepare: image must have shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 "
+            f"channels, but has shape {np.shape(image)}"
+        )
+    return np.broadcast_to(array[:, :, :3], (*array.shape[:2], 3)).astype(np.uint8)
+
+
+def _resized(pixels, size):
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(
+            "prepare: resizing a picture needs pillow: pip install pillow "
+            "(or resize it yourself, and pass size=None)"
+        ) from error
+    return np.asarray(Image.fromarray(pixels).resize(tuple(size)))
+
+
+class VisionModel(Chain):
+    """A network whose layers have names, any of which can be asked for.
+
+    Args:
+        pretrained_model (str): where its parameters come from: the path of a file (.npz as
+            Chainer's or mpchain's ``save_npz`` writes it, .caffemodel, or .safetensors), or
+            ``'auto'``: the published ones, from the data-set cache or else the network; None: they
+            are initialised.
+    """
+
+    branches = {}
+    """Layers that do not follow the one before them: name to the name of their input."""
+
+    default_extracted = "pool5"
+    """The layer that :meth:`extract` returns unless told."""
+
+    published = None
+    """The :class:`PublishedModel` that ``'auto'`` means."""
+
+    mean = None
+    """The mean colour of the training set, BGR."""
+
+    def _load(self, pretrained_model):
+        if pretrained_model is not None:
+            load_parameters(self, pretrained_model)
+
+    @property
+    def functions(self):
+        """The network: for the name of each layer, the list of callables that make it up."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement functions")
+
+    @property
+    def available_layers(self):
+        """The names of the layers."""
+        return list(self.functions)
+
+    def forward(self, x, layers=None):
+        """Computes layers, and of the network only what these need.
+
+        Args:
+            x: Variable or array (N, 3, H, W) of prepared images.
+            layers (list of str): the layers wanted; None means ``['prob']``.
+
+        Returns:
+            dict: name to Variable, in the order of computation.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
+        functions = self.functions
+        wanted = {"prob"} if layers is None else set(layers)
+        unknown = sorted(wanted - functions.keys())
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__}: there is no layer {', '.join(map(repr, unknown))}; "
+                f"the layers are {', '.join(functions)}"
+            )
+        inputs = dict(zip(functions, (None, *functions))) | self.branches
+        needed = _all_before(wanted, inputs)
+        readers = collections.Counter(inputs[name] for name in needed)
+        outputs = {None: x}
+        for name in [name for name in functions if name in needed]:
+            h = outputs[inputs[name]]
+            for function in functions[name]:
+                h = function(h)
+            outputs[name] = h
+            readers[inputs[name]] -= 1
+            if not readers[inputs[name]] and inputs[name] not in wanted:
+                del outputs[inputs[name]]  # what nothing reads any more is not held
+        return {name: outputs[name] for name in functions if name in wanted}
+
+    def extract(self, images, layers=None, size=(224, 224)):
+        """Prepares images and computes layers: :meth:`forward` of ``prepare`` of each.
+
+        Training mode is the configuration's: set ``config.train`` to False for inference.
+
+        Args:
+            images (list): pictures, see ``prepare``.
+            layers (list of str): the layers wanted; None means the last feature layer.
+            size (pair of int): width and height to resize to; None takes them as they are.
+
+        Returns:
+            dict: name to Variable.
+        """
+        layers = [self.default_extracted] if layers is None else layers
+        return self(self._batch(images, size), layers=layers)
+
+    def predict(self, images, oversample=True):
+        """Classifies images, in inference mode.
+
+        Args:
+            images (list): pictures, see ``prepare``; they are resized to 256x256.
+            oversample (bool): whether to average over ten crops: the corners and the centre, each
+                also mirrored; otherwise the centre is taken.
+
+        Returns:
+            Variable: probabilities of the classes (N, 1000).
+        """
+        x = self._batch(images, _RESIZED)
+        if oversample:
+            x = self.xp.asarray(crop_ten(x, (_CROP, _CROP)))
+        else:
+            edge = (_RESIZED[0] - _CROP) // 2
+            x = x[:, :, edge : edge + _CROP, edge : edge + _CROP]
+        with no_backprop_mode(), using_config("train", False):
+            y = self(x, layers=["prob"])["prob"]
+            if oversample:
+                y = F.mean(F.reshape(y, (-1, 10, *y.shape[1:])), axis=1)
+        return Variable(y.array)
+
+    def _batch(self, images, size):
+        return concat_examples([prepare_image(im, size, self.mean) for im in images], self.device)
+
+    def transfer_from_caffe(self, caffe):
+        """Takes the parameters of a :class:`CaffeFunction` of the same network."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement transfer_from_caffe")
+
+
+def _all_before(wanted, inputs):
+    """The layers wanted and all that they need."""
+    needed = set()
+    for name in wanted:
+        while name is not None and name not in needed:
+            needed.add(name)
+            name = inputs[name]
+    return needed

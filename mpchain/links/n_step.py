@@ -1,0 +1,258 @@
+"""Layers of recurrent cells over sequences of different lengths."""
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.initializers import get_initializer
+from mpchain.link import ChainList, Link
+from mpchain.utils.type_check import check
+from mpchain.variable import Parameter, as_variable
+
+
+class _NStepRNN(ChainList):
+    """Layers of recurrent cells; subclasses say which.
+
+    Attributes:
+        n_weights (int): the number of weights, and of biases, of a layer.
+        n_cells (int): the number of states: 2 with a memory, else 1.
+        use_bi_direction (bool): whether each layer runs in both directions.
+    """
+
+    n_cells = 1
+    use_bi_direction = False
+
+    def __init__(self, n_layers, in_size, out_size, dropout, *, initialW=None, initial_bias=None):
+        super().__init__()
+        self.n_layers = n_layers
+        self.out_size = out_size
+        self.dropout = dropout
+        initial_bias = 0 if initial_bias is None else initial_bias
+        for k in range(n_layers * self.direction):
+            columns = in_size if k < self.direction else out_size * self.direction
+            self.append(self._layer(columns, get_initializer(initialW), initial_bias))
+
+    def _layer(self, in_size, initialW, initial_bias):
+        layer, size = Link(), self.out_size
+        with layer.init_scope():
+            for j in range(self.n_weights):
+                columns = in_size if j < self.n_weights // 2 else size
+                shape = None if columns is None else (size, columns)
+                setattr(layer, f"w{j}", Parameter(initialW, shape))
+                setattr(layer, f"b{j}", Parameter(get_initializer(initial_bias), size))
+        return layer
+
+    @property
+    def direction(self):
+        """The number of directions, 1 or 2."""
+        return 2 if self.use_bi_direction else 1
+
+    @property
+    def ws(self):
+        """The weights: for each layer and direction a list."""
+        return self._lists("w")
+
+    @property
+    def bs(self):
+        """The biases: for each layer and direction a list."""
+        return self._lists("b")
+
+    def _lists(self, kind):
+        return [[getattr(layer, f"{kind}{j}") for j in range(self.n_weights)] for layer in self]
+
+    def rnn(self, *args):
+        """Calls the function of these layers, such as :func:`mpchain.functions.n_step_lstm`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement rnn")
+
+    def init_hx(self, xs):
+        """Returns zeros for the first states of a list of sequences, a Variable."""
+        shape = self.n_layers * self.direction, len(xs), self.out_size
+        return as_variable(self.xp.zeros(shape, xs[0].dtype))
+
+    def _run(self, states, xs):
+        """Runs the layers over sequences in any order; returns the final states and a list."""
+        self._check_sequences(xs)
+        self._initialize(xs[0].shape[1])
+        states = [self.init_hx(xs) if s is None else s for s in states]
+        for s in states:
+            rule = f"first states must be (layers, {len(xs)}, out_size) for {len(xs)} sequences"
+            check(s.ndim == 3 and s.shape[1] == len(xs), type(self).__name__, rule, state=s)
+        lengths = np.array([x.shape[0] for x in xs])
+        order = np.argsort(-lengths, kind="stable")
+        is_sorted = bool((lengths[1:] <= lengths[:-1]).all())
+        if not is_sorted:
+            xs = [xs[i] for i in order]
+            states = [F.permutate(s, order, axis=1) for s in states]
+        steps = F.transpose_sequence(xs) or (xs[0],)
+        *states, ys = self.rnn(self.n_layers, self.dropout, *states, self.ws, self.bs, steps)
+        steps, ys = ys, list(F.transpose_sequence(ys))
+        if len(ys) < len(xs):
+            ys += [steps[0][:0]] * (len(xs) - len(ys))
+        if not is_sorted:
+            states = [F.permutate(s, order, axis=1, inv=True) for s in states]
+            ys = [ys[i] for i in np.argsort(order)]
+        return *states, ys
+
+    def _check_sequences(self, xs):
+        name = type(self).__name__
+        if not isinstance(xs, (list, tuple)) or not xs:
+            kind = "empty" if isinstance(xs, (list, tuple)) else f"a {type(xs).__name__}"
+            raise TypeError(f"{name}: xs must be a list of sequences, and not empty, but is {kind}")
+        for x in xs:
+            fits = x.ndim == 2 and x.shape[1] == xs[0].shape[1] and x.dtype == xs[0].dtype
+            check(fits, name, "every sequence must be (length, in_size)", x=x, first=xs[0])
+
+    def _initialize(self, in_size):
+        for layer in self[: self.direction]:
+            for j in range(self.n_weights // 2):
+                W = getattr(layer, f"w{j}")
+                if not W.is_initialized:
+                    W.initialize((self.out_size, in_size))
+
+
+class _NStepWithState(_NStepRNN):
+    """Layers whose state is what they give."""
+
+    def forward(self, hx, xs):
+        """Runs the layers over a batch of sequences.
+
+        Args:
+            hx: Variable or array (n_layers, B, out_size), twice as many layers in both directions:
+                the first states; None is zeros.
+            xs: list of B Variables or arrays (length, in_size), in any order.
+
+        Returns:
+            tuple: the last states, a Variable of the shape of ``hx``, and the list of the last
+            layer's outputs, Variables (length, out_size), or (length, 2 out_size) in both
+            directions.
+
+        Raises:
+            TypeError: ``xs`` is not a list, or empty.
+            InvalidType: a shape or dtype does not fit.
+        """
+        return self._run([hx], xs)
+
+
+class _NStepWithMemory(_NStepRNN):
+    """Layers that keep a memory beside what they give."""
+
+    n_cells = 2
+
+    def forward(self, hx, cx, xs):
+        """Runs the layers over a batch of sequences.
+
+        Args:
+            hx, cx: Variables or arrays (n_layers, B, out_size), twice as many layers in both
+                directions: the first outputs and memories; None is zeros.
+            xs: list of B Variables or arrays (length, in_size), in any order.
+
+        Returns:
+            tuple: the last outputs and memories, Variables of the shape of ``hx``, and the list of
+            the last layer's outputs, Variables (length, out_size), or (length, 2 out_size) in both
+            directions.
+
+        Raises:
+            TypeError: ``xs`` is not a list, or empty.
+            InvalidType: a shape or dtype does not fit.
+        """
+        return self._run([hx, cx], xs)
+
+
+class NStepLSTM(_NStepWithMemory):
+    """Layers of LSTM over sequences: :func:`mpchain.functions.n_step_lstm`.
+
+        >>> lstm = L.NStepLSTM(2, 3, 5, dropout=0.1)
+        >>> hy, cy, ys = lstm(None, None, [np.ones((n, 3), np.float32) for n in (4, 6)])
+        >>> ys[1].shape
+        (6, 5)
+
+    Args:
+        n_layers (int): number of layers.
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+        dropout (float): ratio for the input of every layer but the first, in training.
+        initialW: initializer, number or array for each weight; None is LeCunNormal.
+        initial_bias: initializer, number or array for each bias; None is zeros.
+
+    The children ``0``, ``1``, ... are the layers (in both directions two for each, forward first)
+    with the parameters ``w0``, ``w1``, ..., ``b0``, ... of the function.
+    """
+
+    n_weights = 8
+
+    def rnn(self, *args):
+        return F.n_step_lstm(*args)
+
+
+class NStepBiLSTM(_NStepWithMemory):
+    """Layers of LSTM in both directions, as :class:`NStepLSTM`."""
+
+    n_weights = 8
+    use_bi_direction = True
+
+    def rnn(self, *args):
+        return F.n_step_bilstm(*args)
+
+
+class NStepGRU(_NStepWithState):
+    """Layers of gated recurrent units over sequences: :func:`mpchain.functions.n_step_gru`.
+
+    Args:
+        n_layers, in_size, out_size, dropout, initialW, initial_bias: see :class:`NStepLSTM`.
+    """
+
+    n_weights = 6
+
+    def rnn(self, *args):
+        return F.n_step_gru(*args)
+
+
+class NStepBiGRU(_NStepWithState):
+    """Layers of gated recurrent units in both directions, as :class:`NStepGRU`."""
+
+    n_weights = 6
+    use_bi_direction = True
+
+    def rnn(self, *args):
+        return F.n_step_bigru(*args)
+
+
+class NStepRNNTanh(_NStepWithState):
+    """Layers of simple recurrent units with tanh: :func:`mpchain.functions.n_step_rnn`.
+
+    Args:
+        n_layers, in_size, out_size, dropout, initialW, initial_bias: see :class:`NStepLSTM`.
+    """
+
+    n_weights = 2
+
+    def rnn(self, *args):
+        return F.n_step_rnn(*args, activation="tanh")
+
+
+class NStepRNNReLU(_NStepWithState):
+    """Layers of simple recurrent units with ReLU, as :class:`NStepRNNTanh`."""
+
+    n_weights = 2
+
+    def rnn(self, *args):
+        return F.n_step_rnn(*args, activation="relu")
+
+
+class NStepBiRNNTanh(_NStepWithState):
+    """Layers of simple recurrent units with tanh, in both directions, as :class:`NStepRNNTanh`."""
+
+    n_weights = 2
+    use_bi_direction = True
+
+    def rnn(self, *args):
+        return F.n_step_birnn(*args, activation="tanh")
+
+
+class NStepBiRNNReLU(_NStepWithState):
+    """Layers of simple recurrent units with ReLU, in both directions, as :class:`NStepRNNTanh`."""
+
+    n_weights = 2
+    use_bi_direction = True
+
+    def rnn(self, *args):
+        return F.n_step_birnn(*args, activation="relu")

@@ -1,0 +1,441 @@
+"""Recurrent cells: those that are given their state, and those that keep it between calls."""
+
+from mpchain import functions as F
+from mpchain.initializer import Initializer
+from mpchain.initializers import get_initializer
+from mpchain.link import Chain
+from mpchain.links.connection import Linear
+from mpchain.utils.type_check import check
+from mpchain.variable import Variable, as_variable
+
+
+class _Interleaved(Initializer):
+    """Fills the rows of gates, those of one unit being neighbours, each gate by its initializer."""
+
+    def __init__(self, *initials):
+        self.initializers = [get_initializer(initial) for initial in initials]
+        super().__init__(getattr(self.initializers[0], "dtype", None))
+
+    def __call__(self, array):
+        for k, initializer in enumerate(self.initializers):
+            initializer(array[k :: len(self.initializers)])
+
+
+class _Stateful(Chain):
+    """A cell that keeps its state: Variables that move with the link, but are not saved."""
+
+    _state_names = ("h",)
+    h = None
+
+    def reset_state(self):
+        """Forgets the state: the next call begins a new sequence."""
+        for name in self._state_names:
+            setattr(self, name, None)
+
+    def set_state(self, h):
+        """Sets the state, a Variable or array (N, out_size)."""
+        self._set(h=h)
+
+    def _set(self, **states):
+        for name, state in states.items():
+            state = as_variable(state)
+            array = self.device.send(state.array)
+            setattr(self, name, state if array is state.array else Variable(array))
+
+    def device_resident_accept(self, visitor):
+        """Lets ``visitor`` see the link and its state; a state that moves loses its history."""
+        super().device_resident_accept(visitor)
+        for name in self._state_names:
+            state = getattr(self, name)
+            array = None if state is None else visitor.visit_array(state.array)
+            if state is not None and array is not state.array:
+                setattr(self, name, Variable(array))
+
+    def _check_batch(self, x, may_shrink=False):
+        """Checks that ``x`` has a row for each of the state, or no more if batches may shrink."""
+        if self.h is not None:
+            n, rows = x.shape[0], self.h.shape[0]
+            rule = f"x must have {'at most ' if may_shrink else ''}{rows} rows, as the state has"
+            fits = n <= rows if may_shrink else n == rows
+            check(fits, type(self).__name__, f"{rule} (reset_state begins anew)", x=x)
+
+
+class _StatefulMemory(_Stateful):
+    """A cell that keeps a memory beside its output."""
+
+    _state_names = ("c", "h")
+    c = None
+
+    def set_state(self, c, h):
+        """Sets memory and output, Variables or arrays (N, out_size)."""
+        self._set(c=c, h=h)
+
+
+def _zeros(n, size, like):
+    return like.xp.zeros((n, size), like.dtype)
+
+
+# Long short-term memory.
+
+
+class _LSTMCell(Chain):
+    """The parameters of LSTM cells."""
+
+    def __init__(
+        self,
+        in_size,
+        out_size=None,
+        lateral_init=None,
+        upward_init=None,
+        bias_init=None,
+        forget_bias_init=None,
+    ):
+        super().__init__()
+        if out_size is None:
+            in_size, out_size = None, in_size
+        self.state_size = out_size
+        bias = 0 if bias_init is None else bias_init
+        forget_bias = 1 if forget_bias_init is None else forget_bias_init
+        with self.init_scope():
+            self.upward = Linear(
+                in_size,
+                4 * out_size,
+                initialW=_Interleaved(*[upward_init] * 4),
+                initial_bias=_Interleaved(bias, bias, forget_bias, bias),
+            )
+            self.lateral = Linear(
+                out_size, 4 * out_size, nobias=True, initialW=_Interleaved(*[lateral_init] * 4)
+            )
+
+    def _gates(self, h, x):
+        gates = self.upward(x)
+        return gates if h is None else gates + self.lateral(h)
+
+    def _step(self, c, h, x):
+        gates = self._gates(h, x)
+        return F.lstm(_zeros(x.shape[0], self.state_size, gates) if c is None else c, gates)
+
+
+class StatelessLSTM(_LSTMCell):
+    """Long short-term memory that is given its state: :func:`mpchain.functions.lstm`.
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input. If it is the
+            only size given, it is the output's.
+        out_size (int): number of units.
+        lateral_init, upward_init: initializers, numbers or arrays for the weights of each gate,
+            (out_size, out_size) and (out_size, in_size); None is LeCunNormal.
+        bias_init: the same for the bias of the input, its gate and the output gate, (out_size,);
+            None is zeros.
+        forget_bias_init: the same for the forget gate; None is ones.
+
+    Attributes:
+        upward (Linear): from the input to the gates, (4 out_size, in_size), with bias.
+        lateral (Linear): from the output to the gates, (4 out_size, out_size), without.
+    """
+
+    def forward(self, c, h, x):
+        """Takes a step.
+
+        Args:
+            c: Variable or array (N, out_size): the memory; None is zeros.
+            h: Variable or array (N, out_size): the output before; None is zeros.
+            x: Variable or array (N, in_size).
+
+        Returns:
+            tuple: the memory and the output, Variables (N, out_size).
+        """
+        return self._step(c, h, x)
+
+
+class LSTM(_StatefulMemory, _LSTMCell):
+    """Long short-term memory that keeps its state: :func:`mpchain.functions.lstm`.
+
+    Where a batch has fewer rows than the one before, the sequences of the last rows have ended;
+    their state stays.
+
+        >>> lstm = L.LSTM(3, 5)
+        >>> ys = [lstm(np.ones((2, 3), np.float32)) for _ in range(4)]
+        >>> lstm.reset_state()
+
+    Args:
+        in_size, out_size, lateral_init, upward_init, bias_init, forget_bias_init: see
+            :class:`StatelessLSTM`.
+
+    Attributes:
+        upward, lateral (Linear): see :class:`StatelessLSTM`.
+        c, h (Variable): memory and output, None at the beginning.
+    """
+
+    def forward(self, x):
+        """Takes a step.
+
+        Args:
+            x: Variable or array (N, in_size); N must not be larger than at the call before.
+
+        Returns:
+            Variable (N, out_size).
+        """
+        self._check_batch(x, may_shrink=True)
+        n, h, ended = x.shape[0], self.h, None
+        if h is not None and h.shape[0] > n:
+            h, ended = F.split_axis(h, [n], 0)
+        self.c, y = self._step(self.c, h, x)
+        self.h = y if ended is None else F.concat([y, ended], 0)
+        return y
+
+
+class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
+    """Long short-term memory, some of whose state stays as it was, at random, in training.
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+        c_ratio, h_ratio (float): the ratios of the memory and of the output that stay.
+
+    Attributes:
+        upward, lateral (Linear): see :class:`StatelessLSTM`.
+        c, h (Variable): memory and output, None at the beginning.
+
+    See D. Krueger et al., Zoneout: regularizing RNNs by randomly preserving hidden activations,
+    ICLR 2017.
+    """
+
+    def __init__(self, in_size, out_size, c_ratio=0.5, h_ratio=0.5):
+        super().__init__(in_size, out_size, forget_bias_init=0)
+        self.c_ratio = c_ratio
+        self.h_ratio = h_ratio
+
+    def forward(self, x):
+        """Takes a step.
+
+        Args:
+            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
+
+        Returns:
+            Variable (N, out_size).
+        """
+        self._check_batch(x)
+        gates = self._gates(self.h, x)
+        zeros = _zeros(x.shape[0], self.state_size, gates)
+        c, h = (zeros if state is None else state for state in (self.c, self.h))
+        c_next, h_next = F.lstm(c, gates)
+        self.c = F.zoneout(c, c_next, self.c_ratio)
+        self.h = F.zoneout(h, h_next, self.h_ratio)
+        return self.h
+
+
+class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
+    """Long short-term memory whose gates see the memory.
+
+    With s the sigmoid, i and f see the memory before the step and o the one after it:
+    c = tanh(a) s(i + P_i c_prev) + c_prev s(f + P_f c_prev), h = tanh(c) s(o + P_o c).
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+
+    Attributes:
+        upward, lateral (Linear): see :class:`StatelessLSTM`.
+        peep_i, peep_f, peep_o (Linear): from the memory to the gates, (out_size, out_size).
+        c, h (Variable): memory and output, None at the beginning.
+
+    See F. Gers and J. Schmidhuber, Recurrent nets that time and count, IJCNN 2000.
+    """
+
+    def __init__(self, in_size, out_size):
+        super().__init__(in_size, out_size, forget_bias_init=0)
+        with self.init_scope():
+            self.peep_i = Linear(out_size, out_size, nobias=True)
+            self.peep_f = Linear(out_size, out_size, nobias=True)
+            self.peep_o = Linear(out_size, out_size, nobias=True)
+
+    def forward(self, x):
+        """Takes a step.
+
+        Args:
+            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
+
+        Returns:
+            Variable (N, out_size).
+        """
+        self._check_batch(x)
+        gates = self._gates(self.h, x)
+        gates = F.reshape(gates, (x.shape[0], self.state_size, 4))
+        a, i, f, o = F.separate(gates, axis=2)
+        c = _zeros(x.shape[0], self.state_size, gates) if self.c is None else self.c
+        kept = c * F.sigmoid(f + self.peep_f(c))
+        self.c = F.tanh(a) * F.sigmoid(i + self.peep_i(c)) + kept
+        self.h = F.tanh(self.c) * F.sigmoid(o + self.peep_o(self.c))
+        return self.h
+
+
+# Gated recurrent units.
+
+
+class _GRUCell(Chain):
+    """The parameters of gated recurrent units."""
+
+    def __init__(self, in_size, out_size, init=None, inner_init=None, bias_init=None):
+        super().__init__()
+        with self.init_scope():
+            for gate in ("_r", "_z", ""):
+                upward = Linear(in_size, out_size, initialW=init, initial_bias=bias_init)
+                lateral = Linear(out_size, out_size, initialW=inner_init, initial_bias=bias_init)
+                setattr(self, f"W{gate}", upward)
+                setattr(self, f"U{gate}", lateral)
+
+    def _step(self, h, x):
+        if h is None:
+            if not self.W_r.W.is_initialized:
+                self.W_r(x)  # all parameters shall be made at the first call, used or not
+            return F.sigmoid(self.W_z(x)) * F.tanh(self.W(x))
+        r = F.sigmoid(self.W_r(x) + self.U_r(h))
+        z = F.sigmoid(self.W_z(x) + self.U_z(h))
+        return F.linear_interpolate(z, F.tanh(self.W(x) + self.U(r * h)), h)
+
+
+class StatelessGRU(_GRUCell):
+    """Gated recurrent units that are given their state.
+
+    With s the sigmoid, r = s(W_r x + U_r h), z = s(W_z x + U_z h), and the new state is
+    (1 - z) h + z tanh(W x + U (r h)). The matrices stand for affine maps.
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+        init, inner_init: initializers, numbers or arrays for the matrices W (out_size, in_size) and
+            U (out_size, out_size); None is LeCunNormal.
+        bias_init: the same for all biases (out_size,); None is zeros.
+
+    Attributes:
+        W_r, W_z, W (Linear): from the input.
+        U_r, U_z, U (Linear): from the state.
+
+    See K. Cho et al., On the properties of neural machine translation: encoder-decoder approaches,
+    SSST-8 2014.
+    """
+
+    def forward(self, h, x):
+        """Takes a step.
+
+        Args:
+            h: Variable or array (N, out_size): the state; None is zeros, without the biases of U.
+            x: Variable or array (N, in_size).
+
+        Returns:
+            Variable (N, out_size): the new state.
+        """
+        return self._step(h, x)
+
+
+class StatefulGRU(_Stateful, _GRUCell):
+    """Gated recurrent units that keep their state; see :class:`StatelessGRU`.
+
+    Args:
+        in_size, out_size, init, inner_init, bias_init: see :class:`StatelessGRU`.
+
+    Attributes:
+        W_r, W_z, W, U_r, U_z, U (Linear): see :class:`StatelessGRU`.
+        h (Variable): the state, None at the beginning.
+    """
+
+    def __init__(self, in_size, out_size, init=None, inner_init=None, bias_init=0):
+        super().__init__(in_size, out_size, init, inner_init, bias_init)
+        self.state_size = out_size
+
+    def forward(self, x):
+        """Takes a step.
+
+        Args:
+            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
+
+        Returns:
+            Variable (N, out_size).
+        """
+        self._check_batch(x)
+        self.h = self._step(self.h, x)
+        return self.h
+
+
+class GRU(StatefulGRU):
+    """:class:`StatefulGRU`, by its other name."""
+
+
+# Minimal gated units.
+
+
+class _MGUCell(Chain):
+    """The parameters of minimal gated units."""
+
+    def __init__(self, in_size, out_size):
+        super().__init__()
+        size = None if in_size is None else in_size + out_size
+        self.state_size = out_size
+        with self.init_scope():
+            self.W_f = Linear(size, out_size)
+            self.W_h = Linear(size, out_size)
+
+    def _step(self, h, x):
+        if h is None:
+            h = _zeros(x.shape[0], self.state_size, as_variable(x))
+        f = F.sigmoid(self.W_f(F.concat([h, x])))
+        return F.linear_interpolate(f, F.tanh(self.W_h(F.concat([f * h, x]))), h)
+
+
+class StatelessMGU(_MGUCell):
+    """Minimal gated units that are given their state.
+
+    With [] for concatenation, f = sigmoid(W_f [h, x]), and the new state is
+    (1 - f) h + f tanh(W_h [f h, x]). The matrices stand for affine maps.
+
+    Args:
+        n_inputs (int): number of input features; None leaves it to the first input.
+        n_units (int): number of units.
+
+    Attributes:
+        W_f, W_h (Linear): from state and input, (n_units, n_units + n_inputs).
+
+    See G. Zhou et al., Minimal gated unit for recurrent neural networks, 2016.
+    """
+
+    def __init__(self, n_inputs, n_units):
+        super().__init__(n_inputs, n_units)
+
+    def forward(self, h, x):
+        """Takes a step.
+
+        Args:
+            h: Variable or array (N, n_units): the state; None is zeros.
+            x: Variable or array (N, n_inputs).
+
+        Returns:
+            Variable (N, n_units): the new state.
+        """
+        return self._step(h, x)
+
+
+class StatefulMGU(_Stateful, _MGUCell):
+    """Minimal gated units that keep their state; see :class:`StatelessMGU`.
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+
+    Attributes:
+        W_f, W_h (Linear): see :class:`StatelessMGU`.
+        h (Variable): the state, None at the beginning.
+    """
+
+    def forward(self, x):
+        """Takes a step.
+
+        Args:
+            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
+
+        Returns:
+            Variable (N, out_size).
+        """
+        self._check_batch(x)
+        self.h = self._step(self.h, x)
+        return self.h

@@ -1,0 +1,131 @@
+"""Recurrent cells over trees."""
+
+from mpchain import functions as F
+from mpchain.link import Chain
+from mpchain.links.connection import Linear
+from mpchain.utils.type_check import check
+from mpchain.variable import as_variable
+
+
+class _TreeLSTM(Chain):
+    """What tree cells share: how they are called."""
+
+    def _states(self, cshsx):
+        """The lists of memories and outputs, and W_x(x); what is absent is zero."""
+        name = type(self).__name__
+        fits = len(cshsx) % 2 == 1
+        check(fits, name, "inputs must be c's, as many h's, and x", n_inputs=len(cshsx))
+        known = next((v for v in cshsx if v is not None), None)
+        if known is None:
+            raise ValueError(f"{name}: all inputs are None, which leaves the batch size open")
+        n = len(cshsx) // 2
+        shape = known.shape[0], self.state_size
+        zeros = as_variable(self.xp.zeros(shape, known.dtype))
+        states = [zeros if v is None else as_variable(v) for v in cshsx[:-1]]
+        x, b = cshsx[-1], self.W_x.b
+        of_x = F.broadcast_to(b, (shape[0], b.size)) if x is None else self.W_x(x)
+        return states[:n], states[n:], of_x
+
+
+class ChildSumTreeLSTM(_TreeLSTM):
+    """Long short-term memory of any number of children in no order: tree_lstm.
+
+    The input, its gate and the output gate see the sum of the children's outputs; the forget gate
+    of each child sees its own output.
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+
+    Attributes:
+        W_x (Linear): from the input to a, i, o and f, (4 out_size, in_size), with bias.
+        W_h_aio (Linear): from the sum of outputs to a, i and o, (3 out_size, out_size).
+        W_h_f (Linear): from each child's output to its f, (out_size, out_size).
+
+    See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
+    networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.
+    """
+
+    def __init__(self, in_size, out_size):
+        super().__init__()
+        self.in_size = in_size
+        self.state_size = out_size
+        with self.init_scope():
+            self.W_x = Linear(in_size, 4 * out_size)
+            self.W_h_aio = Linear(out_size, 3 * out_size, nobias=True)
+            self.W_h_f = Linear(out_size, out_size, nobias=True)
+
+    def forward(self, *cshsx):
+        """Computes a node from its children.
+
+        Args:
+            cshsx: Variables or arrays c_1, ..., c_n, h_1, ..., h_n (N, out_size), memories and
+                outputs of the children, and x (N, in_size). Each may be None, but not all.
+
+        Returns:
+            tuple: memory and output, Variables (N, out_size).
+
+        Raises:
+            ValueError: all inputs are None.
+        """
+        cs, hs, of_x = self._states(cshsx)
+        aio, f = F.split_axis(of_x, [3 * self.state_size], 1)
+        if not hs:
+            a, i, o = F.split_axis(aio, 3, 1)
+            c = F.tanh(a) * F.sigmoid(i)
+            return c, F.tanh(c) * F.sigmoid(o)
+        aio = aio + self.W_h_aio(sum(hs[1:], hs[0]))
+        return F.tree_lstm(*cs, F.concat([aio, *(f + self.W_h_f(h) for h in hs)], 1))
+
+
+class NaryTreeLSTM(_TreeLSTM):
+    """Long short-term memory of a given number of children in order: tree_lstm.
+
+    All gates see the outputs of all children, each by a matrix of its own.
+
+    Args:
+        in_size (int): number of input features; None leaves it to the first input.
+        out_size (int): number of units.
+        n_ary (int): number of children.
+
+    Attributes:
+        W_x (Linear): from the input to a, i, o, f_1, ..., f_n, ((3 + n_ary) out_size, in_size),
+            with bias.
+        W_h1, W_h2, ... (Linear): from each child's output, ((3 + n_ary) out_size, out_size).
+
+    See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
+    networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.
+    """
+
+    def __init__(self, in_size, out_size, n_ary=2):
+        super().__init__()
+        if n_ary < 1:
+            raise ValueError(f"NaryTreeLSTM: n_ary must be positive, but is {n_ary}")
+        self.in_size = in_size
+        self.state_size = out_size
+        self.n_ary = n_ary
+        rows = (3 + n_ary) * out_size
+        with self.init_scope():
+            self.W_x = Linear(in_size, rows)
+            for k in range(1, n_ary + 1):
+                setattr(self, f"W_h{k}", Linear(out_size, rows, nobias=True))
+
+    def forward(self, *cshsx):
+        """Computes a node from its children.
+
+        Args:
+            cshsx: Variables or arrays c_1, ..., c_n, h_1, ..., h_n (N, out_size), memories and
+                outputs of the children, and x (N, in_size). Each may be None, but not all.
+
+        Returns:
+            tuple: memory and output, Variables (N, out_size).
+
+        Raises:
+            InvalidType: the number of children is not ``n_ary``.
+            ValueError: all inputs are None.
+        """
+        cs, hs, gates = self._states(cshsx)
+        rule = f"there must be {self.n_ary} children"
+        check(len(hs) == self.n_ary, "NaryTreeLSTM", rule, n_children=len(hs))
+        gates = sum((self[f"W_h{k}"](h) for k, h in enumerate(hs, 1)), gates)
+        return F.tree_lstm(*cs, gates)

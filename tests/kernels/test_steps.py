@@ -1,0 +1,217 @@
+"""Steps on arrays: blocks, gathered arrays and compiled loops give the same, to the bit."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from mpchain import backend, optimizers
+from mpchain.kernels import steps
+from mpchain.kernels.steps import square_sum, take_step
+
+ARGUMENTS = [
+    ("SGDRule", {}),
+    ("SGDWRule", {"weight_decay_rate": 0.1}),
+    ("MomentumSGDRule", {}),
+    ("CorrectedMomentumSGDRule", {}),
+    ("NesterovAGRule", {}),
+    ("LionRule", {"weight_decay_rate": 0.1}),
+    ("AdaGradRule", {}),
+    ("AdaDeltaRule", {}),
+    ("RMSpropRule", {}),
+    ("RMSpropRule", {"eps_inside_sqrt": True}),
+    ("RMSpropGravesRule", {}),
+    ("SMORMS3Rule", {}),
+    ("MSVAGRule", {"weight_decay_rate": 0.1}),
+    ("AdamRule", {}),
+    ("AdamRule", {"amsgrad": True, "adabound": True, "weight_decay_rate": 0.1, "eta": 0.5}),
+    ("RAdamRule", {}),
+]
+
+
+def descend(p, g, lr):
+    p -= lr * g
+    return (p,)
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """Every step is compiled at once, and what was compiled is listed."""
+    pytest.importorskip("numba", reason="numba compiles the steps")
+    compile_text, texts = steps._compiled, []
+    monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 0)
+    monkeypatch.setattr(steps, "_compiled", lambda t: texts.append(t) or compile_text(t))
+    return texts
+
+
+def whole(step, written, grad, scalars):
+    """The specification: the step applied to the whole arrays, half gradients in float32."""
+    if grad.dtype == np.float16:
+        grad = grad.astype(np.float32)
+    results = step(written[0].copy(), grad, *(x.copy() for x in written[1:]), **scalars)
+    return [np.asarray(result, array.dtype) for result, array in zip(results, written, strict=True)]
+
+
+def three_steps(name, arguments, dtype, size):
+    """The arrays after three steps, and what they should be."""
+    rule = getattr(optimizers, name)(**arguments)
+    written = [np.random.normal(size=size).astype(dtype)]
+    written += [np.zeros(size, dtype) for _ in rule.states]
+    expected = [array.copy() for array in written]
+    for rule.t in (1, 2, 7):
+        g = np.random.normal(size=size).astype(dtype)
+        expected = whole(rule.step, expected, g, rule.scalars())
+        take_step(rule.step, written[0], g, written[1:], rule.scalars())
+    return written, expected
+
+
+@pytest.mark.parametrize("name, arguments", ARGUMENTS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_blocks(name, arguments, dtype, monkeypatch):
+    monkeypatch.setattr(steps, "_BLOCK_BYTES", 64)
+    for actual, expected in zip(*three_steps(name, arguments, dtype, 77), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name, arguments", ARGUMENTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_loops(name, arguments, dtype, compiling):
+    for actual, expected in zip(*three_steps(name, arguments, dtype, 40001), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert len(compiling) == 3
+    if name != "RAdamRule":  # which takes other steps at first
+        assert len(set(compiling)) == 1  # other numbers, the same loop
+
+
+def test_what_is_compiled(compiling):
+    p, g = np.ones(40000, np.float32), np.full(40000, 2, np.float32)
+    take_step(descend, p, g, [], {"lr": 0.5})
+    assert (p == 0).all()
+    assert compiling[0].splitlines()[-4:] == [
+        "        x_a0 = a0[i]",
+        "        t0 = c0 * x_g",
+        "        t1 = x_a0 - t0",
+        "        a0[i] = t1",
+    ]
+
+
+def every_operation(p, g, a):
+    b = -np.abs(g) / 3 + np.negative(p) * a - 2
+    c = np.maximum(np.minimum(b, a), 1 / (1 + np.sqrt(np.absolute(p))))
+    return np.sign(g) * c - 2.5 + np.add(p, 1), np.subtract(np.divide(c, 3), np.multiply(p, 2.0))
+
+
+def test_every_operation(compiling):
+    p, g, a = np.random.normal(size=(3, 40000)).astype(np.float32)
+    p[:3], g[2:6] = [np.nan, np.inf, 0], [0, np.nan, -np.inf, 0]
+    with np.errstate(invalid="ignore"):
+        expected = whole(every_operation, [p, a], g, {})
+    take_step(every_operation, p, g, [a], {})
+    np.testing.assert_array_equal([p, a], expected)
+    assert len(compiling) == 1
+
+
+def branch(p, g):
+    return (p - g if g.sum() else p,)
+
+
+def compare(p, g):
+    return (np.where(g > 0, p - g, p),)
+
+
+def write_into(p, g):
+    return (np.subtract(p, g, out=p),)
+
+
+def overwrite(p, g):
+    p[...] = p - g
+    return (p,)
+
+
+def forget(p, g):
+    return (0.0,)
+
+
+def unusual(p, g):
+    return (p - np.logaddexp(g, g),)
+
+
+def reduce(p, g):
+    return (p - np.add.reduce(g[:0]) * g,)
+
+
+BEYOND = [branch, compare, write_into, overwrite, forget, unusual, reduce]
+
+
+@pytest.mark.parametrize("step", BEYOND)
+def test_steps_that_cannot_be_written_down(step, compiling):
+    p, g = np.random.normal(size=(2, 40000)).astype(np.float32)
+    expected = whole(step, [p], g, {})
+    take_step(step, p, g, [], {})
+    np.testing.assert_array_equal(p, np.broadcast_to(expected[0], p.shape))
+    assert compiling == []
+
+
+def test_errors_of_a_step_are_its_own(compiling):
+    def wrong(p, g):
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        take_step(wrong, np.ones(40000, np.float32), np.ones(40000, np.float32), [], {})
+
+
+@pytest.mark.parametrize(
+    "p, g",
+    [
+        (np.ones(40000, np.float16), np.ones(40000, np.float16)),
+        (np.ones(40000, np.float32), np.ones(40000, np.float64)),
+        (np.ones(80000, np.float32)[::2], np.ones(40000, np.float32)),
+        (np.ones(100, np.float32), np.ones(100, np.float32)),
+    ],
+)
+def test_what_is_not_compiled(p, g, compiling):
+    take_step(descend, p, g, [], {"lr": 0.5})
+    assert (p == 0.5).all() and compiling == []
+
+
+def test_gradients_of_any_layout(compiling):
+    p = np.zeros((200, 201), np.float32)
+    g = np.random.normal(size=(201, 200)).astype(np.float32).T
+    take_step(descend, p, g, [], {"lr": 1.0})
+    np.testing.assert_array_equal(p, -g)
+    take_step(descend, p, np.broadcast_to(np.float32(1), p.shape), [], {"lr": 1.0})
+    np.testing.assert_array_equal(p, -g - 1)
+    assert len(compiling) == 2
+
+
+def test_compiling_waits_until_it_is_worth_it(compiling, monkeypatch):
+    monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 100_000)
+    monkeypatch.setattr(steps, "_elements_seen", {})
+    p, g = np.ones((2, 40000), np.float32)
+    counts = []
+    for _ in range(4):
+        take_step(descend, p, g, [], {"lr": 0.25})
+        counts.append(len(compiling))
+    assert counts == [0, 0, 1, 2] and (p == 0).all()
+
+
+@pytest.mark.parametrize(
+    "numba", [None, types.SimpleNamespace(config=types.SimpleNamespace(DISABLE_JIT=1))]
+)
+def test_without_numba_and_where_it_must_not_compile(numba, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", numba)
+    monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 0)
+    steps._numba.cache_clear()
+    try:
+        p, g = np.ones((2, 40000), np.float32)
+        take_step(descend, p, g, [], {"lr": 0.5})
+        assert (p == 0.5).all() and steps._numba() is None
+    finally:
+        steps._numba.cache_clear()
+
+
+def test_square_sum(device):
+    send = backend.get_device(device).send
+    assert square_sum(send(np.full((3, 4), 200, np.float16))) == 480000
+    assert square_sum(send(np.ones((0, 2), np.float32))) == 0

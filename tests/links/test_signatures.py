@@ -1,0 +1,30 @@
+"""Every link that Chainer documents is made with its parameters' names, order and defaults."""
+
+import inspect
+import pathlib
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import links as L
+
+_LINES = (pathlib.Path(__file__).parent / "signatures.txt").read_text().splitlines()
+SIGNATURES = [line for line in _LINES if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("line", SIGNATURES, ids=lambda line: line.partition("(")[0])
+def test_signature(line):
+    name, _, _ = line.partition("(")
+    namespace = {"F": F, "np": np}
+    exec(f"def {line}: pass", namespace)
+    documented = inspect.signature(namespace[name]).parameters
+    ours = inspect.signature(getattr(L, name)).parameters
+    for parameter in documented.values():
+        mine = ours[parameter.name]
+        # What may be left out here need not be there.
+        assert mine.default == parameter.default or parameter.default is parameter.empty
+        assert mine.kind in (parameter.kind, parameter.POSITIONAL_OR_KEYWORD)
+    places = [n for n, p in documented.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert list(ours)[: len(places)] == places
+    assert all(p.default is not p.empty for n, p in ours.items() if n not in documented)
