@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.configuration import config
+from mpchain.serializer import Deserializer, MissingKeyError
 
 
 class _Current(threading.local):
@@ -177,6 +178,27 @@ class Summary:
         self._x = self._x + weight * value
         self._squares = self._squares + weight * (value - old_mean) * (value - self._x / self._n)
 
+    def merge(self, other):
+        """Adds all values that another summary has seen, such as one of another process.
+
+        Args:
+            other (Summary): the other; it is left as it is.
+        """
+        if not other._n:
+            return
+        if self._n:
+            distance = other._x / other._n - self._x / self._n
+            between = distance * distance * (self._n * other._n / (self._n + other._n))
+            self._squares = self._squares + other._squares + between
+        else:
+            self._squares = other._squares
+        self._x = self._x + other._x
+        self._n += other._n
+
+    def __getstate__(self):
+        # Another process gets numbers, whatever device the sums are on here.
+        return {name: float(value) for name, value in vars(self).items()}
+
     def compute_mean(self):
         """Returns the weighted mean.
 
@@ -198,10 +220,26 @@ class Summary:
         return mean, xp.sqrt(xp.maximum(self._squares / self._n, 0))
 
     def serialize(self, serializer):
-        """Saves or restores the sums."""
-        self._n = serializer("_n", self._n)
-        self._x = serializer("_x", self._x)
-        self._squares = serializer("_squares", self._squares)
+        """Saves or restores the sums.
+
+        Chainer has the sum of the squares around zero, ``_x2``, and a whole number of values, which
+        are saved for its sake and restored from its files.
+        """
+        if isinstance(serializer, Deserializer):
+            self._n = serializer("_n", self._n)
+            self._x = serializer("_x", self._x)
+            try:
+                self._squares = serializer("_squares", self._squares)
+            except MissingKeyError:
+                self._squares = serializer("_x2", 0.0) - self._square_of_mean()
+        else:
+            serializer("_n", int(self._n) if self._n.is_integer() else self._n)
+            serializer("_x", self._x)
+            serializer("_squares", self._squares)
+            serializer("_x2", self._squares + self._square_of_mean())
+
+    def _square_of_mean(self):
+        return self._x * self._x / self._n if self._n else 0.0
 
 
 class DictSummary:
@@ -223,21 +261,47 @@ class DictSummary:
             weight = 1
             if isinstance(value, tuple) and len(value) == 2:
                 value, weight = value
-                if not _is_scalar(weight):
+                if not is_scalar(weight):
                     raise ValueError(
                         f"DictSummary.add: the weight of {name!r} must be a scalar, not {weight!r}"
                     )
-            if _is_scalar(value):
+            if is_scalar(value):
                 self._summaries.setdefault(name, Summary()).add(value, weight)
 
+    def merge(self, other):
+        """Adds all entries that another summary has seen; the names may differ.
+
+        What several processes have summed up is combined by merging their summaries, which can be
+        sent as they are, in the same order everywhere.
+
+        Args:
+            other (DictSummary): the other; it is left as it is.
+
+        Example:
+            >>> total, part = DictSummary(), DictSummary()
+            >>> total.add({"loss": (1.0, 3)})
+            >>> part.add({"loss": 5.0, "accuracy": 0.5})
+            >>> total.merge(part)
+            >>> total.compute_mean()
+            {'loss': 2.0, 'accuracy': 0.5}
+        """
+        for name, summary in other._summaries.items():
+            self._summaries.setdefault(name, Summary()).merge(summary)
+
     def compute_mean(self):
-        """Returns the weighted mean of each entry."""
-        return {name: summary.compute_mean() for name, summary in self._summaries.items()}
+        """Returns the weighted mean of each entry that has values of a weight above 0."""
+        return {name: summary.compute_mean() for name, summary in self._weighty_items()}
+
+    def _weighty_items(self):
+        return [(name, summary) for name, summary in self._summaries.items() if summary._n]
 
     def make_statistics(self):
-        """Returns the weighted mean of each entry, and under ``<name>.std`` its deviation."""
+        """Returns the weighted mean of each entry, and under ``<name>.std`` its deviation.
+
+        Entries without values of a weight above 0 are left out.
+        """
         statistics = {}
-        for name, summary in self._summaries.items():
+        for name, summary in self._weighty_items():
             statistics[name], statistics[name + ".std"] = summary.make_statistics()
         return statistics
 
@@ -249,7 +313,8 @@ class DictSummary:
             summary.serialize(serializer[f"_summaries/{i}"])
 
 
-def _is_scalar(value):
+def is_scalar(value):
+    """Returns whether summaries take the value: a real number, or an array or variable of one."""
     value = getattr(value, "array", value)
     if isinstance(value, np.ndarray) or backend.cuda.is_gpu_array(value):
         return value.shape == () and value.dtype.kind in "biuf"
@@ -257,7 +322,7 @@ def _is_scalar(value):
 
 
 def _as_float64(name, value):
-    if not _is_scalar(value):
+    if not is_scalar(value):
         raise ValueError(f"Summary.add: {name} must be a number or have shape (), but is {value!r}")
     value = getattr(value, "array", value)
     return value.astype(np.float64) if backend.cuda.is_gpu_array(value) else float(value)

@@ -1,6 +1,7 @@
 """Reporter, Summary, DictSummary."""
 
 import math
+import pickle
 import statistics
 import threading
 
@@ -239,6 +240,43 @@ def test_dict_summary_has_chainers_key_layout():
     summary.serialize(serializer)
     assert serializer.target["_names"] == '["a", "b"]'
     assert {"_summaries/0/_x", "_summaries/1/_n"} < set(serializer.target)
+
+
+@pytest.mark.parametrize("split", [0, 1, 7, 20])
+def test_merged_summaries_are_the_summary_of_all(split):
+    values = np.random.RandomState(5).normal(3, 2, 20)
+    weights = np.random.RandomState(6).uniform(0, 3, 20)
+    whole, parts = Summary(), (Summary(), Summary())
+    for i, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        whole.add(value, weight)
+        parts[i >= split].add(value, weight)
+    before = parts[1]._n
+    parts[0].merge(parts[1])
+    assert parts[1]._n == before
+    mean = np.average(values, weights=weights)
+    std = np.sqrt(np.average((values - mean) ** 2, weights=weights))
+    np.testing.assert_allclose(parts[0].make_statistics(), (mean, std), rtol=1e-12)
+    np.testing.assert_allclose(parts[0].make_statistics(), whole.make_statistics(), rtol=1e-13)
+
+
+def test_merged_dict_summaries_keep_all_names():
+    first, second = DictSummary(), DictSummary()
+    first.add({"a": 1.0, "b": 2.0, "nothing": (1.0, 0)})
+    second.add({"c": (5.0, 2), "a": (4.0, 2)})
+    first.merge(pickle.loads(pickle.dumps(second)))
+    assert first.compute_mean() == {"a": 3.0, "b": 2.0, "c": 5.0}
+    first.merge(DictSummary())
+    assert first.make_statistics() == {
+        **{"a": 3.0, "a.std": math.sqrt(2.0), "b": 2.0, "b.std": 0.0},
+        **{"c": 5.0, "c.std": 0.0},
+    }
+
+
+@pytest.mark.gpu
+def test_summary_of_gpu_values_is_sent_as_numbers():
+    summary = Summary()
+    summary.add(mpchain.cuda.cupy.array(3.0))
+    assert type(pickle.loads(pickle.dumps(summary)).compute_mean()) is float
 
 
 @pytest.mark.gpu

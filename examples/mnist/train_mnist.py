@@ -112,7 +112,8 @@ def main():
 
 def add_reports(trainer):
     """Adds what one rank alone does: it prints, plots and saves."""
-    trainer.extend(extensions.snapshot(n_retains=2), trigger=(1, "epoch"))
+    # Ctrl-C, too, leaves a file to go on from with --resume.
+    trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
     trainer.extend(extensions.LogReport())
     columns = ["epoch", "main/loss", "validation/main/loss"]
     columns += ["main/accuracy", "validation/main/accuracy", "elapsed_time"]

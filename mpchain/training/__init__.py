@@ -10,7 +10,7 @@ from mpchain.training.extension import (
 )
 from mpchain.training.trainer import Trainer
 from mpchain.training.triggers import IntervalTrigger, get_trigger
-from mpchain.training.updaters import StandardUpdater, Updater
+from mpchain.training.updaters import ParallelUpdater, StandardUpdater, Updater
 
 __all__ = [
     "PRIORITY_EDITOR",
@@ -18,6 +18,7 @@ __all__ = [
     "PRIORITY_WRITER",
     "Extension",
     "IntervalTrigger",
+    "ParallelUpdater",
     "StandardUpdater",
     "Trainer",
     "Updater",

@@ -2,16 +2,19 @@
 
 import dataclasses
 import functools
+import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
 
-from mpchain.reporter import Reporter
-from mpchain.serializer import Serializer
+from mpchain import backend
+from mpchain.reporter import Reporter, is_scalar
 from mpchain.training.extension import PRIORITY_READER, Extension
-from mpchain.training.interruption import sigterm_as_exit
+from mpchain.training.interruption import Interruption
+from mpchain.training.random_states import restore_random_states, serialize_random_states
+from mpchain.training.states import is_loading, serialize_optional
 from mpchain.training.triggers.interval import get_trigger, has_reached, training_length
 
 
@@ -32,13 +35,19 @@ class Trainer:
     2. extensions added with ``call_before_training`` are called;
     3. until the stop trigger fires: the updater updates once; then extensions whose trigger
        fires are called, by descending priority, in the order of :meth:`extend` where it is equal;
-    4. if an exception leaves the loop (Ctrl-C and SIGTERM included), every extension's
-       ``on_error`` is called;
+    4. if an exception leaves the loop, every extension's ``on_error`` is called;
     5. every extension and the updater are finalized; the exception, if any, is raised again.
 
+    Ctrl-C and SIGTERM end training after the running iteration: then step 4 has an exception that
+    is a KeyboardInterrupt or a SystemExit. A second one raises KeyboardInterrupt or SystemExit at
+    once, wherever the program is. Uncaught, none but that second Ctrl-C prints a traceback.
+
     A trainer that was loaded from a snapshot goes on where the snapshot was taken: progress,
-    triggers, extensions and :attr:`elapsed_time` included. If it was trained as long as the stop
-    trigger's ``get_training_length`` says, it stops at once.
+    triggers, extensions, :attr:`elapsed_time` and, when :meth:`run` begins its loop, the random
+    generators of NumPy, Python and ``config.rng`` (see :mod:`mpchain.training.random_states` for
+    CuPy's) included. Extensions whose turn came after the one that took the snapshot have it
+    first. If the trainer was trained as long as the stop trigger's ``get_training_length`` says,
+    it stops at once.
 
     Args:
         updater: an :class:`Updater`.
@@ -68,6 +77,9 @@ class Trainer:
         self._started_at = None
         self._earlier_elapsed_time = 0.0
         self._final_elapsed_time = None
+        self._is_interrupted = False
+        self._outstanding = []  # names of the extensions whose turn in this iteration is to come
+        self._random_states = {}
         updater.connect_trainer(self)
         for extension in extensions or ():
             self.extend(extension)
@@ -85,6 +97,11 @@ class Trainer:
     def is_before_training(self) -> bool:
         """Whether nothing was updated yet, before a resumed snapshot included."""
         return self.updater.iteration == 0
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM has ended training after a complete iteration."""
+        return self._is_interrupted
 
     def extend(
         self, extension, name=None, trigger=None, priority=None, *, call_before_training=False
@@ -105,10 +122,8 @@ class Trainer:
         """
         _check_extension(extension)
         name = self._free_name(name or _default_name(extension))
-        if trigger is None:
-            trigger = getattr(extension, "trigger", Extension.trigger)
-        if priority is None:
-            priority = getattr(extension, "priority", PRIORITY_READER)
+        trigger = _first_given(trigger, getattr(extension, "trigger", None), Extension.trigger)
+        priority = _first_given(priority, getattr(extension, "priority", None), PRIORITY_READER)
         entry = _Entry(extension, get_trigger(trigger), priority, call_before_training)
         if isinstance(extension, Extension):
             extension.name = name
@@ -154,9 +169,9 @@ class Trainer:
             sorted(self._entries.items(), key=lambda item: item[1].priority, reverse=True)
         )
         error = None
-        with sigterm_as_exit():
+        with Interruption() as interruption:
             try:
-                self._train(entries.values())
+                self._train(entries, interruption)
             except BaseException as raised:
                 error = raised
                 if show_loop_exception_msg and isinstance(error, Exception):
@@ -169,19 +184,36 @@ class Trainer:
                 finalizers.append(("finalize of the updater", self.updater.finalize))
                 _call_all(finalizers, error)
 
-    def _train(self, entries):
-        for entry in entries:
+    def _train(self, entries, interruption):
+        for entry in entries.values():
             getattr(entry.extension, "initialize", _ignore)(self)
-        for entry in entries:
+        for entry in entries.values():
             if entry.call_before_training:
                 entry.extension(self)
-        while not self._is_over():
+        restore_random_states(self._random_states, self._device_ids())
+        with self.reporter.scope(self.observation):
+            self._call_extensions(entries, [name for name in entries if name in self._outstanding])
+        while not (self._ends_by_signal(interruption) or self._is_over()):
             self.observation = {}
             with self.reporter.scope(self.observation):
                 self.updater.update()
-                for entry in entries:
-                    if entry.trigger(self):
-                        entry.extension(self)
+                self._call_extensions(entries, list(entries))
+        if self._is_interrupted:
+            interruption.raise_for(interruption.number)
+
+    def _call_extensions(self, entries, names):
+        """Calls those of these extensions whose trigger fires."""
+        for i, name in enumerate(names):
+            self._outstanding = names[i + 1 :]
+            if entries[name].trigger(self):
+                entries[name].extension(self)
+
+    def _ends_by_signal(self, interruption):
+        number = self.updater.agree_on_signal(interruption.number)
+        if number is not None:
+            interruption.number = number
+            self._is_interrupted = True
+        return self._is_interrupted
 
     def _is_over(self):
         fires = self.stop_trigger(self)
@@ -198,8 +230,25 @@ class Trainer:
             _serialize_part(entry.extension, extensions[name])
             _serialize_part(entry.trigger, triggers[name])
         elapsed_time = serializer("_snapshot_elapsed_time", self.elapsed_time)
-        if not isinstance(serializer, Serializer):
+        observation = _scalars(self.observation)
+        observation = serialize_optional(serializer, "_observation", json.dumps(observation))
+        outstanding = serialize_optional(serializer, "_outstanding", json.dumps(self._outstanding))
+        self._random_states = serialize_random_states(
+            serializer["_random"], self._device_ids(), self.updater.iteration
+        )
+        if is_loading(serializer):
             self._resume_clock(elapsed_time)
+            # The stop trigger has not seen the iteration that the snapshot ended with.
+            self.observation = {
+                name: _from_numbers(value) for name, value in json.loads(observation).items()
+            }
+            self._outstanding = json.loads(outstanding)
+
+    def _device_ids(self):
+        """The numbers of the GPUs that the models are on."""
+        optimizers = self.updater.get_all_optimizers().values()
+        devices = {optimizer.target.device for optimizer in optimizers}
+        return sorted(d.device.id for d in devices if isinstance(d, backend.GpuDevice))
 
     def _resume_clock(self, elapsed_time):
         self._earlier_elapsed_time = float(elapsed_time)
@@ -224,6 +273,30 @@ def _default_name(extension):
         if name:
             return name
     raise ValueError(f"Trainer.extend: {extension!r} has no name of its own; pass name=...")
+
+
+def _first_given(*values):
+    return next(value for value in values if value is not None)
+
+
+def _scalars(observation):
+    """The entries of an observation that summaries take: numbers, or pairs of them, for JSON."""
+    arrays = {name: _as_numbers(value) for name, value in observation.items()}
+    return {name: value for name, value in arrays.items() if value is not None}
+
+
+def _as_numbers(value):
+    if isinstance(value, tuple):
+        return (
+            [_as_numbers(part) for part in value]
+            if len(value) == 2 and all(map(is_scalar, value))
+            else None
+        )
+    return float(getattr(value, "array", value)) if is_scalar(value) else None
+
+
+def _from_numbers(value):
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _serialize_part(part, serializer):

@@ -1,13 +1,16 @@
 """The engine's overhead: 200 small elementwise operations in a chain, forward and backward.
 
 Run with ``python -m tests.benchmarks.overhead``. The arrays, (32, 32) in float32, are so small that
-a call of NumPy takes about a microsecond: what is measured is what each library adds. The chain
-repeats ten operations: arithmetic between arrays and with constants, and activations.
+a call of NumPy takes about a microsecond: what is measured is what each library adds. Two chains,
+since the mix of operations matters: one of ten operations, arithmetic between arrays and with
+constants, and activations; and one of five, in which activations weigh more, whose computation is
+NumPy's or PyTorch's own and no overhead.
 """
 
 from tests.benchmarks.side_by_side import compare
 
-_CHAIN = """
+_CHAINS = {
+    "ten operations, arithmetic and activations": """
 for _ in range(20):
     y = y * x
     y = y + x
@@ -19,7 +22,16 @@ for _ in range(20):
     y = y ** 2
     y = y * y
     y = F.relu(y)
-"""
+""",
+    "five operations, three of them activations": """
+for _ in range(40):
+    y = y * x
+    y = y + x
+    y = F.tanh(y)
+    y = F.sigmoid(y)
+    y = F.relu(y)
+""",
+}
 
 _STEPS = {
     "mpchain": """
@@ -65,15 +77,19 @@ _TWICE = {
 }
 
 
-def _workload(text):
-    return text.replace("CHAIN", "\n    ".join(_CHAIN.strip().splitlines()))
+def _workload(text, chain):
+    return text.replace("CHAIN", "\n    ".join(chain.strip().splitlines()))
 
 
-def _recorded(name):
-    head, _, _ = _workload(_STEPS[name]).partition("def step")
+def _recorded(name, chain):
+    head, _, _ = _workload(_STEPS[name], chain).partition("def step")
     return head + f"def step():\n    y = forward()\n    {_TWICE[name]}\n"
 
 
 if __name__ == "__main__":
-    compare("200 operations, forward and backward", {n: _workload(t) for n, t in _STEPS.items()})
-    compare("the same, with the graph of the gradient", {n: _recorded(n) for n in _STEPS})
+    for title, chain in _CHAINS.items():
+        workloads = {name: _workload(text, chain) for name, text in _STEPS.items()}
+        compare(f"200 operations ({title}), forward and backward", workloads)
+        compare(
+            "the same, with the graph of the gradient", {n: _recorded(n, chain) for n in _STEPS}
+        )

@@ -9,6 +9,7 @@ import torch
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.functions import recurrent
 from mpchain.utils.type_check import InvalidType
 from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
@@ -146,7 +147,55 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 
 def test_every_declaration_is_in_the_table():
-    assert uncovered(TABLE, "recurrent") <= {"split_gates", "join_gates"}  # in derivatives
+    # In derivatives, and in what a layer on the host stands for: see the next test.
+    assert uncovered(TABLE, "recurrent") <= {"split_gates", "join_gates", "gru"}
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (2, 0), (3, 1)])
+@pytest.mark.parametrize("n_directions", [1, 2])
+@pytest.mark.parametrize("kind", [*MODULES, "rnn of relu"])
+def test_a_layer_is_the_same_step_by_step(kind, n_directions, lengths, monkeypatch):
+    kind, *others = kind.split(" of ")
+    options = {"activation": "relu"} if others else {}
+    arrays = _arrays(kind, 2, n_directions, lengths)
+
+    def run():
+        xs = [Variable(x) for x in arrays]
+        ys = _ours(kind, 2, n_directions, *xs, **options)
+        grads = mpchain.grad(ys[:2], xs, enable_double_backprop=True)
+        F.add(*(F.sum(y * y) for y in (*ys, *grads) if y is not None)).backward()
+        return [v.array for v in (*ys, *grads) if v is not None] + [x.grad for x in xs]
+
+    at_once = run()
+    monkeypatch.setattr(recurrent, "_recurrent_layer", recurrent._composed_layer)
+    step_by_step = run()
+    for x, y in zip(at_once, step_by_step, strict=True):
+        np.testing.assert_allclose(x, y, 1e-11, 1e-12)
+
+
+def test_no_step_is_a_node_on_the_host():
+    ys = _ours("lstm", 1, 1, *map(Variable, _arrays("lstm", 1, 1)))
+    labels = set()
+    nodes = [y.creator_node for y in ys]
+    while nodes:
+        node = nodes.pop()
+        labels.add(node.label)
+        nodes += [x.creator_node for x in node.inputs if x.creator_node is not None]
+    assert "recurrent_layer" in labels and "lstm" not in labels
+
+
+def test_a_layer_leaves_its_inputs_as_they_are():
+    arrays = [x.astype("f") for x in _arrays("gru", 1, 2)]
+    kept = [x.copy() for x in arrays]
+    xs = [Variable(x) for x in arrays]
+    ys = _ours("gru", 1, 2, *xs)
+    seeds = [np.ones_like(y.array) for y in ys]
+    for y, seed in zip(ys, seeds):
+        y.grad = seed
+    mpchain.backward(ys)
+    assert all((seed == 1).all() for seed in seeds)
+    for x, y in zip(arrays, kept):
+        np.testing.assert_array_equal(x, y)
 
 
 def _arrays(kind, n_layers, n_directions, lengths=LENGTHS):

@@ -4,9 +4,10 @@ import warnings
 import numpy as np
 import pytest
 
+from mpchain import Variable
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.training import extensions
-from mpchain.training.extensions import plot_report
+from mpchain.training.extensions import figures
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -93,25 +94,37 @@ def test_resume(make_trainer, tmp_path, pause):
     np.testing.assert_array_equal(expected.curves["loss"], [[3, 14 / 3], [5, 41 / 2], [8, 149 / 3]])
 
 
+def make_plots():
+    return [
+        extensions.PlotReport("loss"),
+        extensions.VariableStatisticsPlot(Variable(np.zeros(3))),
+    ]
+
+
 def test_without_matplotlib(run_with_values, monkeypatch):
-    find_spec, import_module = plot_report.importlib.util.find_spec, builtins.__import__
+    find_spec, import_module = figures.importlib.util.find_spec, builtins.__import__
 
     def refuse(name, *args, **kwargs):
         assert not name.startswith("matplotlib")
         return import_module(name, *args, **kwargs)
 
     monkeypatch.setattr(
-        plot_report.importlib.util,
+        figures.importlib.util,
         "find_spec",
         lambda name: None if name == "matplotlib" else find_spec(name),
     )
     monkeypatch.setattr(builtins, "__import__", refuse)
-    plot_report._warn_unavailable.cache_clear()
-    with pytest.warns(UserWarning, match=r"matplotlib is not installed; pip install 'mpchain\[pl"):
-        report = extensions.PlotReport("loss")
-    assert not extensions.PlotReport.available()
+    figures.warn_unavailable.cache_clear()
+    with pytest.warns(UserWarning) as warned:
+        plots = make_plots()
+    assert [str(warning.message) for warning in warned] == [
+        f"{name}: no plots are written, because matplotlib is not installed; pip install "
+        "'mpchain[plot]'"
+        for name in ("PlotReport", "VariableStatisticsPlot")
+    ]
+    assert not any(plot.available() for plot in plots)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        extensions.PlotReport("loss")
-    trainer = run_with_values([1.0] * 3, [report])
+        make_plots()
+    trainer = run_with_values([1.0] * 3, plots)
     assert list(trainer.out.iterdir()) == []

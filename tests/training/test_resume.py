@@ -1,5 +1,8 @@
 """A small real training, interrupted and resumed, is the uninterrupted one."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
@@ -21,7 +24,7 @@ class MLP(mpchain.Chain):
             self.out = L.Linear(None, 3)
 
     def forward(self, x):
-        return self.out(F.tanh(self.hidden(x)))
+        return self.out(F.dropout(F.tanh(self.hidden(x)), 0.2))
 
 
 def make_data():
@@ -81,6 +84,40 @@ def test_resumed_training_is_the_uninterrupted_one(uninterrupted, tmp_path, iter
     assert params.keys() == expected_params.keys()
     for name, param in params.items():
         np.testing.assert_array_equal(param, expected_params[name], strict=True)
+
+
+@pytest.mark.parametrize("iteration", [1, 4, 9, 13])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("period", [2, 1000])
+def test_training_goes_on_after_a_signal(uninterrupted, tmp_path, iteration, number, period, capfd):
+    def make(seed):
+        trainer = make_trainer(tmp_path, 3, seed)
+        trainer.extend(
+            extensions.snapshot(filename="at_{.updater.iteration}", on_interrupt=True,
+                                autoload=True), trigger=(period, "iteration"))  # fmt: skip
+        return trainer
+
+    first = make(0)
+    update = first.updater.update_core
+
+    def update_and_interrupt():
+        update()
+        if first.updater.iteration + 1 == iteration:
+            signal.raise_signal(number)
+
+    first.updater.update_core = update_and_interrupt
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        first.run()
+    assert first.updater.iteration == iteration
+    assert f"at_{iteration}" in os.listdir(tmp_path)
+    second = make(1)
+    second.run()
+    log, params = outcome(second)
+    expected_log, expected_params = outcome(uninterrupted)
+    assert log == expected_log
+    for name, param in params.items():
+        np.testing.assert_array_equal(param, expected_params[name], strict=True)
+    assert f"goes on from {tmp_path}/at_{iteration}" in capfd.readouterr().out
 
 
 def test_training_learns(uninterrupted):

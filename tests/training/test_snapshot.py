@@ -1,9 +1,16 @@
 import os
+import signal
 
 import numpy as np
 import pytest
 
-from mpchain.serializers import SerializationError, load_npz
+from mpchain.serializers import (
+    SerializationError,
+    load_npz,
+    save_hdf5,
+    save_npz,
+    save_safetensors,
+)
 from mpchain.training import extensions
 from mpchain.training.extensions import SimpleWriter, Writer
 
@@ -128,6 +135,45 @@ def test_snapshot_on_error_does_not_replace_the_one_before_the_failing_iteration
     assert writes == ["snapshot_iter_2", "snapshot_iter_4"]
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, []), ({"on_interrupt": True}, [2]), ({"snapshot_on_error": True}, [2]),
+     ({"on_interrupt": True, "condition": lambda: False}, [2])],
+)  # fmt: skip
+def test_snapshot_on_interrupt(make_trainer, tmp_path, options, expected, capfd):
+    def on_update(updater):
+        if updater.iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make_trainer, extensions.snapshot(**options), on_update=on_update)
+    assert os.listdir(tmp_path / "result") == [f"snapshot_iter_{i}" for i in expected]
+
+
+def test_no_snapshot_on_interrupt_of_an_iteration_that_was_saved_or_not_completed(
+    make_trainer, tmp_path, capfd
+):
+    writes = []
+
+    class Recorder(Writer):
+        def __call__(self, filename, outdir, target):
+            writes.append(filename)
+
+    def interrupt(n):
+        def on_update(updater):
+            if updater.iteration == 3:
+                for _ in range(n):
+                    signal.raise_signal(signal.SIGINT)
+
+        return on_update
+
+    for n in (1, 2):
+        extension = extensions.snapshot(writer=Recorder(), on_interrupt=True)
+        with pytest.raises(KeyboardInterrupt):
+            run(make_trainer, extension, trigger=(2, "iteration"), on_update=interrupt(n))
+    assert writes == ["snapshot_iter_2", "snapshot_iter_4", "snapshot_iter_2"]
+
+
 def test_writer_is_finalized(make_trainer):
     events = []
 
@@ -210,6 +256,26 @@ def test_latest_is_by_time_and_then_by_number(make_trainer, seconds, expected):
 
 def run_savefun(path, value):
     SimpleWriter()(path.name, path.parent, Counter(value))
+
+
+@pytest.mark.parametrize("savefun", [save_npz, save_safetensors, save_hdf5])
+def test_autoload_of_every_format(make_trainer, savefun):
+    if savefun is save_hdf5:
+        pytest.importorskip("h5py")
+    run(make_trainer, extensions.snapshot(savefun), (3, "iteration"), (1, "iteration"))
+    second = run(make_trainer, extensions.snapshot(autoload=True), (4, "iteration"))
+    assert second.updater.iteration == second.get_extension("counter").value == 4
+
+
+def test_autoload_deletes_what_a_killed_process_has_left(make_trainer, tmp_path):
+    out = tmp_path / "result"
+    out.mkdir()
+    left = [".0123abcd.tmp.snapshot_iter_4", ".0123abcd.tmp..456789ef.tmp.snapshot_iter_4"]
+    others = [".0123abcd.tmp.log", ".hidden", ".tmp.snapshot_iter_4"]
+    for name in left + others:
+        (out / name).touch()
+    trainer = run(make_trainer, extensions.snapshot(autoload=True), trigger=(5, "iteration"))
+    assert names(trainer) == sorted([*others, "snapshot_iter_5"])
 
 
 def test_autoload_of_an_unreadable_file_names_it(make_trainer, tmp_path):

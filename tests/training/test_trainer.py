@@ -1,13 +1,17 @@
 import functools
 import itertools
+import random
 import signal
+import subprocess
+import sys
 import threading
 import types
 
+import numpy as np
 import pytest
 
-from mpchain import training
-from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain import Variable, config, training, using_config
+from mpchain.serializers import DictionarySerializer, NpzDeserializer, SerializationError
 from mpchain.training import PRIORITY_EDITOR, PRIORITY_READER, PRIORITY_WRITER
 
 
@@ -102,21 +106,102 @@ def test_exception_reaches_every_extension_and_is_raised_again(make_trainer, err
     assert trainer.updater.iteration == 2
 
 
-def test_sigterm_ends_training_like_ctrl_c(make_trainer):
-    events = []
-    trainer = make_trainer(
-        (100, "iteration"), on_update=lambda updater: signal.raise_signal(signal.SIGTERM)
-    )
+@pytest.mark.parametrize(
+    ("number", "error_class", "code"),
+    [(signal.SIGINT, KeyboardInterrupt, 130), (signal.SIGTERM, SystemExit, 143)],
+)
+def test_a_signal_ends_training_after_the_iteration(make_trainer, capfd, number, error_class, code):
+    handler, events = signal.getsignal(number), []
+
+    def on_update(updater):
+        if updater.iteration == 2:
+            signal.raise_signal(number)
+
+    trainer = make_trainer((100, "iteration"), on_update)
     trainer.extend(Recorder("a", events))
+    assert not trainer.is_interrupted
+    with pytest.raises(error_class) as caught:
+        trainer.run()
+    assert caught.value.code == code
+    assert [event for event in events if isinstance(event, str)] == [
+        *["initialize a", "call a", "call a", "call a", "on_error a", "finalize a"]
+    ]
+    assert trainer.updater.iteration == 3
+    assert trainer.is_interrupted
+    assert trainer.updater.is_finalized
+    assert signal.getsignal(number) is handler
+    out, err = capfd.readouterr()
+    name = signal.Signals(number).name
+    assert (out, err) == (
+        "",
+        f"{name}: training ends after this iteration; send it again to end at once\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "error_class"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_the_second_signal_ends_training_at_once(make_trainer, number, error_class):
+    def on_update(updater):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
+        raise AssertionError("not reached")
+
+    trainer = make_trainer((100, "iteration"), on_update)
+    with pytest.raises(error_class) as caught:
+        trainer.run()
+    assert type(caught.value) is error_class
+    assert trainer.updater.iteration == 0
+    assert not trainer.is_interrupted
+    assert trainer.updater.is_finalized
+
+
+def test_a_signal_before_the_first_iteration_and_in_the_last(make_trainer):
+    for iteration, extension in [
+        (0, training.make_extension(initializer=lambda t: signal.raise_signal(signal.SIGINT))),
+        (4, training.make_extension(trigger=(4, "iteration"))),
+    ]:
+        trainer = make_trainer((4, "iteration"))
+        trainer.extend(extension(lambda trainer: signal.raise_signal(signal.SIGINT)), "a")
+        with pytest.raises(KeyboardInterrupt):
+            trainer.run()
+        assert trainer.updater.iteration == iteration
+
+
+def test_a_signal_after_the_last_iteration_is_not_forgotten(make_trainer):
+    events = []
+    trainer = make_trainer((2, "iteration"))
+    finalizer = training.make_extension(finalizer=lambda: signal.raise_signal(signal.SIGINT))
+    trainer.extend(finalizer(lambda trainer: None), "a")
+    trainer.extend(Recorder("b", events), "b")
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert events[-2:] == ["call b", "finalize b"]
+
+
+def test_processes_agree_on_the_signal(make_trainer):
+    trainer = make_trainer((100, "iteration"))
+    noted = []
+
+    def agree(number):
+        noted.append(number)
+        return signal.SIGTERM if trainer.updater.iteration == 3 else None
+
+    trainer.updater.agree_on_signal = agree
     with pytest.raises(SystemExit) as caught:
         trainer.run()
-    assert caught.value.code == 128 + signal.SIGTERM
-    assert [event for event in events if isinstance(event, str)] == [
-        "initialize a",
-        "on_error a",
-        "finalize a",
-    ]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert caught.value.code == 143
+    assert noted == [None] * 4
+
+
+def test_an_uncaught_interruption_is_silent(tmp_path):
+    program = (
+        "import signal, sys\nfrom mpchain.training.interruption import Interruption\n"
+        "with Interruption() as interruption:\n    signal.raise_signal(signal.SIGINT)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_sigterm_handler_of_the_program_is_left_alone(make_trainer):
@@ -130,6 +215,18 @@ def test_sigterm_handler_of_the_program_is_left_alone(make_trainer):
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert received == [signal.SIGTERM] * 3
+
+
+def test_ctrl_c_handler_of_the_program_is_left_alone(make_trainer):
+    received = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    try:
+        make_trainer(
+            (3, "iteration"), on_update=lambda updater: signal.raise_signal(signal.SIGINT)
+        ).run()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert received == [signal.SIGINT] * 3
 
 
 def test_training_in_a_thread(make_trainer):
@@ -280,6 +377,18 @@ def test_trigger_of_extend_comes_before_that_of_the_extension(make_trainer):
     assert calls == [3]
 
 
+def test_without_any_trigger_and_priority_an_extension_is_called_each_iteration(make_trainer):
+    class Plain(Recorder):
+        trigger = None
+        priority = None
+
+    trainer = make_trainer((2, "iteration"))
+    trainer.extend(Recorder("reader", events := []), "reader")
+    trainer.extend(Plain("plain", events))
+    trainer.run()
+    assert [event for event in events if "call" in event] == ["call reader", "call plain"] * 2
+
+
 def test_extensions_argument(make_trainer):
     trainer = make_trainer(extensions=[Recorder("a", [])])
     assert trainer.get_extension("Recorder").label == "a"
@@ -355,6 +464,121 @@ def test_resume_of_a_finished_training_stops_at_once(make_trainer, stop_trigger)
     second = resume(first, make_trainer(stop_trigger))
     second.run()
     assert second.updater.iteration == first.updater.iteration
+
+
+def test_a_stop_trigger_sees_the_iteration_that_the_snapshot_ended_with(make_trainer):
+    def train(length, state=None):
+        seen = []
+
+        def stop(trainer):
+            seen.append(dict(trainer.observation))
+            return trainer.updater.iteration == length
+
+        def observe(trainer):
+            i = trainer.updater.iteration
+            trainer.observation.update(
+                x=np.float32(0.1) * i, v=Variable(np.array(i / 3)), weighted=(0.1 * i, 3), n=i
+            )
+            trainer.observation.update(text="a", array=np.zeros(2), wrong=("a", 3))
+
+        trainer = make_trainer(stop)
+        trainer.extend(observe, priority=PRIORITY_WRITER)
+        states = []
+        trainer.extend(lambda trainer: states.append(saved(trainer)), "save", priority=-1)
+        if state is not None:
+            NpzDeserializer(state).load(trainer)
+        trainer.run()
+        return seen, states
+
+    seen, states = train(4)
+    resumed, _ = train(4, states[1])
+    i = 2
+    assert resumed[0] == {"x": float(np.float32(0.1) * 2), "v": i / 3, "weighted": (0.2, 3), "n": 2}
+    assert [entry["x"] for entry in resumed] == [float(entry["x"]) for entry in seen[2:]]
+
+
+def saved(trainer):
+    serializer = DictionarySerializer()
+    serializer.save(trainer)
+    return {key: np.array(value) for key, value in serializer.target.items()}
+
+
+def test_extensions_after_the_snapshot_have_their_turn_when_it_is_resumed(make_trainer):
+    def train(state=None):
+        calls, states = [], []
+
+        def call(trainer):
+            calls.append((trainer.updater.iteration, trainer.observation["x"]))
+
+        def observe(trainer):
+            trainer.observation["x"] = trainer.updater.iteration / 7
+
+        trainer = make_trainer((6, "iteration"))
+        trainer.extend(observe, priority=PRIORITY_WRITER)
+        trainer.extend(lambda trainer: states.append(saved(trainer)), "save", priority=-100)
+        trainer.extend(call, "after", trigger=(2, "iteration"), priority=-100)
+        if state is not None:
+            NpzDeserializer(state).load(trainer)
+        trainer.run()
+        return calls, states
+
+    calls, states = train()
+    assert calls == [(i, i / 7) for i in (2, 4, 6)]
+    for i, state in enumerate(states):
+        resumed, later = train(state)
+        assert resumed == [call for call in calls if call[0] > i]
+        assert len(later) == 5 - i
+
+
+@pytest.mark.parametrize("rng", [None, np.random.RandomState, np.random.default_rng, *[
+    functools.partial(lambda kind, seed: np.random.Generator(kind(seed)), kind)
+    for kind in (np.random.MT19937, np.random.Philox, np.random.SFC64, np.random.PCG64DXSM)
+]])  # fmt: skip
+def test_random_generators_go_on_where_the_snapshot_was_taken(make_trainer, rng):
+    def train(seed, state=None):
+        drawn, states = [], []
+
+        def draw(trainer):
+            own = 0 if config.rng is None else config.rng.normal()
+            drawn.append((np.random.normal(), random.gauss(0, 1), own))
+
+        np.random.seed(seed)
+        random.seed(seed)
+        with using_config("rng", rng and rng(seed)):
+            trainer = make_trainer((5, "iteration"))
+            trainer.extend(draw, priority=PRIORITY_WRITER)
+            trainer.extend(lambda trainer: states.append(saved(trainer)), "save", priority=-100)
+            if state is not None:
+                NpzDeserializer(state).load(trainer)
+                np.random.normal()
+            trainer.run()
+        return drawn, states
+
+    drawn, states = train(0)
+    assert train(1, states[1])[0] == drawn[2:]
+    assert len(set(drawn)) == 5
+
+
+def test_another_kind_of_generator_is_an_error(make_trainer):
+    with using_config("rng", np.random.default_rng(0)):
+        state = saved(make_trainer())
+    with using_config("rng", np.random.RandomState(0)):
+        NpzDeserializer(state).load(trainer := make_trainer())
+        with pytest.raises(SerializationError, match=r"is a MT19937, but .* was a PCG64"):
+            trainer.run(show_loop_exception_msg=False)
+    NpzDeserializer(state).load(trainer := make_trainer())
+    trainer.run()
+
+
+def test_a_file_of_chainer_has_no_random_states(make_trainer):
+    state = saved(make_trainer())
+    ours = {key for key in state if key.startswith(("_random/", "_observation", "_outstanding"))}
+    assert ours == {f"_random/{name}" for name in ("numpy", "python", "config", "cupy")} | {
+        *["_observation", "_outstanding"]
+    }
+    other = make_trainer()
+    NpzDeserializer({key: value for key, value in state.items() if key not in ours}).load(other)
+    other.run()
 
 
 def test_elapsed_time_survives_resume(make_trainer, monkeypatch):

@@ -1,10 +1,13 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
+from mpchain import Link, Parameter
+from mpchain.optimizers import SGD
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
-from mpchain.training import IntervalTrigger, get_trigger, triggers, util
+from mpchain.training import Extension, IntervalTrigger, get_trigger, triggers, util
 from mpchain.training.updaters import Updater
 
 
@@ -270,6 +273,69 @@ def test_early_stopping_leaves_checks_without_a_value_out():
     trigger = triggers.EarlyStoppingTrigger((1, "iteration"), "loss", patience=2)
     with pytest.warns(UserWarning, match="'loss' was not reported before the check at iteration"):
         assert fire_on(trigger, [2.0, None, 3.0, None, 3.0]) == [5]
+
+
+class Model(Link):
+    """A model whose parameter is the iteration, and that has a persistent None."""
+
+    def __init__(self, make):
+        super().__init__()
+        with self.init_scope():
+            self.W = Parameter(0.0, () if make else None)
+        self.add_persistent("state", None)
+
+
+@pytest.mark.parametrize("pause", [None, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("limit", "end", "best"), [(9, 5, 2), (4, 4, 2), (2, 2, 2), (1, 1, 1)])
+def test_early_stopping_restores_the_best_models(make_trainer, limit, end, best, pause):
+    losses = [3.0, 1.0, 2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+
+    def train(state=None):
+        def observe(trainer):
+            i = trainer.updater.iteration
+            trainer.observation["loss"] = losses[i - 1]
+            for model in models:
+                if i == 1:
+                    model.W.initialize(())
+                model.W.array[...] = i
+
+        def save(trainer):
+            if trainer.updater.iteration == pause:
+                DictionarySerializer(saved).save(trainer)
+                saved.update({key: np.array(value) for key, value in saved.items()})
+
+        class Holder(Extension):
+            def serialize(self, serializer):
+                for i, model in enumerate(models):
+                    model.serialize(serializer[str(i)])
+
+        models, saved = [Model(state is not None), Model(True)], {}
+        names = {name: SGD().setup(model) for name, model in zip("ab", models, strict=True)}
+        stop = triggers.EarlyStoppingTrigger(
+            *((1, "iteration"), "loss"), max_trigger=(limit, "iteration"), restore_best=True
+        )
+        trainer = make_trainer(stop)
+        trainer.updater.get_all_optimizers = lambda: names
+        trainer.extend(observe, priority=300)
+        trainer.extend(save, priority=-100)
+        trainer.extend(Holder(), trigger=(1000, "iteration"))
+        if state is not None:
+            NpzDeserializer(state).load(trainer)
+        trainer.run()
+        assert trainer.updater.iteration == end
+        assert [float(model.W.array) for model in models] == [best, best]
+        return saved
+
+    saved = train()
+    if saved:
+        assert any("/best_models/" in key for key in saved)
+        train(saved)
+
+
+def test_early_stopping_keeps_no_models_unless_asked(make_trainer):
+    trainer = make_trainer(triggers.EarlyStoppingTrigger())
+    DictionarySerializer(saved := {}).save(trainer)
+    assert not any("best_models" in key for key in saved)
 
 
 def test_early_stopping_mode():

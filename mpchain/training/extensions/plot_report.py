@@ -1,14 +1,12 @@
 """The extension that plots reported values."""
 
-import functools
-import importlib.util
 import json
 import os
-import warnings
 
 from mpchain.reporter import DictSummary
-from mpchain.serializers.files import open_atomic
 from mpchain.training.extension import Extension
+from mpchain.training.extensions import figures
+from mpchain.training.states import serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
 
 
@@ -53,12 +51,12 @@ class PlotReport(Extension):
         self._points = {key: [] for key in self._y_keys}
         self._summary = DictSummary()
         if not self.available():
-            _warn_unavailable()
+            figures.warn_unavailable(type(self).__name__)
 
     @staticmethod
     def available() -> bool:
         """Returns whether matplotlib is installed."""
-        return importlib.util.find_spec("matplotlib") is not None
+        return figures.is_available()
 
     def __call__(self, trainer):
         """Adds the values of this iteration; plots if the interval ends here."""
@@ -79,12 +77,7 @@ class PlotReport(Extension):
         return {**means, "epoch": updater.epoch, "iteration": updater.iteration}
 
     def _draw(self, path, summary):
-        # Not through pyplot, whose backend and open figures belong to the user's program.
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure = Figure()
-        FigureCanvasAgg(figure)
+        figure = figures.new_figure()
         axes = figure.add_subplot(xlabel=self._x_key)
         axes.grid(self._grid)
         for key, points in self._points.items():
@@ -93,23 +86,11 @@ class PlotReport(Extension):
         if self._postprocess is not None:
             self._postprocess(figure, axes, summary)
         axes.legend(bbox_to_anchor=(1.02, 1), loc="upper left", borderaxespad=0)
-        image_format = os.path.splitext(path)[1].lstrip(".") or "png"
-        with open_atomic(path, "wb") as file:
-            figure.savefig(file, format=image_format, bbox_inches="tight")
+        figures.write_figure(figure, path)
 
     def serialize(self, serializer):
         """Saves or restores the points and the interval."""
-        if hasattr(self._trigger, "serialize"):
-            self._trigger.serialize(serializer["_trigger"])
-        self._summary.serialize(serializer["_summary"])
+        serialize_part_if_stored(self._trigger, serializer["_trigger"])
+        serialize_part_if_stored(self._summary, serializer["_summary"])
         points = json.loads(serializer(f"_plot_{self._filename}", json.dumps(self._points)))
         self._points = {key: points.get(key, []) for key in self._y_keys}
-
-
-@functools.cache
-def _warn_unavailable():
-    warnings.warn(
-        "PlotReport: no plots are written, because matplotlib is not installed; "
-        "pip install 'mpchain[plot]'",
-        stacklevel=3,
-    )

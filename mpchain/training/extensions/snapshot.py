@@ -4,10 +4,14 @@ import os
 import re
 import string
 
-from mpchain.serializers import load_npz, save_npz
+from mpchain.serializers import load_hdf5, load_npz, load_safetensors, save_npz
 from mpchain.training.extension import Extension
 from mpchain.training.extensions.snapshot_writers import SimpleWriter
 from mpchain.training.progress import print_line
+
+# What files are called while they are written, before their names; a name can have it twice, since
+# the writer and the function that it calls both make sure that no file appears before its time.
+_TEMPORARY = r"(?:\.[0-9a-f]{8}\.tmp\.)+"
 
 
 def snapshot(
@@ -20,6 +24,7 @@ def snapshot(
     snapshot_on_error=False,
     n_retains=-1,
     autoload=False,
+    on_interrupt=False,
 ):
     """Returns an extension that saves the trainer once an epoch, after all other extensions.
 
@@ -38,14 +43,25 @@ def snapshot(
         n_retains: number of snapshots to keep: older ones are deleted after a new one was
             written; 0 or less keeps all.
         autoload: whether to load the latest snapshot in the trainer's folder, if there is one,
-            before training starts.
+            before training starts. What a killed process has left of a snapshot that it was
+            writing is deleted then.
+        on_interrupt: whether to save also when Ctrl-C or SIGTERM ends training, which happens
+            after a complete iteration, unless the iteration was saved already.
 
     Raises:
         TypeError: ``savefun`` and ``writer`` are both given, or ``filename`` is a function, which
             does not tell which files are snapshots, together with ``n_retains`` or ``autoload``.
     """
     return Snapshot(
-        target, filename, savefun, condition, writer, snapshot_on_error, n_retains, autoload
+        target,
+        filename,
+        savefun,
+        condition,
+        writer,
+        snapshot_on_error,
+        n_retains,
+        autoload,
+        on_interrupt,
     )
 
 
@@ -59,6 +75,7 @@ def snapshot_object(
     snapshot_on_error=False,
     n_retains=-1,
     autoload=False,
+    on_interrupt=False,
 ):
     """Returns an extension that saves one object, such as a model, once an epoch.
 
@@ -72,7 +89,15 @@ def snapshot_object(
         >>> extension = snapshot_object(model, "model_epoch_{.updater.epoch}.npz")
     """
     return Snapshot(
-        target, filename, savefun, condition, writer, snapshot_on_error, n_retains, autoload
+        target,
+        filename,
+        savefun,
+        condition,
+        writer,
+        snapshot_on_error,
+        n_retains,
+        autoload,
+        on_interrupt,
     )
 
 
@@ -84,7 +109,16 @@ class Snapshot(Extension):
     default_name = "_Snapshot"  # so in Chainer's snapshots, which can be resumed thereby
 
     def __init__(
-        self, target, filename, savefun, condition, writer, snapshot_on_error, n_retains, autoload
+        self,
+        target,
+        filename,
+        savefun,
+        condition,
+        writer,
+        snapshot_on_error,
+        n_retains,
+        autoload,
+        on_interrupt,
     ):
         if savefun is not None and writer is not None:
             raise TypeError("snapshot: pass savefun or writer, not both")
@@ -97,14 +131,19 @@ class Snapshot(Extension):
         self._snapshot_on_error = snapshot_on_error
         self._n_retains = n_retains
         self._autoload = autoload
+        self._on_interrupt = on_interrupt
+        self._folder = None
         self._latest = None
 
     def initialize(self, trainer):
         """Loads the latest snapshot, if asked to."""
+        self._folder = trainer.out
         if self._autoload:
-            files = self._find_files(trainer.out)
+            for path in self._find_files(prefix=_TEMPORARY):
+                os.remove(path)
+            files = self._find_files()
             if files:
-                load_npz(files[-1], self._get_target(trainer))
+                _load(files[-1], self._get_target(trainer))
                 print_line(f"training goes on from {files[-1]}")
 
     def __call__(self, trainer):
@@ -114,20 +153,26 @@ class Snapshot(Extension):
 
     def on_error(self, trainer, exc, tb):
         """Saves the target, if asked to and this iteration was not saved before."""
+        is_wanted = self._snapshot_on_error or (self._on_interrupt and trainer.is_interrupted)
         # The file of this iteration is better than what a half-done next iteration has left.
-        if self._snapshot_on_error and self._format_name(trainer) != self._latest:
+        if is_wanted and self._format_name(trainer) != self._latest:
             self._save(trainer)
 
     def finalize(self):
         """Waits until everything is written."""
         self._writer.finalize()
+        if self._folder is not None:
+            self._remove_old_files()
 
     def _save(self, trainer):
         name = self._format_name(trainer)
         self._writer(name, trainer.out, self._get_target(trainer))
         self._latest = name
+        self._remove_old_files()
+
+    def _remove_old_files(self):
         if self._n_retains > 0:
-            for path in self._find_files(trainer.out)[: -self._n_retains]:
+            for path in self._find_files()[: -self._n_retains]:
                 os.remove(path)
 
     def _get_target(self, trainer):
@@ -138,22 +183,34 @@ class Snapshot(Extension):
             return self._filename(trainer)
         return self._filename.format(trainer)
 
-    def _find_files(self, folder):
-        """Returns the paths of all snapshots in the folder, the latest last."""
-        pattern = _pattern_of(self._filename)
-        paths = [entry.path for entry in os.scandir(folder) if pattern.fullmatch(entry.name)]
+    def _find_files(self, prefix=""):
+        """Returns the paths of all snapshots in the trainer's folder, the latest last."""
+        pattern = re.compile(prefix + _pattern_of(self._filename))
+        paths = [entry.path for entry in os.scandir(self._folder) if pattern.fullmatch(entry.name)]
         return sorted(paths, key=lambda path: (os.stat(path).st_mtime_ns, _natural(path)))
 
 
+def _load(path, target):
+    """Loads a file of any format that mpchain writes, told by its first bytes."""
+    with open(path, "rb") as file:
+        start = file.read(520)
+    if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):
+        load_hdf5(path, target)
+    elif start[8:9] == b"{":  # after the length of the header
+        load_safetensors(path, target)
+    else:
+        load_npz(path, target)
+
+
 def _pattern_of(filename):
-    """Returns the regular expression of the names that a format string can produce."""
+    """Returns the regular expression for the names that a format string can produce."""
     parts = []
     for literal, field, _, _ in string.Formatter().parse(filename):
         parts.append(re.escape(literal))
         if field is not None:
             # No free text: a temporary or derived file beside a snapshot must not match.
             parts.append(r"[-+\w]+(?:\.\d+)?")
-    return re.compile("".join(parts))
+    return "".join(parts)
 
 
 def _natural(path):

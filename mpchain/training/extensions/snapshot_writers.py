@@ -1,9 +1,23 @@
-"""How snapshots get into files."""
+"""How snapshots get into files: at once, or by a thread or a process while training goes on.
 
+Writers in the background copy the state to host memory before they return, so that a file holds
+one moment of training. What fails there is raised by the next call of the writer, which still
+takes its own snapshot first, or by ``finalize``, which waits until everything is written.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import multiprocessing
+import multiprocessing.reduction
 import os
+import signal
+import traceback
+import warnings
 
 from mpchain.serializers import save_npz
-from mpchain.serializers.files import sync_folder
+from mpchain.serializers.files import replacing
+from mpchain.training.states import FrozenState
 
 
 class Writer:
@@ -18,6 +32,11 @@ class Writer:
             target: the object to save, which has ``serialize``.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
+
+    def save(self, filename, outdir, target, savefun, **kwds):
+        """Lets ``savefun`` write to a temporary name, and renames the file when it is complete."""
+        with replacing(os.path.join(outdir, filename)) as temporary:
+            savefun(temporary, target, **kwds)
 
     def finalize(self):
         """Called once when training has ended: waits until everything is written."""
@@ -41,18 +60,228 @@ class SimpleWriter(Writer):
         """Writes the snapshot; see :class:`Writer`."""
         self.save(filename, outdir, target, self._savefun, **self._kwds)
 
-    def save(self, filename, outdir, target, savefun, **kwds):
-        """Lets ``savefun`` write to a temporary name, and renames the file when it is complete."""
-        path = os.path.join(outdir, filename)
-        folder, name = os.path.split(path)
-        # The name ends as the final one does, since some functions append an ending of their own.
-        temporary = os.path.join(folder, f".{os.getpid()}.{name}")
+
+class QueueWriter(Writer):
+    """Queues snapshots, which a thread writes one after the other.
+
+    A queue of ``max_waiting`` copies is full: then training waits for the oldest.
+
+    Args:
+        savefun: function of ``(path, target)`` that writes the file.
+        task: writer to call in the thread; None means :class:`SimpleWriter` with ``savefun``.
+    """
+
+    max_waiting = 4
+
+    def __init__(self, savefun=save_npz, task=None):
+        self._task = self.create_task(savefun) if task is None else task
+        self._executor = None
+        self._futures = collections.deque()
+        self._errors = []
+
+    def create_task(self, savefun, **kwds):
+        """Returns the writer that is called in the thread."""
+        return SimpleWriter(savefun, **kwds)
+
+    def __call__(self, filename, outdir, target):
+        """Queues a copy of the state; see :class:`Writer`.
+
+        Raises:
+            Exception: what an earlier snapshot has failed with.
+        """
+        state = FrozenState(target)
+        self._collect(self.max_waiting - 1)
+        if self._executor is None:
+            self._executor = concurrent.futures.ThreadPoolExecutor(1, "snapshot writer")
+        future = self._executor.submit(self._task, filename, outdir, state)
+        self._futures.append((filename, future))
+        self._raise()
+
+    def finalize(self):
+        """Waits until everything is written.
+
+        Raises:
+            Exception: what a snapshot has failed with.
+        """
+        self._collect(0)
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
+        self._task.finalize()
+        self._raise()
+
+    def _collect(self, n_left):
+        """Waits until only so many snapshots are under way; keeps what others failed with."""
+        while self._futures and (len(self._futures) > n_left or self._futures[0][1].done()):
+            filename, future = self._futures.popleft()
+            error = future.exception()
+            if error is not None:
+                error.add_note(f"raised while the snapshot {filename} was written")
+                self._errors.append(error)
+
+    def _raise(self):
+        if not self._errors:
+            return
+        first, *others = self._errors
+        self._errors = []
+        for error in others:
+            first.add_note(f"another snapshot failed as well: {error!r}, {error.__notes__[0]}")
+        raise first
+
+
+class ThreadQueueWriter(QueueWriter):
+    """Queues snapshots, which a thread writes one after the other.
+
+    Args:
+        savefun: see :class:`QueueWriter`.
+        task: see :class:`QueueWriter`.
+    """
+
+
+class ProcessQueueWriter(QueueWriter):
+    """Queues snapshots, which another process writes one after the other.
+
+    The process imports the main module of the program, as :mod:`multiprocessing` has it, which
+    therefore needs its ``if __name__ == "__main__":``.
+
+    Args:
+        savefun: see :class:`QueueWriter`; it must be a function of a module.
+        task: see :class:`QueueWriter`; it must be possible to pickle.
+
+    Raises:
+        TypeError: the process cannot be told to call ``savefun`` or ``task``.
+    """
+
+    def __init__(self, savefun=save_npz, task=None):
+        super().__init__(savefun, task and ProcessTask(task))
+
+    def create_task(self, savefun, **kwds):
+        """Returns the writer that hands snapshots to the process."""
+        return ProcessTask(SimpleWriter(savefun, **kwds))
+
+
+class StandardWriter(QueueWriter):
+    """Writes a snapshot in a thread, after it has waited for the one before.
+
+    Args:
+        savefun: function of ``(path, target)`` that writes the file.
+        kwds: further arguments of ``savefun``.
+    """
+
+    max_waiting = 1
+
+    def __init__(self, savefun=save_npz, **kwds):
+        super().__init__(task=self.create_task(savefun, **kwds))
+
+
+class ThreadWriter(StandardWriter):
+    """Writes a snapshot in a thread, after it has waited for the one before.
+
+    Args:
+        savefun: see :class:`StandardWriter`.
+        kwds: see :class:`StandardWriter`.
+    """
+
+
+class ProcessWriter(StandardWriter):
+    """Writes a snapshot in another process, after it has waited for the one before.
+
+    Args:
+        savefun: see :class:`ProcessQueueWriter`.
+        kwds: further arguments of ``savefun``.
+
+    Raises:
+        TypeError: the process cannot be told to call ``savefun``.
+    """
+
+    create_task = ProcessQueueWriter.create_task
+
+
+class ProcessTask(Writer):
+    """Calls a writer in a process of its own, and waits for it.
+
+    The process ignores Ctrl-C, which a terminal sends to it too, and ends with this one.
+
+    Args:
+        writer: the writer; it must be possible to pickle.
+    """
+
+    def __init__(self, writer):
         try:
-            savefun(temporary, target, **kwds)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(folder)
-        finally:
-            if os.path.exists(temporary):
-                os.remove(temporary)
+            self._pickled = bytes(multiprocessing.reduction.ForkingPickler.dumps(writer))
+        except Exception as error:
+            raise TypeError(
+                "ProcessTask: savefun and its arguments must be possible to pickle, for a process "
+                f"calls them (a function must be one of a module): {error}"
+            ) from error
+        self._process = None
+        # At once: a program without its `if __name__ == "__main__"` fails here, in the process.
+        self._start()
+
+    def _start(self):
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, self._pickled), name="snapshot writer", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def __call__(self, filename, outdir, target):
+        """Writes the snapshot; see :class:`Writer`.
+
+        Where the process dies, for want of memory perhaps, another one tries once more.
+
+        Raises:
+            RuntimeError: the process failed to write it, or the second one died too.
+        """
+        for is_last in (False, True):
+            try:
+                trouble = self._ask((filename, outdir, target))
+                break
+            except (OSError, EOFError) as error:
+                sentence = (
+                    f"the process that writes snapshots died (exit code {self._stop()}) before "
+                    f"{filename} was written"
+                )
+                if is_last:
+                    raise RuntimeError(sentence) from error
+                warnings.warn(f"{sentence}; another one tries again", stacklevel=1)
+        if trouble:
+            raise RuntimeError(f"{filename} was not written; in the process for it:\n{trouble}")
+
+    def _ask(self, arguments):
+        if self._process is None:
+            self._start()
+        self._connection.send(arguments)
+        return self._connection.recv()
+
+    def finalize(self):
+        """Ends the process."""
+        if self._process is not None:
+            self._stop()
+
+    def _stop(self):
+        with contextlib.suppress(OSError):
+            self._connection.send(None)  # a forked process may keep the other end open
+        self._connection.close()
+        process, self._process = self._process, None
+        process.join()
+        code = process.exitcode
+        process.close()
+        return code
+
+
+def _serve(connection, pickled):
+    """What the process does: writes what it is sent, until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    writer = multiprocessing.reduction.ForkingPickler.loads(pickled)
+    with contextlib.suppress(OSError, EOFError):
+        while arguments := connection.recv():
+            try:
+                writer(*arguments)
+                trouble = ""
+            except Exception:
+                trouble = traceback.format_exc()
+            connection.send(trouble)
+    writer.finalize()

@@ -12,10 +12,10 @@ def observe_value(observation_key, target_func):
     """
 
     @make_extension(trigger=(1, "epoch"), priority=PRIORITY_WRITER)
-    def observe(trainer):
+    def _observe_value(trainer):  # the name that it has in Chainer's snapshots
         trainer.observation[observation_key] = target_func(trainer)
 
-    return observe
+    return _observe_value
 
 
 def observe_lr(optimizer_name="main", observation_key="lr"):

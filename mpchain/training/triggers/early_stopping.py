@@ -4,6 +4,11 @@ import math
 import operator
 import warnings
 
+from mpchain.training.states import (
+    FrozenState,
+    serialize_optional,
+    serialize_part_if_stored,
+)
 from mpchain.training.triggers.best_value import MeanSince
 from mpchain.training.triggers.interval import get_trigger, training_length
 
@@ -20,6 +25,9 @@ class EarlyStoppingTrigger:
             contains ``accuracy``, else ``'min'``.
         verbose: whether to print a line when it fires.
         max_trigger: the limit; see :func:`get_trigger`.
+        restore_best: whether the models of all optimizers are put back to what they were at the
+            best check when the trigger fires. Until then that state is kept in the host's memory,
+            and in snapshots.
     """
 
     def __init__(
@@ -30,6 +38,8 @@ class EarlyStoppingTrigger:
         mode="auto",
         verbose=False,
         max_trigger=(100, "epoch"),
+        *,
+        restore_best=False,
     ):
         if mode not in ("auto", "max", "min"):
             raise ValueError(
@@ -45,6 +55,7 @@ class EarlyStoppingTrigger:
         self._max_trigger = get_trigger(max_trigger)
         self._check_trigger = get_trigger(check_trigger)
         self._mean = MeanSince(monitor)
+        self._best_models = FrozenState() if restore_best else None
 
     def __call__(self, trainer):
         """Returns whether training should stop.
@@ -54,14 +65,20 @@ class EarlyStoppingTrigger:
         self._mean.add(trainer.observation)
         # Both are asked each time, because each compares with the progress at its last call.
         is_over, is_check = self._max_trigger(trainer), self._check_trigger(trainer)
-        if is_over or not is_check:
-            return is_over
+        fires = (is_check and self._check(trainer)) or is_over
+        if fires and self._best_models:
+            self._best_models.restore(_Models(trainer))
+        return fires
+
+    def _check(self, trainer):
         value = self._mean.take()
         if value is None:
             self._warn_missing(trainer)
             return False
         if self._is_better(value, self.best):
             self.best, self.count = value, 0
+            if self._best_models is not None:
+                self._best_models = FrozenState(_Models(trainer))
         else:
             self.count += 1
         return self._has_lost_patience(trainer)
@@ -71,7 +88,7 @@ class EarlyStoppingTrigger:
         warnings.warn(
             f"EarlyStoppingTrigger: {self.monitor!r} was not reported before the check at "
             f"iteration {trainer.updater.iteration}; reported there: {known}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def _has_lost_patience(self, trainer):
@@ -88,13 +105,23 @@ class EarlyStoppingTrigger:
         return training_length(self._max_trigger)
 
     def serialize(self, serializer):
-        """Saves or restores the best value, the count, both triggers and the sum so far."""
-        self.count = serializer("count", self.count)
-        self.best = serializer("best", self.best)
-        self._mean.serialize(serializer["summary"])
-        for key, trigger in [
-            ("max_trigger", self._max_trigger),
-            ("check_trigger", self._check_trigger),
-        ]:
-            if hasattr(trigger, "serialize"):
-                trigger.serialize(serializer[key])
+        """Saves or restores the best value and models, the count, the triggers and the sum."""
+        # Chainer saves nothing of its trigger.
+        self.count = serialize_optional(serializer, "count", self.count)
+        self.best = serialize_optional(serializer, "best", self.best)
+        serialize_part_if_stored(self._mean, serializer["summary"])
+        serialize_part_if_stored(self._max_trigger, serializer["max_trigger"])
+        serialize_part_if_stored(self._check_trigger, serializer["check_trigger"])
+        if self._best_models is not None:
+            self._best_models.serialize_with_names(serializer["best_models"])
+
+
+class _Models:
+    """The models of all optimizers, saved and restored as one object."""
+
+    def __init__(self, trainer):
+        self._optimizers = trainer.updater.get_all_optimizers()
+
+    def serialize(self, serializer):
+        for name, optimizer in self._optimizers.items():
+            optimizer.target.serialize(serializer[name])

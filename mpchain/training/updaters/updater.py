@@ -28,6 +28,20 @@ class Updater:
         """Returns a dict of all optimizers by name."""
         raise NotImplementedError(f"{type(self).__name__} does not implement get_all_optimizers")
 
+    def agree_on_signal(self, number):
+        """Called before each iteration, and after the last: returns the signal that ends training.
+
+        An updater of several processes overrides it so that all of them end after the same
+        iteration, although they note a signal at different times.
+
+        Args:
+            number: the signal (SIGINT or SIGTERM) that this process has noted; None for none.
+
+        Returns:
+            The signal by which training ends now, the same in all processes; None to go on.
+        """
+        return number
+
     def serialize(self, serializer):
         """Saves or restores the state of the updater and of all that it holds."""
         raise NotImplementedError(f"{type(self).__name__} does not implement serialize")

@@ -1,0 +1,119 @@
+"""The states of the random generators that a training draws from, dropout's above all.
+
+They are kept as text, since a generator's state is a structure of integers of any size.
+"""
+
+import json
+import random
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.configuration import config
+from mpchain.serializer import SerializationError
+from mpchain.training.states import is_loading, serialize_optional
+
+_NAMES = ("numpy", "python", "config", "cupy")
+
+
+def serialize_random_states(serializer, device_ids, iteration):
+    """Saves the states of NumPy's and Python's global generators and of ``config.rng``.
+
+    CuPy's generator cannot tell its state: it is seeded anew when it is saved, by a number that
+    depends on NumPy's state and on the iteration alone. So a resumed training on a GPU is that
+    which was saved at the same iterations.
+
+    Args:
+        serializer: a serializer or deserializer.
+        device_ids: numbers of the GPUs in use.
+        iteration (int): number of iterations done.
+
+    Returns:
+        dict: what a file holds, for :func:`restore_random_states`; empty when saving.
+    """
+    if is_loading(serializer):
+        stored = {name: serialize_optional(serializer, name, None) for name in _NAMES}
+        return {name: _decode(state) for name, state in stored.items() if state is not None}
+    seed = _derived_seed(iteration)
+    states = {
+        "numpy": np.random.get_state(legacy=False),
+        "python": random.getstate(),
+        "config": None if config.rng is None else _state_of(config.rng),
+        "cupy": {str(number): seed + number for number in device_ids},
+    }
+    for name in _NAMES:
+        serializer(name, _encode(states[name]))
+    _seed_cupy(states["cupy"])
+    return {}
+
+
+def restore_random_states(states, device_ids):
+    """Puts generators back to what :func:`serialize_random_states` has returned.
+
+    Args:
+        states (dict): what it returned.
+        device_ids: numbers of the GPUs in use; those of others are left alone.
+
+    Raises:
+        SerializationError: ``config.rng`` is of another kind than the saved one.
+    """
+    for name, state in states.items():
+        if name == "cupy":
+            _seed_cupy({key: seed for key, seed in state.items() if int(key) in device_ids})
+        elif state is not None:
+            _RESTORERS[name](state)
+
+
+def _encode(state):
+    text = json.dumps(state, default=np.ndarray.tolist)
+    return np.frombuffer(text.encode(), np.uint8)  # NumPy's strings take four bytes a character
+
+
+def _decode(array):
+    return json.loads(array.tobytes())
+
+
+def _derived_seed(iteration):
+    copy = np.random.RandomState()
+    copy.set_state(np.random.get_state())
+    sequence = np.random.SeedSequence([copy.randint(2**31), iteration])
+    return int(sequence.generate_state(1)[0]) % 2**31
+
+
+def _state_of(rng):
+    if isinstance(rng, np.random.RandomState):
+        return rng.get_state(legacy=False)
+    return rng.bit_generator.state
+
+
+def _restore_python(state):
+    version, internal, gauss = state
+    random.setstate((version, tuple(internal), gauss))
+
+
+def _restore_config(state):
+    if config.rng is None:
+        return
+    kind = _state_of(config.rng)["bit_generator"]
+    if kind != state["bit_generator"]:
+        raise SerializationError(
+            f"the random generator config.rng is a {kind}, but that of the snapshot was a "
+            f"{state['bit_generator']}"
+        )
+    if isinstance(config.rng, np.random.RandomState):
+        config.rng.set_state(state)
+    else:
+        config.rng.bit_generator.state = state
+
+
+def _seed_cupy(seeds):
+    for number, seed in seeds.items():
+        with cuda.get_device_from_id(int(number)):
+            cuda.cupy.random.seed(seed)
+
+
+_RESTORERS = {
+    "numpy": np.random.set_state,
+    "python": _restore_python,
+    "config": _restore_config,
+}

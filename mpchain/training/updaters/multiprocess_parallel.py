@@ -1,0 +1,309 @@
+"""The updater that uses several devices by one process each, started by this one."""
+
+import contextlib
+import pickle
+import random
+from multiprocessing import util
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.backends import cuda
+from mpchain.configuration import Mixed16, global_config
+from mpchain.dataset import concat_examples
+from mpchain.iterators.worker import Worker, get_context, peek_at_random_state
+from mpchain.reporter import report
+from mpchain.serializer import Deserializer
+from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain.training.updaters.exchange import NcclExchange, SharedMemoryExchange
+from mpchain.training.updaters.replica import (
+    as_host_values,
+    collecting,
+    compute_gradients,
+    mean_observation,
+    reporter_of,
+)
+from mpchain.training.updaters.standard import StandardUpdater
+
+
+class MultiprocessParallelUpdater(StandardUpdater):
+    """Updates the optimizer's target with gradients that several processes compute.
+
+    One command, one process for each device: this process uses the first device and starts one for
+    each other. Each has a copy of the model and an iterator of its own. Gradients, and the values
+    that the model reports, are means over the samples of all processes, as if the batches were one.
+    They are summed in shared memory or, between GPUs, by NCCL. Only this process has the optimizer;
+    the others take its parameters over.
+
+    What goes wrong in a process is raised here, with its traceback, and ends the others; they also
+    end with this one. Scripts do their work below ``if __name__ == "__main__":``, and the model's
+    classes, the datasets and the converter are importable. Programs for several machines use
+    :func:`mpchain.create_communicator`.
+
+    Args:
+        iterators: iterators over the parts of the training data
+            (:func:`mpchain.datasets.split_dataset_n_random`), one for each process. This process
+            uses the first, whose epochs count.
+        optimizer: optimizer that was set up with its model.
+        converter: see :class:`StandardUpdater`.
+        devices: the devices in the same order, a list, or a dict whose ``'main'`` comes first. None
+            means GPUs 0, 1, ..., where there are enough, else the CPU for each.
+        auto_new_epoch: see :class:`StandardUpdater`.
+
+    Raises:
+        ValueError: the numbers of iterators and devices differ, or GPUs and CPUs are mixed.
+        TypeError: at the first update: something cannot be sent to another process.
+    """
+
+    def __init__(
+        self, iterators, optimizer, converter=concat_examples, devices=None, auto_new_epoch=True
+    ):
+        iterators = list(iterators)
+        self._devices = _as_devices(devices, len(iterators))
+        super().__init__(
+            iterators[0], optimizer, converter, self._devices[0], auto_new_epoch=auto_new_epoch
+        )
+        self._others = {str(i): iterator for i, iterator in enumerate(iterators[1:], 1)}
+        self._workers, self._exchange, self._stop = None, None, None
+
+    @staticmethod
+    def available():
+        """Returns whether it can be used: True. (Several GPUs need NCCL.)"""
+        return True
+
+    def setup_workers(self):
+        """Starts the other processes, if they do not run; the first update does so otherwise.
+
+        Raises:
+            RuntimeError: parameters are not initialised; the first update initialises them.
+        """
+        if self._workers is not None:
+            return
+        target = self.get_optimizer("main").target
+        missing = [name for name, param in target.namedparams() if not param.is_initialized]
+        if missing:
+            raise RuntimeError(
+                "MultiprocessParallelUpdater.setup_workers: parameters are not initialised: "
+                f"{', '.join(missing)}"
+            )
+        uses_gpus = isinstance(self.device, backend.GpuDevice) and len(self._others) > 0
+        exchange_class = NcclExchange if uses_gpus else SharedMemoryExchange
+        exchange = exchange_class(dict(target.namedparams()), len(self._others))
+        workers = []
+        # It also runs when this is collected, and before the process ends.
+        self._stop = util.Finalize(self, _stop, (workers, exchange), exitpriority=10)
+        self._start(workers, exchange, target)
+        self._workers, self._exchange = workers, exchange
+
+    def _start(self, workers, exchange, target):
+        context = get_context(None, "MultiprocessParallelUpdater")
+        model = target.copy("copy").to_device("@numpy")
+        settings = _plain_settings()
+        seed = peek_at_random_state()
+        for i, device in enumerate(self._devices[1:]):
+            part = _Part(
+                model,
+                self._others[str(i + 1)],
+                self.converter,
+                device.name,
+                exchange.end_for(i),
+                settings,
+                (seed, i),
+            )
+            name = f"MultiprocessParallelUpdater: process {i + 1} ({device})"
+            try:
+                workers.append(Worker(context, name, _work, part, daemon=False))
+            except BaseException as error:
+                self._end_workers()
+                if not isinstance(error, (pickle.PicklingError, TypeError, AttributeError)):
+                    raise
+                raise TypeError(
+                    "MultiprocessParallelUpdater: model, iterators and converter must be "
+                    f"picklable, to be sent to other processes, but: {error} (classes and "
+                    "functions must be importable: no lambdas, no local ones)"
+                ) from error
+
+    def _end_workers(self):
+        if self._stop is not None:
+            self._stop()
+        self._workers, self._exchange, self._stop = None, None, None
+
+    @contextlib.contextmanager
+    def _ending_workers_on_error(self):
+        try:
+            yield
+        except BaseException:
+            self._end_workers()
+            raise
+
+    def step(self, batch):
+        """Updates the main optimizer's target with one batch of each process."""
+        with self._ending_workers_on_error():
+            observed = None
+            target = self.get_optimizer("main").target
+            if any(not param.is_initialized for param in target.params()):
+                observed = self._compute(batch)  # which initialises them
+            self.setup_workers()
+            self._exchange.publish(
+                lambda: self._send(_compute, self.get_optimizer("main")._loss_scale)
+            )
+            if observed is None:
+                observed = self._compute(batch)
+            answers = self._receive()
+            n_samples = self._collect(len(batch), answers)
+        optimizer = self.get_optimizer("main")
+        optimizer.n_samples = n_samples
+        optimizer.update()
+        observations = [(n, observation) for n, _, observation in answers]
+        report(mean_observation([(len(batch), observed), *observations]))
+
+    def _compute(self, batch):
+        optimizer = self.get_optimizer("main")
+        observation = {}
+        with collecting(observation):
+            compute_gradients(
+                optimizer.target, optimizer.target, self.convert(batch), optimizer._loss_scale
+            )
+        return observation
+
+    def _collect(self, n, answers):
+        """Replaces the gradients by the means over the samples of all; returns their number."""
+        total = n + sum(n for n, _, _ in answers)
+        params = self.get_optimizer("main").target.namedparams()
+        names = {name for name, param in params if param.grad is not None}
+        names = sorted(names.union(*[present for _, present, _ in answers]))
+        for worker, (n_samples, _, _) in zip(self._workers, answers):
+            worker.send((_give, names, n_samples / total))
+        if self._workers:
+            self._exchange.collect(names, n / total, self._receive)
+        return total
+
+    def _send(self, *request):
+        for worker in self._workers:
+            worker.send(request)
+
+    def _receive(self):
+        return [worker.receive() for worker in self._workers]
+
+    def finalize(self):
+        """Ends the other processes and finalizes the iterators."""
+        self._end_workers()
+        super().finalize()
+        for iterator in self._others.values():
+            iterator.finalize()
+
+    def serialize(self, serializer):
+        """As :meth:`StandardUpdater.serialize`, with all processes' iterators."""
+        if isinstance(serializer, Deserializer):
+            self._end_workers()
+        elif self._workers is not None:
+            self._fetch_positions()
+        super().serialize(serializer)
+        for name, iterator in self._others.items():
+            iterator.serialize(serializer[f"iterator:{name}"])
+
+    def _fetch_positions(self):
+        """Puts the iterators here where those of the processes are."""
+        with self._ending_workers_on_error():
+            self._send(_save_iterator)
+            for iterator, state in zip(self._others.values(), self._receive()):
+                iterator.serialize(NpzDeserializer(state))
+
+
+def _as_devices(devices, n):
+    if devices is None:
+        specs = range(n) if cuda.device_count() >= n else ["@numpy"] * n
+    elif isinstance(devices, dict):
+        if "main" not in devices:
+            raise ValueError(
+                f"MultiprocessParallelUpdater: devices must have a 'main', not only {list(devices)}"
+            )
+        specs = [devices["main"], *(x for name, x in devices.items() if name != "main")]
+    else:
+        specs = list(devices)
+    if n == 0 or len(specs) != n:
+        raise ValueError(
+            "MultiprocessParallelUpdater: there must be as many devices as iterators, one at "
+            f"least, but there are {len(specs)} and {n}"
+        )
+    found = [backend.get_device(spec) for spec in specs]
+    if len({type(device) for device in found}) > 1:
+        raise ValueError(
+            "MultiprocessParallelUpdater: devices must be all CPUs or all GPUs, not "
+            f"{', '.join(map(str, found))}"
+        )
+    return found
+
+
+def _plain_settings():
+    """The entries of the configuration that can be sent to another process."""
+    kinds = (bool, int, float, str, np.dtype, Mixed16, type(None))
+    entries = vars(global_config).items()
+    return {name: value for name, value in entries if isinstance(value, kinds)}
+
+
+def _stop(workers, exchange):
+    for worker in workers:
+        worker.hang_up()
+    for worker in workers:
+        worker.close()
+    exchange.close()
+
+
+# In the other processes
+
+
+class _Part:
+    """What another process works with."""
+
+    def __init__(self, model, iterator, converter, device, exchange, settings, seed):
+        self.model = model
+        self.iterator = iterator
+        self.converter = converter
+        self.device = device
+        self.exchange = exchange
+        self.settings = settings
+        self.seed = seed
+
+
+def _work(pipe, part):
+    np.random.seed(part.seed)
+    random.seed(np.random.bytes(8))
+    for name, value in part.settings.items():
+        setattr(global_config, name, value)
+    device = backend.get_device(part.device)
+    device.use()
+    part.model.to_device(device)
+    part.exchange.connect(dict(part.model.namedparams()))
+    with part.iterator:
+        while True:
+            function, *args = pipe.recv()
+            function(pipe, part, *args)
+
+
+def _compute(pipe, part, loss_scale):
+    """Answers with the number of samples, the names of gradients, and what was reported."""
+    part.exchange.take()
+    part.model.cleargrads()
+    observation = {}
+    try:
+        batch = part.iterator.next()
+    except StopIteration:  # it has no more samples, and takes part without any
+        batch = []
+    if batch:
+        with reporter_of(part.model).scope(observation):
+            arrays = part.converter(batch, backend.get_device(part.device))
+            compute_gradients(part.model, part.model, arrays, loss_scale)
+    names = [name for name, param in part.model.namedparams() if param.grad is not None]
+    pipe.send((len(batch), names, as_host_values(observation)))
+
+
+def _give(pipe, part, names, share):
+    part.exchange.give(names, share)
+    pipe.send(None)
+
+
+def _save_iterator(pipe, part):
+    saved = DictionarySerializer()
+    part.iterator.serialize(saved)
+    pipe.send(saved.target)

@@ -1,0 +1,185 @@
+"""The updater that divides each batch between several devices of one process."""
+
+import concurrent.futures
+import contextlib
+
+from mpchain import backend
+from mpchain.configuration import config, using_config
+from mpchain.dataset import concat_examples
+from mpchain.reporter import report
+from mpchain.training.updaters.replica import (
+    collecting,
+    compute_gradients,
+    mean_observation,
+    reporter_of,
+)
+from mpchain.training.updaters.standard import StandardUpdater
+
+
+class ParallelUpdater(StandardUpdater):
+    """Updates the optimizer's target with gradients that several devices compute.
+
+    Each device has a copy of the model and every n-th sample of a batch. Gradients, and the values
+    that the model reports, are means over the samples of all devices: those that one device would
+    compute of the whole batch. (Chainer added up the devices' mean gradients, so that the learning
+    rate meant another step for each number of devices, and reported each device's values.) The
+    optimizer steps on the main device, and the copies take its parameters and persistent values
+    over. The main device computes in the calling thread, each other in a thread of its own.
+
+    Args:
+        iterator, optimizer, converter, loss_scale, auto_new_epoch: see :class:`StandardUpdater`.
+        models (dict): the model of each device by name; ``'main'`` is the optimizer's target. None
+            copies that to each of ``devices``.
+        devices (dict): the devices by the same names, with a ``'main'``; None means where the
+            models are.
+        loss_func: the model, one of its links, or a method of one; each device calls that of its
+            own copy. None means the model.
+
+    Raises:
+        ValueError: there are neither models nor devices, their names differ or lack ``'main'``, or
+            the main model is not the optimizer's target.
+    """
+
+    _threads = None
+
+    def __init__(
+        self,
+        iterator,
+        optimizer,
+        converter=concat_examples,
+        models=None,
+        devices=None,
+        loss_func=None,
+        loss_scale=None,
+        auto_new_epoch=True,
+    ):
+        devices = _check_names(models, devices)
+        super().__init__(
+            iterator, optimizer, converter, devices["main"], loss_func, loss_scale, auto_new_epoch
+        )
+        target = self.get_optimizer("main").target
+        if models is not None and models["main"] is not target:
+            raise ValueError(
+                "ParallelUpdater: models['main'] must be the target of the main optimizer"
+            )
+        self._models = {"main": target}
+        self._devices = {"main": self.device}
+        for name in (name for name in devices if name != "main"):
+            model = target.copy("copy") if models is None else models[name]
+            if devices[name] is not None:
+                model.to_device(devices[name])
+            self._models[name] = model
+            self._devices[name] = model.device
+        self._loss_funcs = {name: self._loss_func_of(model) for name, model in self._models.items()}
+        self._take_over_parameters()
+
+    def _loss_func_of(self, model):
+        """The counterpart of ``loss_func`` that belongs to a copy of the model."""
+        target = self._models["main"]
+        if self.loss_func is None or model is target:
+            return self.loss_func or model
+        owner = getattr(self.loss_func, "__self__", self.loss_func)
+        for path, link in target.namedlinks():
+            if link is owner:
+                counterpart = dict(model.namedlinks())[path]
+                is_method = owner is not self.loss_func
+                return getattr(counterpart, self.loss_func.__name__) if is_method else counterpart
+        raise ValueError(
+            "ParallelUpdater: loss_func must be the model, one of its links, or a method of one, "
+            "so that each device can use its own copy"
+        )
+
+    def _take_over_parameters(self):
+        for name, model in self._models.items():
+            if name != "main":
+                with self._devices[name].create_context():
+                    model.copyparams(self._models["main"])
+
+    def step(self, batch):
+        """Updates the main optimizer's target with one batch (a list of samples)."""
+        optimizer = self.get_optimizer("main")
+        optimizer.n_samples = len(batch)
+        n = len(self._models)
+        parts = {name: batch[i::n] for i, name in enumerate(self._models)}
+        parts = {name: part for name, part in parts.items() if part}
+        scales = {name: _scaled(optimizer, len(p) / len(batch)) for name, p in parts.items()}
+        if any(not param.is_initialized for param in self._models["main"].params()):
+            # The other devices begin when they can take over what the forward pass initialises.
+            observed = self._compute_on_main(parts["main"], scales["main"])
+            self._take_over_parameters()
+            futures = self._start_others(parts, scales)
+        else:
+            futures = self._start_others(parts, scales)
+            try:
+                observed = self._compute_on_main(parts["main"], scales["main"])
+            finally:
+                concurrent.futures.wait(futures.values())
+        observations = [(len(parts["main"]), observed)]
+        for name, future in futures.items():
+            observations.append((len(parts[name]), future.result()))
+            self._models["main"].addgrads(self._models[name])
+        optimizer.update()
+        self._take_over_parameters()
+        report(mean_observation(observations))
+
+    def _compute_on_main(self, part, scale):
+        observation = {}
+        with collecting(observation):
+            arrays = self.convert(part)
+            compute_gradients(self._models["main"], self._loss_funcs["main"], arrays, scale)
+        return observation
+
+    def _start_others(self, parts, scales):
+        if self._threads is None:
+            self._threads = concurrent.futures.ThreadPoolExecutor(len(self._models), "update")
+        settings = dict(vars(config))  # of this thread
+        return {
+            name: self._threads.submit(self._compute_on, name, part, scales[name], settings)
+            for name, part in parts.items()
+            if name != "main"
+        }
+
+    def _compute_on(self, name, part, scale, settings):
+        model, device = self._models[name], self._devices[name]
+        observation = {}
+        with contextlib.ExitStack() as stack:
+            for entry, value in settings.items():
+                stack.enter_context(using_config(entry, value))
+            stack.enter_context(device.create_context())
+            stack.enter_context(reporter_of(model).scope(observation))
+            arrays = self.converter(part, device)
+            compute_gradients(model, self._loss_funcs[name], arrays, scale)
+        return observation
+
+    def finalize(self):
+        """Finalizes the iterators and ends the threads."""
+        super().finalize()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def serialize(self, serializer):
+        super().serialize(serializer)
+        self._take_over_parameters()
+
+
+def _check_names(models, devices):
+    """Returns the dict of devices, where None means that of the model."""
+    if models is None and devices is None:
+        raise ValueError("ParallelUpdater: models or devices must be given")
+    for kind, parts in (("models", models), ("devices", devices)):
+        if parts is not None and "main" not in parts:
+            raise ValueError(f"ParallelUpdater: {kind} must have a 'main', not only {list(parts)}")
+    if devices is None:
+        return dict.fromkeys(models)
+    if models is not None and models.keys() != devices.keys():
+        raise ValueError(
+            "ParallelUpdater: models and devices must have the same names, not "
+            f"{sorted(models)} and {sorted(devices)}"
+        )
+    return {name: backend.get_device(device) for name, device in devices.items()}
+
+
+def _scaled(optimizer, share):
+    """A part's share of the samples, times the loss scale."""
+    return share if optimizer._loss_scale is None else share * optimizer._loss_scale
