@@ -51,7 +51,7 @@ from mpchain.device_resident import DeviceResident
 from mpchain.distributions import Distribution, cross_entropy, kl_divergence, register_kl
 from mpchain.function import Function, FunctionAdapter
 from mpchain.function_hook import FunctionHook, get_function_hooks
-from mpchain.function_node import FunctionNode
+from mpchain.function_node import Fallback, FunctionNode
 from mpchain.initializer import Initializer
 from mpchain.link import Chain, ChainList, Link, Sequential
 from mpchain.link_hook import LinkHook

@@ -17,6 +17,21 @@ from mpchain.variable import (
 )
 
 
+class _Fallback:
+    def __repr__(self):
+        return "Fallback"
+
+    def __reduce__(self):
+        return "Fallback"
+
+
+Fallback = _Fallback()
+"""What a function's ``forward_chainerx`` returned to leave the work to its other forms.
+
+Functions that define that method still do; nothing calls it here.
+"""
+
+
 class FunctionNode:
     """A differentiable function, and one application of it as a node of the graph.
 

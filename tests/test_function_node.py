@@ -1,5 +1,8 @@
 """FunctionNode: functions as users write them, and what is said when they are wrong."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -481,3 +484,9 @@ def test_inputs_on_different_devices_are_refused():
     x = Variable(cuda.to_gpu(full(1)))
     with pytest.raises(TypeError, match=r"^add: all inputs must be on one device, but are on"):
         x + full(1)
+
+
+def test_fallback_is_one_value_also_when_copied():
+    assert copy.deepcopy(mpchain.Fallback) is mpchain.Fallback
+    assert pickle.loads(pickle.dumps(mpchain.Fallback)) is mpchain.Fallback
+    assert repr(mpchain.Fallback) == "Fallback"
