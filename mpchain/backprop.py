@@ -94,7 +94,7 @@ def grad(
 def backward_from(y, retain_grad, enable_double_backprop, loss_scale):
     """The body of :meth:`Variable.backward`."""
     if y.grad_var is None:
-        if y.size != 1:
+        if y.size > 1:
             raise ValueError(
                 f"Variable.backward: y.grad must be set before, since y has more than one element: "
                 f"y.shape={y.shape}"
@@ -177,8 +177,10 @@ class _Walk:
         self.found = {}
         self.wanted = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
-        self.targets = None  # with wanted variables: for each function, which inputs to go to
-        self.pending = self._count_all(roots) if wanted is None else self._count_between(roots)
+        self.targets = None  # where not all: for each function, which inputs to go to
+        self.pending = self._count_all(roots)
+        if wanted is not None and not self._leads_to_wanted_alone():
+            self.pending = self._count_between(roots)
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
         # Keys of gradients that are sums made here, and so may be added to in place.
         self.sums = set()
@@ -210,6 +212,11 @@ class _Walk:
                     if creator is not None:
                         stack.append(creator)
         return pending
+
+    def _leads_to_wanted_alone(self):
+        """Whether every leaf below the roots is wanted, and so every path leads to one that is."""
+        leaves = (key for key in self.pending if isinstance(key, variable.VariableNode))
+        return all(leaf in self.wanted for leaf in leaves)
 
     def _count_between(self, roots):
         """As :meth:`_count_all`, but along the paths to the wanted variables alone.
