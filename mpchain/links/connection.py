@@ -50,7 +50,7 @@ class Linear(Link):
         return cls(W.shape[1], W.shape[0], **options)
 
     def _shape_fits(self, name, shape):
-        return len(shape) == 2 and shape[0] == self.out_size
+        return name != "W" or (len(shape) == 2 and shape[0] == self.out_size)
 
     @property
     def printable_specs(self):

@@ -65,6 +65,8 @@ class _Windowed(Link):
     def _shape_fits(self, name, shape):
         if name == "b":
             return len(shape) == 1
+        if name != "W":
+            return True  # somebody else's, such as a hook's
         if len(shape) != self.ndim + 2:
             return False
         in_channels, _ = self._channels_from_weights(shape, self.groups)
@@ -463,6 +465,8 @@ class LocalConvolution2D(Link):
     def _shape_fits(self, name, shape):
         if name == "b":
             return len(shape) == 3 and shape[0] == self.out_channels
+        if name != "W":
+            return True  # somebody else's, such as a hook's
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
 
     @property
