@@ -31,10 +31,11 @@ EXTRAS = {
     # Exchange with other frameworks, for the exporters that follow.
     "onnx": ["onnx"],
     # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath, PyTorch and
-    # safetensors are references; ruff checks the code.
+    # safetensors are references; numba compiles what is tested of it; ruff checks the code.
     "test": [
         "pytest>=8",
         "pytest-timeout",
+        "numba",
         "scipy",
         "mpmath",
         "safetensors",

@@ -16,12 +16,11 @@ from mpchain.configuration import config, using_config
 def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
     """Backpropagates from several outputs at once, and accumulates gradients in the leaves.
 
-    The gradients of the outputs are released.
-
     Args:
         outputs: list or tuple of Variables.
-        grad_outputs: list of Variables or arrays (None elements allowed), one per output. Where
-            None, each output's ``grad_var`` is used; outputs without one contribute nothing.
+        grad_outputs: list of Variables or arrays (None elements allowed), one per output. If None,
+            each output's ``grad_var`` is used, once for an output that is listed twice, and then
+            released; outputs without one contribute nothing.
         enable_double_backprop (bool): record the graph of the gradients.
 
     Raises:
@@ -30,13 +29,14 @@ def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
     _check_variables("backward", "outputs", outputs)
     given = grad_outputs is not None
     if not given:
+        outputs = list({y.node: y for y in outputs}.values())
         grad_outputs = [y.grad_var for y in outputs]
     seeds = _seeds("backward", outputs, grad_outputs, enable_double_backprop)
     _walk(seeds, enable_double_backprop)
     for y, gy in zip(outputs, grad_outputs):
-        if y.creator_node is not None:
+        if y.creator_node is not None and not given:
             y.cleargrad()
-        elif given and gy is not None:
+        elif y.creator_node is None and given and gy is not None:
             y.accumulate_grad(variable.as_variable(gy))
 
 

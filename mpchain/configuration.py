@@ -16,7 +16,12 @@ import numpy as np
 
 
 class Mixed16:
-    """The dtype policy that stores parameters in float32 and computes in float16."""
+    """The dtype policy that stores parameters in float32 and computes in float16.
+
+    To NumPy it is the dtype of the data: ``x.astype(mixed16)`` is float16.
+    """
+
+    dtype = np.dtype(np.float16)
 
     def __repr__(self):
         return "mixed16"

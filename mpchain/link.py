@@ -405,7 +405,9 @@ class Sequential(ChainList):
 
         >>> model = Sequential(L.Linear(100), F.relu, L.Linear(10))
 
-    In names of parameters, only the links are counted: here ``/0/W`` and ``/1/W``.
+    In names of parameters, only the links are counted: here ``/0/W`` and ``/1/W``. Where there are
+    more, those after the first are counted from the end, as Chainer does: of three links the
+    last is 1 and the second 2. So its files load.
 
     Args:
         layers: links or other callables.
@@ -417,6 +419,16 @@ class Sequential(ChainList):
                 f"{type(self).__name__}: elements must be callable, "
                 f"but {layer!r} ({type(layer).__name__}) is not"
             )
+
+    def _named_children(self):
+        """Links by name. Chainer puts each behind as many links as it has layers up to its first
+        link, though its list of links has no other layers: this is what defines its files."""
+        links, n_before = [], 0
+        for i, layer in enumerate(self._layers):
+            if isinstance(layer, Link):
+                n_before = n_before or i + 1
+                links.insert(n_before, layer)
+        return ((str(i), link) for i, link in enumerate(links))
 
     def forward(self, *x):
         """Applies the layers in turn, each to what the one before it returned.

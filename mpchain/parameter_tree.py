@@ -8,6 +8,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.device_resident import DeviceResident
+from mpchain.serializer import SerializationError
 
 
 def is_array(value):
@@ -226,13 +227,13 @@ class ParameterTree(DeviceResident):
             param = attributes[name]
             array = serializer(name, param.array)
             if array is None and param.is_initialized:
-                raise ValueError(
+                raise SerializationError(
                     f"{type(self).__name__}.serialize: parameter {name!r} has values, but was not "
                     "initialised when it was saved"
                 )
             if array is not None and not param.is_initialized:
                 if not self._shape_fits(name, array.shape):
-                    raise ValueError(
+                    raise SerializationError(
                         f"{type(self).__name__}.serialize: parameter {name!r} of shape "
                         f"{array.shape} does not fit {self!r}"
                     )

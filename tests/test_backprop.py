@@ -300,6 +300,20 @@ def test_joint_backward():
     np.testing.assert_array_equal(x.grad, full(62))
 
 
+def test_joint_backward_takes_an_output_listed_twice_once_unless_given_two_gradients():
+    x = Variable(full(3))
+    y = x * 2
+    y.grad = full(1)
+    mpchain.backward([y, y])
+    np.testing.assert_array_equal(x.grad, full(2))
+    assert y.grad is None
+    x.cleargrad()
+    y.grad = full(7)
+    mpchain.backward([y, y], [full(1), full(10)])
+    np.testing.assert_array_equal(x.grad, full(22))
+    np.testing.assert_array_equal(y.grad, full(7))
+
+
 def test_joint_backward_never_fills_in_ones():
     x = Variable(full(3, (1,)))
     a, b = x * 2, x * 5

@@ -202,6 +202,12 @@ def test_get_dtype(configured, asked, mapped, expected):
         assert mpchain.get_dtype(asked, mapped) == expected
 
 
+def test_data_of_mixed_precision_are_float16():
+    with mpchain.using_config("dtype", mpchain.mixed16):
+        assert np.zeros(2).astype(mpchain.config.dtype).dtype == np.float16
+        assert np.zeros(2, mpchain.get_dtype()).dtype == np.float16
+
+
 def test_wrong_dtypes():
     with pytest.raises(TypeError):
         mpchain.get_dtype("no dtype")

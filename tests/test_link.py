@@ -590,6 +590,29 @@ def test_sequential_operations():
     assert len(joined) == 0
 
 
+@pytest.mark.parametrize(
+    ("layers", "sizes"),
+    [
+        ("l1 l2 l3", [1, 3, 2]),
+        ("l1 l2 l3 l4 l5", [1, 5, 4, 3, 2]),
+        ("l1 f l2 f l3", [1, 3, 2]),
+        ("f l1 l2 f l3 l4", [1, 2, 4, 3]),
+        ("f f l1 l2 f l3 l4", [1, 2, 3, 4]),
+    ],
+)
+def test_names_in_a_sequential_are_those_that_chainer_has(layers, sizes):
+    layers = [F.relu if word == "f" else L.Linear(1, int(word[1])) for word in layers.split()]
+    model = Sequential(*layers)
+    assert [link.out_size for link in model.children()] == sizes
+    assert {name: link.out_size for name, link in model.namedlinks(skipself=True)} == {
+        f"/{i}": size for i, size in enumerate(sizes)
+    }
+    by_hand = Sequential()
+    for layer in layers:
+        by_hand.append(layer)
+    assert [link.name for link in by_hand.children()] == [str(i) for i in range(len(sizes))]
+
+
 def test_sequential_flatten():
     inner = Sequential(L.Linear(1, 1), F.relu)
     rest = ChainList(L.Linear(1, 1))

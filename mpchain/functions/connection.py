@@ -50,7 +50,8 @@ def linear(x, W, b=None, n_batch_axes=1):
     Raises:
         InvalidType: sizes do not fit.
     """
-    check(n_batch_axes >= 1, "linear", "n_batch_axes must be positive", n_batch_axes=n_batch_axes)
+    is_positive = isinstance(n_batch_axes, (int, np.integer)) and n_batch_axes > 0
+    check(is_positive, "linear", "n_batch_axes must be a positive int", n_batch_axes=n_batch_axes)
     check(x.ndim > n_batch_axes, "linear", "x must have more axes than n_batch_axes", x=x)
     batch_shape = x.shape[:n_batch_axes]
     if x.ndim != 2:

@@ -158,7 +158,8 @@ def _smoothed_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce,
 
 def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
     check_option(name, "soft_target_loss", soft_target_loss, ("cross-entropy", "kl-divergence"))
-    check(t.shape == x.shape, name, "distributions t must have the shape of x", x=x, t=t)
+    rule = "t must be integer labels, or distributions of the shape of x"
+    check(t.shape == x.shape, name, rule, x=x, t=t)
     loss = sum(log_softmax(x) * -t, axis=1)
     if soft_target_loss == "kl-divergence":
         xp = get_array_module(t)

@@ -166,6 +166,8 @@ def _answer(dataset, n, memory):
     except Exception as error:
         if len(examples) < n:
             error.add_note(f"while reading example {indices[len(examples)]} of the dataset")
+        else:
+            error.add_note("while examples were sent from another process: they must be picklable")
         return portable(error)
     if pickled.nbytes <= len(memory):
         return *pickled.lay_into(memory), None

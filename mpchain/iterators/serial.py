@@ -31,6 +31,7 @@ class SerialIterator(Iterator):
         repeat (bool): as given.
 
     Raises:
+        TypeError: ``batch_size`` is no integer.
         ValueError: the dataset is empty, ``batch_size`` is below 1, or ``shuffle`` contradicts
             ``order_sampler``.
     """
@@ -39,6 +40,8 @@ class SerialIterator(Iterator):
         kind = type(self).__name__
         if len(dataset) == 0:
             raise ValueError(f"{kind}: dataset must not be empty")
+        if not hasattr(batch_size, "__index__"):
+            raise TypeError(f"{kind}: batch_size must be an integer, not {batch_size!r}")
         if operator.index(batch_size) < 1:
             raise ValueError(f"{kind}: batch_size must be at least 1, not {batch_size}")
         if order_sampler is not None and shuffle is not None:

@@ -59,7 +59,9 @@ class Linear(Link):
 
     def initialize_for(self, x, n_batch_axes=1):
         """Makes the weights, if they are still missing, for a first input."""
-        if not self.W.is_initialized and x.ndim > n_batch_axes:
+        if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
+            return  # F.linear says what is wrong
+        if x.ndim > n_batch_axes:
             self.W.initialize((self.out_size, math.prod(x.shape[n_batch_axes:])))
 
     def forward(self, x, n_batch_axes=1):

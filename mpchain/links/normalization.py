@@ -46,6 +46,7 @@ class BatchNormalization(Link):
 
     gamma = None
     beta = None
+    _normalize = staticmethod(F.batch_normalization)
 
     def __init__(
         self,
@@ -139,7 +140,7 @@ class BatchNormalization(Link):
         if not config.in_recomputing:  # this batch was counted when it was first computed
             options |= {"running_mean": self.avg_mean, "running_var": self.avg_var}
             options["decay"] = _decay(self, finetune)
-        return F.batch_normalization(x, gamma, beta, **options)
+        return self._normalize(x, gamma, beta, **options)
 
 
 class BatchRenormalization(BatchNormalization):

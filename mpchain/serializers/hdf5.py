@@ -7,6 +7,7 @@ before the library sees the file (see :mod:`mpchain.serializers.sealed`). Files 
 neither and load as well.
 """
 
+import io
 import os
 import zlib
 
@@ -83,6 +84,38 @@ class HDF5Deserializer(Deserializer):
         return value
 
 
+class _DeferringFile(io.FileIO):
+    """A file for the HDF5 library that keeps an error in writing to itself until it is asked.
+
+    The library cannot close a file that it cannot write to (the disk is full), and crashes later.
+    """
+
+    error = None
+
+    def write(self, data):
+        """Writes all of the data, or pretends to."""
+        n_written, data = 0, memoryview(data)
+        while n_written < len(data) and self.error is None:
+            try:
+                n_written += super().write(data[n_written:])
+            except BaseException as error:
+                self.error = error
+        return len(data)
+
+    def truncate(self, size):
+        """Changes the size of the file, or pretends to."""
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.error = self.error or error
+            return size
+
+    def raise_error(self):
+        """Raises what went wrong first, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+
 def save_hdf5(filename, obj, compression=4):
     """Saves an object (a link, an optimizer, a trainer, ...) to an HDF5 file, atomically.
 
@@ -98,8 +131,10 @@ def save_hdf5(filename, obj, compression=4):
     """
     h5py = _load_h5py("save_hdf5")
     with replacing(filename) as temporary:
-        with h5py.File(temporary, "w", userblock_size=sealed.BLOCK) as file:
-            HDF5Serializer(file, compression).save(obj)
+        with _DeferringFile(temporary, "w+") as deferring:
+            with h5py.File(deferring, "w", userblock_size=sealed.BLOCK) as file:
+                HDF5Serializer(file, compression).save(obj)
+            deferring.raise_error()
         with h5py.File(temporary, "r") as file:
             ranges = {name: _ranges(dataset) for name, dataset in _datasets(h5py, file).items()}
         sealed.seal(temporary, ranges)

@@ -20,6 +20,7 @@ from mpchain.serializers.files import open_atomic
 from mpchain.serializers.values import from_array, to_array
 
 _CHUNK = 1 << 20
+_MOST_LISTED = 20  # names in a message
 _COMMENT = b"mpchain npz 1 "
 _MARK = b"mp\x08\x00mpchain1"  # an "extra field" of the zip format: id, length, content
 _HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -106,19 +107,27 @@ class NpzDeserializer(Deserializer):
         )
 
 
-class _WantedKeys(Deserializer):
-    """Restores nothing; records the names that an object asks for."""
+class _Probe(Deserializer):
+    """Restores no array; finds out what an object asks for, and whether it can do without."""
 
-    def __init__(self, path, keys=None):
-        self.path = path
-        self.keys = [] if keys is None else keys
+    def __init__(self, deserializer, without, asked):
+        self.deserializer = deserializer
+        self.without = without  # names that are known to be missing
+        self.asked = asked
 
     def __getitem__(self, key):
-        return _WantedKeys(self.path + key.strip("/") + "/", self.keys)
+        return _Probe(self.deserializer[key], self.without, self.asked)
 
     def __call__(self, key, value):
-        self.keys.append(self.path + key.lstrip("/"))
-        return value
+        name = self.deserializer.path + key.lstrip("/")
+        self.asked.add(name)
+        if name in self.deserializer.npz:
+            # What numbers say decides what is asked for next.
+            is_array = value is None or hasattr(getattr(value, "array", value), "shape")
+            return value if is_array else self.deserializer(key, value)
+        if name in self.without or self.deserializer.ignores(name):
+            return value
+        raise MissingKeyError(name)
 
 
 def _as_prefix(path):
@@ -200,22 +209,42 @@ def restore(function, file, arrays, obj, path="", strict=True, ignore_names=None
 
 
 def _check_complete(deserializer, obj):
-    """Raises MissingKeyError, listing all of them, if ``obj`` asks for arrays that do not exist."""
-    wanted = _WantedKeys(deserializer.path)
-    wanted.load(obj)
-    found, asked = set(deserializer.npz), set(wanted.keys)
-    missing = {key for key in asked - found if not deserializer.ignores(key)}
+    """Raises MissingKeyError, listing all of them, if ``obj`` cannot do without some arrays."""
+    missing, asked = _find_missing(deserializer, obj)
     if missing:
         raise MissingKeyError(
-            f"arrays that are missing: {_listing(missing)}; "
-            f"arrays that nothing asks for: {_listing(found - asked)}"
+            f"arrays that are missing: {_listing(missing)}; arrays that nothing asks for: "
+            f"{_listing(set(deserializer.npz) - asked)}{_elsewhere(missing, deserializer.npz)}"
         )
 
 
-def _listing(keys, most=20):
-    keys = sorted(keys)
-    more = f", ... ({len(keys)} in all)" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + more if keys else "nothing"
+def _find_missing(deserializer, obj):
+    """Returns which arrays are missing, at most one more than are listed, and all asked for.
+
+    Each try finds the first that the object, knowing of the others, does not do without.
+    """
+    missing, asked = [], set()
+    while len(missing) <= _MOST_LISTED:
+        try:
+            _Probe(deserializer, missing, asked).load(obj)
+            break
+        except MissingKeyError as error:
+            missing.append(error.args[0])
+    return missing, asked
+
+
+def _listing(keys):
+    more = ", ..." if len(keys) > _MOST_LISTED else ""
+    return ", ".join(sorted(keys)[:_MOST_LISTED]) + more if keys else "nothing"
+
+
+def _elsewhere(missing, found):
+    """Advice, if what is missing is in the file, but below another path."""
+    for name in found:
+        path = name.removesuffix(missing[0])
+        if path.endswith("/") and path != name and all(path + key in found for key in missing):
+            return f"; all that is missing is there below path={path!r}"
+    return ""
 
 
 def name_of(file):

@@ -143,7 +143,8 @@ WRONG = {
         ((f(2, 3), f(5, 3), f(3)), "as many elements as W rows", "(3,)", "(5, 3)"),
         ((i(2, 3), f(5, 3)), "floating point", "int32"),
         ((f(2, 3), i(5, 3)), "floating point", "int32"),
-        ((f(2, 3), f(5, 3), {"n_batch_axes": 0}), "n_batch_axes must be positive", "0"),
+        ((f(2, 3), f(5, 3), {"n_batch_axes": 0}), "n_batch_axes must be a positive int", "0"),
+        ((f(2, 3), f(5, 3), None, f(2, 4)), "n_batch_axes must be a positive int", "(2, 4)"),
     ],
     "log": [((i(3),), "floating point", "int32")],
     "log_softmax": [
@@ -204,7 +205,7 @@ WRONG = {
         ((i(3, 2), i(3)), "x must be floating point", "int32"),
         ((f(3, 2), i(4)), "t must be integers of the shape of x without axis 1", "(4,)"),
         ((f(3, 2), i(3, 2)), "t must be integers of the shape of x without axis 1", "(3, 2)"),
-        ((f(3, 2), f(3)), "distributions t must have the shape of x", "(3,)"),
+        ((f(3, 2), f(3)), "t must be integer labels, or distributions of the shape of x", "(3,)"),
         ((f(3, 2), i(3, high=3)), "at least 0 and below 2", "one is 2"),
         ((f(3, 2), i(3, high=-1)), "or -1 (ignored)", "one is -2"),
         ((f(3, 2), i(3, high=0), {"ignore_label": None}), "below 2", "one is -1"),

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 
 import numpy as np
 
@@ -120,3 +121,7 @@ def many_kinds(i):
         (),
         (np.array(i), np.array([None, i], object)),
     ][i % 7]
+
+
+def lock(i):
+    return threading.Lock()

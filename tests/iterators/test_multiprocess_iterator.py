@@ -30,6 +30,7 @@ from tests.iterators.example_datasets import (
     environment_of_mpi,
     exit_at_5,
     large_array,
+    lock,
     process_id,
     random_numbers,
 )
@@ -122,6 +123,15 @@ def test_a_process_that_raises_tells_example_and_traceback(kind):
             assert "while reading example 5 of the dataset" in notes
         assert next(iterator) == [6, 7, 8]
         assert pids(iterator) == workers
+
+
+def test_examples_that_cannot_be_sent():
+    with make(Numbers(3, lock)) as iterator:
+        with pytest.raises(TypeError, match="cannot pickle") as caught:
+            next(iterator)
+        assert "while examples were sent from another process: they must be picklable" in (
+            caught.value.__notes__
+        )
 
 
 def test_examples_of_different_shapes():

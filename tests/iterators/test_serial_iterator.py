@@ -219,7 +219,7 @@ def test_wrong_arguments(arguments, message):
 
 
 def test_wrong_types():
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"SerialIterator: batch_size must be an integer, not 1\.5"):
         SerialIterator([1], 1.5)
     with pytest.raises(TypeError, match=r"must be a numpy\.random.RandomState, not Generator"):
         ShuffleOrderSampler(np.random.default_rng(0))

@@ -1,6 +1,10 @@
 """What HDF5 and safetensors files have in common: every value comes back as it was."""
 
+import contextlib
+import gc
 import math
+import resource
+import signal
 
 import numpy as np
 import pytest
@@ -180,6 +184,41 @@ def test_values_that_cannot_be_saved(tmp_path, save, value):
         save(tmp_path / "file", Record(l1=Record(x=value)))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+@pytest.fixture
+def full_disk():
+    """A context in which no file can grow beyond 64 KiB."""
+
+    @contextlib.contextmanager
+    def context():
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return context
+
+
+def test_a_full_disk_leaves_the_old_file_and_later_ones_can_be_written(
+    tmp_path, save, load, full_disk
+):
+    large = Record(**{f"x{i}": np.random.RandomState(i).rand(10_000) for i in range(10)})
+    save(tmp_path / "file", Record(x=1))
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        save(tmp_path / "file", large)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    target = Record(x=0)
+    load(tmp_path / "file", target)
+    assert target.values == {"x": 1}
+    for i in range(3):  # the HDF5 library would crash here, had it been told of the failure
+        save(tmp_path / f"file{i}", large)
+    gc.collect()
+    load(tmp_path / "file2", large)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"text" * 1000])

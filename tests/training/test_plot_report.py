@@ -1,4 +1,5 @@
 import builtins
+import contextlib
 import warnings
 
 import numpy as np
@@ -26,7 +27,8 @@ def test_plot(run_with_values):
     pytest.importorskip("matplotlib")
     curves = Curves()
     report = extensions.PlotReport(["loss", "absent"], postprocess=curves)
-    trainer = run_with_values([1.0, 2.0, 6.0, None, 8.0], [report])
+    with pytest.warns(UserWarning, match="PlotReport: never reported: 'absent'; reported: 'epoch', "):
+        trainer = run_with_values([1.0, 2.0, 6.0, None, 8.0], [report])
     assert (trainer.out / "plot.png").read_bytes().startswith(PNG)
     assert [path.name for path in trainer.out.iterdir()] == ["plot.png"]
     assert curves.curves == {"loss": [[3.0, 3.0], [5.0, 8.0]]}
@@ -47,7 +49,9 @@ def test_plot_over_another_value(run_with_values, x_key, expected):
     observe.priority = 500
     curves = Curves()
     report = extensions.PlotReport("loss", x_key, postprocess=curves, marker=None, grid=False)
-    trainer = run_with_values([1.0, 2.0, 6.0], [observe, report])
+    never = pytest.warns(UserWarning, match="PlotReport: never reported: 'absent'; reported: ")
+    with never if expected is None else contextlib.nullcontext():
+        trainer = run_with_values([1.0, 2.0, 6.0], [observe, report])
     assert (trainer.out / "plot.png").exists() == (expected is not None)
     if expected is not None:
         assert curves.curves == {"loss": expected}

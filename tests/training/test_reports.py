@@ -35,7 +35,8 @@ def test_log_of_chosen_keys_and_an_interval_without_values(run_with_values):
 
     report = extensions.LogReport(["loss", "absent"], trigger=(2, "iteration"))
     observe.priority = 500
-    trainer = run_with_values([1.0, 2.0, None, None], [observe, report])
+    with pytest.warns(UserWarning, match="LogReport: never reported: 'absent'; reported: 'loss', "):
+        trainer = run_with_values([1.0, 2.0, None, None], [observe, report])
     assert [{**entry, "elapsed_time": 0} for entry in read_log(trainer)] == [
         {"loss": 1.5, "epoch": 0, "iteration": 2, "elapsed_time": 0},
         {"epoch": 1, "iteration": 4, "elapsed_time": 0},
@@ -75,12 +76,27 @@ def test_table(run_with_values, capsys):
     def postprocess(entry):
         entry["text"] = "abc"
 
-    run_with_values(LOSSES, [extensions.LogReport(postprocess=postprocess), table])
+    log_report = extensions.LogReport(postprocess=postprocess)
+    with pytest.warns(UserWarning, match="PrintReport: never reported: 'absent', 'a_name_of_15_ch';"):
+        run_with_values(LOSSES, [log_report, table])
     assert capsys.readouterr().out.splitlines() == [
         "epoch       loss        absent      a_name_of_15_ch  text",
         "1           3                                        abc",
         "2           8                                        abc",
     ]
+
+
+def test_no_warning_before_a_name_could_have_come(make_trainer, tmp_path):
+    def fail(trainer):
+        raise RuntimeError("on purpose")
+
+    trainer = make_trainer()
+    log_report = extensions.LogReport(["absent"])
+    followers = [extensions.PrintReport(["absent"]), extensions.PlotReport(["absent"])]
+    for extension in (log_report, *followers, fail):
+        trainer.extend(extension, trigger=(1, "iteration"))
+    with pytest.raises(RuntimeError, match="on purpose"):
+        trainer.run(show_loop_exception_msg=False)
 
 
 def test_table_misses_nothing_when_it_comes_before_the_log(run_with_values):

@@ -288,11 +288,26 @@ def test_errors():
         training.StandardUpdater({"train": make_iterator()}, optimizer)
     with pytest.raises(ValueError, match=r"optimizer 'main' \(SGD\) has no model; call its setup"):
         training.StandardUpdater(make_iterator(), optimizers.SGD())
+    with pytest.raises(TypeError, match="iterator 'main' must be an iterator such as .*, not list"):
+        training.StandardUpdater([1, 2], optimizer)
+    with pytest.raises(TypeError, match="'main' must be an Optimizer, not SerialIterator"):
+        training.StandardUpdater(make_iterator(), make_iterator())
     updater = training.StandardUpdater(make_iterator(), optimizer)
     with pytest.raises(KeyError, match="get_optimizer: there is no optimizer named 'gen'; known: "):
         updater.get_optimizer("gen")
     with pytest.raises(KeyError, match="get_iterator: there is no iterator named 'x'; known: 'ma"):
         updater.get_iterator("x")
+
+
+def test_an_iterator_that_ends():
+    iterator = SerialIterator(X, 5, repeat=False)
+    optimizer = optimizers.SGD().setup(make_model())
+    updater = training.StandardUpdater(
+        iterator, optimizer, loss_func=lambda x: F.sum(optimizer.target(x))
+    )
+    with pytest.raises(StopIteration, match=r"^StandardUpdater: iterator 'main' ended after \d+ it"):
+        for _ in range(len(X)):
+            updater.update()
 
 
 @pytest.mark.parametrize(

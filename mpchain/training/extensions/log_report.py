@@ -6,6 +6,7 @@ import os
 from mpchain.reporter import DictSummary
 from mpchain.serializers.files import open_atomic
 from mpchain.training.extension import Extension
+from mpchain.training.extensions.awaited_keys import AwaitedKeys
 from mpchain.training.triggers import get_trigger
 
 
@@ -18,7 +19,8 @@ class LogReport(Extension):
     infinities are written as Python's json module does.
 
     Args:
-        keys: names of the values; None means all that are reported.
+        keys: names of the values; None means all that are reported. Of a name that was never
+            reported, a warning tells when training is over.
         trigger: the interval; see :func:`get_trigger`.
         postprocess: function of the new entry, which it may change.
         filename: name of the file in the trainer's folder, in which fields such as ``{epoch}``
@@ -32,6 +34,7 @@ class LogReport(Extension):
         self._filename = filename
         self._log = []
         self._summary = DictSummary()
+        self._awaited = AwaitedKeys(type(self).__name__, keys or ())
 
     @property
     def log(self) -> list:
@@ -41,10 +44,16 @@ class LogReport(Extension):
     def __call__(self, trainer):
         """Adds the values of this iteration; ends the interval if its trigger fires."""
         self._summary.add(self._select(trainer.observation))
-        if self._trigger(trainer):
+        is_complete = self._trigger(trainer)
+        self._awaited.see(trainer.observation, is_complete)
+        if is_complete:
             entry = self._make_entry(trainer)
             self._log.append(entry)
             self._write(trainer.out, entry)
+
+    def finalize(self):
+        """Warns of names that were never reported."""
+        self._awaited.warn()
 
     def _select(self, observation):
         if self._keys is None:

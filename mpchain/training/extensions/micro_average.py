@@ -53,7 +53,8 @@ class MicroAverage(Extension):
     def _observe(self, observation):
         if self._denominator == 0:
             raise ZeroDivisionError(
-                f"MicroAverage: the sum of {self._denominator_key!r} over the interval is 0"
+                f"MicroAverage: the sum of {self._denominator_key!r} over the interval is 0, or it "
+                "was never reported"
             )
         observation[self._result_key] = self._numerator / self._denominator
         self._numerator = self._denominator = 0

@@ -6,6 +6,7 @@ import os
 from mpchain.reporter import DictSummary
 from mpchain.training.extension import Extension
 from mpchain.training.extensions import figures
+from mpchain.training.extensions.awaited_keys import AwaitedKeys
 from mpchain.training.states import serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
 
@@ -15,7 +16,8 @@ class PlotReport(Extension):
 
     The image is drawn with matplotlib (``pip install 'mpchain[plot]'``), whatever its backend;
     without it the extension only warns. The file is replaced as a whole after each interval, and
-    goes on with the earlier points after a resume.
+    goes on with the earlier points after a resume. Of a name that was never reported, a warning
+    tells when training is over.
 
     Args:
         y_keys: name of the value to plot, or a list of names, one curve each.
@@ -50,6 +52,7 @@ class PlotReport(Extension):
         self._grid = grid
         self._points = {key: [] for key in self._y_keys}
         self._summary = DictSummary()
+        self._awaited = AwaitedKeys(type(self).__name__, [*self._y_keys, x_key])
         if not self.available():
             figures.warn_unavailable(type(self).__name__)
 
@@ -63,13 +66,19 @@ class PlotReport(Extension):
         keys = [*self._y_keys, self._x_key]
         observation = trainer.observation
         self._summary.add({key: observation[key] for key in keys if key in observation})
+        self._awaited.see(observation, is_complete=False)
         if self._trigger(trainer):
             summary = self._take_means(trainer.updater)
+            self._awaited.see(summary)
             for key in self._y_keys:
                 if key in summary and self._x_key in summary:
                     self._points[key].append([summary[self._x_key], summary[key]])
             if self.available() and any(self._points.values()):
                 self._draw(os.path.join(trainer.out, self._filename), summary)
+
+    def finalize(self):
+        """Warns of names that were never reported."""
+        self._awaited.warn()
 
     def _take_means(self, updater):
         means = {key: float(mean) for key, mean in self._summary.compute_mean().items()}

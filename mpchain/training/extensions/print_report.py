@@ -1,5 +1,6 @@
 """The extension that prints the log as a table."""
 
+from mpchain.training.extensions.awaited_keys import AwaitedKeys
 from mpchain.training.extensions.log_follower import LogFollower
 from mpchain.training.progress import print_line
 
@@ -10,7 +11,8 @@ class PrintReport(LogFollower):
     After a resume the table starts with the earlier entries.
 
     Args:
-        entries: names of the values, one column each; what an entry lacks is left blank.
+        entries: names of the values, one column each; what an entry lacks is left blank. Of a name
+            that no entry has, a warning tells when training is over.
         log_report: see :class:`LogFollower`.
         out: stream to print to; None means standard output.
     """
@@ -21,6 +23,12 @@ class PrintReport(LogFollower):
         self._widths = [max(10, len(entry)) for entry in self._entries]
         self._out = out
         self._has_header = False
+        self._awaited = AwaitedKeys(type(self).__name__, self._entries)
+
+    def finalize(self):
+        """Prints what was logged after the last call."""
+        super().finalize()
+        self._awaited.warn()
 
     def _write_new(self):
         if not self._has_header:
@@ -31,6 +39,7 @@ class PrintReport(LogFollower):
     def write(self, entries):
         """Prints entries, one line each."""
         for entry in entries:
+            self._awaited.see(entry)
             self._print_row(_format(entry.get(name)) for name in self._entries)
 
     def _print_row(self, cells):

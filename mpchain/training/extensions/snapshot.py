@@ -143,7 +143,7 @@ class Snapshot(Extension):
                 os.remove(path)
             files = self._find_files()
             if files:
-                _load(files[-1], self._get_target(trainer))
+                load(files[-1], self._get_target(trainer))
                 print_line(f"training goes on from {files[-1]}")
 
     def __call__(self, trainer):
@@ -190,7 +190,7 @@ class Snapshot(Extension):
         return sorted(paths, key=lambda path: (os.stat(path).st_mtime_ns, _natural(path)))
 
 
-def _load(path, target):
+def load(path, target):
     """Loads a file of any format that mpchain writes, told by its first bytes."""
     with open(path, "rb") as file:
         start = file.read(520)

@@ -35,6 +35,7 @@ class StandardUpdater(Updater):
         auto_new_epoch: see above.
 
     Raises:
+        TypeError: an iterator or an optimizer is none.
         ValueError: there is no main iterator, or an optimizer was not set up.
     """
 
@@ -74,7 +75,18 @@ class StandardUpdater(Updater):
                 f"{caller}: the dict of iterators must have a 'main', not only "
                 f"{', '.join(map(repr, self._iterators)) or 'nothing'}"
             )
+        for name, iterator in self._iterators.items():
+            if not hasattr(iterator, "__next__"):
+                raise TypeError(
+                    f"{caller}: iterator {name!r} must be an iterator such as SerialIterator, "
+                    f"not {type(iterator).__name__}"
+                )
         for name, optimizer in self._optimizers.items():
+            if not hasattr(optimizer, "target"):
+                raise TypeError(
+                    f"{caller}: optimizer {name!r} must be an Optimizer, "
+                    f"not {type(optimizer).__name__}"
+                )
             if optimizer.target is None:
                 raise ValueError(
                     f"{caller}: optimizer {name!r} ({type(optimizer).__name__}) has no model; "
@@ -136,8 +148,18 @@ class StandardUpdater(Updater):
         self.finish_epoch()
 
     def next_batch(self):
-        """Returns the next batch of the main iterator, a list of samples."""
-        return self.get_iterator("main").next()
+        """Returns the next batch of the main iterator, a list of samples.
+
+        Raises:
+            StopIteration: the iterator has ended.
+        """
+        try:
+            return self.get_iterator("main").next()
+        except StopIteration as error:
+            raise StopIteration(
+                f"{type(self).__name__}: iterator 'main' ended after {self.iteration} iterations; "
+                "to train for more, make it with repeat=True"
+            ) from error
 
     def convert(self, batch):
         """Returns the batch as arrays on the input device; see ``converter``."""
