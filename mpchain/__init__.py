@@ -1,31 +1,22 @@
-"""mpchain: define-by-run deep learning, data-parallel from its first line."""
+"""mpchain: define-by-run deep learning, data-parallel from its first line.
+
+What every program needs is imported here; of the rest, each room when it is first used.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
 
 from mpchain import (
     backend,
     backends,
-    computational_graph,
     configuration,
-    dataset,
-    datasets,
     device_resident,
-    distributions,
-    exporters,
-    function_hooks,
     functions,
-    gradient_check,
     initializers,
-    iterators,
-    link_hooks,
-    links,
     optimizer,
-    optimizer_hooks,
-    optimizers,
     reporter,
     serializer,
-    serializers,
-    training,
     utils,
     variable,
     warnings,
@@ -48,7 +39,6 @@ from mpchain.configuration import (
     using_config,
 )
 from mpchain.device_resident import DeviceResident
-from mpchain.distributions import Distribution, cross_entropy, kl_divergence, register_kl
 from mpchain.function import Function, FunctionAdapter
 from mpchain.function_hook import FunctionHook, get_function_hooks
 from mpchain.function_node import Fallback, FunctionNode
@@ -64,7 +54,6 @@ from mpchain.reporter import (
     report,
     report_scope,
 )
-from mpchain.runtime_info import print_runtime_info
 from mpchain.serializer import AbstractSerializer, Deserializer, Serializer
 from mpchain.variable import (
     Parameter,
@@ -76,16 +65,39 @@ from mpchain.variable import (
     is_arrays_compatible,
 )
 
-from mpchain import distributed  # isort: skip  (it stands on everything above)
-from mpchain.distributed import (  # isort: skip
-    CommunicatorBase,
-    DataSizeError,
-    create_communicator,
-    create_multi_node_evaluator,
-    create_multi_node_optimizer,
-    scatter_dataset,
-    scatter_index,
-)
-
 disable_experimental_feature_warning = False
 """Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""
+
+_LATER = {
+    "": (
+        "computational_graph dataset datasets distributed distributions exporters "
+        "function_hooks gradient_check iterators link_hooks links optimizer_hooks optimizers "
+        "serializers training"
+    ),
+    "distributed": (
+        "CommunicatorBase DataSizeError MultiNodeChainList create_communicator "
+        "create_multi_node_checkpointer create_multi_node_evaluator "
+        "create_multi_node_optimizer scatter_dataset scatter_index"
+    ),
+    "distributions": "Distribution cross_entropy kl_divergence register_kl",
+    "runtime_info": "print_runtime_info",
+}
+"""Rooms that are imported when they are first used, and names of them that stand here too."""
+
+_ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
+
+
+def __getattr__(name):
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    room = _ROOM_OF[name]
+    if room:
+        value = getattr(importlib.import_module(f"{__name__}.{room}"), name)
+    else:
+        value = importlib.import_module(f"{__name__}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_ROOM_OF})

@@ -5,17 +5,13 @@ import collections
 import numpy as np
 
 from mpchain import backend
+from mpchain.distributed import wires
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Gradients in one bucket; larger ones begin to travel later, smaller ones cost more messages."""
 
 MOST_UNDER_WAY = 2
 """Sums under way while nothing else is left to do: with more, buckets leave the cache meanwhile."""
-
-
-def sum_plainly(comm, flat):
-    """Begins to sum a bucket over the ranks in place, exactly; returns a request."""
-    return comm.iallreduce(flat)
 
 
 class GradientReducer:
@@ -26,9 +22,10 @@ class GradientReducer:
     then on a bucket is summed over the ranks as soon as its last gradient is final, while backward
     goes on. All ranks start the sums in the same order, whatever the order of their own backward.
 
-    A gradient is multiplied by the rank's share of the samples when it is copied into its bucket,
-    and the bucket's tail tells which gradients the rank has; so one sum yields the mean, and what
-    no rank has stays None. Afterwards ``param.grad`` is a view into the bucket.
+    A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
+    (unless it is that of a loss that was), and the ranks tell each other which gradients they have;
+    so a sum yields the mean, and what no rank has stays None. Afterwards ``param.grad`` is a view
+    into the bucket.
 
     A step is :meth:`begin`, then :meth:`ready` for each final gradient (in any order, or not at
     all), then :meth:`finish`. With one rank, all of them leave the gradients as they are.
@@ -37,15 +34,18 @@ class GradientReducer:
         comm (Communicator): the ranks.
         zero_fill (bool): whether a gradient that only some of the ranks with samples have counts as
             zeros on the others; if not, ``finish`` raises ValueError.
-        begin_sum: how a bucket travels: called with the communicator and the flat array, it begins
-            the sum in place and returns a request with ``Test()`` and ``Wait()``.
+        wire: how a bucket travels (:mod:`mpchain.distributed.wires`): called with the communicator
+            and the :class:`Bucket`, it begins to replace its ``values`` by their sum over the
+            ranks, and returns a request with ``Test()`` and ``Wait()``. None: as the communicator
+            is configured, exactly unless asked otherwise.
     """
 
-    def __init__(self, comm, *, zero_fill=True, begin_sum=sum_plainly):
+    def __init__(self, comm, *, zero_fill=True, wire=None):
         self._comm = comm
         self._zero_fill = zero_fill
-        self._begin_sum = begin_sum
+        self._wire = wires.configured(comm) if wire is None else wire
         self._under_way = collections.deque()
+        self._totals = np.zeros(2)  # of samples, and of ranks that have any
         self.watch({})
 
     def watch(self, params):
@@ -55,11 +55,16 @@ class GradientReducer:
         self._order = {}  # names in the order in which gradients became final, in the first step
         self._buckets = None
 
-    def begin(self, n_samples=None):
+    def begin(self, n_samples=None, *, losses_are_weighted=False):
         """Starts a step in which this rank has so many samples (None: the ranks count equally).
 
         The ranks tell each other these numbers, and need them at their first :meth:`ready`: so it
         is best called before the forward pass.
+
+        Args:
+            n_samples (int): as above.
+            losses_are_weighted (bool): whether the gradients will be those of a loss multiplied by
+                :meth:`share`, so that they only need to be summed.
         """
         if self._under_way:
             raise RuntimeError(
@@ -67,8 +72,9 @@ class GradientReducer:
                 "the ranks cannot go on after that"
             )
         self._n_samples = 1 if n_samples is None else n_samples
-        self._totals = np.array([self._n_samples, self._n_samples > 0], np.float64)
+        self._totals[:] = self._n_samples, self._n_samples > 0
         self._totals_request = self._comm.iallreduce(self._totals)
+        self._losses_are_weighted = losses_are_weighted
         self._n_started = 0
         for bucket in self._buckets or ():
             bucket.begin()
@@ -81,9 +87,10 @@ class GradientReducer:
         if self._buckets is None:
             self._order[name] = None
             return
-        self._bucket_of[name].take(name, self._share())
+        self._bucket_of[name].take(name, self._factor())
         self._start_sums(lambda bucket: bucket.is_full)
-        self._complete_oldest(lambda request: request.Test())
+        while self._under_way and self._under_way[0].Test():
+            self._under_way.popleft()
 
     def finish(self):
         """Takes the gradients that were not announced, completes all sums and sets the gradients.
@@ -91,24 +98,70 @@ class GradientReducer:
         Returns:
             The number of samples of all ranks (of ranks, where they count equally).
         """
-        share = self._share()
-        n_samples, n_ranks = self._totals
+        self.start()
+        return self.complete()
+
+    def start(self):
+        """The first half of :meth:`finish`: afterwards the sums are under way, and the parameters'
+        gradients are not needed any more."""
+        factor = self._factor()
         if self._comm.size == 1:
-            return n_samples
+            self._means = {name: param.grad for name, param in self._params.items()}
+            return
         if self._buckets is None:
             self._lay_out()
-        self._start_sums(lambda bucket: self._complete(bucket, share))
-        self._complete_oldest(lambda request: request.Wait() or True)
-        if not self._zero_fill:
-            self._check_presence(n_ranks)
-        for bucket in self._buckets:
-            bucket.put_back()
-        return n_samples
+        self._start_sums(lambda bucket: self._fill(bucket, factor))
+        taken = [bucket.had(name) for name, bucket in self._bucket_of.items()]
+        self._marks[:] = taken
+        self._under_way.append(self._comm.iallreduce(self._marks))
 
-    def _share(self):
-        """This rank's share of the samples of all ranks."""
+    def complete(self):
+        """The second half of :meth:`finish`, which see."""
+        for name, mean in self.means().items():
+            self._params[name].grad = mean
+        return self.n_samples()
+
+    def means(self):
+        """Completes the sums; returns the gradients' means over all ranks by name, None for those
+        that no rank has: views into the buckets, which are valid until the next step begins."""
+        while self._under_way:
+            self._under_way[0].Wait()
+            self._under_way.popleft()
+        if self._comm.size > 1:
+            if not self._zero_fill:
+                self._check_presence()
+            counts = dict(zip(self._bucket_of, self._marks.tolist(), strict=True))
+            self._means = {
+                name: view if counts[name] else None
+                for bucket in self._buckets
+                for name, view in bucket.gradients()
+            }
+        return self._means
+
+    def share(self):
+        """Returns this rank's share of the samples of all ranks."""
         self._totals_request.Wait()
-        return self._n_samples / max(self._totals[0], 1)
+        return float(self._n_samples / max(self._totals[0], 1))
+
+    def n_samples(self):
+        """Returns the number of samples of all ranks (of ranks, where they count equally)."""
+        self._totals_request.Wait()
+        return int(self._totals[0])
+
+    def n_ranks_with_samples(self):
+        """Returns how many ranks have samples in this step."""
+        self._totals_request.Wait()
+        return int(self._totals[1])
+
+    def serialize(self, serializer):
+        """Saves or restores what the wire remembers from step to step."""
+        if hasattr(self._wire, "serialize"):
+            self._wire.serialize(serializer["wire"], self._comm)
+
+    def _factor(self):
+        """What gradients are multiplied by; 0 if those of this rank do not count."""
+        share = self.share()
+        return float(share > 0) if self._losses_are_weighted else share
 
     def _start_sums(self, is_ready):
         """Starts the sums of the next buckets, in the agreed order, as long as each is ready."""
@@ -116,20 +169,16 @@ class GradientReducer:
             bucket = self._buckets[self._n_started]
             if not is_ready(bucket):
                 return
-            self._under_way.append(self._begin_sum(self._comm, bucket.flat))
+            self._under_way.append(self._wire(self._comm, bucket))
             self._n_started += 1
 
-    def _complete(self, bucket, share):
+    def _fill(self, bucket, factor):
         """Fills a bucket at the end of the step, when all that is left to do is to send them."""
-        bucket.take_rest(share)
+        bucket.take_rest(factor)
         if len(self._under_way) >= MOST_UNDER_WAY:
-            self._under_way.popleft().Wait()
-        return True
-
-    def _complete_oldest(self, is_complete):
-        """Drops the oldest sums under way, as long as each is complete; lets the next progress."""
-        while self._under_way and is_complete(self._under_way[0]):
+            self._under_way[0].Wait()
             self._under_way.popleft()
+        return True
 
     def _lay_out(self):
         """Agrees with the other ranks on the order of parameters and cuts it into buckets."""
@@ -145,16 +194,25 @@ class GradientReducer:
             param = self._params[name]
             bucket = with_room.get(param.dtype)
             if bucket is None or bucket.nbytes >= BUCKET_BYTES:
-                bucket = with_room[param.dtype] = Bucket(param.dtype)
+                bucket = Bucket(param.dtype, self._comm.gradient_dtype(param.dtype), param.xp)
+                with_room[param.dtype] = bucket
                 self._buckets.append(bucket)
             bucket.add(name, param)
             self._bucket_of[name] = bucket
-        for bucket in self._buckets:
-            bucket.allocate(self._comm.gradient_dtype(bucket.dtype))
+        totals = self._totals
+        self._totals, self._marks, *arrays = self._comm.make_buffers(
+            [(totals.size, totals.dtype), (len(order), np.dtype(np.int64))]
+            + [bucket.specification for bucket in self._buckets]
+        )
+        self._totals[...] = totals
+        for bucket, array in zip(self._buckets, arrays, strict=True):
+            bucket.allocate(array)
             bucket.begin()
 
-    def _check_presence(self, n_ranks):
-        lacking = [name for bucket in self._buckets for name in bucket.partly_present(n_ranks)]
+    def _check_presence(self):
+        n_ranks = self.n_ranks_with_samples()
+        counts = zip(self._bucket_of, self._marks.tolist(), strict=True)
+        lacking = [name for name, n_present in counts if 0 < n_present < n_ranks]
         if lacking:
             held = self._comm.allgather_obj(
                 [self._n_samples == 0 or self._bucket_of[name].had(name) for name in lacking]
@@ -170,15 +228,21 @@ class GradientReducer:
 
 
 class Bucket:
-    """Gradients of one dtype in one flat array, and in its tail which of them the rank has.
+    """Gradients of one dtype in one flat array.
 
     Args:
         dtype: the gradients' dtype.
+        wire_dtype: the dtype in which they are summed.
+        xp (module): of the gradients' arrays.
+
+    Attributes:
+        values: the flat array, of ``wire_dtype``.
     """
 
-    def __init__(self, dtype):
-        self.dtype = dtype
+    def __init__(self, dtype, wire_dtype, xp):
+        self.dtype, self._wire_dtype, self._xp = dtype, wire_dtype, xp
         self.nbytes = 0
+        self.values = None
         self._params = {}
         self._slices = {}
         self._n_elements = 0
@@ -190,10 +254,16 @@ class Bucket:
         self._n_elements += param.size
         self.nbytes = self._n_elements * self.dtype.itemsize
 
-    def allocate(self, wire_dtype):
-        """Makes the flat array."""
-        xp = next(iter(self._params.values())).xp
-        self.flat = xp.zeros(self._n_elements + len(self._params), wire_dtype)
+    @property
+    def specification(self):
+        """What the bucket needs of host memory: a number of elements and their dtype."""
+        return (self._n_elements if self._xp is np else 0), self._wire_dtype
+
+    def allocate(self, array):
+        """Takes the flat array that was made as specified, or makes one on the GPU."""
+        self.values = array
+        if self._xp is not np:
+            self.values = self._xp.zeros(self._n_elements, self._wire_dtype)
 
     def begin(self):
         """Starts a step: nothing is taken yet."""
@@ -204,46 +274,39 @@ class Bucket:
         """Whether the gradients of all parameters have been taken."""
         return len(self._taken) == len(self._params)
 
-    def take(self, name, share):
-        """Takes the final gradient of a parameter (or that it is None), times ``share``."""
+    def take(self, name, factor):
+        """Takes the final gradient of a parameter (or that it is None), times ``factor``."""
         if name in self._taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
-        grad = None if share == 0 else self._params[name].grad
+        grad = None if factor == 0 else self._params[name].grad
         self._taken[name] = grad is not None
-        place = self.flat[self._slices[name]]
+        place = self.values[self._slices[name]]
         if grad is None:
             place[...] = 0
+        elif factor == 1:
+            place[...] = grad.reshape(-1)
         else:
             xp = backend.get_array_module(grad)
-            xp.multiply(grad.reshape(-1), place.dtype.type(share), out=place)
-        if self.is_full:
-            tail = np.array([self._taken[name] for name in self._params], self.flat.dtype)
-            backend.copyto(self.flat[self._n_elements :], tail)
+            xp.multiply(grad.reshape(-1), place.dtype.type(factor), out=place)
 
-    def take_rest(self, share):
+    def take_rest(self, factor):
         """Takes all gradients that have not been taken."""
         for name in self._params:
             if name not in self._taken:
-                self.take(name, share)
-
-    def put_back(self):
-        """Makes each parameter's gradient a view into the bucket; None if no rank had one."""
-        for (name, param), n_present in zip(self._params.items(), self._presence(), strict=True):
-            if n_present == 0:
-                param.grad = None
-            else:
-                flat = self.flat[self._slices[name]].astype(self.dtype, copy=False)
-                param.grad = flat.reshape(param.shape)
-
-    def _presence(self):
-        """For each parameter, how many ranks had a gradient."""
-        return backend.cuda.to_cpu(self.flat[self._n_elements :]).tolist()
-
-    def partly_present(self, n_ranks):
-        """The names of parameters whose gradient some of ``n_ranks``, but not all, had."""
-        counts = zip(self._params, self._presence(), strict=True)
-        return [name for name, n_present in counts if 0 < n_present < n_ranks]
+                self.take(name, factor)
 
     def had(self, name):
         """Whether this rank had a gradient for the parameter."""
         return self._taken[name]
+
+    def views(self):
+        """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
+        return {
+            name: self.values[self._slices[name]].reshape(param.shape)
+            for name, param in self._params.items()
+        }
+
+    def gradients(self):
+        """Yields names and what ``values`` holds for them, in the gradients' dtype."""
+        for name, view in self.views().items():
+            yield name, view.astype(self.dtype, copy=False)

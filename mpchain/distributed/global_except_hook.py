@@ -6,6 +6,7 @@ within a moment, and the exception is printed with the rank that it came from.
 
 import os
 import sys
+import threading
 import traceback
 
 ENVIRONMENT_VARIABLES = (
@@ -17,11 +18,15 @@ ENVIRONMENT_VARIABLES = (
 def add_hook():
     """Makes an uncaught exception print ``rank r of n:`` and its traceback, and abort all ranks.
 
-    A communicator of several ranks installs it by itself. Where MPI is not in use, or the job has
-    one rank, the hook that was there before is called instead. Calling it again changes nothing.
+    That goes for exceptions in threads, too, without which the program might wait for ever. A
+    communicator of several ranks installs the hook by itself. Where MPI is not in use, or the job
+    has one rank, the hook that was there before is called instead. Calling it again changes
+    nothing.
     """
     if not isinstance(sys.excepthook, _AbortAllRanks):
         sys.excepthook = _AbortAllRanks(sys.excepthook)
+    if not isinstance(threading.excepthook, _AbortFromThread):
+        threading.excepthook = _AbortFromThread(threading.excepthook)
 
 
 def add_hook_if_asked(environ=os.environ):
@@ -38,13 +43,30 @@ class _AbortAllRanks:
         world = _running_world()
         if world is None:
             self.previous(exc_type, exc_value, exc_traceback)
-            return
-        sys.stdout.flush()
-        text = "".join(traceback.format_exception(exc_type, exc_value, exc_traceback))
-        # One write, so that the lines of several failing ranks do not mix.
-        sys.stderr.write(f"rank {world.rank} of {world.size}:\n{text}")
-        sys.stderr.flush()
-        world.Abort(1)
+        else:
+            _abort(world, "", exc_type, exc_value, exc_traceback)
+
+
+class _AbortFromThread:
+    def __init__(self, previous):
+        self.previous = previous
+
+    def __call__(self, args):
+        world = _running_world()
+        if world is None or args.exc_type is SystemExit:  # by which a thread may well end
+            self.previous(args)
+        else:
+            name = f"exception in thread {args.thread.name!r}\n" if args.thread else ""
+            _abort(world, name, args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _abort(world, where, exc_type, exc_value, exc_traceback):
+    sys.stdout.flush()
+    text = "".join(traceback.format_exception(exc_type, exc_value, exc_traceback))
+    # One write, so that the lines of several failing ranks do not mix.
+    sys.stderr.write(f"rank {world.rank} of {world.size}:\n{where}{text}")
+    sys.stderr.flush()
+    world.Abort(1)
 
 
 def _running_world():

@@ -1,17 +1,22 @@
 """Optimizers that step by the gradients of all ranks."""
 
+import contextlib
 import functools
 import warnings
 
 from mpchain.configuration import using_config
 from mpchain.distributed import parameters
 from mpchain.distributed.buckets import GradientReducer
+from mpchain.distributed.double_buffering import DoubleBufferingReducer
 from mpchain.distributed.rehearsal import Rehearsal
+from mpchain.distributed.reproducible import TreeReducer
+from mpchain.distributed.shared_random import random_numbers_of_rank_0
+from mpchain.serializer import MissingKeyError
 from mpchain.variable import Variable
 
 
 def create_multi_node_optimizer(
-    actual_optimizer, communicator, double_buffering=False, zero_fill=True
+    actual_optimizer, communicator, double_buffering=False, zero_fill=True, *, wire=None
 ):
     """Makes an optimizer step by the mean of the gradients over the samples of all ranks.
 
@@ -19,30 +24,40 @@ def create_multi_node_optimizer(
         actual_optimizer (Optimizer): any optimizer. Its hooks (clipping, weight decay, ...) see the
             mean gradients.
         communicator (Communicator): the ranks.
-        double_buffering (bool): only False so far.
+        double_buffering (bool): whether gradients may be exchanged during the next step as well.
+            Then each update takes the gradients of the step before, and the first one none. What
+            waits is saved with the optimizer.
         zero_fill (bool): whether a gradient that is None on some ranks counts as zeros there; if
             not, it is an error.
+        wire: how gradients travel, other than exactly (:mod:`mpchain.distributed.wires`).
 
     Returns:
         MultiNodeOptimizer
 
     Raises:
-        ValueError: ``double_buffering`` is asked for.
+        ValueError: ``double_buffering`` or ``wire`` is asked for with a reproducible communicator.
     """
-    if double_buffering:
+    reducer = None
+    if communicator.micro_shards and (double_buffering or wire is not None):
         raise ValueError(
-            "create_multi_node_optimizer: double_buffering is for NCCL communicators and not yet "
-            "provided; gradients are exchanged while backward goes on without it"
+            "create_multi_node_optimizer: with a reproducible communicator gradients are summed "
+            "exactly and at once: double_buffering must be False and wire None"
         )
-    return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill)
+    if double_buffering:
+        reducer = DoubleBufferingReducer(communicator, zero_fill=zero_fill, wire=wire)
+    elif wire is not None:
+        reducer = GradientReducer(communicator, zero_fill=zero_fill, wire=wire)
+    return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill, reducer)
 
 
 class MultiNodeOptimizer:
     """What :func:`create_multi_node_optimizer` returns; all else is the wrapped optimizer's.
 
-    Each rank computes the gradient of the mean loss over its own samples. They are averaged with
-    the numbers of samples as weights, while backward goes on, and the wrapped optimizer takes its
-    step on every rank alike.
+    Each rank computes the mean loss over its own samples. Backward begins with the rank's share of
+    the samples of all ranks; so the losses' sum over the ranks is the mean over all samples, whose
+    gradient is summed over the ranks while backward goes on. The wrapped optimizer takes its step
+    on every rank alike. What the ranks compute together (:mod:`mpchain.distributed.functions`) is
+    thus differentiated rightly, too, however the samples are divided.
 
     Parameters are the same on all ranks before they are used: those that are initialised are made
     so by :meth:`setup`, the others as soon as a forward pass has initialised them, which is then
@@ -63,17 +78,26 @@ class MultiNodeOptimizer:
             "_known",
             "_waiting",
             "_reducer",
+            "_joint_link",
+            "_exchanges",
+            "_n_accumulated",
         )
     )
 
-    def __init__(self, actual_optimizer, communicator, zero_fill):
+    def __init__(self, actual_optimizer, communicator, zero_fill, reducer=None):
+        if reducer is None:
+            make = TreeReducer if communicator.micro_shards else GradientReducer
+            reducer = make(communicator, zero_fill=zero_fill)
         self.actual_optimizer = actual_optimizer
         self.communicator = communicator
         self.zero_fill = zero_fill
         self.n_samples = None
         self._known = {}  # id of each parameter by name
         self._waiting = set()  # names of those that were not initialised when last looked at
-        self._reducer = GradientReducer(communicator, zero_fill=zero_fill)
+        self._reducer = reducer
+        self._joint_link = None  # name of a link that computes with all ranks together
+        self._exchanges = True  # whether updates are more than accumulation
+        self._n_accumulated = 0  # samples whose mean gradients wait for the next update
 
     def __getattr__(self, name):
         if name in self._own:  # being copied: there is nothing to ask yet
@@ -93,9 +117,54 @@ class MultiNodeOptimizer:
             The optimizer itself.
         """
         self.actual_optimizer.setup(link)
+        self._check_links(link)
         self._known = {}
+        self._n_accumulated = 0
         self._synchronise()
         return self
+
+    def _check_links(self, model):
+        """Notes whether a link computes with all ranks together; refuses one that is divided."""
+        self._joint_link = None
+        for name, link in model.namedlinks():
+            if getattr(link, "needs_all_ranks", False):
+                self._joint_link = self._joint_link or name
+            if getattr(link, "divided_among", None) is self.communicator:
+                raise ValueError(
+                    f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "
+                    "ranks, and so cannot be made the same on all of them: give the communicator "
+                    "of the ranks that have the same parts, or use the wrapped optimizer alone"
+                )
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Context manager: updates within only accumulate gradients, and exchange nothing.
+
+        The first update after it takes part with all their samples. Each rank may have as many of
+        them as it likes, but for the very first, in which parameters may yet be made the same.
+
+        Example:
+            >>> import numpy as np
+            >>> from mpchain import create_communicator, functions, links, optimizers
+            >>> model = links.Linear(3, 1)
+            >>> optimizer = create_multi_node_optimizer(optimizers.SGD(), create_communicator())
+            >>> def loss(x):
+            ...     return functions.mean(model(x) ** 2)
+            >>> optimizer = optimizer.setup(model)
+            >>> first, second = np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
+            >>> with optimizer.no_sync():
+            ...     optimizer.n_samples = 4
+            ...     optimizer.update(loss, first)
+            >>> optimizer.n_samples = 2
+            >>> optimizer.update(loss, second)
+            >>> optimizer.t
+            1
+        """
+        before, self._exchanges = self._exchanges, False
+        try:
+            yield
+        finally:
+            self._exchanges = before
 
     def update(self, lossfun=None, *args, **kwds):
         """Updates the parameters.
@@ -112,8 +181,15 @@ class MultiNodeOptimizer:
         if lossfun is not None:
             part = self.n_samples, functools.partial(lossfun, *args, **kwds)
             self.update_in_parts([] if self.n_samples == 0 else [part])
+        elif not self._exchanges:
+            raise RuntimeError(
+                "MultiNodeOptimizer.update: within no_sync it needs a loss function, whose "
+                "gradients it accumulates"
+            )
+        elif self.communicator.micro_shards:
+            self._update_in_micro_shards([])
         elif self._may_step():
-            self._reducer.begin(self.n_samples)
+            self._reducer.begin(self._n_accumulated or self.n_samples)
             self._finish()
 
     def update_in_parts(self, parts):
@@ -125,23 +201,115 @@ class MultiNodeOptimizer:
         """
         if not self._may_step():
             return
-        if len(parts) != 1:
-            self.n_samples = sum(n for n, _ in parts)
-        self._reducer.begin(self.n_samples)
+        if self.communicator.micro_shards:
+            self._update_in_micro_shards(parts)
+            return
+        n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
+        self.n_samples = n
+        if self._n_accumulated:
+            n = self._n_accumulated + _weight(n)
+        if self._exchanges:
+            self._reducer.begin(n, losses_are_weighted=True)
+            self._check_presence()
+        self._check_numbers_of_parts(len(parts))
         loss = self._first_loss(parts[0][1] if parts else _no_loss)
-        self.target.cleargrads()
-        for i, (n, compute_loss) in enumerate(parts):
+        share = self._reducer.share() if self._exchanges else 1
+        self._scale_accumulated(share, n)
+        for i, (n_part, compute_loss) in enumerate(parts):
             if i > 0:
                 loss = compute_loss()
             # Earlier parts only add to the gradients.
-            with using_config("leaf_ready", self._reducer.ready if i == len(parts) - 1 else None):
-                self._backward(loss, 1 if len(parts) == 1 else n / self.n_samples)
+            is_last = self._exchanges and i == len(parts) - 1
+            with using_config("leaf_ready", self._reducer.ready if is_last else None):
+                self._backward(loss, share if n_part == n else share * _weight(n_part) / n)
             del loss
+        if self._exchanges:
+            self._finish()
+        else:
+            self._n_accumulated = _weight(n)
+
+    def _update_in_micro_shards(self, parts):
+        """The same with a reproducible communicator: each part is a micro-shard, maybe empty."""
+        n_own = self.communicator.micro_shards // self.communicator.size
+        if len(parts) != n_own or not self._exchanges:
+            raise RuntimeError(
+                "MultiNodeOptimizer.update: a reproducible communicator wants each batch in "
+                f"{n_own} micro-shards on each rank, as MultiNodeUpdater hands them over, but got "
+                f"{len(parts) if self._exchanges else 'no_sync'}"
+            )
+        reducer = self._reducer
+        self.n_samples = sum(n for n, _ in parts)
+        reducer.begin(self.n_samples)
+        self._check_presence()
+        for i, (n, compute_loss) in enumerate(parts):
+            compute_loss = reducer.seeded(i, compute_loss) if n > 0 else _no_loss
+            loss = self._first_loss(compute_loss) if i == 0 else compute_loss()
+            self.target.cleargrads()
+            if n > 0:
+                self._backward(loss, reducer.share_of(n))
+            del loss
+            reducer.add(n > 0)
         self._finish()
+
+    def _scale_accumulated(self, share, n):
+        """Makes what was accumulated a part of the mean over ``n`` samples, of that share."""
+        if not self._n_accumulated:
+            self.target.cleargrads()
+            return
+        factor = share * self._n_accumulated / n
+        for param in self.target.params(include_uninit=False):
+            if param.grad is not None:
+                param.grad = param.grad * param.dtype.type(factor)
+
+    def _check_presence(self):
+        """Raises ValueError, on all ranks, if one has no samples but the model needs it."""
+        if self._joint_link is None:
+            return
+        n_absent = self.communicator.size - self._reducer.n_ranks_with_samples()
+        if n_absent > 0:
+            raise ValueError(
+                f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together, "
+                f"but {n_absent} of {self.communicator.size} have no samples: use larger batches "
+                "or fewer ranks"
+            )
+
+    def _check_numbers_of_parts(self, n_parts):
+        """Raises ValueError, on all ranks, if they differ but the model needs them alike."""
+        if self._joint_link is None:
+            return
+        held = self.communicator.allgather_obj(n_parts)
+        if len(set(held)) > 1:
+            raise ValueError(
+                f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together, "
+                f"but they have {held} parts of the batch to work through: accumulate over fewer "
+                "parts, or use larger batches"
+            )
+
+    def serialize(self, serializer):
+        """Saves or restores the wrapped optimizer, and what waits to be sent or used.
+
+        What has not been sent is each rank's own; so it is best if all ranks save snapshots.
+        """
+        self.actual_optimizer.serialize(serializer)
+        with contextlib.suppress(MissingKeyError):  # a file from before, or of one process
+            self._reducer.serialize(serializer["exchange"])
 
     def _finish(self):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
+        self._n_accumulated = 0
+        growth = self.actual_optimizer._loss_scale_growth
+        if growth is not None and isinstance(self._reducer, DoubleBufferingReducer):
+            raise RuntimeError(
+                "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
+                "whose loss scale was another: it goes with a constant loss scale only"
+            )
         if self._reducer.finish() > 0:
+            self._step()
+
+    def _step(self):
+        """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
+        hooks = _has_hooks(self.actual_optimizer)
+        with random_numbers_of_rank_0(self.communicator) if hooks else contextlib.nullcontext():
             self.actual_optimizer.update(None)
 
     def _params(self):
@@ -153,7 +321,7 @@ class MultiNodeOptimizer:
                 "MultiNodeOptimizer.update: the loss function must return a Variable, "
                 f"not {type(loss).__name__}"
             )
-        scale = self.actual_optimizer._loss_scale
+        scale = self.actual_optimizer.loss_scale
         if share != 1:
             scale = share * (1 if scale is None else scale)
         loss.backward(loss_scale=scale)
@@ -167,6 +335,7 @@ class MultiNodeOptimizer:
             return True
         if not self._synchronise():
             return True
+        self._n_accumulated = 0
         if self.communicator.rank == 0:
             warnings.warn(
                 "MultiNodeOptimizer.update: this step is left out, because its gradients were "
@@ -208,3 +377,13 @@ class MultiNodeOptimizer:
 
 def _no_loss():
     return None
+
+
+def _weight(n_samples):
+    """What a number of samples counts: where there is none, as one sample."""
+    return 1 if n_samples is None else n_samples
+
+
+def _has_hooks(optimizer):
+    rules = [param.update_rule for param in optimizer.target.params()]
+    return any(part._hooks for part in (optimizer, *rules) if part is not None)

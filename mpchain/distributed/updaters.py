@@ -2,16 +2,21 @@
 
 import contextlib
 import functools
+import signal
+
+import numpy as np
 
 from mpchain.dataset import concat_examples
-from mpchain.distributed.iterators import part_of
 from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.reports import means_over_ranks
+from mpchain.distributed.shares import part_of
 from mpchain.reporter import DictSummary, get_current_reporter, report, report_scope
 from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
 
 __all__ = ["MultiNodeUpdater"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class MultiNodeUpdater(StandardUpdater):
@@ -29,12 +34,13 @@ class MultiNodeUpdater(StandardUpdater):
             :func:`mpchain.distributed.create_multi_node_optimizer`, set up with the model.
         communicator (Communicator): the ranks.
         accumulation (int): number of parts in which a rank works through its samples, to save
-            memory. Gradients travel once.
+            memory. Gradients travel once. With a reproducible communicator it must be 1: the parts
+            are the micro-shards.
         converter, device, loss_func, options: see :class:`StandardUpdater`.
 
     Raises:
         TypeError: the optimizer is not a multi-node one.
-        ValueError: ``accumulation`` is below 1.
+        ValueError: ``accumulation`` is below 1, or above with a reproducible communicator.
     """
 
     def __init__(
@@ -59,13 +65,26 @@ class MultiNodeUpdater(StandardUpdater):
             raise ValueError(
                 f"MultiNodeUpdater: accumulation must be at least 1, not {accumulation}"
             )
+        if accumulation > 1 and communicator.micro_shards:
+            raise ValueError(
+                "MultiNodeUpdater: accumulation must be 1 with a reproducible communicator, whose "
+                f"micro-shards are worked through one by one; it is {accumulation}"
+            )
         self.communicator = communicator
         self.accumulation = accumulation
 
+    def agree_on_signal(self, number):
+        """Returns the signal that any rank has noted, on all ranks: all end at once."""
+        noted = np.array([number == known for known in _SIGNALS], np.int64)
+        counts = self.communicator.iallreduce(noted).Wait()
+        return next((known for known, n in zip(_SIGNALS, counts) if n > 0), None)
+
     def step(self, batch):
         """Updates the main optimizer's target with this rank's samples, which may be none."""
-        bounds = [part_of(len(batch), i, self.accumulation) for i in range(self.accumulation)]
-        parts = [batch[begin:end] for begin, end in bounds if begin < end]
+        micro_shards = self.communicator.micro_shards
+        n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
+        bounds = [part_of(len(batch), i, n_parts) for i in range(n_parts)]
+        parts = [batch[begin:end] for begin, end in bounds if begin < end or micro_shards]
         observations = [{} for _ in parts]
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)

@@ -35,6 +35,20 @@ def _mpirun():
     return shutil.which("mpirun", path=beside_python + os.pathsep + os.environ.get("PATH", ""))
 
 
+def environment():
+    """Returns the environment variables of ranks, without those of a launcher."""
+    launcher = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
+    return {
+        **{k: v for k, v in os.environ.items() if not k.startswith(launcher)},
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+
+
 def run(n_ranks, command, *, timeout=120, environ=None):
     """Runs a command (arguments after the interpreter) on every rank.
 
@@ -44,19 +58,7 @@ def run(n_ranks, command, *, timeout=120, environ=None):
         The exit status (None if the time limit ended it), the list of the ranks' outputs, and
         mpirun's own output.
     """
-    variables = {
-        k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PMI_", "PRTE_"))
-    }
-    variables |= {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        MARK: str(n_ranks),
-        **(environ or {}),
-    }
+    variables = environment() | {MARK: str(n_ranks)} | (environ or {})
     with tempfile.TemporaryDirectory() as folder:
         start = [_mpirun(), "-n", str(n_ranks), sys.executable, __file__, folder]
         process = subprocess.Popen(

@@ -1,13 +1,14 @@
 """Collectives, messages and objects, against what NumPy computes from all ranks' known values."""
 
 import collections
+import itertools
 
 import numpy as np
 import pytest
 
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
-from mpchain.distributed.communicators import arrays, mpi
+from mpchain.distributed.communicators import arrays, mpi, sums
 from mpchain.distributed.communicators.communicator import Communicator
 
 DTYPES = ["int32", "int64", "float16", "float32", "float64"]
@@ -211,6 +212,128 @@ def test_other_collectives_while_sums_are_under_way(comm):
             same(x, np.full(x.shape, float(sum(range(1, comm.size + 1)))))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ibcast_and_iallgather(any_comm, dtype, shape):
+    root = any_comm.size - 1
+    x = values(any_comm.rank, dtype, shape)
+    broadcast, gathered = any_comm.ibcast(np.array(x), root), any_comm.iallgather(x)
+    barrier = any_comm.ibarrier()
+    same(gathered.Wait(), np.stack([values(r, dtype, shape) for r in range(any_comm.size)]))
+    same(broadcast.Wait(), np.array(values(root, dtype, shape)))
+    barrier.Wait()
+    assert broadcast.Test() and broadcast.is_complete
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_ireduce_scatter(any_comm, dtype, shape):
+    x = values(any_comm.rank, dtype, (any_comm.size, *shape))
+    before = x.copy()
+    y = any_comm.ireduce_scatter(x).Wait()
+    total = sum(values(r, "float64", x.shape) for r in range(any_comm.size))
+    same(y, np.asarray(total[any_comm.rank]).astype(dtype))
+    same(x, before)
+
+
+def test_begin_puts_operations_together(comm):
+    def steps():
+        x = yield from comm.iallreduce(np.full(2, comm.rank + 1.0)).steps()
+        ys = yield from comm.iallgather(x * (comm.rank + 1)).steps()
+        return ys.sum(0)
+
+    n = comm.size * (comm.size + 1) / 2
+    request = comm.begin(steps())
+    same(request.Wait(), np.full(2, n * n))
+    assert request.Test()
+
+
+WAITS = {
+    "barrier": lambda comm: comm.barrier(),
+    "bcast_obj": lambda comm: comm.bcast_obj(1),
+    "gather_obj": lambda comm: comm.gather_obj(1),
+    "allgather_obj": lambda comm: comm.allgather_obj(1),
+    "scatter_obj": lambda comm: comm.scatter_obj([1] * comm.size),
+    "alltoall_obj": lambda comm: comm.alltoall_obj([1] * comm.size),
+    "bcast": lambda comm: comm.bcast(np.ones(3)),
+    "allreduce": lambda comm: comm.allreduce(np.ones(3)),
+    "reduce": lambda comm: comm.reduce(np.ones(3)),
+    "finalize": lambda comm: comm.split(0, comm.rank).finalize(),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_rank_that_waits_elsewhere_lets_sums_go_on(comm, wait):
+    """Rank 0 waits elsewhere for the others, which first wait for a sum with its part."""
+    x = np.full(1000, 1.0)
+    request = comm.iallreduce(x)
+    if comm.rank > 0:
+        request.Wait()
+    wait(comm)
+    request.Wait()
+    same(x, np.full(1000, float(comm.size)))
+
+
+@pytest.mark.parametrize("send", [True, False], ids=["array", "object"])
+def test_messages_let_sums_go_on(comm, send):
+    if comm.size == 1:
+        pytest.skip("no other rank")
+    x = np.full(1000, 1.0)
+    request = comm.iallreduce(x)
+    if comm.rank == 1:
+        request.Wait()
+        comm.recv(0, tag=1) if send else comm.recv_obj(0, tag=1)
+        comm.send_obj(1, 0, tag=2)
+    if comm.rank == 0:
+        comm.send(x.copy(), 1, tag=1) if send else comm.send_obj("a" * 100_000, 1, tag=1)
+        comm.recv_obj(1, tag=2)
+    request.Wait()
+    same(x, np.full(1000, float(comm.size)))
+
+
+@pytest.mark.parametrize("large", [0, 10, 2**20])
+@pytest.mark.parametrize("piece", [7, 2**30])
+def test_large_objects(comm, large, piece, monkeypatch):
+    """Objects beyond a limit travel in pieces: here a small one, in earnest what MPI can count."""
+    monkeypatch.setattr(mpi, "LARGE", large)
+    monkeypatch.setattr(mpi, "PIECE", piece)
+    monkeypatch.setattr(arrays, "PIECE", piece)
+    test_objects(comm)
+    test_objects_around_a_ring(comm)
+    test_allreduce_obj_adds_in_the_order_of_ranks(comm)
+
+
+def test_an_object_from_any_rank(comm, monkeypatch):
+    if comm.mpi_comm is None:
+        pytest.skip("needs MPI")
+    from mpi4py import MPI
+
+    monkeypatch.setattr(mpi, "LARGE", 10)
+    if comm.rank > 0:
+        comm.send_obj("x" * 100 * comm.rank, 0, tag=comm.rank)
+    else:
+        for _ in range(1, comm.size):
+            status = MPI.Status()
+            obj = comm.recv_obj(MPI.ANY_SOURCE, status)
+            assert len(obj) == 100 * status.Get_source() == 100 * status.Get_tag()
+
+
+def test_buffers(comm):
+    x, y = comm.make_buffers([(3, "float64"), (2, "int32")])
+    same(x, np.zeros(3))
+    same(y, np.zeros(2, "int32"))
+    x += comm.rank + 1
+    assert comm.begin_sum(x).Wait() is x
+    same(x, np.full(3, comm.size * (comm.size + 1) / 2))
+
+
+def test_shares(comm):
+    shares = comm.allgather_obj(comm.share_of(10))
+    lengths = [10 // comm.size + (r < 10 % comm.size) for r in range(comm.size)]
+    ends = np.cumsum([0, *lengths]).tolist()
+    assert shares == list(itertools.pairwise(ends))
+
+
 def test_iallreduce_gives_the_same_bits_on_all_ranks(comm):
     x = np.random.RandomState(comm.rank).uniform(-1, 1, 1001).astype("float32")
     comm.iallreduce(x).Wait()
@@ -291,6 +414,12 @@ def test_wrong_arrays_in_lists_and_messages(comm):
         comm.iallreduce(np.ones((2, 3)).T)
     with pytest.raises(ValueError, match=r"^iallreduce: x must be contiguous and not float16"):
         comm.iallreduce(np.ones(2, np.float16))
+    with pytest.raises(ValueError, match=r"^ibcast: x must be contiguous, but has strides"):
+        comm.ibcast(np.ones((2, 3)).T)
+    with pytest.raises(TypeError, match=r"^iallgather: x has dtype bool"):
+        comm.iallgather(np.ones(2, bool))
+    with pytest.raises(ValueError, match=rf"^ireduce_scatter: x must hold {comm.size} arrays"):
+        comm.ireduce_scatter(np.ones((comm.size + 1, 2)))
 
 
 @pytest.mark.parametrize("rank", [-5, 99])
@@ -304,6 +433,7 @@ def test_wrong_ranks(comm, rank):
         "recv": lambda: comm.recv(rank),
         "send_obj": lambda: comm.send_obj(1, rank),
         "recv_obj": lambda: comm.recv_obj(rank),
+        "ibcast": lambda: comm.ibcast(np.ones(1), rank),
         "bcast_obj": lambda: comm.bcast_obj(1, root=rank),
         "gather_obj": lambda: comm.gather_obj(1, rank),
         "scatter_obj": lambda: comm.scatter_obj([1], rank),
@@ -358,7 +488,7 @@ def test_sums_that_are_forgotten(comm):
 def test_sums_by_the_mpi_library(comm, monkeypatch):
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
-    monkeypatch.setattr(mpi, "MOST_RANKS_SLICEWISE", 0)
+    monkeypatch.setattr(sums, "MOST_RANKS_SLICEWISE", 0)
     x = np.arange(7.0) + comm.rank
     request = comm.iallreduce(x)
     while not request.Test():

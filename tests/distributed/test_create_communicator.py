@@ -64,13 +64,13 @@ def test_gradient_dtype_needs_nccl():
         create_communicator("naive", allreduce_grad_dtype="float32")
 
 
-def test_gradient_dtype_of_too_few_bits(monkeypatch):
+def test_wrong_gradient_dtype(monkeypatch):
     monkeypatch.setattr(cuda, "check_cuda_available", lambda: None)
     monkeypatch.setattr(communicators, "_has_nccl", lambda: True)
     with pytest.raises(
-        ValueError, match="allreduce_grad_dtype must be float32 or float64, not float16"
+        ValueError, match="allreduce_grad_dtype must be float16, float32 or float64, not int32"
     ):
-        create_communicator("pure_nccl", allreduce_grad_dtype="float16")
+        create_communicator("pure_nccl", allreduce_grad_dtype="int32")
 
 
 @pytest.mark.parametrize(
@@ -140,3 +140,19 @@ def test_launcher_of_another_mpi(needs_mpirun):
     last = done.stderr.strip().splitlines()[-1]
     assert "the launcher started 2 ranks or more (PMI_SIZE), but the MPI library" in last
     assert "belong to different MPI installations" in last
+
+
+def test_reproducible(comm):
+    with create_communicator("naive", comm.mpi_comm) as made:
+        assert made.micro_shards is None
+    with create_communicator("naive", comm.mpi_comm, reproducible=True) as made:
+        assert made.micro_shards == 12
+        with made.split(0, made.rank) as part:
+            assert part.micro_shards == 12
+    with pytest.raises(ValueError, match=f"micro_shards must be a multiple .* {comm.size}, but is"):
+        create_communicator(
+            "naive",
+            comm.mpi_comm,
+            reproducible=True,
+            micro_shards=0 if comm.size == 1 else comm.size + 1,
+        )

@@ -12,6 +12,7 @@ from mpchain.distributed import (
     scatter_dataset,
     scatter_index,
 )
+from mpchain.distributed.datasets import scatter
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 12])
@@ -89,3 +90,30 @@ def test_datasets_of_different_lengths(comm):
 
 def test_create_empty_dataset():
     assert create_empty_dataset([1, 2, 3]) == [(), (), ()]
+
+
+@pytest.mark.parametrize(("n", "batch_size", "expected"), [(10, 3, 4), (9, 3, 3), (1, 4, 1)])
+def test_iterations_of_an_epoch(comm, n, batch_size, expected):
+    # The last rank has the most samples.
+    dataset = range(n if comm.rank == comm.size - 1 else 1)
+    count = scatter.get_n_iterations_for_one_epoch(dataset, batch_size, comm)
+    assert count == expected
+    assert scatter.get_epoch_trigger(2, dataset, batch_size, comm) == (2 * expected, "iteration")
+
+
+class Unreadable:
+    """A dataset that must not be sent."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return i
+
+    def __reduce__(self):
+        raise AssertionError("the data travel")
+
+
+def test_only_indices_travel_where_all_can_read(comm):
+    share = scatter_dataset(Unreadable(), comm, shuffle=True, seed=1, force_equal_length=False)
+    assert sorted(comm.allreduce_obj(list(share))) == list(range(12))

@@ -1,13 +1,35 @@
-"""The example, with one, two and three ranks: the same numbers."""
+"""Training on several ranks gives what it gives on one: a selection of the equality suite."""
 
-import pytest
+import numpy as np
 
-from . import equality
+from . import equality, example_equality
 
 
-@pytest.mark.parametrize(("model", "batchsize"), [("mlp", 301), ("conv", 600)])
-def test_the_example_gives_the_same_on_any_number_of_ranks(model, batchsize, needs_mpirun):
-    options = {"model": model, "batchsize": batchsize, "epoch": 1}
-    for n_ranks, of_losses, of_parameters in equality.compare([2, 3], time_limit=80, **options):
-        assert of_losses <= equality.LIMIT, n_ranks
-        assert of_parameters <= equality.LIMIT, n_ranks
+def test_models_and_options(needs_mpirun):
+    """Each model, with everything at once that makes it hard: accumulated, sharded, uneven."""
+    suite = equality.Suite(list(equality.MODELS), ["Adam"], [equality.OPTIONS], 6)
+    differences = suite.compare([2, 3, 4], time_limit=100)
+    assert {run: x for run, x in differences.items() if not x <= equality.LIMIT} == {}
+
+
+def test_reproducible(needs_mpirun):
+    models = ["CNN", "WGAN-GP", "LSTM LM"]
+    suite = equality.Suite(models, ["Adam"], [("sharded",)], 5, reproducible=True)
+    differences = suite.compare([1, 3], time_limit=100)
+    assert set(differences.values()) == {0}
+
+
+def test_the_difference_sees_all_arrays():
+    result = {"losses": np.ones(2), "/W": np.full(3, 2.0)}
+    other = {"losses": np.ones(2), "/W": np.array([2.0, 2.5, 2.0])}
+    assert equality.difference(result, result) == 0
+    assert equality.difference(other, result) == 0.25
+
+
+def test_the_example_gives_the_same_on_several_ranks(needs_mpirun):
+    options = {"model": "conv", "batchsize": 401, "epoch": 1}
+    for n_ranks, of_losses, of_parameters in example_equality.compare(
+        [3], time_limit=80, **options
+    ):
+        assert of_losses <= example_equality.LIMIT, n_ranks
+        assert of_parameters <= example_equality.LIMIT, n_ranks

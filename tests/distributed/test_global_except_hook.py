@@ -1,6 +1,7 @@
 """The hook by which an exception on one rank ends all."""
 
 import sys
+import threading
 import types
 
 import pytest
@@ -18,20 +19,30 @@ class World:
         self.aborted.append(code)
 
 
+def raise_(error):
+    raise error
+
+
 @pytest.fixture
 def hook(monkeypatch):
     """Installs the hook; returns a function that lets it handle an exception in some world."""
     handled = []
     monkeypatch.setattr(sys, "excepthook", lambda *exc_info: handled.append(exc_info))
+    monkeypatch.setattr(threading, "excepthook", handled.append)
     global_except_hook.add_hook()
 
-    def handle(world, initialized=True, finalized=False):
+    def handle(world, initialized=True, finalized=False, in_thread=None):
         mpi = types.SimpleNamespace(
             COMM_WORLD=world,
             Is_initialized=lambda: initialized,
             Is_finalized=lambda: finalized,
         )
         monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi if world else None)
+        if in_thread is not None:
+            thread = threading.Thread(target=raise_, args=[in_thread], name="helper")
+            thread.start()
+            thread.join()
+            return len(handled)
         try:
             raise KeyError("lost")
         except KeyError as error:
@@ -50,6 +61,29 @@ def test_aborts_all_ranks_and_says_which_one_failed(hook, capsys):
     assert error.endswith("KeyError: 'lost'\n")
 
 
+def test_aborts_all_ranks_for_an_exception_in_a_thread(hook, capsys):
+    world = World(3, 8)
+    assert hook(world, in_thread=KeyError("lost")) == 0
+    assert world.aborted == [1]
+    error = capsys.readouterr().err
+    assert error.startswith("rank 3 of 8:\nexception in thread 'helper'\nTraceback")
+    assert error.endswith("KeyError: 'lost'\n")
+
+
+@pytest.mark.parametrize(
+    ("world", "error"), [(None, KeyError("lost")), (World(0, 1), KeyError("lost"))]
+)
+def test_calls_the_former_hook_of_threads_where_there_are_no_other_ranks(hook, world, error):
+    assert hook(world, in_thread=error) == 1
+    assert world is None or world.aborted == []
+
+
+def test_a_thread_may_end_by_sys_exit(hook):
+    world = World(0, 2)
+    hook(world, in_thread=SystemExit(3))
+    assert world.aborted == []
+
+
 @pytest.mark.parametrize(
     ("world", "options"),
     [
@@ -66,9 +100,9 @@ def test_calls_the_former_hook_where_there_are_no_other_ranks(hook, world, optio
 
 
 def test_is_installed_once(hook):
-    installed = sys.excepthook
+    installed = sys.excepthook, threading.excepthook
     global_except_hook.add_hook()
-    assert sys.excepthook is installed
+    assert (sys.excepthook, threading.excepthook) == installed
 
 
 @pytest.mark.parametrize("name", global_except_hook.ENVIRONMENT_VARIABLES)
@@ -78,6 +112,7 @@ def test_is_installed_once(hook):
 def test_environment_variables(monkeypatch, name, value, expected):
     before = sys.__excepthook__
     monkeypatch.setattr(sys, "excepthook", before)
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
     global_except_hook.add_hook_if_asked({name: value})
     assert (sys.excepthook is not before) is expected
 

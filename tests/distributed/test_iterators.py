@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from mpchain.distributed import create_sharded_iterator, create_synchronized_iterator
-from mpchain.distributed.iterators import part_of
-from mpchain.iterators import SerialIterator, ShuffleOrderSampler
+from mpchain.distributed import (
+    create_joined_iterator,
+    create_multi_node_iterator,
+    create_sharded_iterator,
+    create_synchronized_iterator,
+)
+from mpchain.distributed.shares import part_of
+from mpchain.iterators import MultithreadIterator, SerialIterator, ShuffleOrderSampler
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
 N = 10
@@ -44,6 +49,35 @@ def test_batches_are_those_of_one_process(comm, batch_size, options):
         lengths = [len(part) for part in parts]
         assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
         assert position(sharded) == position(alone)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7])
+def test_iterators_that_look_ahead(comm, batch_size):
+    """They read this rank's samples only, and ahead, and go on in mid-epoch as others do."""
+    read = []
+
+    class Dataset(list):
+        def __getitem__(self, i):
+            read.append(i)
+            return super().__getitem__(i)
+
+    np.random.seed(3 + comm.rank)
+    actual = MultithreadIterator(Dataset(range(N)), batch_size)
+    alone = make(batch_size)
+    with create_sharded_iterator(actual, comm) as sharded:
+        for i in range(9):
+            part = next(sharded)
+            parts = comm.allgather_obj(part)
+            assert [x for part in parts for x in part] == next(alone)
+            assert position(sharded) == position(alone)
+            if i == 0 and batch_size == 7:
+                assert len(part) <= len(read) <= 2 * -(-7 // comm.size)
+        state = DictionarySerializer()
+        sharded.serialize(state)
+    restored = create_sharded_iterator(make(batch_size, seed=99), comm)
+    restored.serialize(NpzDeserializer(state.target))
+    for _ in range(5):
+        assert comm.allreduce_obj(next(restored)) == next(alone)
 
 
 def test_any_sampler_gives_one_order(comm):
@@ -139,3 +173,112 @@ def test_sampler_state_advances_on_all_ranks(comm):
     state = DictionarySerializer()
     sampler.serialize(state)
     assert len(set(comm.allgather_obj(str(state.target)))) == 1
+
+
+def assert_same_batches(comm, iterator, alone, n_batches):
+    for _ in range(n_batches):
+        expected = next(alone, None)
+        assert comm.allgather_obj(next(iterator, None)) == [expected] * comm.size
+        assert (
+            comm.allgather_obj((iterator.epoch, iterator.epoch_detail, iterator.is_new_epoch))
+            == [(alone.epoch, alone.epoch_detail, alone.is_new_epoch)] * comm.size
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"repeat": False}], ids=str)
+@pytest.mark.parametrize("master", [0, -1])
+def test_multi_node_iterator(comm, master, options):
+    master %= comm.size
+    alone = make(4, **options)
+    actual = make(4, **options) if comm.rank == master else None
+    with create_multi_node_iterator(actual, comm, master) as iterator:
+        assert iterator.batch_size == 4
+        assert_same_batches(comm, iterator, alone, 6)
+    if options:
+        alone.reset(), iterator.reset()
+        assert_same_batches(comm, iterator, alone, 4)
+
+
+def test_arrays_and_structures_travel(comm):
+    data = [(np.full(2, i, np.float64), {"label": np.int32(i)}, "text") for i in range(4)]
+    iterator = SerialIterator(data, 4, shuffle=False) if comm.rank == 0 else None
+    batch = next(create_multi_node_iterator(iterator, comm))
+    for i, (x, labels, text) in enumerate(batch):
+        np.testing.assert_array_equal(x, np.full(2, i))
+        assert x.dtype == np.float64 and labels == {"label": i} and text == "text"
+
+
+def test_multi_node_iterator_is_restored_by_all(comm):
+    alone = make(3)
+    iterator = create_multi_node_iterator(make(3), comm)
+    assert_same_batches(comm, iterator, alone, 4)
+    state = DictionarySerializer()
+    if comm.rank == 0:
+        iterator.serialize(state)
+    else:
+        with pytest.raises(RuntimeError, match=r"rank 0, .*, must save its state, not rank \d"):
+            iterator.serialize(state)
+    saved = comm.bcast_obj(state.target)
+    restored = create_multi_node_iterator(make(3, seed=9), comm)
+    restored.serialize(NpzDeserializer(saved))
+    assert restored.epoch_detail == iterator.epoch_detail
+    assert_same_batches(comm, restored, alone, 6)
+
+
+def test_a_master_that_is_no_rank(comm):
+    with pytest.raises(ValueError, match="create_multi_node_iterator: rank_master must be a rank"):
+        create_multi_node_iterator(make(3), comm, comm.size)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_joined_epochs(comm, batch_size):
+    mine = [(comm.rank, i) for i in range(2 + 3 * comm.rank)]
+    actual = SerialIterator(mine, batch_size, repeat=False)
+    joined = create_joined_iterator(actual, comm)
+    n_batches = -(-(2 + 3 * (comm.size - 1)) // batch_size)
+    assert joined.n_batches == n_batches and joined.batch_size == batch_size
+    assert joined.previous_epoch_detail is None and not joined.is_new_epoch
+    for epoch in range(3):
+        seen = []
+        for i in range(n_batches):
+            batch = next(joined)
+            assert len(batch) == min(batch_size, max(len(mine) - i * batch_size, 0))
+            seen += batch
+            assert joined.epoch_detail == pytest.approx(epoch + (i + 1) / n_batches)
+            assert joined.previous_epoch_detail == pytest.approx(epoch + i / n_batches)
+            assert joined.is_new_epoch == (i == n_batches - 1)
+        assert sorted(seen) == mine and joined.epoch == epoch + 1
+    assert len(joined.dataset) == len(mine)
+
+
+def test_joined_once_and_again(comm):
+    mine = list(range(1 + comm.rank))
+    actual = SerialIterator(mine, 1, repeat=False, shuffle=False)
+    joined = create_joined_iterator(actual, comm, repeat=False)
+    for _ in range(2):
+        batches = list(joined)
+        assert len(batches) == comm.size and [x for batch in batches for x in batch] == mine
+        joined.reset()
+    joined.finalize()
+
+
+def test_joined_is_restored_in_mid_epoch(comm):
+    def joined(seed):
+        np.random.seed(seed)
+        actual = SerialIterator(list(range(3 + 2 * comm.rank)), 2, repeat=False)
+        return create_joined_iterator(actual, comm)
+
+    first, second = joined(1), joined(2)
+    for _ in range(3):
+        next(first)
+    state = DictionarySerializer()
+    first.serialize(state)
+    second.serialize(NpzDeserializer(state.target))
+    for _ in range(7):
+        assert next(second) == next(first)
+        assert second.epoch_detail == first.epoch_detail
+
+
+def test_joining_what_never_ends(comm):
+    with pytest.raises(ValueError, match="actual_iterator must be made with repeat=False"):
+        create_joined_iterator(make(2), comm)

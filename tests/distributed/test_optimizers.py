@@ -1,6 +1,7 @@
 """Multi-node optimizers: N ranks with parts of a batch do what one process does with all of it."""
 
 import functools
+import itertools
 import warnings
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers
 from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
-from mpchain.distributed.iterators import part_of
+from mpchain.distributed.shares import part_of
 from mpchain.link import Chain
 
 OPTIMIZERS = {
@@ -276,6 +277,162 @@ def test_with_loss_scale(comm):
     assert_close(model, expected)
 
 
+@pytest.mark.parametrize("counts", [(4, 1, 2), (3, 4), (0, 7), (7, 0)], ids=str)
+@pytest.mark.parametrize("n_in", [3, None], ids=["initialised", "lazy"])
+def test_no_sync(comm, counts, n_in):
+    """Rank 0 does its samples in several updates, all but the last within no_sync."""
+    np.random.seed(1)
+    expected = MLP(n_in)
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    np.random.seed(1)
+    model = MLP(n_in)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    for step in range(3):
+        x, t = batch(7 + 2 * (comm.size - 1), step)
+        np.random.seed(step)
+        plain.update(expected.loss, x, t)
+        np.random.seed(step)
+        if comm.rank > 0:
+            begin = 7 + 2 * (comm.rank - 1)
+            mine = [(x[begin : begin + 2], t[begin : begin + 2])]
+            if step == 0:  # the update that initialises parameters is everybody's
+                mine.insert(0, (x[:0], t[:0]))
+        else:
+            ends = np.cumsum((0, *counts))
+            mine = [(x[i:j], t[i:j]) for i, j in itertools.pairwise(ends)]
+            if n_in is None and step == 0:
+                mine = [(x[:0], t[:0]), (x[:7], t[:7])]
+        with optimizer.no_sync():
+            for arrays in mine[:-1]:
+                before = optimizer.t
+                optimizer.n_samples = len(arrays[0])
+                optimizer.update(model.loss, *arrays)
+                assert optimizer.t == before
+        optimizer.n_samples = len(mine[-1][0])
+        optimizer.update(model.loss, *mine[-1])
+    assert optimizer.t == 3
+    assert_close(model, expected)
+    assert_alike(comm, model)
+
+
+def test_no_sync_then_an_update_without_loss(comm):
+    np.random.seed(1)
+    expected = MLP()
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    for step in range(2):
+        arrays = batch(5 * comm.size, step)
+        plain.update(expected.loss, *arrays)
+        x, t = part(arrays, comm)
+        with optimizer.no_sync():
+            for begin, end in [(0, 2), (2, 5)]:
+                optimizer.n_samples = end - begin
+                optimizer.update(model.loss, x[begin:end], t[begin:end])
+            with pytest.raises(RuntimeError, match="within no_sync it needs a loss function"):
+                optimizer.update()
+        optimizer.update()
+    assert_close(model, expected)
+
+
+def test_no_sync_without_numbers_of_samples(comm):
+    """Parts, and ranks that have as many of them, count equally."""
+    np.random.seed(1)
+    expected = MLP()
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    x, t = batch(6 * comm.size)
+    plain.update(expected.loss, x, t)
+    x, t = part((x, t), comm)
+    with optimizer.no_sync():
+        optimizer.update(model.loss, x[:3], t[:3])
+    optimizer.update(model.loss, x[3:], t[3:])
+    assert_close(model, expected)
+
+
+def test_the_norm_for_clipping_is_that_of_the_mean_gradient(comm):
+    norms = []
+
+    def watch(optimizer):
+        norms.append(np.sqrt(sum((p.grad**2).sum() for p in optimizer.target.params())))
+
+    np.random.seed(1)
+    expected = MLP()
+    x, t = batch(7)
+    loss = expected.loss(x, t)
+    expected.cleargrads()
+    loss.backward()
+    norm = np.sqrt(sum((p.grad**2).sum() for p in expected.params()))
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
+    optimizer.add_hook(watch, "before")
+    optimizer.add_hook(optimizer_hooks.GradientClipping(norm / 2))
+    optimizer.add_hook(watch, "after")
+    update(optimizer, comm, (x, t), model)
+    np.testing.assert_allclose(norms, [norm, norm / 2], rtol=1e-13)
+
+
+def test_an_overflow_on_one_rank_is_everybodys(comm):
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    optimizer.loss_scaling(interval=10)
+    before = [param.array.copy() for param in model.params()]
+    x, t = batch(3, comm.rank)
+    if comm.rank == comm.size - 1:
+        t[0, 0] = np.inf
+    with (
+        np.errstate(invalid="ignore"),
+        pytest.warns(RuntimeWarning, match="step 1 is left out, because with loss scale 1"),
+    ):
+        optimizer.update(model.loss, x, t)
+    for array, param in zip(before, model.params()):
+        np.testing.assert_array_equal(param.array, array)
+    scales = []
+    for step in range(3):
+        optimizer.update(model.loss, *batch(3, step))
+        scales.append(optimizer.loss_scale)
+    assert scales == pytest.approx([2 ** (i / 10) for i in (1, 2, 3)])
+    assert len(set(comm.allgather_obj((optimizer.t, *scales)))) == 1
+    assert_alike(comm, model)
+
+
+@pytest.mark.parametrize("same_seed", [False, True])
+@pytest.mark.parametrize("of_rule", [False, True])
+def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
+    def add_hook(optimizer):
+        owner = optimizer.target.l1.W.update_rule if of_rule else optimizer
+        owner.add_hook(optimizer_hooks.GradientNoise(0.1))
+
+    np.random.seed(1)
+    expected = MLP()
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    add_hook(plain)
+    for step in range(3):
+        plain.update(expected.loss, *batch(7, step))
+    after = np.random.uniform()
+
+    np.random.seed(1)
+    model = MLP()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    add_hook(optimizer)
+    if comm.rank > 0 and not same_seed:
+        np.random.seed(comm.rank)
+    state = np.random.get_state()
+    for step in range(3):
+        update(optimizer, comm, batch(7, step), model)
+    assert_close(model, expected)
+    assert_alike(comm, model)
+    if comm.rank == 0 or same_seed:
+        assert np.random.uniform() == after
+    else:  # its own numbers, such as for dropout, go on
+        np.testing.assert_equal(np.random.get_state(), state)
+
+
 def test_ranks_count_equally_unless_told_otherwise(comm):
     np.random.seed(1)
     model = MLP()
@@ -444,8 +601,3 @@ def test_misuse(comm):
     optimizer.setup(MLP())
     with pytest.raises(TypeError, match="the loss function must return a Variable, not float"):
         optimizer.update(lambda: 1.0)
-
-
-def test_double_buffering(comm):
-    with pytest.raises(ValueError, match="double_buffering is for NCCL communicators and not yet"):
-        create_multi_node_optimizer(optimizers.SGD(), comm, double_buffering=True)

@@ -1,5 +1,7 @@
 """The multi-node updater and evaluator: each rank reports what one process would."""
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,11 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
 from mpchain.configuration import using_config
+from mpchain.dataset import Iterator, concat_examples
 from mpchain.datasets import TupleDataset
 from mpchain.distributed import (
     MultiNodeUpdater,
+    create_joined_iterator,
     create_multi_node_evaluator,
     create_multi_node_optimizer,
     create_sharded_iterator,
@@ -109,13 +113,13 @@ def test_reports_of_different_ranks(comm):
     np.testing.assert_array_equal(observation["main/array"], x)
 
 
-class Batches:
+class Batches(Iterator):
     """An iterator over given batches."""
 
     def __init__(self, batches):
         self._batches = iter(batches)
 
-    def next(self):
+    def __next__(self):
         return next(self._batches)
 
 
@@ -193,3 +197,38 @@ def test_evaluator_with_an_evaluate_of_its_own(comm):
 
     evaluator = create_multi_node_evaluator(Own({"main": None}, {"main": Regression()}), comm)
     assert evaluator.evaluate() == {"rank": pytest.approx(np.mean(range(comm.size)))}
+
+
+def test_ranks_that_run_out_of_data(comm):
+    """Each rank has data of its own length; a step's batch is what the ranks have left."""
+    data = [dataset(20)[4 * r * r : 4 * r * r + 2 + 4 * r] for r in range(min(comm.size, 3))]
+    data += [dataset(3)[:]] * (comm.size - len(data))
+    np.random.seed(6)
+    expected = Regression()
+    plain = optimizers.Adam().setup(expected)
+    n_batches = max(-(-len(samples) // 3) for samples in data)
+    for _ in range(2):
+        for i in range(n_batches):
+            batch = [sample for samples in data for sample in samples[3 * i : 3 * i + 3]]
+            plain.update(expected, *concat_examples(batch))
+
+    np.random.seed(6)
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(Regression())
+    actual = SerialIterator(data[comm.rank], 3, repeat=False, shuffle=False)
+    updater = MultiNodeUpdater(create_joined_iterator(actual, comm), optimizer, comm)
+    train(updater, 2 * n_batches)
+    assert updater.epoch == optimizer.epoch == 2
+    reference = dict(expected.namedparams())
+    for name, param in optimizer.target.namedparams():
+        np.testing.assert_allclose(param.array, reference[name].array, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("rank", [0, -1])
+def test_a_signal_on_one_rank_is_everybodys(comm, rank):
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
+    updater = MultiNodeUpdater(Batches([]), optimizer, comm)
+    mine = comm.rank == rank % comm.size
+    assert updater.agree_on_signal(None) is None
+    assert updater.agree_on_signal(signal.SIGINT if mine else None) == signal.SIGINT
+    noted = signal.SIGTERM if mine else signal.SIGINT
+    assert updater.agree_on_signal(noted) == signal.SIGTERM

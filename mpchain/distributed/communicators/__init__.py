@@ -9,6 +9,7 @@ from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.communicators.environment import launched
 from mpchain.distributed.communicators.mpi import DummyCommunicator, MpiCommunicator, load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator
+from mpchain.distributed.watch import check_timeout
 
 __all__ = [
     "Communicator",
@@ -33,8 +34,19 @@ _CLASSES = {
 }
 
 
+MICRO_SHARDS = 12
+"""Into so many parts a reproducible communicator divides batches, unless told otherwise."""
+
+
 def create_communicator(
-    communicator_name=None, mpi_comm=None, *, allreduce_grad_dtype=None, batched_copy=True
+    communicator_name=None,
+    mpi_comm=None,
+    *,
+    allreduce_grad_dtype=None,
+    batched_copy=True,
+    reproducible=False,
+    micro_shards=MICRO_SHARDS,
+    timeout=None,
 ):
     """Makes the communicator of this launch.
 
@@ -49,26 +61,39 @@ def create_communicator(
             ``hierarchical``, ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for
             all else; ``dummy``: gradients are not exchanged, to measure what the exchange costs.
         mpi_comm (mpi4py.MPI.Comm): the ranks; None means all of the job.
-        allreduce_grad_dtype: dtype in which gradients are summed, float32 or float64; NCCL only.
+        allreduce_grad_dtype: dtype in which gradients are summed: float16, float32 or float64; NCCL
+            only.
         batched_copy (bool): kept for ChainerMN's programs; gradients always travel in buckets.
+        reproducible (bool): whether any number of ranks shall compute the same parameters to the
+            bit. Then :class:`~mpchain.distributed.MultiNodeUpdater` divides each batch into
+            ``micro_shards`` parts, and their gradients are summed in a fixed order. That takes
+            longer: so many small steps instead of one, and sums that wait for the last of them.
+        micro_shards (int): that number, a multiple of the number of ranks. 12 does for 1, 2, 3, 4,
+            6 and 12 ranks.
+        timeout (float): seconds after which a rank that waits for others ends the job, with a
+            report of who is missing and where each rank is. None: those of the environment variable
+            ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits for ever.
 
     Raises:
-        ValueError: the name is unknown, or ``allreduce_grad_dtype`` does not fit it.
+        ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
+            ``micro_shards`` is no multiple of the number of ranks, or ``timeout`` is not positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
             MPI installations; NCCL is named but there is no GPU.
     """
     _check_name(communicator_name)
+    timeout = check_timeout(timeout)
     mpi_comm = _ranks(mpi_comm)
     communicator_class = _choose_class(communicator_name, mpi_comm)
-    options = {}
+    options = {"micro_shards": micro_shards if reproducible else None}
     if allreduce_grad_dtype is not None:
         options["allreduce_grad_dtype"] = _gradient_dtype(communicator_class, allreduce_grad_dtype)
     if mpi_comm is None:
-        comm = Communicator()
+        comm = Communicator(micro_shards=options["micro_shards"])
     elif communicator_name == "flat":
-        comm = MpiCommunicator(mpi_comm, cuda_aware=True)
+        comm = MpiCommunicator(mpi_comm, cuda_aware=True, **options)
     else:
         comm = communicator_class(mpi_comm, **options)
+    comm.timeout = timeout
     comm.set_config("batched_copy", batched_copy)
     return comm
 
@@ -106,9 +131,10 @@ def _gradient_dtype(communicator_class, dtype):
     if communicator_class is not NcclCommunicator:
         raise ValueError("create_communicator: allreduce_grad_dtype is for NCCL communicators only")
     dtype = np.dtype(dtype)
-    if dtype.name not in ("float32", "float64"):
+    if dtype.name not in ("float16", "float32", "float64"):
         raise ValueError(
-            f"create_communicator: allreduce_grad_dtype must be float32 or float64, not {dtype}"
+            "create_communicator: allreduce_grad_dtype must be float16, float32 or float64, "
+            f"not {dtype}"
         )
     return dtype
 

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import math
 import operator
 
 import numpy as np
@@ -17,17 +18,30 @@ from mpchain.distributed.communicators.arrays import (
     describe,
     make_room,
 )
+from mpchain.distributed.communicators.narrow import NARROW
+from mpchain.distributed.shares import part_of
 
 
 class Completed:
     """The request of an operation that is finished already."""
+
+    is_complete = True
+
+    def __init__(self, result=None):
+        self.result = result
 
     def Test(self):
         """Returns True."""
         return True
 
     def Wait(self):
-        """Returns at once."""
+        """Returns the result."""
+        return self.result
+
+    def steps(self):
+        """Steps of waiting for the result within another operation: none."""
+        return self.result
+        yield
 
 
 class Communicator:
@@ -40,11 +54,21 @@ class Communicator:
     Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, float32 or float64; float16 is
     summed in float32. Received arrays are on the kind of device that they were sent from.
 
+    Operations whose names begin with i (``iallreduce``, ...) only begin. Every rank must begin the
+    same ones in the same order, and leave the arrays alone until they are complete. They return a
+    request: its ``Test()`` lets messages progress, also those of all other requests, and says
+    whether the operation is complete; its ``Wait()`` waits for that and returns the result.
+
+    Args:
+        micro_shards (int): not None makes training reproducible (:func:`create_communicator`).
+
     Attributes:
         rank, size: this process's number among the ranks, and how many there are.
         intra_rank, intra_size: the same among the ranks of this host.
         inter_rank, inter_size: this host's number among the hosts, and how many there are.
         mpi_comm: the ``mpi4py.MPI.Comm`` that carries the messages; None in one process.
+        micro_shards: as given.
+        timeout: seconds after which a rank that waits for others ends the job; may be set.
     """
 
     rank = 0
@@ -54,9 +78,16 @@ class Communicator:
     inter_rank = 0
     inter_size = 1
     mpi_comm = None
+    timeout = math.inf
     within_config_scope = False
 
-    def __init__(self):
+    def __init__(self, *, micro_shards=None):
+        if micro_shards is not None and (micro_shards < 1 or micro_shards % self.size):
+            raise ValueError(
+                f"micro_shards must be a multiple of the number of ranks, {self.size}, "
+                f"but is {micro_shards}"
+            )
+        self.micro_shards = micro_shards
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
         self._to_myself = collections.deque()
 
@@ -89,21 +120,92 @@ class Communicator:
         """Returns the list of what each rank has at this rank's place in its ``objs``."""
         return list(objs)
 
-    def iallreduce(self, x):
-        """Begins to sum a contiguous array over the ranks, in place.
+    def ibarrier(self):
+        """Begins to wait until every rank has come here."""
+        return Completed()
 
-        Every rank must begin the same sums in the same order, and must not touch ``x`` before the
-        request is complete. The result has the same bits on every rank.
+    def ibcast(self, x, root=0):
+        """Begins to fill a contiguous array with the root's, of the same shape and dtype."""
+        self._check_rank("ibcast", "root", root)
+        self._check_contiguous("ibcast", x)
+        return Completed(x)
 
-        Args:
-            x: contiguous array of dtype int32, int64, float32 or float64.
+    def iallgather(self, x):
+        """Begins to gather all ranks' arrays, which have the same shape and dtype.
 
         Returns:
-            A request with ``Test()`` (lets messages progress and says whether the sum is complete)
-            and ``Wait()``.
+            A request whose result is a new array of shape (size, ...).
+        """
+        return Completed(check_array("iallgather", "x", x)[None].copy())
+
+    def ireduce_scatter(self, x):
+        """Begins to sum over the ranks the arrays at this rank's place in their ``x``.
+
+        Args:
+            x: contiguous array of shape (size, ...), dtype int32, int64, float32 or float64.
+
+        Returns:
+            A request whose result is a new array of shape ``x.shape[1:]``.
+        """
+        self._check_parts("ireduce_scatter", x)
+        return Completed(x[0].copy())
+
+    def iallreduce(self, x, wire_dtype=None):
+        """Begins to sum a contiguous array over the ranks, in place.
+
+        The result has the same bits on every rank.
+
+        Args:
+            x: contiguous array of dtype int32, int64, float32 or float64. One from
+                :meth:`make_buffers` is summed faster.
+            wire_dtype (str): ``float16`` or ``bfloat16``: a float array travels rounded to that,
+                but is summed in its own dtype; within a host, where ranks share memory, nothing
+                travels. None: exactly.
+
+        Returns:
+            A request whose result is ``x``.
         """
         self._check_summable_in_place("iallreduce", x)
-        return Completed()
+        if wire_dtype is not None and (wire_dtype not in NARROW or x.dtype.kind != "f"):
+            raise ValueError(
+                f"iallreduce: wire_dtype must be one of {', '.join(NARROW)}, for float arrays; it "
+                f"is {wire_dtype!r}, for {x.dtype}"
+            )
+        return self.begin_sum(x, wire_dtype)
+
+    def begin_sum(self, x, wire_dtype=None):
+        """As :meth:`iallreduce`, without checks; so sums of arrays that :meth:`make_buffers` made
+        may begin in an order that differs between ranks."""
+        return Completed(x)
+
+    def begin(self, steps):
+        """Begins an operation that is made of others.
+
+        Args:
+            steps: generator that begins others and waits for their results by
+                ``result = yield from request.steps()``. It goes on whenever a request is asked.
+
+        Returns:
+            A request whose result is what the generator returns.
+        """
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return Completed(end.value)
+
+    def make_buffers(self, specifications):
+        """Makes host arrays that :meth:`iallreduce` sums faster than others; collective.
+
+        Ranks on one host share their memory, and sum in place.
+
+        Args:
+            specifications: pairs of a number of elements and a dtype, the same on all ranks.
+
+        Returns:
+            list of flat arrays of zeros.
+        """
+        return [np.zeros(n, dtype) for n, dtype in specifications]
 
     def _send_header(self, header, dest, tag):
         raise NotImplementedError("one process has no other rank to send to")
@@ -281,6 +383,17 @@ class Communicator:
 
     # Objects and models
 
+    def share_of(self, n):
+        """Returns the range (begin, end) of this rank's part of ``n`` samples.
+
+        The parts are contiguous and as equal as possible, the first being the longer ones. With
+        micro-shards that holds for these, and a rank's part is made of whole ones.
+        """
+        n_shards = self.micro_shards or self.size
+        first = self.rank * n_shards // self.size
+        last = (self.rank + 1) * n_shards // self.size - 1
+        return part_of(n, first, n_shards)[0], part_of(n, last, n_shards)[1]
+
     def allreduce_obj(self, obj):
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks."""
         return functools.reduce(operator.add, self.allgather_obj(obj))
@@ -317,9 +430,13 @@ class Communicator:
 
     def split(self, color, key):
         """Returns the communicator of the ranks with the same ``color``, ordered by ``key``."""
-        part = Communicator()
+        part = Communicator(micro_shards=self.micro_shards)
         part._config.update(self._config)
         return part
+
+    def __deepcopy__(self, memo):
+        """Returns the communicator itself: copies of a model talk to the same ranks."""
+        return self
 
     def finalize(self):
         """Releases what the communicator holds; it must not be used afterwards."""
@@ -372,12 +489,24 @@ class Communicator:
                 f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"
             )
 
+    def _check_contiguous(self, function, x):
+        check_array(function, "x", x)
+        if isinstance(x, np.generic) or not x.flags.c_contiguous:
+            raise ValueError(f"{function}: x must be contiguous, but has strides {x.strides}")
+
     def _check_summable_in_place(self, function, x):
         check_array(function, "x", x)
         if isinstance(x, np.generic) or WIRE_DTYPES[x.dtype] != x.dtype or not x.flags.c_contiguous:
             raise ValueError(
                 f"{function}: x must be contiguous and not float16, to be summed in place: "
                 f"dtype {x.dtype}, strides {x.strides}"
+            )
+
+    def _check_parts(self, function, x):
+        self._check_summable_in_place(function, x)
+        if x.ndim == 0 or len(x) != self.size:
+            raise ValueError(
+                f"{function}: x must hold {self.size} arrays, one per rank, but has shape {x.shape}"
             )
 
     def _check_alike(self, function, x):

@@ -1,19 +1,41 @@
 """The communicator of processes under ``mpirun``: the only file that uses mpi4py."""
 
 import contextlib
+import functools
+import math
 import pickle
+import weakref
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.distributed import global_except_hook
-from mpchain.distributed.communicators.arrays import byte_pieces, pieces
+from mpchain.distributed.communicators import sums
+from mpchain.distributed.communicators.arrays import (
+    PIECE,
+    byte_pieces,
+    check_array,
+    contiguous,
+    make_room,
+    pieces,
+)
 from mpchain.distributed.communicators.communicator import Communicator, Completed
-from mpchain.distributed.communicators.sums import LibrarySum, SlicewiseSum
+from mpchain.distributed.communicators.narrow import NARROW
+from mpchain.distributed.communicators.shared_memory import (
+    FILLED,
+    make_shared_arrays,
+    sum_in_shared_memory,
+)
+from mpchain.distributed.watch import Watch, check_timeout, watched
 
-MOST_RANKS_SLICEWISE = 16
-"""With more ranks the slices get small and the messages many: the MPI library's own sum is used."""
+LARGE = 2**20
+"""Bytes beyond which an object follows its announcement as an array, in pieces."""
+
+# Tags of messages between communicators: each operation has two, a buffer has its own two.
+_N_TAGS = 10_000
+_FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
+_N_BUFFER_TAGS = 6_000  # the greatest tag that every MPI has is 32767
 
 
 def load_mpi():
@@ -28,6 +50,7 @@ def load_mpi():
     return MPI
 
 
+@watched
 class MpiCommunicator(Communicator):
     """Ranks that exchange NumPy arrays, CuPy arrays and objects by MPI.
 
@@ -39,89 +62,175 @@ class MpiCommunicator(Communicator):
     Args:
         mpi_comm (mpi4py.MPI.Comm): the ranks.
         cuda_aware (bool): hand CuPy arrays to MPI as they are.
+        micro_shards (int): see :class:`Communicator`.
     """
 
-    def __init__(self, mpi_comm, *, cuda_aware=False):
-        super().__init__()
-        self._mpi = load_mpi()
+    _watch = None
+
+    def __init__(self, mpi_comm, *, cuda_aware=False, micro_shards=None):
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
+        super().__init__(micro_shards=micro_shards)
+        self._mpi = load_mpi()
         self._cuda_aware = cuda_aware
-        self._n_sums = 0
-        self._sums = []
-        # What is put together from messages here must not meet the user's messages on mpi_comm.
+        self._n_operations = self._n_buffers = 0
+        self._buffers = weakref.WeakValueDictionary()  # by address
+        # What is put together from messages here must not meet the user's messages on mpi_comm,
+        # nor what goes on meanwhile the user's collectives.
         self._messages = mpi_comm.Dup()
+        self._owned = [self._messages]
+        self._everyone = sums.Group(
+            self._mpi, self._messages, list(range(self.size)), self._own(mpi_comm.Dup())
+        )
         self._find_hosts()
         if self.size > 1:
             global_except_hook.add_hook()
+            self._watch = Watch.over(self._mpi, mpi_comm, self._host, check_timeout(None))
+
+    def _own(self, mpi_comm):
+        """Returns an MPI communicator, which :meth:`finalize` will free."""
+        self._owned.append(mpi_comm)
+        return mpi_comm
 
     def _find_hosts(self):
-        on_host = self.mpi_comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
-        self.intra_rank, self.intra_size = on_host.rank, on_host.size
-        leader = on_host.bcast(self.rank)
-        on_host.Free()
-        leaders = sorted(set(self.mpi_comm.allgather(leader)))
-        self.inter_rank, self.inter_size = leaders.index(leader), len(leaders)
+        self._host = self._own(self._split_by_host())
+        self.intra_rank, self.intra_size = self._host.rank, self._host.size
+        leader = self._host.bcast(self.rank)
+        hosts = {}
+        for rank, its_leader in enumerate(self.mpi_comm.allgather(leader)):
+            hosts.setdefault(its_leader, []).append(rank)
+        self._hosts = [hosts[leader] for leader in sorted(hosts)]
+        self.inter_rank, self.inter_size = sorted(hosts).index(leader), len(hosts)
+        self._door = None  # a shared array whose stages tell who has come to a barrier
+        if self.inter_size == 1 < self.size:
+            shared = make_shared_arrays(self._host, [(1, np.int64)])
+            self._door = None if shared is None else shared[0]
+
+    def _split_by_host(self):
+        """Returns the MPI communicator of the ranks that share memory with this one."""
+        return self.mpi_comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
 
     def barrier(self):
-        self.mpi_comm.Barrier()
+        """Waits until every rank has come here.
+
+        All collectives begin so: a rank that waits within MPI cannot go on with what is under way,
+        for which another may wait before it comes.
+        """
+        if self._door is not None:
+            self._door.come_to(FILLED)
+            sums.wait_until(lambda: self._door.all_came_to(FILLED))
+        elif self.size > 1:
+            self._wait([self._messages.Ibarrier()])
+
+    def _wait(self, requests):
+        """Waits for MPI's requests, while what is under way goes on."""
+        sums.wait_until(lambda: self._mpi.Request.Testall(requests))
 
     # Objects
 
     def bcast_obj(self, obj, max_buf_len=256 * 1024 * 1024, root=0):
         self._check_rank("bcast_obj", "root", root)
-        data = np.frombuffer(pickle.dumps(obj, 5), np.uint8).copy() if self.rank == root else None
+        self.barrier()
+        data = _pickled(obj).copy() if self.rank == root else None
         size = np.array([0 if data is None else data.size], np.int64)
         self.mpi_comm.Bcast(size, root)
         if data is None:
             data = np.empty(size[0], np.uint8)
-        for start in range(0, data.size, max_buf_len):
-            self.mpi_comm.Bcast(data[start : start + max_buf_len], root)
+        step = min(max_buf_len, PIECE)
+        for start in range(0, data.size, step):
+            self.mpi_comm.Bcast(data[start : start + step], root)
         return obj if self.rank == root else pickle.loads(data)
 
     def gather_obj(self, obj, root=0):
         self._check_rank("gather_obj", "root", root)
-        return self.mpi_comm.gather(obj, root)
+        self.barrier()
+        data = _pickled(obj)
+        heads = self.mpi_comm.gather(_head(data), root)
+        objects = self._receive_rest({root: data}, dict(enumerate(heads or [])))
+        return list(objects.values()) if self.rank == root else None
 
     def allgather_obj(self, obj):
-        return self.mpi_comm.allgather(obj)
+        self.barrier()
+        data = _pickled(obj)
+        heads = self.mpi_comm.allgather(_head(data))
+        outgoing = dict.fromkeys(range(self.size), data)
+        return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
 
     def scatter_obj(self, objs, root=0):
         self._check_rank("scatter_obj", "root", root)
-        return self.mpi_comm.scatter(objs, root)
+        self.barrier()
+        outgoing, heads = {}, None
+        if self.rank == root:
+            outgoing = {rank: _pickled(obj) for rank, obj in enumerate(objs)}
+            heads = [_head(data) for data in outgoing.values()]
+        return self._receive_rest(outgoing, {root: self.mpi_comm.scatter(heads, root)})[root]
 
     def alltoall_obj(self, objs):
-        return self.mpi_comm.alltoall(objs)
+        self.barrier()
+        outgoing = {rank: _pickled(obj) for rank, obj in enumerate(objs)}
+        heads = self.mpi_comm.alltoall([_head(data) for data in outgoing.values()])
+        return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
+
+    def _receive_rest(self, outgoing, heads):
+        """Lets large objects follow their heads; returns the objects by the rank they are from."""
+        large = {r: np.empty(head, np.uint8) for r, head in heads.items() if isinstance(head, int)}
+        if self.rank in large:
+            large[self.rank] = outgoing[self.rank]
+        self._exchange(
+            [(r, x) for r, x in outgoing.items() if r != self.rank and x.size > LARGE],
+            [(r, x) for r, x in large.items() if r != self.rank],
+        )
+        return {r: pickle.loads(large.get(r, head)) for r, head in heads.items()}
 
     def send_obj(self, obj, dest, tag=0):
         if dest == self.rank:
             super().send_obj(obj, dest, tag)
+            return
+        self._check_rank("send_obj", "dest", dest)
+        data = _pickled(obj)
+        if data.size > LARGE:
+            self._send_header(data.size, dest, tag)
+            self._exchange([(dest, data)], [])
         else:
-            self._check_rank("send_obj", "dest", dest)
-            self.mpi_comm.send(obj, dest, tag)
+            self._wait([self.mpi_comm.isend(_head(data), dest, tag)])
 
     def recv_obj(self, source, status=None, tag=None):
         if source == self.rank:
             return super().recv_obj(source, status, tag)
         if source != self._mpi.ANY_SOURCE:
             self._check_rank("recv_obj", "source", source)
-        return self.mpi_comm.recv(None, source, self._mpi.ANY_TAG if tag is None else tag, status)
+        head, source = self._recv_head(source, tag, status)
+        return self._receive_rest({}, {source: head})[source]
+
+    def _recv_head(self, source, tag, status=None):
+        """Returns a small object, and the rank that it came from."""
+        status = self._mpi.Status() if status is None else status
+        tag = self._mpi.ANY_TAG if tag is None else tag
+        found = []
+
+        def probe():
+            message = self.mpi_comm.improbe(source, tag, status)
+            return found.append(message) or message is not None
+
+        sums.wait_until(probe)
+        return found[-1].recv(status), status.Get_source()
 
     # Arrays
 
     def _send_header(self, header, dest, tag):
-        self.mpi_comm.ssend(header, dest, tag)
+        # Synchronous: what follows without a tag finds the receiver that waits for it.
+        self._wait([self.mpi_comm.issend(header, dest, tag)])
 
     def _recv_header(self, source, tag):
-        status = self._mpi.Status()
-        header = self.recv_obj(source, status, tag)
-        return header, status.Get_source()
+        if source != self._mpi.ANY_SOURCE:
+            self._check_rank("recv", "source", source)
+        return self._recv_head(source, tag)
 
     def _exchange(self, outgoing, incoming):
         with self._for_mpi(*(x for _, x in incoming), write=True) as received:
             with self._for_mpi(*(x for _, x in outgoing)) as sent:
                 requests = [
-                    self._messages.Irecv(piece, source, 0)  # sums under way have other tags
+                    self._messages.Irecv(piece, source, 0)  # what is under way has other tags
                     for (source, _), x in zip(incoming, received, strict=True)
                     for piece in byte_pieces(x)
                 ]
@@ -130,19 +239,22 @@ class MpiCommunicator(Communicator):
                     for (dest, _), x in zip(outgoing, sent, strict=True)
                     for piece in byte_pieces(x)
                 ]
-                self._mpi.Request.Waitall(requests)
+                self._wait(requests)
 
     def _broadcast(self, array, root):
+        self.barrier()
         with self._for_mpi(array, write=self.rank != root) as (buffer,):
-            for piece in pieces(buffer):
-                self.mpi_comm.Bcast(piece.view(np.uint8), root)
+            for piece in byte_pieces(buffer):
+                self.mpi_comm.Bcast(piece, root)
 
     def _sum(self, array):
+        self.barrier()
         with self._for_mpi(array, write=True) as (buffer,):
             for piece in pieces(buffer):
                 self.mpi_comm.Allreduce(self._mpi.IN_PLACE, piece)
 
     def _sum_at(self, array, root):
+        self.barrier()
         with self._for_mpi(array, write=self.rank == root) as (buffer,):
             for piece in pieces(buffer):
                 here = self.rank == root
@@ -150,61 +262,203 @@ class MpiCommunicator(Communicator):
                     self._mpi.IN_PLACE if here else piece, piece if here else None, root=root
                 )
 
-    def iallreduce(self, x):
-        self._check_summable_in_place("iallreduce", x)
+    # What goes on while something else is computed
+
+    def ibarrier(self):
+        return self.begin(self._everyone.until_complete([self._everyone.library_comm.Ibarrier()]))
+
+    def ibcast(self, x, root=0):
+        self._check_rank("ibcast", "root", root)
+        self._check_contiguous("ibcast", x)
+        buffer = self._host_copy(x)
+        requests = [self._everyone.library_comm.Ibcast(p, root) for p in byte_pieces(buffer)]
+        return self.begin(self._everyone.until_complete(requests), x, buffer)
+
+    def iallgather(self, x):
+        x = contiguous(check_array("iallgather", "x", x))
+        buffer = self._host_copy(x)
+        gathered = np.empty((self.size, *x.shape), x.dtype)
+        gathered[self.rank] = buffer
+        rows = list(gathered.reshape(self.size, -1))  # views, also where each has one element
+        steps = self._everyone.exchange(rows, [buffer] * self.size, self._next_tag())
+        return self.begin(steps, _like(x, gathered), gathered)
+
+    def ireduce_scatter(self, x):
+        self._check_parts("ireduce_scatter", x)
+        buffer = self._host_copy(x)
+        parts = list(buffer.reshape(self.size, -1))
+        total = np.empty(x.shape[1:], x.dtype)
+        steps = sums.sum_slice(self._everyone, parts, total.reshape(-1), self._next_tag())
+        return self.begin(steps, _like(x, total), total)
+
+    def begin_sum(self, x, wire_dtype=None):
         if self.size == 1 or x.size == 0:
-            return Completed()
-        with self._for_mpi(x) as (buffer,):
-            under_way = self._begin_sum(buffer, x)
-        # A sum that the caller forgets must keep its buffers while messages may still arrive.
-        self._sums = [other for other in self._sums if not other.is_complete] + [under_way]
-        return under_way
+            return Completed(x)
+        narrow = NARROW.get(wire_dtype)
+        if isinstance(x, np.ndarray):
+            made = self._buffers.get(x.__array_interface__["data"][0])
+            if made is not None and made.fits(x):
+                return self.begin(made.sum(narrow), x, x)
+        buffer = self._host_copy(x)
+        if cuda.is_gpu_array(buffer):
+            steps = sums.sum_by_library(self._everyone, buffer)
+        else:
+            steps = sums.sum_over(self._everyone, buffer, self._next_tag(), narrow)
+        return self.begin(steps, x, buffer)
 
-    def _begin_sum(self, buffer, target):
-        if self.size > MOST_RANKS_SLICEWISE or cuda.is_gpu_array(buffer):
-            return LibrarySum(self._mpi, self.mpi_comm, buffer, target)
-        # Sums under way at the same time are told apart by their tags.
-        self._n_sums = (self._n_sums + 1) % 10_000
-        return SlicewiseSum(self._mpi, self._messages, buffer, target, 2 * self._n_sums + 1)
+    def _next_tag(self):
+        """Operations that are under way at the same time are told apart by their tags."""
+        self._n_operations = (self._n_operations + 1) % _N_TAGS
+        return 2 * self._n_operations + 1
 
-    def _passes_as_it_is(self, array):
-        return isinstance(array, np.ndarray) or self._cuda_aware
+    def begin(self, steps, result=None, buffer=None):
+        return sums.UnderWay(steps if buffer is None else _copied(steps, result, buffer))
+
+    def _host_copy(self, x):
+        """Returns ``x`` itself if MPI can use it, else a copy in page-locked host memory."""
+        if isinstance(x, np.ndarray):
+            return x
+        if self._cuda_aware:
+            cuda.cupy.cuda.get_current_stream().synchronize()
+            return x
+        memory = cuda.cupy.cuda.alloc_pinned_memory(max(x.nbytes, 1))
+        buffer = np.frombuffer(memory, x.dtype, x.size).reshape(x.shape)
+        return x.get(out=buffer)
 
     @contextlib.contextmanager
     def _for_mpi(self, *arrays, write=False):
         """Yields buffers that MPI can use for ``arrays``; with ``write``, copies them back."""
-        buffers = [x if self._passes_as_it_is(x) else cuda.to_cpu(x) for x in arrays]
-        if any(map(cuda.is_gpu_array, buffers)):
-            cuda.cupy.cuda.get_current_stream().synchronize()
+        buffers = [self._host_copy(x) for x in arrays]
         yield buffers
         if write:
             for x, buffer in zip(arrays, buffers, strict=True):
                 if buffer is not x:
                     backend.copyto(x, buffer)
 
+    # Buffers
+
+    def make_buffers(self, specifications):
+        if self.size == 1:
+            return super().make_buffers(specifications)
+        n_parts = min(map(len, self._hosts))
+        shared = None
+        if max(map(len, self._hosts)) > 1:
+            shared = make_shared_arrays(self._host, specifications)
+        if not all(self.mpi_comm.allgather(shared is not None)):
+            shared, n_parts = None, 1
+        made = []
+        for i, (n, dtype) in enumerate(specifications):
+            tag = _FIRST_BUFFER_TAG + 2 * (self._n_buffers % _N_BUFFER_TAGS)
+            self._n_buffers += 1
+            if shared is None:
+                made.append(_Buffer(np.zeros(n, dtype), self._group(self._everyone.ranks, 0), tag))
+            else:
+                part = self.intra_rank
+                ranks = [host[part] for host in self._hosts] if part < n_parts else [self.rank]
+                group = self._group(ranks, part if part < n_parts else self._mpi.UNDEFINED)
+                made.append(_SharedBuffer(shared[i], part, n_parts, group, tag))
+        for buffer in made:
+            self._buffers[buffer.array.ctypes.data] = buffer
+        return [np.asarray(buffer) for buffer in made]
+
+    def _group(self, ranks, color):
+        """A group for the sums of one buffer, in any order relative to those of others; where the
+        MPI library does it, that takes a communicator of the buffer's own."""
+        many = max(self.inter_size, len(ranks)) > sums.MOST_RANKS_SLICEWISE
+        library = self._own(self.mpi_comm.Split(color, self.rank)) if many else None
+        return sums.Group(self._mpi, self._messages, ranks, library)
+
+    # Life cycle
+
+    @property
+    def timeout(self):
+        """Seconds after which a rank that waits for others ends the job with a report."""
+        return math.inf if self._watch is None else self._watch.timeout
+
+    @timeout.setter
+    def timeout(self, seconds):
+        if self._watch is not None:
+            self._watch.timeout = check_timeout(seconds)
+
     def split(self, color, key):
         part = type(self)(self.mpi_comm.Split(color, key), **self._options())
         part._config.update(self._config)
-        part._owns_mpi_comm = True
+        part.timeout = self.timeout
+        part._owned.append(part.mpi_comm)
         return part
 
-    _owns_mpi_comm = False
-
     def _options(self):
-        return {"cuda_aware": self._cuda_aware}
+        return {"cuda_aware": self._cuda_aware, "micro_shards": self.micro_shards}
 
     def finalize(self):
-        """Frees the MPI communicators that were made here; collective."""
-        if self._messages is not None:
-            self._messages.Free()
-            self._messages = None
-            if self._owns_mpi_comm:
-                self.mpi_comm.Free()
+        """Frees the MPI communicators that were made here; collective.
+
+        Arrays of :meth:`make_buffers` stay valid.
+        """
+        for mpi_comm in self._owned:
+            if mpi_comm != self._mpi.COMM_NULL:
+                mpi_comm.Free()
+        self._owned = []
 
 
+@watched
 class DummyCommunicator(MpiCommunicator):
     """For benchmarks: gradients are not exchanged, all else is."""
 
-    def iallreduce(self, x):
-        self._check_summable_in_place("iallreduce", x)
-        return Completed()
+    def begin_sum(self, x, wire_dtype=None):
+        return Completed(x)
+
+
+class _Buffer:
+    """An array that is summed often: by messages whose tags are its own, so that sums of several
+    can begin in any order. It is the base of the array that users see, which so keeps it alive."""
+
+    def __init__(self, array, group, tag):
+        self.array, self._group, self._tag = array, group, tag
+        self.__array_interface__ = array.__array_interface__
+
+    def fits(self, x):
+        """Whether ``x`` is the whole array."""
+        return x.dtype == self.array.dtype and x.size == self.array.size
+
+    def sum(self, narrow):
+        """Steps of the sum over the ranks."""
+        return sums.sum_over(self._group, self.array, self._tag, narrow)
+
+
+class _SharedBuffer(_Buffer):
+    """The same where the ranks of a host share memory: only sums of a host's ranks travel."""
+
+    def __init__(self, shared, part, n_parts, group, tag):
+        super().__init__(np.asarray(shared), group, tag)
+        self._shared, self._part, self._n_parts = shared, part, n_parts
+
+    def sum(self, narrow):
+        between_hosts = None
+        if len(self._group.ranks) > 1:
+            between_hosts = functools.partial(
+                sums.sum_over, self._group, tag=self._tag, narrow=narrow
+            )
+        return sum_in_shared_memory(self._shared, self._part, self._n_parts, between_hosts)
+
+
+def _pickled(obj):
+    return np.frombuffer(pickle.dumps(obj, 5), np.uint8)
+
+
+def _head(data):
+    """What is sent first: a pickled object, or only its length if it is large."""
+    return data.size if data.size > LARGE else data.tobytes()
+
+
+def _like(x, array):
+    """Returns room for a host array on the device of ``x``; the array itself, on the host."""
+    return array if isinstance(x, np.ndarray) else make_room((array.shape, array.dtype.str, True))
+
+
+def _copied(steps, result, buffer):
+    """Steps after which the result is what the buffer holds then."""
+    yield from steps
+    if buffer is not result:
+        backend.copyto(result, buffer)
+    return result

@@ -1,8 +1,11 @@
 """The communicator that moves CuPy arrays by NCCL, and host arrays and objects by MPI."""
 
 from mpchain.backends import cuda
+from mpchain.distributed.communicators.arrays import check_array, contiguous
 from mpchain.distributed.communicators.communicator import Completed
 from mpchain.distributed.communicators.mpi import MpiCommunicator
+from mpchain.distributed.communicators.narrow import NARROW
+from mpchain.distributed.watch import GpuWork, watched
 
 NCCL_TYPES = {
     "int32": "NCCL_INT32",
@@ -10,9 +13,11 @@ NCCL_TYPES = {
     "float16": "NCCL_FLOAT16",
     "float32": "NCCL_FLOAT32",
     "float64": "NCCL_FLOAT64",
+    "bfloat16": "NCCL_BFLOAT16",
 }
 
 
+@watched
 class NcclCommunicator(MpiCommunicator):
     """Ranks with one GPU each.
 
@@ -21,20 +26,28 @@ class NcclCommunicator(MpiCommunicator):
 
     Args:
         mpi_comm (mpi4py.MPI.Comm): the ranks.
-        allreduce_grad_dtype: dtype in which gradients are summed; None: as elsewhere.
+        allreduce_grad_dtype: dtype in which gradients are summed; None: as elsewhere. float16:
+            they travel and are summed in that, in buckets of their own dtype.
+        micro_shards (int): see :class:`Communicator`.
     """
 
-    def __init__(self, mpi_comm, *, allreduce_grad_dtype=None):
-        super().__init__(mpi_comm)
+    def __init__(self, mpi_comm, *, allreduce_grad_dtype=None, micro_shards=None):
+        super().__init__(mpi_comm, micro_shards=micro_shards)
         self._nccl_comm = None
         self._stream = None
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
-        return {"allreduce_grad_dtype": self.get_config("allreduce_grad_dtype")}
+        return {
+            "allreduce_grad_dtype": self.get_config("allreduce_grad_dtype"),
+            "micro_shards": self.micro_shards,
+        }
 
     def gradient_dtype(self, dtype):
-        return self.get_config("allreduce_grad_dtype") or super().gradient_dtype(dtype)
+        asked = self.get_config("allreduce_grad_dtype")
+        if asked is None or asked == "float16":
+            return super().gradient_dtype(dtype)
+        return asked
 
     @property
     def _nccl(self):
@@ -46,33 +59,40 @@ class NcclCommunicator(MpiCommunicator):
             identity = self.bcast_obj(self._nccl.get_unique_id() if self.rank == 0 else None)
             self._nccl_comm = self._nccl.NcclCommunicator(self.size, identity, self.rank)
             self._stream = cuda.Stream(non_blocking=True)
+            if self._watch is not None:
+                self._watch.gpu = GpuWork(self._nccl_comm, self._stream)
         return self._nccl_comm
 
-    def _type(self, array):
-        return getattr(self._nccl, NCCL_TYPES[array.dtype.name])
+    def _type(self, name):
+        """NCCL's number for a dtype."""
+        return getattr(self._nccl, NCCL_TYPES[name])
 
     def _broadcast(self, array, root):
         if not cuda.is_gpu_array(array):
             super()._broadcast(array, root)
             return
-        pointer, stream = array.data.ptr, _current_stream()
-        self._connect().broadcast(pointer, pointer, array.size, self._type(array), root, stream.ptr)
+        self._connect()
+        self._broadcast_on(array, root, _current_stream())
+
+    def _broadcast_on(self, array, root, stream):
+        pointer, dtype = array.data.ptr, self._type(array.dtype.name)
+        self._nccl_comm.broadcast(pointer, pointer, array.size, dtype, root, stream.ptr)
 
     def _sum(self, array):
         if cuda.is_gpu_array(array):
-            self._sum_on(array, _current_stream())
+            self._sum_on(array, _current_stream(), array.dtype.name)
         else:
             super()._sum(array)
 
-    def _sum_on(self, array, stream):
-        pointer, dtype, op = array.data.ptr, self._type(array), self._nccl.NCCL_SUM
+    def _sum_on(self, array, stream, dtype_name):
+        pointer, dtype, op = array.data.ptr, self._type(dtype_name), self._nccl.NCCL_SUM
         self._connect().allReduce(pointer, pointer, array.size, dtype, op, stream.ptr)
 
     def _sum_at(self, array, root):
         if not cuda.is_gpu_array(array):
             super()._sum_at(array, root)
             return
-        pointer, dtype, op = array.data.ptr, self._type(array), self._nccl.NCCL_SUM
+        pointer, dtype, op = array.data.ptr, self._type(array.dtype.name), self._nccl.NCCL_SUM
         stream = _current_stream()
         self._connect().reduce(pointer, pointer, array.size, dtype, op, root, stream.ptr)
 
@@ -91,25 +111,68 @@ class NcclCommunicator(MpiCommunicator):
             stream = _current_stream().ptr
             self._nccl.groupStart()
             for dest, x in sent:
-                self._nccl_comm.send(x.data.ptr, x.size, self._type(x), dest, stream)
+                self._nccl_comm.send(x.data.ptr, x.size, self._type(x.dtype.name), dest, stream)
             for source, x in received:
-                self._nccl_comm.recv(x.data.ptr, x.size, self._type(x), source, stream)
+                self._nccl_comm.recv(x.data.ptr, x.size, self._type(x.dtype.name), source, stream)
             self._nccl.groupEnd()
 
-    def iallreduce(self, x):
+    def begin_sum(self, x, wire_dtype=None):
         if not cuda.is_gpu_array(x):
-            return super().iallreduce(x)
-        self._check_summable_in_place("iallreduce", x)
-        if self.size == 1:
-            return Completed()
+            return super().begin_sum(x, wire_dtype)
+        if self.size == 1 or x.size == 0:
+            return Completed(x)
+        narrow = NARROW.get(wire_dtype)
+        sent = x if narrow is None else narrow.encode(x)
+        name = x.dtype.name if narrow is None else wire_dtype
+        self._on_own_stream(lambda stream: self._sum_on(sent, stream, name))
+        return _OnStream(
+            self._stream.record(), x, narrow and (lambda: narrow.decode(sent, x.dtype))
+        )
+
+    def ibcast(self, x, root=0):
+        if not cuda.is_gpu_array(x):
+            return super().ibcast(x, root)
+        self._check_rank("ibcast", "root", root)
+        self._check_contiguous("ibcast", x)
+        self._on_own_stream(lambda stream: self._broadcast_on(x, root, stream))
+        return _OnStream(self._stream.record(), x)
+
+    def iallgather(self, x):
+        if not cuda.is_gpu_array(x):
+            return super().iallgather(x)
+        x = contiguous(check_array("iallgather", "x", x))
+        gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
+        self._on_own_stream(
+            lambda stream: self._nccl_comm.allGather(
+                x.data.ptr, gathered.data.ptr, x.size, self._type(x.dtype.name), stream.ptr
+            )
+        )
+        return _OnStream(self._stream.record(), gathered)
+
+    def ireduce_scatter(self, x):
+        if not cuda.is_gpu_array(x):
+            return super().ireduce_scatter(x)
+        self._check_parts("ireduce_scatter", x)
+        total = cuda.cupy.empty(x.shape[1:], x.dtype)
+        dtype, op = self._type(x.dtype.name), self._nccl.NCCL_SUM
+        self._on_own_stream(
+            lambda stream: self._nccl_comm.reduceScatter(
+                x.data.ptr, total.data.ptr, total.size, dtype, op, stream.ptr
+            )
+        )
+        return _OnStream(self._stream.record(), total)
+
+    def _on_own_stream(self, begin):
+        """Begins an operation that runs beside what the current stream does from now on."""
         self._connect()
         self._stream.wait_event(_current_stream().record())
-        self._sum_on(x, self._stream)
-        return _SumOnStream(self._stream.record())
+        begin(self._stream)
 
     def finalize(self):
         """Destroys NCCL's communicator and frees those of MPI; collective."""
         if self._nccl_comm is not None:
+            if self._watch is not None:
+                self._watch.gpu = None
             self._nccl_comm.destroy()
             self._nccl_comm = None
         super().finalize()
@@ -119,15 +182,38 @@ def _current_stream():
     return cuda.cupy.cuda.get_current_stream()
 
 
-class _SumOnStream:
-    """A sum that runs on a stream of its own."""
+class _OnStream:
+    """An operation that runs on a stream of its own; without waiting for it the host goes on.
 
-    def __init__(self, event):
-        self._event = event
+    Args:
+        event: when it is complete.
+        result: its array.
+        decode: function that returns what the result is to be filled with, afterwards.
+    """
+
+    def __init__(self, event, result, decode=None):
+        self._event, self.result, self._decode = event, result, decode
+
+    @property
+    def is_complete(self):
+        """Whether the result can be used without waiting."""
+        return self._event.done and self._decode is None
 
     def Test(self):
-        return self._event.done
+        """Returns whether the operation is complete."""
+        if self._event.done:
+            self.Wait()
+        return self.is_complete
 
     def Wait(self):
-        """Makes the current stream wait for the sum; the host goes on."""
+        """Makes the current stream wait, and returns the result."""
         _current_stream().wait_event(self._event)
+        if self._decode is not None:
+            self.result[...], self._decode = self._decode(), None
+        return self.result
+
+    def steps(self):
+        """Steps of waiting for the result within another operation: the host need not wait, and so
+        all ranks begin what follows in the same order."""
+        return self.Wait()
+        yield

@@ -4,7 +4,14 @@ import numpy as np
 
 from mpchain.datasets import SubDataset
 
-__all__ = ["DataSizeError", "create_empty_dataset", "scatter_dataset", "scatter_index"]
+__all__ = [
+    "DataSizeError",
+    "create_empty_dataset",
+    "get_epoch_trigger",
+    "get_n_iterations_for_one_epoch",
+    "scatter_dataset",
+    "scatter_index",
+]
 
 
 class DataSizeError(ValueError):
@@ -100,3 +107,24 @@ def create_empty_dataset(dataset):
     It is for models that are split over ranks, some of which take part in each step without data.
     """
     return [()] * len(dataset)
+
+
+def get_n_iterations_for_one_epoch(dataset, local_batch_size, comm):
+    """Returns how many batches of this size the rank with the most samples needs for all of them.
+
+    Args:
+        dataset: this rank's share, such as that of :func:`scatter_dataset`.
+        local_batch_size (int): number of samples in a batch of one rank.
+        comm (Communicator): the ranks.
+    """
+    return max(comm.allgather_obj(-(-len(dataset) // local_batch_size)))
+
+
+def get_epoch_trigger(n_epochs, dataset, local_batch_size, comm):
+    """Returns the trigger (number, "iteration") that fires after so many epochs on all ranks.
+
+    Args:
+        n_epochs (int): number of epochs.
+        dataset, local_batch_size, comm: see :func:`get_n_iterations_for_one_epoch`.
+    """
+    return n_epochs * get_n_iterations_for_one_epoch(dataset, local_batch_size, comm), "iteration"

@@ -1,0 +1,222 @@
+"""Writing a checkpoint: each rank its part, all at the same time, while training goes on."""
+
+import os
+import threading
+
+from mpchain.distributed.checkpoints import layout
+from mpchain.distributed.checkpoints.states import StateSerializer
+from mpchain.distributed.watch import waiting_for
+from mpchain.serializers.npz import write_npz
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.03
+_ENTRY = 300  # bytes that an array takes in a file besides its own
+
+
+def save_checkpoint(folder, target, comm, iteration, n_retains=-1):
+    """Saves an object on all ranks together, and waits until all is written; collective.
+
+    Args:
+        folder: folder of the checkpoints, which all ranks see; it is created if need be.
+        target: the object, which has ``serialize``: a trainer, a model, ...
+        comm (Communicator): the ranks.
+        iteration (int): number of the checkpoint; the greatest one is the latest.
+        n_retains (int): how many checkpoints to keep; 0 or less keeps all.
+
+    Raises:
+        OSError: this rank's part cannot be written. Then other ranks wait for it.
+    """
+    run = open_folder(folder, comm)
+    saving = Saving(folder, layout.name_of(iteration), run, comm, target, n_retains)
+    saving.wait()
+
+
+def open_folder(folder, comm):
+    """Prepares a folder for checkpoints of this run; collective.
+
+    Returns:
+        str: an id of the run.
+
+    Raises:
+        FileNotFoundError: some ranks see another folder.
+    """
+    run = comm.bcast_obj(os.urandom(4).hex())
+    probe = os.path.join(folder, f".{run}.probe")
+    if comm.rank == 0:
+        os.makedirs(folder, exist_ok=True)
+        layout.remove_leftovers(folder)
+        with open(probe, "wb"):
+            pass
+    comm.barrier()
+    blind = [
+        rank for rank, sees in enumerate(comm.allgather_obj(os.path.exists(probe))) if not sees
+    ]
+    if comm.rank == 0:
+        os.unlink(probe)
+    if blind:
+        raise FileNotFoundError(
+            f"checkpoint: the folder {folder} must be one that all ranks see, but what rank 0 "
+            f"writes there is not seen by rank {', '.join(map(str, blind))}"
+        )
+    return run
+
+
+class Abandoned(Exception):
+    """Training has failed: nobody waits for the checkpoint any more."""
+
+
+class Saving:
+    """A checkpoint that is being written. The state is copied before the constructor returns.
+
+    Args:
+        folder, run: see :func:`open_folder`.
+        name (str): of the checkpoint.
+        comm (Communicator): the ranks.
+        target: the object to save.
+        n_retains (int): how many checkpoints to keep.
+    """
+
+    def __init__(self, folder, name, run, comm, target, n_retains):
+        self._folder, self.name, self._run = folder, name, run
+        self._temporary = os.path.join(folder, layout.temporary_name_of(name, run))
+        self._comm, self._rank, self._size = comm, comm.rank, comm.size
+        self._n_retains = n_retains
+        serializer = StateSerializer()
+        serializer.save(target)
+        self._values = serializer.values
+        self._error = None
+        self._is_abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._run_thread, name=f"writes {name}", daemon=True)
+        self._thread.start()
+
+    def wait(self):
+        """Waits until the checkpoint is whole.
+
+        Raises:
+            Exception: what its writing has failed with here.
+        """
+        with waiting_for(self._comm, f"the writing of the checkpoint {self.name} by all ranks"):
+            self._thread.join()
+        if self._error is not None:
+            self._error.add_note(f"raised while the checkpoint {self.name} was written")
+            error, self._error = self._error, None
+            raise error
+
+    def abandon(self):
+        """Ends the writing as soon as possible; what was written is no checkpoint."""
+        self._is_abandoned.set()
+        self._thread.join()
+
+    def _run_thread(self):
+        try:
+            self._write()
+        except Abandoned:
+            pass
+        except Exception as error:  # it is raised by wait(), in the program's own thread
+            self._error = error
+
+    # What the thread does
+
+    def _write(self):
+        os.makedirs(self._temporary, exist_ok=True)
+        own = {
+            key: {
+                "digest": value.digest(),
+                "bytes": value.array.nbytes,
+                "start": value.start,
+                "shape": value.shape,
+            }
+            for key, value in self._values.items()
+        }
+        layout.write_json(self._path(f"index_{self._rank}.json"), own)
+        indexes = [
+            own if rank == self._rank else self._read_when_there(f"index_{rank}.json")
+            for rank in range(self._size)
+        ]
+        writers = assign(indexes)
+        keys = [k for k, entry in own.items() if writers[k, entry["digest"]] == self._rank]
+        part = self._path(f"part_{self._rank}.npz")
+        write_npz(part, {key: self._values[key].array for key in keys})
+        self._values = None
+        layout.write_json(self._path(f"seal_{self._rank}.json"), layout.seal_of(part))
+        if self._rank == 0:
+            self._complete(indexes, writers)
+        else:
+            self._wait_until(lambda: not os.path.exists(self._temporary))
+
+    def _complete(self, indexes, writers):
+        parts = [self._read_when_there(f"seal_{rank}.json") for rank in range(self._size)]
+        for kind in ("index", "seal"):
+            for rank in range(self._size):
+                os.unlink(self._path(f"{kind}_{rank}.json"))
+        content = {
+            "format": layout.FORMAT,
+            "name": self.name,
+            "ranks": self._size,
+            "parts": parts,
+            "values": list_values(indexes, writers),
+        }
+        layout.write_json(self._path(layout.MANIFEST), content)
+        layout.commit(self._folder, self.name, self._run)
+        if self._n_retains > 0:
+            for name in layout.find(self._folder)[: -self._n_retains]:
+                if name != self.name:
+                    layout.remove(self._folder, name, self._run)
+
+    def _path(self, name):
+        return os.path.join(self._temporary, name)
+
+    def _read_when_there(self, name):
+        path = self._path(name)
+        self._wait_until(lambda: os.path.exists(path))
+        return layout.read_json(path)
+
+    def _wait_until(self, is_so):
+        pause = _FIRST_PAUSE
+        while not is_so():
+            if self._is_abandoned.wait(pause):
+                raise Abandoned
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def assign(indexes):
+    """Returns which rank writes each value, so that all write about as much.
+
+    Args:
+        indexes (list of dict): for each rank, digest and size of what it holds, by name.
+
+    Returns:
+        dict: rank by (name, digest).
+    """
+    holders, sizes = {}, {}
+    for rank, index in enumerate(indexes):
+        for key, entry in index.items():
+            holders.setdefault((key, entry["digest"]), []).append(rank)
+            sizes[key, entry["digest"]] = entry["bytes"]
+    loads, writers = [0] * len(indexes), {}
+    for value in sorted(holders, key=lambda value: (-sizes[value], value)):
+        writer = min(holders[value], key=lambda rank: (loads[rank], rank))
+        writers[value] = writer
+        loads[writer] += sizes[value] + _ENTRY
+    return writers
+
+
+def list_values(indexes, writers):
+    """Returns the table of a manifest: where the values are.
+
+    Returns:
+        dict: by name a list with, for each different value or part of one: ``part``, the number of
+        the part that has it; ``ranks``, those that hold it; of a part of an array also ``start``,
+        its first element, and ``shape`` of the whole.
+    """
+    table = {}
+    for rank, index in enumerate(indexes):
+        for key, entry in index.items():
+            of_key = table.setdefault(key, {})
+            found = of_key.get(entry["digest"])
+            if found is None:
+                found = of_key[entry["digest"]] = {"part": writers[key, entry["digest"]]}
+                found["ranks"] = []
+                if entry["start"] is not None:
+                    found |= {"start": entry["start"], "shape": entry["shape"]}
+            found["ranks"].append(rank)
+    return {key: list(of_key.values()) for key, of_key in table.items()}

@@ -1,0 +1,127 @@
+"""Batch normalisation by the statistics of all ranks' samples."""
+
+import numpy as np
+
+from mpchain import functions
+from mpchain.backend import get_array_module
+from mpchain.distributed.functions.communication import allreduce
+from mpchain.functions import cast, reshape
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.normalization import _shape_of_parameters, _wide
+from mpchain.variable import Variable
+
+
+def _sum_over_ranks(comm, x):
+    return allreduce(comm, x) if isinstance(x, Variable) else comm.allreduce(x)
+
+
+def _scaled_deviations(x, comm, axis, eps, count):
+    """As the body computes them, differentiably: normalised x, and 1 / sqrt(var + eps)."""
+    mean = _sum_over_ranks(comm, np.sum(x, axis=axis, keepdims=True)) / count
+    deviation = x - mean
+    squares = np.sum(deviation * deviation, axis=axis, keepdims=True)
+    inverse_std = (_sum_over_ranks(comm, squares) / count + eps) ** -0.5
+    return deviation * inverse_std, inverse_std
+
+
+def _derivative(g, x, gamma, aux, comm, axis, eps):
+    mean, inverse_std, count = aux
+    if isinstance(x, Variable):
+        normalised, inverse_std = _scaled_deviations(x, comm, axis, eps, count)
+    else:
+        normalised = x - mean
+        normalised *= inverse_std
+    work = g * normalised
+    g_beta = np.sum(g, axis=axis, keepdims=True)
+    g_gamma = np.sum(work, axis=axis, keepdims=True)
+    # Every rank's y depends on the statistics, by the rank's own copy of gamma.
+    sums = np.stack([gamma * g_gamma, gamma * g_beta])
+    through_std, through_mean = _sum_over_ranks(comm, sums) / count
+    if isinstance(x, Variable):
+        gx = (g * gamma - (normalised * through_std + through_mean)) * inverse_std
+        return gx, g_gamma, g_beta
+    # The same in two arrays: fresh memory costs more than arithmetic.
+    normalised *= through_std
+    normalised += through_mean
+    gx = np.multiply(g, gamma, out=work)
+    gx -= normalised
+    gx *= inverse_std
+    return gx, g_gamma, g_beta
+
+
+@differentiable(joint=_derivative, n_arrays=3)
+def _multi_node_batch_normalization(x, gamma, beta, comm, axis, eps, follow):
+    xp = get_array_module(x)
+    total = x.sum(axis=axis, keepdims=True)
+    n_local = xp.full(1, x.size // max(total.size, 1), x.dtype)
+    sums = comm.allreduce(xp.concatenate([total.reshape(-1), n_local]))
+    follows, count = (
+        sums[-1] > 0,
+        xp.maximum(sums[-1], 1),
+    )  # of no samples at all, all sums are zero
+    mean = sums[:-1].reshape(total.shape) / count
+    y = x - mean
+    var = comm.allreduce((y * y).sum(axis=axis, keepdims=True)) / count
+    follow(mean, var, count, follows)
+    inverse_std = (var + eps) ** -0.5
+    y *= inverse_std * gamma
+    y += beta
+    return y, (mean, inverse_std, count)
+
+
+def batch_normalization(
+    comm,
+    x,
+    gamma,
+    beta,
+    *,
+    eps=2e-5,
+    running_mean=None,
+    running_var=None,
+    decay=0.9,
+    axis=None,
+):
+    """Normalises each channel by mean and variance of the samples of all ranks together.
+
+    As :func:`mpchain.functions.batch_normalization` does of all samples in one process, whatever
+    the number of them on each rank, which may be zero. Two small arrays travel in forward (the
+    variance is that of the deviations from the mean of all), one in backward.
+
+    Args:
+        comm (Communicator): the ranks.
+        x: Variable or array (N, C, ...), floating point; N may differ between ranks.
+        gamma, beta: Variables or arrays (C,), the same on all ranks.
+        eps (float): added to the variance.
+        running_mean, running_var: arrays (C,), updated in place by ``decay``; the variance is
+            unbiased there. They stay the same on all ranks.
+        decay (float): how much of the running statistics stays.
+        axis (int or tuple of int): the axes to reduce; None means all but those of gamma, which
+            follow the first.
+
+    Returns:
+        Variable of the shape of ``x``.
+
+    Raises:
+        InvalidType: gamma or beta do not fit.
+
+    See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
+    """
+    statistics = {"running_mean": running_mean, "running_var": running_var}
+    if comm.size == 1:  # where one kernel does it
+        options = {"eps": eps, "decay": decay, "axis": axis, **statistics}
+        return functions.batch_normalization(x, gamma, beta, **options)
+    axis, shape = _shape_of_parameters(
+        "batch_normalization", x, axis, gamma, beta=beta, **statistics
+    )
+
+    def follow(mean, var, count, follows):
+        xp = get_array_module(count)
+        step = (1 - decay) * follows
+        unbiased = var * (count / xp.maximum(count - 1, 1))
+        for running, value in ((running_mean, mean), (running_var, unbiased)):
+            if running is not None:
+                running += step * (value.reshape(running.shape) - running)
+
+    gamma, beta = (_wide(reshape(p, shape)) for p in (gamma, beta))
+    y = _multi_node_batch_normalization(_wide(x), gamma, beta, comm, axis, eps, follow)
+    return cast(y, x.dtype)

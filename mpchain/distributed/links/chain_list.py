@@ -1,0 +1,180 @@
+"""A model whose parts are on different ranks."""
+
+import collections
+import numbers
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain.distributed.functions.communication import communicate, pseudo_connect, token_of
+from mpchain.distributed.shares import part_of
+from mpchain.link import ChainList
+from mpchain.variable import as_variable
+
+
+class MultiNodeChainList(ChainList):
+    """A model whose parts are on different ranks, which send each other what they compute.
+
+    Each rank adds its parts in the order in which they are to be run. Forward receives, runs and
+    sends for one part after the other; backward does the opposite in exactly the opposite order,
+    so that it comes through if forward does. ``loss.backward()`` must be called on all ranks, where
+    there is no output on what there is instead::
+
+        class First(MultiNodeChainList):  # of rank 0; rank 1 has a part from 0 to 0
+            def __init__(self, comm):
+                super().__init__(comm)
+                self.add_link(L.Linear(784, 100), rank_in=None, rank_out=1)
+                self.add_link(L.Linear(100, 10), rank_in=1, rank_out=None)
+
+    With micro-batches the parts on different ranks work at the same time: a rank goes on with the
+    next when it has handed over what it computed of one. The results are the same, as long as
+    samples do not depend on each other (in batch normalisation they do).
+
+    For a gradient that is itself to be differentiated, all ranks must take part, too: ask for it
+    by a delegate variable besides, which the communication is made to depend on, and go on with
+    what depends on the gradient by that::
+
+        start = mpchain.Variable(np.zeros(0, np.float32))
+        y = model(x, delegate_variable=start)
+        *gradients, token = mpchain.grad([y], [*params, start], enable_double_backprop=True)
+        loss = pseudo_connect(token, penalty(gradients))
+
+    Args:
+        comm (Communicator): the ranks.
+        n_micro_batches (int): the number of parts in which a batch is worked through, the same on
+            all ranks.
+
+    Raises:
+        ValueError: ``n_micro_batches`` is below 1.
+    """
+
+    def __init__(self, comm, n_micro_batches=1):
+        super().__init__()
+        if n_micro_batches < 1:
+            raise ValueError(
+                f"MultiNodeChainList: n_micro_batches must be at least 1, not {n_micro_batches}"
+            )
+        self.comm = comm
+        self.n_micro_batches = n_micro_batches
+        self._routes = []
+
+    def add_link(self, link, rank_in=None, rank_out=None):
+        """Adds a part to those of this rank.
+
+        Args:
+            link (Link): the part, a function of what it is given.
+            rank_in (int or list of int): the ranks whose results it is given, as so many arguments;
+                None: it is given the arguments of the model.
+            rank_out (int or list of int): the ranks to which its result is sent, a Variable or a
+                tuple of them; None: it is the model's result on this rank. The rank itself may be
+                among either.
+
+        Raises:
+            ValueError: a rank is not one, or there is a part with ``rank_out=None`` already.
+        """
+        route = self._ranks("rank_in", rank_in), self._ranks("rank_out", rank_out)
+        if rank_out is None and any(ranks_out is None for _, ranks_out in self._routes):
+            raise ValueError(
+                "MultiNodeChainList.add_link: only one part may have rank_out=None, "
+                "and there is one already"
+            )
+        super().add_link(link)
+        self._routes.append(route)
+
+    def _ranks(self, argument, ranks):
+        if ranks is None:
+            return None
+        ranks = [ranks] if isinstance(ranks, numbers.Integral) else list(ranks)
+        if not ranks or not all(0 <= rank < self.comm.size for rank in ranks):
+            raise ValueError(
+                f"MultiNodeChainList.add_link: {argument} must be a rank from 0 to "
+                f"{self.comm.size - 1}, a list of such, or None, not {ranks}"
+            )
+        return ranks
+
+    def forward(self, *inputs, delegate_variable=None):
+        """Runs the parts of this rank.
+
+        Args:
+            inputs: what the parts with ``rank_in=None`` are given; not needed on ranks without any.
+                With micro-batches, Variables and arrays are divided along their first axis.
+            delegate_variable (Variable): what the communication is made to depend on.
+
+        Returns:
+            What the part with ``rank_out=None`` returned, a Variable or a tuple of them; of the
+            micro-batches, concatenated. Where there is none, a delegate variable.
+
+        Raises:
+            ValueError: there are less samples than micro-batches, or the results of these have no
+                axis along which to concatenate them.
+            RuntimeError: the links are not those added by :meth:`add_link`; a part awaits the
+                result of one of the same rank that comes after it.
+        """
+        if len(self) != len(self._routes):
+            raise RuntimeError("MultiNodeChainList: links must be added by add_link, and remain")
+        token = token_of(delegate_variable)
+        outputs = []
+        for i in range(self.n_micro_batches):
+            output, token = self._run([self._part(x, i) for x in inputs], token)
+            outputs.append(output)
+        if outputs[0] is None:
+            return as_variable(np.zeros(0, np.float32)) if token is None else token
+        outputs = outputs[0] if len(outputs) == 1 else _concatenated(outputs)
+        if isinstance(outputs, tuple):
+            connected = pseudo_connect(token, *outputs)
+            return connected if isinstance(connected, tuple) else (connected,)
+        return pseudo_connect(token, outputs)
+
+    def _part(self, x, i):
+        if self.n_micro_batches == 1 or not hasattr(x, "shape"):
+            return x
+        if x.ndim == 0 or len(x) < self.n_micro_batches:
+            raise ValueError(
+                f"MultiNodeChainList: an input of shape {x.shape} cannot be divided into "
+                f"{self.n_micro_batches} micro-batches"
+            )
+        begin, end = part_of(len(x), i, self.n_micro_batches)
+        return x[begin:end]
+
+    def _run(self, inputs, token):
+        """Runs the parts; returns the result, or None, and the token of what was exchanged."""
+        result, kept = None, collections.deque()
+        for link, (ranks_in, ranks_out) in zip(self, self._routes):
+            xs = inputs
+            if ranks_in is not None:
+                xs = []
+                for rank in ranks_in:
+                    received, token = self._receive(rank, token, kept)
+                    xs += received
+            y = link(*xs)
+            if ranks_out is None:
+                result = y
+                continue
+            ys = list(y) if isinstance(y, tuple) else [y]
+            for rank in ranks_out:
+                if rank == self.comm.rank:
+                    kept.append(ys)
+                else:
+                    _, token = communicate("send", self.comm, ys, token, rank=rank, tag=0)
+        return result, token
+
+    def _receive(self, rank, token, kept):
+        if rank != self.comm.rank:
+            return communicate("recv", self.comm, [], token, rank=rank, tag=0)
+        if not kept:
+            raise RuntimeError(
+                f"MultiNodeChainList: a part on rank {rank} awaits the result of one on the same "
+                "rank, but none before it sends there"
+            )
+        return kept.popleft(), token
+
+
+def _concatenated(outputs):
+    if isinstance(outputs[0], tuple):
+        return tuple(_concatenated(list(ys)) for ys in zip(*outputs))
+    if outputs[0].ndim == 0:
+        raise ValueError(
+            "MultiNodeChainList: the results of micro-batches must have an axis of samples, to be "
+            "concatenated, but are scalars: compute the loss of the model's output instead"
+        )
+    return F.concat(outputs, axis=0)

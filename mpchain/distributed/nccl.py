@@ -1,0 +1,12 @@
+"""NCCL's functions and constants, which are CuPy's: ``get_unique_id``, ``NcclCommunicator``, ...
+
+They are looked for when first used; without CuPy that is a RuntimeError that says what to install.
+"""
+
+from mpchain.backends import cuda
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(cuda.cupy.cuda.nccl, name)

@@ -1,0 +1,54 @@
+"""Places in a program, for reports: the user's line, and the line of mpchain that it led to."""
+
+import os
+import sys
+import sysconfig
+import threading
+
+_WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
+_BELOW = (_WATCH, _COMMUNICATORS)
+_LIBRARIES = tuple(
+    os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
+)
+
+
+def calling_frames(frame):
+    """Returns the innermost frame outside of the communicators, and that outside of mpchain.
+
+    The latter is None in a thread of mpchain's own.
+    """
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW):
+        frame = frame.f_back
+    inner = frame
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return inner, frame
+
+
+def describe(inner, outer):
+    """Says where two frames are, of which the outer one is the user's."""
+    if outer is None or outer is inner:
+        return _line(inner)
+    return f"{_line(outer)}, by {_line(inner)}"
+
+
+def _line(frame):
+    code = frame.f_code
+    name = code.co_filename
+    shown = os.path.join("mpchain", name[len(_PACKAGE) :]) if name.startswith(_PACKAGE) else name
+    return f"{shown}:{frame.f_lineno} in {code.co_name}"
+
+
+def of_main_thread():
+    """Says where the program's main thread is: its own line, and that of a library it led to."""
+    inner = sys._current_frames().get(threading.main_thread().ident)
+    if inner is None:
+        return "its end"
+    outer = inner
+    while outer is not None and outer.f_code.co_filename.startswith(
+        (_PACKAGE, "<frozen ", *_LIBRARIES)
+    ):
+        outer = outer.f_back
+    return describe(inner, outer)

@@ -1,0 +1,160 @@
+"""Reports of ranks that are missing, or that have called something else than the others."""
+
+import os
+import signal
+import sys
+import threading
+
+from mpchain.distributed.watch.board import RING, State
+
+TIME_TO_ABORT = 5.0
+"""Seconds after which a process that MPI's Abort does not end is killed."""
+
+
+def mismatch(watch, n, ranks):
+    """The report of a collective that differs between ranks.
+
+    Args:
+        watch (Watch): of the rank that reports.
+        n (int): the number of the collective.
+        ranks (list of int): ranks among which it differs.
+    """
+    texts = {rank: watch.rows[rank].text_of(n) for rank in range(len(watch.rows))}
+    known = {r: text for r, text in texts.items() if text is not None or r in ranks}
+    lines = [f"  {who}: {text}" for who, text in _grouped(watch, known)]
+    absent = [rank for rank in texts if rank not in known]
+    if absent:
+        lines.append(f"  {_name(watch, absent)}: not heard of there")
+    return "\n".join([f"the ranks have called different collectives as their number {n}:", *lines])
+
+
+def find_mismatch(watch):
+    """Returns the number of the latest collective that differs between ranks, and two of these."""
+    for slot in range(RING):
+        tags = [row.tags[slot] for row in watch.rows]
+        mine = tags[watch.rank]
+        for rank, tag in enumerate(tags):
+            if tag != mine and tag >> 32 == mine >> 32 and mine:
+                return mine >> 32, [watch.rank, rank]
+    return None
+
+
+def missing(watch, text, waited):
+    """The report of ranks that do not come.
+
+    Args:
+        watch (Watch): of the rank that reports.
+        text (str): what it waits for.
+        waited (float): for how many seconds.
+    """
+    absent = _absent(watch)
+    who = f" for {_name(watch, absent)}" if absent else ""
+    return f"has waited {waited:.0f} s{who} in {text}\n{places_of(watch)}"
+
+
+def _absent(watch):
+    """The ranks that others wait for."""
+    last = max(row.n for row in watch.rows)
+    return [
+        rank
+        for rank, row in enumerate(watch.rows)
+        if row.n < last
+        or row.answered < row.asked
+        or row.state in (State.UNKNOWN, State.COMPUTING, State.ENDED)
+    ]
+
+
+def places_of(watch):
+    """Where each rank is: one line for each group of ranks that are at the same place."""
+    now = watch.clock()
+    lines = {rank: _place(watch, rank, now) for rank in range(len(watch.rows))}
+    return "\n".join(f"  {who}: {text}" for who, text in _grouped(watch, lines))
+
+
+def _place(watch, rank, now):
+    row = watch.rows[rank]
+    if row.state == State.UNKNOWN:
+        return f"nothing is heard from it, nor from its host {watch.hosts[rank]}"
+    text, age = row.text_of(row.n), f"{max(now - row.since, 0):.0f} s"
+    collective = f"collective {row.n}, {text}"
+    last = f"its last one was {collective}" if row.n else "it was in none so far"
+    if row.state == State.ENDED:
+        place = f"its program has ended {age} ago; {last}"
+    elif row.state == State.IN_COLLECTIVE:
+        place = f"for {age} in {collective}"
+    elif row.state == State.WAITING:
+        place = f"for {age} waiting in {row.wait_text}; {last}"
+    else:
+        place = f"for {age} in no collective; {last}"
+    if row.state == State.ENDED:
+        return place
+    if row.answered < row.asked:
+        return f"{place}; {_why_silent(watch, rank)}"
+    return f"{place}; now at {row.answer}" if row.state == State.COMPUTING else place
+
+
+def _why_silent(watch, rank):
+    row = watch.rows[rank]
+    where = f"process {row.pid} on {watch.hosts[rank]}"
+    if watch.hosts[rank] == watch.hosts[watch.rank]:
+        state = _state_of_process(row.pid)
+        if state:
+            return f"{where} {state}"
+    return f"{where} does not answer"
+
+
+def _state_of_process(pid):
+    """What Linux says of a process of this host; empty elsewhere."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "is gone" if os.path.isdir("/proc/self") else ""
+    except OSError:
+        return ""
+    names = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "Z": "is dead"}
+    return names.get(state, "")
+
+
+def _grouped(watch, texts):
+    """Yields names of ranks and their text, one for all ranks with the same."""
+    groups = {}
+    for rank, text in texts.items():
+        groups.setdefault(text, []).append(rank)
+    for text, ranks in groups.items():
+        yield _name(watch, ranks), text
+
+
+def _name(watch, ranks):
+    """Names ranks by their numbers in the whole job."""
+    parts = []
+    for rank in sorted(watch.world_ranks[rank] for rank in ranks):
+        if parts and parts[-1][1] == rank - 1:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    text = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+    return f"rank{'s' if len(ranks) > 1 else ''} {text}"
+
+
+def end_job(world, text, end_gpu_work=None):
+    """Prints a text as this rank's, and ends all ranks.
+
+    Args:
+        world (mpi4py.MPI.Comm): all ranks of the job.
+        text (str): why.
+        end_gpu_work (function): what to call before; None if there is nothing.
+    """
+    # Whatever happens to the rest, this process must end, by which mpirun ends the others.
+    killer = threading.Timer(TIME_TO_ABORT, os.kill, (os.getpid(), signal.SIGKILL))
+    killer.daemon = True
+    killer.start()
+    sys.stdout.flush()
+    # One write, so that the lines of several failing ranks do not mix.
+    sys.stderr.write(f"rank {world.rank} of {world.size}: {text}\n")
+    sys.stderr.flush()
+    try:
+        if end_gpu_work is not None:
+            end_gpu_work()
+    finally:
+        world.Abort(1)

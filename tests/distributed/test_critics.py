@@ -1,0 +1,30 @@
+"""Synchronised batch normalisation under first, second and third derivatives, on many ranks."""
+
+import pytest
+
+from . import critics, ranks
+
+
+@pytest.mark.parametrize("name", critics.PROGRAMS)
+def test_n_ranks_are_one_process(comm, name):
+    """Six updates here; the program has a long form."""
+    reference = critics.train(name, None, 6)
+    outcome = critics.train(name, comm, 6)
+    assert critics.difference(outcome, reference) <= critics.LIMIT
+    assert len(reference["losses"]) >= 6
+
+
+def test_derivatives_on_four_ranks(needs_mpirun):
+    """The folder as a whole runs on fewer (test_under_mpirun.py)."""
+    files = [f"tests/distributed/test_{name}.py" for name in ("functions", "point_to_point")]
+    files.append("tests/distributed/test_critics.py::test_n_ranks_are_one_process")
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-k", "not wgan_gp and not r1"]
+    command = ["-m", "mpi4py", "-m", "pytest", *options, *files]
+    status, outputs, own_output = ranks.run(4, command, timeout=90)
+    assert status == 0, ranks.report(status, outputs, own_output)
+
+
+def test_a_difference_is_noticed():
+    reference = critics.train("classifier", None, 2)
+    reference["losses"][1] *= 1 + 1e-11
+    assert critics.difference(critics.train("classifier", None, 2), reference) > critics.LIMIT

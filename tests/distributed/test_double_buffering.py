@@ -1,0 +1,162 @@
+"""Double buffering: each update takes the gradients of the step before."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers
+from mpchain.distributed import create_multi_node_optimizer, wires
+from mpchain.link import Chain
+from mpchain.serializers import DictionarySerializer, NpzDeserializer
+
+N_STEPS = 6
+
+
+class Two(Chain):
+    """Its second layer is initialised by its first use."""
+
+    def __init__(self, n_hidden=4):
+        super().__init__()
+        with self.init_scope():
+            self.l1 = L.Linear(3, 4)
+            self.l2 = L.Linear(n_hidden, 2)
+
+    def loss(self, x):
+        return F.sum(self.l2(F.tanh(self.l1(x))) ** 2) / len(x)
+
+
+def batch(step, n=12):
+    return np.random.RandomState(step).standard_normal((n, 3)).astype("float32")
+
+
+def make(comm, n_hidden=4, **options):
+    np.random.seed(3)
+    model = Two(n_hidden)
+    optimizer = create_multi_node_optimizer(
+        optimizers.MomentumSGD(0.05), comm, double_buffering=True, **options
+    )
+    return model, optimizer.setup(model)
+
+
+def update(comm, model, optimizer, step):
+    begin, end = comm.share_of(12)
+    optimizer.n_samples = end - begin
+    optimizer.update(model.loss, batch(step)[begin:end])
+
+
+def expected(n_steps):
+    """The same by hand in one process, with whole batches."""
+    np.random.seed(3)
+    model = Two()
+    plain = optimizers.MomentumSGD(0.05).setup(model)
+    waiting = None
+    for step in range(n_steps):
+        model.cleargrads()
+        model.loss(batch(step)).backward()
+        grads = {name: param.grad for name, param in model.namedparams()}
+        if waiting is not None:
+            for name, param in model.namedparams():
+                param.grad = waiting[name]
+            plain.update()
+        waiting = grads
+    return model
+
+
+def assert_close(model, reference):
+    for (name, param), (_, other) in zip(
+        sorted(model.namedparams()), sorted(reference.namedparams())
+    ):
+        np.testing.assert_allclose(param.array, other.array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("n_hidden", [4, None], ids=["initialised", "lazy"])
+def test_gradients_are_those_of_the_step_before(comm, n_hidden):
+    model, optimizer = make(comm, n_hidden)
+    for step in range(N_STEPS):
+        update(comm, model, optimizer, step)
+        assert optimizer.t == step
+    assert_close(model, expected(N_STEPS))
+
+
+def test_sums_are_under_way_between_updates(comm):
+    if comm.size == 1:
+        pytest.skip("nothing travels")
+    model, optimizer = make(comm)
+    begun = []
+
+    def wire(comm, bucket):
+        begun.append(comm.iallreduce(bucket.values))
+        return begun[-1]
+
+    model, optimizer = make(comm, wire=wire)
+    update(comm, model, optimizer, 0)
+    assert len(begun) == 1
+    update(comm, model, optimizer, 1)
+    assert begun[0].is_complete
+
+
+@pytest.mark.parametrize("wire", [None, wires.TopK(0.2), wires.PowerSGD(1)], ids=type)
+def test_what_waits_is_in_the_snapshot(comm, wire):
+    model, optimizer = make(comm, wire=copy.deepcopy(wire))
+    for step in range(3):
+        update(comm, model, optimizer, step)
+    saved = DictionarySerializer()
+    saved["model"].save(model)
+    if comm.rank % 2 == 0:  # on its own: the others are not asked
+        saved["optimizer"].save(optimizer)
+    comm.barrier()
+    if comm.rank % 2:
+        saved["optimizer"].save(optimizer)
+    other_model, other = make(comm, wire=wire)
+    loaded = NpzDeserializer(saved.target)
+    loaded["model"].load(other_model)
+    loaded["optimizer"].load(other)
+    for step in range(3, N_STEPS):
+        update(comm, model, optimizer, step)
+        update(comm, other_model, other, step)
+    assert_close(other_model, model)
+    assert other.t == optimizer.t == N_STEPS - 1
+
+
+def test_an_older_file_has_nothing_that_waits(comm):
+    plain_model = Two()
+    plain = optimizers.MomentumSGD(0.05).setup(plain_model)
+    plain.update(plain_model.loss, batch(0))
+    saved = DictionarySerializer()
+    saved.save(plain)
+    model, optimizer = make(comm)
+    NpzDeserializer(saved.target).load(optimizer)
+    assert optimizer.t == 1
+    update(comm, model, optimizer, 0)
+    assert optimizer.t == 1
+    update(comm, model, optimizer, 1)
+    assert optimizer.t == 2
+
+
+def test_with_a_loss_scale(comm):
+    model, optimizer = make(comm)
+    optimizer.loss_scaling(scale=64.0)
+    for step in range(N_STEPS):
+        update(comm, model, optimizer, step)
+    assert_close(model, expected(N_STEPS))
+    optimizer.loss_scaling()
+    with pytest.raises(RuntimeError, match=r"double_buffering .* goes with a constant loss scale"):
+        update(comm, model, optimizer, 0)
+
+
+def test_links_that_are_added_later(comm):
+    """What waited for its step when the parameters changed still gets it."""
+    model, optimizer = make(comm)
+    update(comm, model, optimizer, 0)
+    before = model.l1.W.array.copy()
+    np.random.seed(0)
+    with model.init_scope():
+        model.l3 = L.Linear(2, 2)
+    optimizer.actual_optimizer.setup(model)
+    optimizer.setup(model)
+    update(comm, model, optimizer, 1)
+    assert (model.l1.W.array != before).any()
+    assert optimizer.t == 1

@@ -1,0 +1,316 @@
+"""Extensions for several ranks: what they compute is the same on all, and of all."""
+
+import io
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers, serializers
+from mpchain.datasets import TupleDataset
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_evaluator,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+    create_sharded_optimizer,
+)
+from mpchain.distributed.extensions import (
+    AllreducePersistent,
+    GatherState,
+    GenericMultiNodeEvaluator,
+    MultiNodeEarlyStoppingTrigger,
+    MultiNodeProgressBar,
+    ObservationAggregator,
+    only_on_rank_0,
+)
+from mpchain.iterators import SerialIterator
+from mpchain.link import Chain
+from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain.training import Trainer, Updater, extensions
+from mpchain.variable import Variable
+
+
+class Words(GenericMultiNodeEvaluator):
+    """Collects what it sees; the result is no mean."""
+
+    def calc_local(self, x):
+        assert F.exp(Variable(x)).creator is None
+        return [int(i) for i in x]
+
+    def aggregate(self, results):
+        assert self.comm.rank == self.root
+        return {"words": [i for result in results for i in result]}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_generic_evaluator(comm, batch_size):
+    mine = np.arange(3 + comm.rank) + 10.0 * comm.rank  # uneven
+    iterator = SerialIterator(mine, batch_size, repeat=False, shuffle=False)
+    seen = []
+    root = comm.size - 1
+    evaluator = Words(comm, iterator, L.Linear(1, 1), root=root, progress_hook=seen.append)
+    batches = [
+        [list(range(len_))[i : i + batch_size] for i in range(0, len_, batch_size)]
+        for len_ in range(3, 3 + comm.size)
+    ]
+    expected = [
+        10 * rank + i
+        for n in range(max(map(len, batches)))
+        for rank in range(comm.size)
+        if n < len(batches[rank])
+        for i in batches[rank][n]
+    ]
+    for _ in range(2):
+        assert evaluator() == {"words": expected}
+    assert len(seen) == (2 * len(batches[root]) if comm.rank == root else 0)
+
+
+def test_generic_evaluator_needs_its_methods(comm):
+    iterator = SerialIterator(np.zeros(1), 1, repeat=False)
+    evaluator = GenericMultiNodeEvaluator(comm, iterator, L.Linear(1, 1))
+    with pytest.raises(NotImplementedError, match="does not implement calc_local"):
+        evaluator.calc_local(1)
+    with pytest.raises(NotImplementedError, match="does not implement aggregate"):
+        evaluator.aggregate([])
+
+
+def test_one_progress_bar_of_evaluators(comm, capsys):
+    iterator = SerialIterator(TupleDataset(np.ones((4, 1), np.float32)), 2, repeat=False)
+    model = L.Linear(1, 1)
+    evaluator = extensions.Evaluator(iterator, model, progress_bar=True)
+    create_multi_node_evaluator(evaluator, comm)()
+    assert ("4 samples" in capsys.readouterr().out) == (comm.rank == 0)
+
+
+def test_allreduce_persistent(comm):
+    model = Chain(a=L.BatchNormalization(3), b=L.BatchNormalization(2))
+    model.b.add_persistent("count", np.array(comm.rank))
+    model.a.avg_mean[...] = comm.rank
+    model.b.avg_var[...] = 2 * comm.rank
+    before = model.a.avg_mean, model.a.gamma.array.copy()
+    AllreducePersistent(model, comm)()
+    mean = np.mean(range(comm.size))
+    np.testing.assert_array_equal(model.a.avg_mean, np.full(3, mean, np.float32))
+    np.testing.assert_array_equal(model.b.avg_var, np.full(2, 2 * mean, np.float32))
+    assert model.b.count == comm.rank  # no floating-point number
+    assert model.a.avg_mean is before[0]
+    np.testing.assert_array_equal(model.a.gamma.array, before[1])
+    assert AllreducePersistent.priority > extensions.Evaluator.priority
+
+
+class Counting(Updater):
+    """Does nothing but count: three iterations are an epoch."""
+
+    iteration = 0
+    epoch = property(lambda self: self.iteration // 3)
+    epoch_detail = property(lambda self: self.iteration / 3)
+    previous_epoch_detail = property(lambda self: (self.iteration - 1) / 3)
+    is_new_epoch = property(lambda self: self.iteration % 3 == 0)
+
+    def get_all_optimizers(self):
+        return {}
+
+    def update(self):
+        self.iteration += 1
+
+
+def mock_trainer(stop=(6, "iteration"), report=None):
+    """A trainer whose iterations report; three of them are an epoch."""
+    trainer = Trainer(Counting(), stop)
+
+    def reporting(trainer):
+        trainer.observation.update(report(trainer.updater.iteration))
+
+    trainer.extend(reporting, name="report", trigger=(1, "iteration"), priority=1000)
+    return trainer
+
+
+def collect(trainer, keys):
+    seen = []
+    trainer.extend(
+        lambda trainer: seen.append({k: trainer.observation.get(k) for k in keys}),
+        name="collect",
+        trigger=(1, "iteration"),
+    )
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["number", "variable", "pair"])
+def test_observation_aggregator(comm, kind, tmp_path):
+    def report(i):
+        value = float(i + comm.rank)
+        if kind == "variable":
+            value = Variable(np.array(value, np.float32))
+        return {"x": (value, 1 + comm.rank) if kind == "pair" else value}
+
+    trainer = mock_trainer((4, "iteration"), report)
+    trainer.out = str(tmp_path)
+    trainer.extend(ObservationAggregator(comm, "x", "mean"))
+    trainer.extend(ObservationAggregator(comm, "x", "two", comm_trigger=(2, "iteration")))
+    seen = collect(trainer, ["mean", "two"])
+    trainer.run()
+    weights = np.arange(1, comm.size + 1) if kind == "pair" else np.ones(comm.size)
+    offset = np.average(range(comm.size), weights=weights)
+    assert [row["mean"] for row in seen] == pytest.approx([i + offset for i in range(1, 5)])
+    twos = [row["two"] for row in seen]
+    assert twos[0] is None and twos[2] is None
+    assert twos[1::2] == pytest.approx([1.5 + offset, 3.5 + offset])
+    assert len(set(comm.allgather_obj(str(seen)))) == 1
+
+
+def test_an_aggregator_of_ones_own(comm, tmp_path):
+    def aggregator(lists):
+        assert comm.rank == 0
+        return lists
+
+    trainer = mock_trainer(
+        (2, "iteration"), lambda i: {"x": i} if i == 2 and comm.rank == 0 else {}
+    )
+    trainer.out = str(tmp_path)
+    trainer.extend(ObservationAggregator(comm, "x", aggregator=aggregator))
+    seen = collect(trainer, ["x"])
+    trainer.run()
+    assert seen == [{"x": None}, {"x": [[2]] + [[]] * (comm.size - 1)}]
+
+
+def test_an_aggregator_is_restored_in_mid_interval(comm):
+    def aggregator():
+        return ObservationAggregator(comm, "x", comm_trigger=(3, "iteration"))
+
+    class Moment:
+        def __init__(self, iteration):
+            self.updater = self
+            self.iteration, self.epoch_detail = iteration, iteration / 10
+            self.observation = {"x": float(iteration)}
+
+    first, second = aggregator(), aggregator()
+    first(Moment(1)), first(Moment(2))
+    state = DictionarySerializer()
+    first.serialize(state)
+    second.serialize(NpzDeserializer(state.target))
+    moment = Moment(3)
+    second(moment)
+    assert moment.observation["x"] == pytest.approx(2)
+
+
+def test_early_stopping(comm, tmp_path, capsys):
+    """The mean over ranks decides: on rank 0 alone the value would always become better."""
+    values = [5, 3, 4, 4, 4, 4, 4, 4]
+
+    def report(i):
+        mean = values[(i - 1) // 3]
+        return {"main/loss": mean + (-i if comm.rank == 0 else i / max(comm.size - 1, 1))}
+
+    if comm.size == 1:
+        report = lambda i: {"main/loss": values[(i - 1) // 3]}
+    trigger = MultiNodeEarlyStoppingTrigger(
+        comm, patience=2, verbose=True, max_trigger=(8, "epoch")
+    )
+    assert trigger.get_training_length() == (8, "epoch")
+    trainer = mock_trainer(trigger, report)
+    trainer.out = str(tmp_path)
+    trainer.run()
+    assert comm.allgather_obj(trainer.updater.iteration) == [12] * comm.size
+    assert trainer.observation["main/loss_aggregated"] == pytest.approx(4)
+    assert ("training ends early" in capsys.readouterr().out) == (comm.rank == 0)
+    state = DictionarySerializer()
+    trigger.serialize(state)
+    other = MultiNodeEarlyStoppingTrigger(comm)
+    other.serialize(NpzDeserializer(state.target))
+    assert other._trigger.count == 2 and other._trigger.best == pytest.approx(3)
+
+
+def test_only_on_rank_0(comm, tmp_path):
+    calls = []
+
+    def note(trainer):
+        calls.append(trainer.updater.iteration)
+
+    trainer = mock_trainer((3, "iteration"), lambda i: {})
+    trainer.out = str(tmp_path / str(comm.rank))
+    log = extensions.LogReport(trigger=(1, "iteration"))
+    trainer.extend(only_on_rank_0(log, comm))
+    trainer.extend(only_on_rank_0(note, comm))
+    trainer.run()
+    assert trainer.get_extension("note") is not None
+    assert (trainer.get_extension("LogReport") is log) == (comm.rank == 0)
+    assert calls == ([1, 2, 3] if comm.rank == 0 else [])
+    assert (tmp_path / str(comm.rank) / "log").exists() == (comm.rank == 0)
+
+
+class Model(Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.l = L.Linear(2, 1)
+
+    def forward(self, x):
+        return F.mean(self.l(x) ** 2)
+
+
+def make_trainer(comm, out, create=create_multi_node_optimizer, stop=(4, "iteration")):
+    np.random.seed(0)
+    optimizer = create(optimizers.Adam(), comm).setup(Model())
+    data = TupleDataset(np.random.normal(size=(10, 2)).astype(np.float32))
+    iterator = create_sharded_iterator(SerialIterator(data, 5), comm)
+    return Trainer(MultiNodeUpdater(iterator, optimizer, comm), stop, out=str(out))
+
+
+def test_progress_bar(comm, tmp_path, monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
+    out = io.StringIO()
+    trainer = make_trainer(comm, tmp_path)
+    trainer.extend(MultiNodeProgressBar(comm, update_interval=2, out=out), trigger=(1, "iteration"))
+    trainer.run()
+    if comm.rank == 0:
+        assert "samples/s on" in out.getvalue() and f"on {comm.size} ranks" in out.getvalue()
+    else:
+        assert out.getvalue() == ""
+
+
+def test_gather_state(comm, tmp_path):
+    trainer = make_trainer(comm, tmp_path, create_sharded_optimizer)
+    trainer.extend(GatherState(), trigger=(2, "iteration"))
+    if comm.rank == 0:
+        trainer.extend(extensions.snapshot(), trigger=(2, "iteration"))
+    trainer.run()
+    comm.barrier()
+    folder = comm.bcast_obj(str(tmp_path))
+    resumed = make_trainer(comm, tmp_path, stop=(6, "iteration"))
+    serializers.load_npz(f"{folder}/snapshot_iter_2", resumed)
+    assert resumed.updater.get_optimizer("main").t == 2
+    resumed.run()
+    longer = make_trainer(comm, tmp_path, stop=(6, "iteration"))
+    longer.run()
+    for trainers in (resumed, longer):
+        assert trainers.updater.iteration == 6
+    for a, b in zip(*(t.updater.get_optimizer("main").target.params() for t in (resumed, longer))):
+        np.testing.assert_array_equal(a.array, b.array)
+
+
+def test_gather_state_when_a_signal_ends_training(comm, tmp_path):
+    trainer = make_trainer(comm, tmp_path, create_sharded_optimizer, (10, "iteration"))
+    trainer.extend(GatherState(), trigger=(100, "iteration"))
+    if comm.rank == 0:
+        trainer.extend(extensions.snapshot(on_interrupt=True), trigger=(100, "iteration"))
+    noted = []
+    agree = trainer.updater.agree_on_signal
+
+    def agree_on_signal(number):
+        mine = trainer.updater.iteration == 3 and comm.rank == comm.size - 1
+        noted.append(agree(signal.SIGTERM if mine else number))
+        return noted[-1]
+
+    trainer.updater.agree_on_signal = agree_on_signal
+    with pytest.raises(SystemExit):
+        trainer.run()
+    assert comm.allgather_obj(trainer.updater.iteration) == [3] * comm.size
+    if comm.rank == 0:
+        with np.load(tmp_path / "snapshot_iter_3") as saved:
+            assert saved["updater/optimizer:main/l/W/m"].shape == (1, 2)
+            assert json.loads(str(saved["_observation"])) is not None

@@ -1,0 +1,197 @@
+"""Sums of buffers within a host and between hosts, which are imitated by dividing the ranks."""
+
+import gc
+import os
+import weakref
+
+import numpy as np
+import pytest
+
+from mpchain.distributed.communicators import MpiCommunicator, arrays, mpi, shared_memory, sums
+
+HOSTS = {
+    "one host": lambda rank: 0,
+    "a host each": lambda rank: rank,
+    "pairs": lambda rank: rank // 2,  # with an odd number of ranks, hosts of different sizes
+    "alternating": lambda rank: rank % 2,
+}
+SPECIFICATIONS = [(1000, "float32"), (7, "float64"), (1, "int64"), (0, "float32"), (3, "int32")]
+
+
+@pytest.fixture(params=HOSTS)
+def on_hosts(request, comm, monkeypatch):
+    """A communicator whose ranks are on hosts as given."""
+    if comm.mpi_comm is None:
+        pytest.skip("needs MPI")
+    split = lambda self: self.mpi_comm.Split(HOSTS[request.param](self.rank), self.rank)
+    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    with MpiCommunicator(comm.mpi_comm) as made:
+        yield made
+
+
+def fill(buffers, rank, step=0):
+    for i, x in enumerate(buffers):
+        x[...] = np.random.RandomState([rank, i, step]).randint(-99, 99, x.shape)
+
+
+def check(buffers, size, step=0):
+    for i, x in enumerate(buffers):
+        of_ranks = [
+            np.random.RandomState([r, i, step]).randint(-99, 99, x.shape) for r in range(size)
+        ]
+        np.testing.assert_array_equal(x, sum(of_ranks))
+
+
+def test_places(on_hosts, comm):
+    hosts = comm.allgather_obj((on_hosts.inter_rank, on_hosts.intra_rank))
+    assert sorted(set(hosts)) == sorted(hosts)
+    assert on_hosts.inter_size == 1 + max(host for host, _ in hosts)
+    assert on_hosts.intra_size == sum(host == on_hosts.inter_rank for host, _ in hosts)
+
+
+@pytest.mark.parametrize("library", [False, True], ids=["messages", "library"])
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
+@pytest.mark.parametrize("piece", [3, 2**30])
+def test_sums_of_buffers(on_hosts, library, is_shared, piece, monkeypatch):
+    monkeypatch.setattr(arrays, "PIECE", piece)
+    if library:
+        monkeypatch.setattr(sums, "MOST_RANKS_SLICEWISE", 0)
+    if not is_shared:
+        monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
+    buffers = on_hosts.make_buffers(SPECIFICATIONS)
+    assert [(x.size, x.dtype) for x in buffers] == SPECIFICATIONS
+    assert not any(x.any() for x in buffers)
+    for step in range(4):
+        fill(buffers, on_hosts.rank, step)
+        # Each rank begins them in an order of its own.
+        order = np.random.RandomState([step, on_hosts.rank]).permutation(len(buffers))
+        requests = {i: on_hosts.begin_sum(buffers[i]) for i in order}
+        for i in np.roll(order, on_hosts.rank):
+            assert requests[i].Wait() is buffers[i]
+        check(buffers, on_hosts.size, step)
+
+
+@pytest.mark.parametrize("n", [1, 5, 200_001])
+def test_all_ranks_get_the_same_bits(on_hosts, n):
+    (x,) = on_hosts.make_buffers([(n, "float32")])
+    x[...] = np.random.RandomState(on_hosts.rank).uniform(-1, 1, n)
+    held = on_hosts.allgather(x)
+    on_hosts.iallreduce(x).Wait()
+    np.testing.assert_allclose(x, np.sum(held, axis=0, dtype="f8"), atol=1e-6)
+    assert len({y.tobytes() for y in on_hosts.allgather(x)}) == 1
+
+
+@pytest.mark.parametrize(("wire_dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_narrow_between_hosts(on_hosts, wire_dtype, bits):
+    (x,) = on_hosts.make_buffers([(1001, "float32")])
+    x[...] = np.random.RandomState(on_hosts.rank).uniform(0.5, 1, x.size)
+    expected = np.sum(on_hosts.allgather(x), axis=0, dtype="f8")
+    on_hosts.iallreduce(x, wire_dtype).Wait()
+    assert len({y.tobytes() for y in on_hosts.allgather(x)}) == 1
+    error = abs(x / expected - 1).max()
+    if on_hosts.inter_size == 1:
+        assert error < 1e-6  # nothing travels
+    else:
+        assert 2.0 ** -(bits + 4) < error < 2.0 * 2.0**-bits
+
+
+def test_plain_arrays_beside_buffers(on_hosts):
+    """An array that only begins where a buffer does is no buffer."""
+    (x,) = on_hosts.make_buffers([(10, "float32")])
+    for view in (x[:5], x.view("int32")[:10]):
+        view[...] = on_hosts.rank + 1
+        assert on_hosts.iallreduce(view).Wait().tolist() == [
+            sum(range(1, on_hosts.size + 1))
+        ] * len(view)
+
+
+def test_a_rank_that_waits_lets_others_sums_go_on(on_hosts):
+    """Otherwise ranks that wait for different sums would wait for each other."""
+    x, y = on_hosts.make_buffers([(5, "float32"), (5, "float32")])
+    x[...] = y[...] = 1
+    first, second = on_hosts.begin_sum(x), on_hosts.begin_sum(y)
+    for request in [first, second][:: -1 if on_hosts.rank else 1]:
+        request.Wait()
+    assert x.tolist() == y.tolist() == [on_hosts.size] * 5
+
+
+def test_buffers_outlive_their_communicator(on_hosts):
+    (x,) = on_hosts.make_buffers([(5, "float32")])
+    on_hosts.iallreduce(x).Wait()
+    x[...] = on_hosts.rank
+    view = x[1:3]
+    on_hosts.finalize()
+    del x
+    gc.collect()
+    assert view.tolist() == [on_hosts.rank] * 2
+
+
+def test_shared_memory_is_released(comm):
+    if comm.mpi_comm is None or comm.size == 1:
+        pytest.skip("nothing is shared")
+    (x,) = comm.make_buffers([(1000, "float32")])
+    assert isinstance(x.base, mpi._SharedBuffer)
+    released = weakref.ref(x.base)
+    gc.collect()
+    n_open = len(os.listdir("/proc/self/fd"))
+    del x
+    gc.collect()
+    assert released() is None
+    assert len(os.listdir("/proc/self/fd")) == n_open - 1
+
+
+@pytest.mark.parametrize("failing", ["memfd_create", "open", "readlink"])
+def test_memory_that_some_rank_is_refused(comm, failing, monkeypatch):
+    if comm.mpi_comm is None:
+        pytest.skip("needs MPI")
+
+    def refuse(*args):
+        raise PermissionError(failing)
+
+    if comm.rank == (0 if failing == "memfd_create" else comm.size - 1):
+        monkeypatch.setattr(shared_memory.os, failing, refuse)
+    alone = comm.size == 1 and failing != "memfd_create"
+    shared = shared_memory.share(comm._host, 100)
+    monkeypatch.undo()
+    assert (shared is None) is not alone
+    buffers = comm.make_buffers([(3, "float32")])
+    fill(buffers, comm.rank)
+    comm.begin_sum(buffers[0]).Wait()
+    check(buffers, comm.size)
+
+
+def test_memory_of_another_process(comm, monkeypatch, tmp_path):
+    """In a container the path may lead to a file of another process: it is not touched."""
+    if comm.mpi_comm is None or comm.size == 1:
+        pytest.skip("nothing is shared")
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 10_000)
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(shared_memory.os, "readlink", lambda path: "/memfd:mpchain (deleted)")
+        real_open = os.open
+        monkeypatch.setattr(shared_memory.os, "open", lambda path, flags: real_open(file, flags))
+    assert shared_memory.share(comm._host, 100) is None
+    assert file.read_bytes() == b"x" * 10_000
+
+
+def test_shared_memory_is_one(comm):
+    if comm.mpi_comm is None:
+        pytest.skip("needs MPI")
+    memory = shared_memory.share(comm._host, 8 * comm.size)
+    held = np.frombuffer(memory, np.int64, comm.size)
+    held[comm.rank] = comm.rank + 1
+    comm.barrier()
+    assert held.tolist() == list(range(1, comm.size + 1))
+
+
+def test_many_ranks_take_turns(on_hosts):
+    """Steps of many sums, with Test in between: the numbers of stages never mix."""
+    buffers = on_hosts.make_buffers([(50, "int64")] * 3)
+    for step in range(30):
+        fill(buffers, on_hosts.rank, step)
+        requests = [on_hosts.begin_sum(x) for x in buffers]
+        for _ in range(on_hosts.rank):
+            requests[0].Test()
+        for request in requests:
+            request.Wait()
+        check(buffers, on_hosts.size, step)

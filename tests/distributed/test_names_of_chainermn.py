@@ -1,0 +1,32 @@
+"""Names that stand for something elsewhere."""
+
+import types
+
+import pytest
+
+from mpchain import backend
+from mpchain.backends import cuda
+from mpchain.distributed import nccl, testing
+
+
+def test_device_of_tests():
+    assert testing.get_device() == backend.get_device("@numpy")
+    with pytest.raises(Exception, match="ChainerX"):
+        testing.get_device(use_chx=True)
+    with pytest.raises(Exception, match="ChainerX"):
+        testing.get_device(1, use_chx=True)
+
+
+@pytest.mark.skipif(cuda.available, reason="there is a GPU")
+def test_without_cupy():
+    with pytest.raises(RuntimeError, match="CuPy"):
+        testing.get_device(0)
+    assert not hasattr(nccl, "__path__")
+
+
+def test_nccl_is_cupys(monkeypatch):
+    fake = types.SimpleNamespace(cuda=types.SimpleNamespace(nccl=types.SimpleNamespace(NCCL_SUM=0)))
+    monkeypatch.setattr(cuda, "cupy", fake, raising=False)
+    assert nccl.NCCL_SUM == 0
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        nccl.no_such_thing
