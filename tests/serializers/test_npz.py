@@ -245,7 +245,7 @@ def test_what_an_object_can_do_without_is_not_listed_as_missing(tmp_path):
             serializer("d", 0)
 
     save_npz(tmp_path / "file", Record(a=1, b=1))
-    with pytest.raises(MissingKeyError, match="that are missing: d; .* asks for: nothing$"):
+    with pytest.raises(MissingKeyError, match=r"that are missing: d; .* asks for: nothing$"):
         load_npz(tmp_path / "file", Object())
 
 
@@ -254,7 +254,7 @@ def test_missing_arrays_that_are_below_another_path(tmp_path):
     message = "missing: W, b; .*; all that is missing is there below path='updater/model/'$"
     with pytest.raises(MissingKeyError, match=message):
         load_npz(tmp_path / "file", Record(W=0, b=0))
-    with pytest.raises(MissingKeyError, match="missing: W, c; .*updater/t$"):
+    with pytest.raises(MissingKeyError, match=r"missing: W, c; .*updater/t$"):
         load_npz(tmp_path / "file", Record(W=0, c=0))
 
 

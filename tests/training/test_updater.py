@@ -288,7 +288,7 @@ def test_errors():
         training.StandardUpdater({"train": make_iterator()}, optimizer)
     with pytest.raises(ValueError, match=r"optimizer 'main' \(SGD\) has no model; call its setup"):
         training.StandardUpdater(make_iterator(), optimizers.SGD())
-    with pytest.raises(TypeError, match="iterator 'main' must be an iterator such as .*, not list"):
+    with pytest.raises(TypeError, match=r"iterator 'main' must be an iterator .*, not list"):
         training.StandardUpdater([1, 2], optimizer)
     with pytest.raises(TypeError, match="'main' must be an Optimizer, not SerialIterator"):
         training.StandardUpdater(make_iterator(), make_iterator())
@@ -305,7 +305,7 @@ def test_an_iterator_that_ends():
     updater = training.StandardUpdater(
         iterator, optimizer, loss_func=lambda x: F.sum(optimizer.target(x))
     )
-    with pytest.raises(StopIteration, match=r"^StandardUpdater: iterator 'main' ended after \d+ it"):
+    with pytest.raises(StopIteration, match=r"^StandardUpdater: iterator 'main' ended after \d"):
         for _ in range(len(X)):
             updater.update()
 
