@@ -109,7 +109,7 @@ def exponential_decay_noise(xp, shape, dtype, hook, opt):
 class GradientNoise(_ParameterHook):
     """Adds random noise to the gradients.
 
-    With several ranks, all must draw the same numbers: give them the same ``config.rng``.
+    With several ranks all must draw the same numbers: a multi-node optimizer sees to that.
 
     Args:
         eta (float): scale of the noise.

@@ -506,3 +506,10 @@ def test_unary_tests_need_a_reference_and_may_have_data():
     data = lambda shape, dtype: tuple(np.full(shape, 2, dtype) for _ in range(3))
     cls = _unary(F.sqrt, make_data=data)[2]
     cls("test_double_backward_cpu").debug()
+
+
+def test_a_trainer_with_a_mock_updater_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = testing.get_trainer_with_mock_updater((12, "iteration"), iter_per_epoch=5)
+    trainer.run()
+    assert trainer.updater.iteration == 12 and trainer.updater.epoch == 2
