@@ -58,7 +58,12 @@ setup(
     # NumPy: the arrays.
     install_requires=["numpy>=2.0"],
     extras_require=EXTRAS,
-    packages=[*find_packages(include=["mpchain", "mpchain.*"]), "mpchain.launch"],
-    package_dir={"mpchain.launch": "launch"},
-    entry_points={"console_scripts": ["mpchain-launch = mpchain.launch:main"]},
+    # The launcher is there twice: the command starts without importing mpchain.
+    packages=[
+        *find_packages(include=["mpchain", "mpchain.*"]),
+        "mpchain.launch",
+        "mpchain_launch",
+    ],
+    package_dir={"mpchain.launch": "launch", "mpchain_launch": "launch"},
+    entry_points={"console_scripts": ["mpchain-launch = mpchain_launch:main"]},
 )

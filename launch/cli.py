@@ -2,25 +2,18 @@
 
 import argparse
 import importlib.util
-import math
 import os
+import re
 import shlex
 import sys
 
-from . import allocations, binding, environments, mpirun
-from .job import Job, say
+from . import allocations, binding, environments, mpirun, reach, restarts
+from .checkpoints import Checkpoints
 from .plan import Plan
 from .processes import fill_standard_files
+from .talk import Parser, clock_time, say, seconds, whole_number
 
-WRONG_USE = 2
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose complaints take one line."""
-
-    def error(self, message):
-        say(f"{message} (mpchain-launch --help explains the options)")
-        raise SystemExit(WRONG_USE)
+SCHEDULERS = ("slurm", "pbs", "lsf", "kubernetes")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,15 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
         2 for wrong use.
     """
     fill_standard_files()
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        plan = _plan(parser, options)
-        if options.dry_run:
-            print(describe(plan))
-            return 0
-        _say_what_is_special(plan)
-        return Job(plan).run()
+        if arguments[:1] == ["doctor"]:
+            from . import doctor  # seldom needed, and slow to import
+
+            return doctor.main(arguments[1:])
+        return _launch(arguments)
     except KeyboardInterrupt:
         return 130
 
@@ -51,72 +42,229 @@ def describe(plan: Plan) -> str:
     """What a plan would run: added environment variables, those of each rank, the command."""
     environment = {**os.environ, **plan.variables}
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
-    for rank in range(plan.n):
+    lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]
+    for rank in range(0 if plan.hosts else plan.n):  # other hosts decide for themselves
         share = binding.rank_variables(environment, rank, plan.n)
         lines.append(f"[{rank}] " + " ".join(f"{name}={value}" for name, value in share.items()))
-    return "\n".join([*lines, shlex.join(plan.command)])
+    return "\n".join([*lines, shlex.join(plan.command(os.environ))])
+
+
+def _launch(arguments):
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    _check(parser, options)
+    if options.scheduler:
+        from . import schedulers  # seldom needed, and slow to import
+
+        return schedulers.main(parser, options)
+    plan = _plan(parser, options)
+    if options.dry_run:
+        print(describe(plan))
+        return 0
+    _say_what_is_special(plan)
+    checkpoints = None
+    if options.checkpoint_dir:
+        checkpoints = Checkpoints(
+            options.checkpoint_dir, options.checkpoint_pattern, options.resume
+        )
+    return restarts.run(
+        plan,
+        restarts=options.restarts,
+        wait=options.backoff,
+        checkpoints=checkpoints,
+        min_ranks=options.min_ranks,
+    )
 
 
 def _parser():
     parser = Parser(
         prog="mpchain-launch",
-        usage="mpchain-launch -n N [options] script [arguments of the script]",
-        description="Runs a Python script on N ranks.",
+        usage="mpchain-launch -n N [options] script [arguments of the script]\n"
+        "       mpchain-launch doctor [options]",
+        description="Runs a Python script on N ranks; 'doctor' tests the installation.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-n", "--ranks", type=_number_of_ranks, required=True, metavar="N", help="number of ranks")
+    add(
+        *("-n", "--ranks"),
+        type=_ranks,
+        required=True,
+        metavar="N",
+        help="number of ranks; auto: all slots of the hosts, or one for each GPU, or for two cores",
+    )
     add("-m", "--module", action="store_true", help="run a module, as python -m does")
+    add("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set for all ranks")
     add(
         "--prefix",
         action=argparse.BooleanOptionalAction,
         help="put the number of the rank before each line, as in '[2] text' (default: if N > 1)",
     )
-    add("--timeout", type=_seconds, metavar="SECONDS", help="end the job after this time")
+    add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
+    add(
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="end the job after this time, restarts included",
+    )
     add(
         "--grace",
-        type=_seconds,
+        type=seconds,
         default=5.0,
         metavar="SECONDS",
         help="time from asking ranks to end to SIGKILL (default: 5)",
     )
+    add(
+        "--mpi",
+        choices=("auto", "openmpi", "mpich", "srun"),
+        default="auto",
+        help="what starts the ranks (default: the mpirun of the MPI library that mpi4py loads)",
+    )
     add("--dry-run", action="store_true", help="print the command and the environment, run nothing")
+    add_hosts(parser)
+    _add_restarts(parser)
+    _add_schedulers(parser)
     add("program", nargs=argparse.REMAINDER, metavar="script", help="the script and its arguments")
     return parser
 
 
-def _number_of_ranks(text):
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
+def add_hosts(parser: Parser):
+    """Adds the options that `find_hosts` reads."""
+    group = parser.add_argument_group(
+        "hosts", "Without these the hosts that a batch system allocated, else this one alone."
+    )
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--hosts", metavar="A:2,B:2", help="hosts with their numbers of ranks")
+    either.add_argument("--hostfile", metavar="FILE", help="the same, one host a line")
+    group.add_argument(
+        "--oversubscribe", action="store_true", help="allow more ranks than the hosts have slots"
+    )
+    group.add_argument(
+        "--host-timeout",
+        type=seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="give up a host after this time without a sign of life (default: 10)",
+    )
 
 
-def _seconds(text):
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, not {text!r}")
-    return seconds
+def _add_restarts(parser):
+    group = parser.add_argument_group(
+        "restarts",
+        "A job that failed goes on from its newest checkpoint, whose path the script finds in the "
+        "environment variable MPCHAIN_RESUME and in place of {checkpoint} among its arguments.",
+    )
+    add = group.add_argument
+    add(
+        "--restarts",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="restart so often (default: 0)",
+    )
+    add(
+        "--backoff",
+        type=seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="wait before a restart, twice as long each time without progress (default: 1)",
+    )
+    add("--checkpoint-dir", metavar="FOLDER", help="where the script saves its checkpoints")
+    add(
+        "--checkpoint-pattern",
+        metavar="PATTERN",
+        help="their names (default: snapshot_* and checkpoint_*)",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on from a checkpoint that is there already, at the first start, too",
+    )
+    add(
+        "--min-ranks",
+        type=whole_number(1),
+        metavar="N",
+        help="restart on the hosts that are left if they take so many ranks (default: all)",
+    )
+
+
+def _add_schedulers(parser):
+    group = parser.add_argument_group(
+        "batch systems", "With --scheduler nothing is run: the script for it is printed."
+    )
+    add = group.add_argument
+    add(
+        "--scheduler", choices=SCHEDULERS, help="print a batch script, or the manifest of an MPIJob"
+    )
+    add(
+        "--nodes", type=whole_number(1), default=1, metavar="N", help="number of hosts (default: 1)"
+    )
+    add("--gpus", type=whole_number(1), metavar="N", help="GPUs of each host")
+    add("--cores", type=whole_number(1), metavar="N", help="cores of each rank")
+    add("--time", type=clock_time, metavar="HH:MM:SS", help="limit of time")
+    add("--name", help="name of the job (default: that of the script)")
+    add("--queue", help="queue or partition")
+    add("--account", help="account or project")
+    add("--image", help="container image with mpchain and the script (kubernetes)")
+    add(
+        "--directive",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="one more line for the batch system, such as '--constraint=a100'",
+    )
+    add(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="one more line of shell before the start, such as 'module load openmpi'",
+    )
+
+
+def _ranks(text):
+    return text if text == "auto" else whole_number(1)(text)
+
+
+def _check(parser, options):
+    """Complains about options that do not fit together, or not this place."""
+    if options.program[:1] == ["--"]:
+        del options.program[0]
+    if not options.program:
+        what = "module" if options.module else "script"
+        parser.error(f"which {what}? e.g. mpchain-launch -n 2 {'-m ' * options.module}train")
+    if not options.checkpoint_dir:
+        for name in ("checkpoint_pattern", "resume"):
+            if getattr(options, name):
+                parser.error(f"--{name.replace('_', '-')} needs --checkpoint-dir")
+        if any(restarts.PLACEHOLDER in word for word in options.program):
+            parser.error(f"{restarts.PLACEHOLDER} among the arguments needs --checkpoint-dir")
+    if options.min_ranks and options.ranks != "auto" and options.min_ranks > options.ranks:
+        parser.error(f"--min-ranks {options.min_ranks} is more than the {options.ranks} of -n")
 
 
 def _plan(parser, options):
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
     _check_place(parser)
-    _check_program(parser, program, options.module)
-    starter = _starter(parser, options.ranks)
+    _check_program(parser, options.program, options.module)
+    allocation, hosts = find_hosts(parser, options)
+    n = _number_of_ranks(parser, options, allocation, hosts)
+    if all(map(reach.is_local, hosts)):
+        hosts = {}
+    starter = _starter(parser, options.mpi, allocation, alone=n == 1 and not hosts)
     runner = ["-m", "mpi4py"] if importlib.util.find_spec("mpi4py") else []
     module = ["-m"] if options.module else []
     return Plan(
-        n=options.ranks,
-        program=[sys.executable, *runner, *module, *program],
+        n=n,
+        program=[*runner, *module, *options.program],
         starter=starter,
-        oversubscribed=options.ranks > binding.cores(),
-        variables=_variables(starter),
-        prefix=options.ranks > 1 if options.prefix is None else options.prefix,
+        hosts=hosts,
+        remote_shell=allocation.remote_shell,
+        oversubscribed=options.oversubscribe or (not hosts and n > binding.cores()),
+        variables=_variables(parser, options, starter),
+        prefix=n > 1 if options.prefix is None else options.prefix,
+        log_dir=options.log_dir,
         timeout=options.timeout,
         grace=options.grace,
+        host_timeout=options.host_timeout,
     )
 
 
@@ -127,18 +275,9 @@ def _check_place(parser):
             f"this is already rank {here.rank} of {here.size}, started by {here.starter}: "
             "start the script itself here, or mpchain-launch outside"
         )
-    hosts = allocations.hosts(os.environ)
-    if len(hosts) > 1:
-        parser.error(
-            f"{len(hosts)} hosts are allocated ({hosts[0]}, ...), and only one can be used: "
-            "allocate one, or start 'python -m mpi4py script' with the mpirun or srun of the site"
-        )
 
 
 def _check_program(parser, program, is_module):
-    if not program:
-        what = "module" if is_module else "script"
-        parser.error(f"which {what}? e.g. mpchain-launch -n 2 {'-m ' * is_module}train")
     name = program[0]
     if is_module:
         sys.path.insert(0, os.getcwd())  # as python -m does
@@ -149,27 +288,75 @@ def _check_program(parser, program, is_module):
         parser.error(f"there is no script {name!r} in {os.getcwd()}")
 
 
-def _starter(parser, n):
+def find_hosts(parser: Parser, options) -> tuple[type[allocations.Local], dict[str, int]]:
+    """What allocated hosts to us, and their slots; they are empty if ranks run on this host alone.
+
+    Args:
+        parser: Takes complaints.
+        options: With `hosts`, `hostfile` and, for this host alone, nothing.
+    """
+    allocation = allocations.detect(os.environ)
     try:
-        found = mpirun.find()
+        if options.hosts:
+            return allocation, allocations.read_hosts(options.hosts)
+        if options.hostfile:
+            return allocation, allocations.read_host_file(options.hostfile)
+        return allocation, allocation.slots(os.environ)
+    except OSError as error:
+        parser.error(f"cannot read the list of hosts {error.filename!r}: {error.strerror}")
+    except ValueError as error:
+        parser.error(f"hosts are written as a:2,b:2, or as 'a slots=2' in a file, not {error}")
+
+
+def _number_of_ranks(parser, options, allocation, hosts):
+    slots = sum(hosts.values())
+    if options.ranks == "auto":
+        return slots or len(binding.gpus(os.environ)) or max(1, binding.cores() // 2)
+    if hosts and options.ranks > slots and not options.oversubscribe:
+        names = ",".join(f"{host}:{number}" for host, number in hosts.items())
+        source = "" if options.hosts or options.hostfile else f" of {allocation.name}"
+        parser.error(
+            f"{options.ranks} ranks need {options.ranks} slots, and the hosts{source} have {slots} "
+            f"({names}): ask for more, take fewer ranks, or add --oversubscribe"
+        )
+    return options.ranks
+
+
+def _starter(parser, kind, allocation, alone):
+    try:
+        found = mpirun.find(kind, in_slurm=allocation is allocations.Slurm)
     except mpirun.UnknownMpirunError as error:
-        parser.error(f"{error}; install one of them with: pip install 'mpchain[mpi]'")
-    if not found and n > 1:
-        parser.error(f"{n} ranks need mpirun; install it with: pip install 'mpchain[mpi]'")
+        parser.error(str(error))
+    if not found and not alone:
+        parser.error(f"several ranks need mpirun; install it with: {mpirun.INSTALL}")
     return found or mpirun.Direct()
 
 
-def _variables(starter):
+def _variables(parser, options, starter):
     # Without it, what a rank prints would appear late, and be lost when it is killed.
     unbuffered = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
-    return {**starter.variables(os.environ), **unbuffered}
+    return {**starter.variables(os.environ), **unbuffered, **_added(parser, options.env)}
+
+
+def _added(parser, items):
+    added = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            parser.error(f"--env takes NAME=VALUE or NAME, not {item!r}")
+        if not equals and name not in os.environ:
+            parser.error(f"--env {name}: this variable is not set; set it, or give NAME=VALUE")
+        added[name] = value if equals else os.environ[name]
+    return added
 
 
 def _say_what_is_special(plan):
-    as_root = " and ".join(name for name in plan.variables if name.startswith("OMPI_"))
+    as_root = " and ".join(name for name in plan.variables if name.startswith("OMPI_ALLOW"))
     if as_root:
         say(f"running as root: {as_root} set for Open MPI")
-    if plan.oversubscribed:
+    if plan.hosts:
+        return
+    if plan.n > binding.cores():
         say(f"{plan.n} ranks share {binding.cores()} cores, which makes each of them slower")
     devices = binding.gpus(os.environ)
     if 0 < len(devices) < plan.n:

@@ -1,33 +1,33 @@
-"""One job of N ranks, from its start to the exit code and the line that explains it."""
+"""One job of N ranks, from its start to the exit code and the lines that explain it."""
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
-import sys
 
+from . import reach, report
 from .loop import Loop, Writer
 from .messages import words
-from .plan import Plan
+from .output import LogFiles
+from .plan import START_RANK, Plan
 from .processes import adopt_orphans, kill_descendants, shell_code, signal_session, spawn
 from .rank import VARIABLE
-from .ranks import Rank, describe_end
+from .ranks import Rank
+from .talk import say
 
 # For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
+# Ranks on other hosts that have not come by then are looked for.
+TIME_TO_START = 20.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
 
 # What Open MPI says when, now and then, it fails to start for a reason that is gone a moment later.
-PASSING_FAILURE = b"listener thread failed to start"
+# Its daemons on other hosts say the same by their exit status.
+PASSING_FAILURES = (b"listener thread failed to start", b"Daemon exit status: 213")
 MOST_STARTS = 3
-
-
-def say(text: str):
-    """Prints one line of the launcher's own on standard error."""
-    with contextlib.suppress(OSError, AttributeError):  # standard error may be closed
-        print(f"mpchain-launch: {text}", file=sys.stderr, flush=True)
 
 
 class Job:
@@ -35,11 +35,17 @@ class Job:
 
     Args:
         plan: What to run.
+        start: 1 for the first start, 2 for the first restart, and so on.
+
+    Attributes:
+        is_final: Whether the user ended it, so that it must not be started again.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, start: int = 1):
         self.plan = plan
+        self.is_final = False
         self.token = os.urandom(16).hex().encode()
+        self.logs = LogFiles(plan.log_dir, plan.n, start, say)
         self.loop = Loop()
         self.stdout = self._screen(1)
         self.stderr = self._screen(2)
@@ -47,7 +53,9 @@ class Job:
         self._ranks = {}
         self._ends = []
         self._first_without_guard = None
+        self._culprit = None
         self._verdict = None
+        self._asks_where = False
         self._signals = 0
         self._stop_signal = None
         self._starter_words = b""
@@ -56,9 +64,10 @@ class Job:
 
     def run(self) -> int:
         """Runs the job to its end, whatever happens; returns the exit code."""
+        _allow_files(3 * self.plan.n + 100)
         adopt_orphans()
         spared = _children()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=self.plan.n)
+        self._listener = self._listen()
         self.loop.on_readable(self._listener, self._accept)
         self.loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -66,25 +75,48 @@ class Job:
                 self.loop.on_signal(number, self._interrupt)
         if self.plan.timeout is not None:
             self.loop.after(self.plan.timeout, self._time_out)
+        if self.plan.hosts:
+            self.loop.after(TIME_TO_START, self._look_for_missing)
         try:
             self._start()
             self.loop.run(until=self._finished)
         finally:
             self._listener.close()
             kill_descendants(spared)
+            self.logs.close()
+            self.loop.close()
         return self._explain()
+
+    def _listen(self):
+        if not self.plan.hosts:
+            return socket.create_server(("127.0.0.1", 0), backlog=self.plan.n)
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(
+            ("", 0), family=family, backlog=self.plan.n, dualstack_ipv6=both
+        )
 
     def _start(self):
         self._starts += 1
         self._starter_words = b""
-        host, port = self._listener.getsockname()
-        contact = words(host, port, self.token.decode(), self.plan.n, self.plan.starter.patience)
-        environment = {**os.environ, **self.plan.variables, VARIABLE: contact.decode()}
+        variables = {**self.plan.variables, VARIABLE: self._contact()}
+        environment = {**os.environ, **variables}
         self._words, end = os.pipe()
         os.set_blocking(self._words, False)
         self.loop.on_readable(self._words, self._keep_words)
-        self._starter = spawn(self.plan.command, environment, end, end)
+        command = self.plan.command(environment, [VARIABLE])
+        self._starter = spawn(command, environment, end, end)
         os.close(end)
+
+    def _contact(self):
+        """What a rank must know to find us, and about us."""
+        plan = self.plan
+        addresses = reach.own_addresses(plan.hosts) if plan.hosts else ["127.0.0.1"]
+        port, token = self._listener.getsockname()[1], self.token.decode()
+        alone = int(plan.starter.path is None)
+        patience = plan.starter.patience
+        contact = words(",".join(addresses), port, token, alone, patience, plan.host_timeout)
+        return contact.decode()
 
     def _finished(self):
         if self._starter_code is None or self._connections:
@@ -94,8 +126,9 @@ class Job:
     # What happens on the side of the ranks
 
     def _accept(self):
-        self._connections.append(Rank(self, self._listener.accept()[0]))
-        self._pause_or_resume()
+        with contextlib.suppress(ConnectionError):  # gone before we looked
+            self._connections.append(Rank(self, self._listener.accept()[0]))
+            self._pause_or_resume()
 
     def welcome(self, rank: Rank):
         """Takes a rank whose supervisor has said hello."""
@@ -104,7 +137,7 @@ class Job:
             self._end(sentence, 1, signal.SIGTERM)
         self._ranks[rank.number] = rank
         if self._stop_signal:
-            rank.stop(self._stop_signal, self.plan.grace)
+            rank.stop(self._stop_signal, self.plan.grace, self._asks_where)
 
     def forget(self, rank: Rank):
         """Closes the connection of a rank, or of a stranger."""
@@ -114,10 +147,13 @@ class Job:
     def take_end(self, rank: Rank):
         """Learns that the program of a rank ended."""
         self._ends.append(rank)
-        if rank.failed and rank.ended_itself and rank.has_guard:
-            code = shell_code(rank.code)
+        failed = rank.failed and rank.ended_itself
+        if failed and (rank.has_guard or rank.showed_cause):
+            self._introduce(rank, report.describe_end(rank.code))
+        rank.show_rest()
+        if failed and rank.has_guard:
             self._end(
-                f"{rank.name} {describe_end(rank.code)}{self._fate_of_others}", code, signal.SIGTERM
+                f"{rank.end}{self._fate_of_others}", shell_code(rank.code), signal.SIGTERM, True
             )
 
     def hear_of_guard(self, rank: Rank):
@@ -128,11 +164,42 @@ class Job:
         """Learns that the supervisor of a rank is gone, as it should be after the program."""
         self._connections.remove(rank)
         if rank.number is not None and not rank.ended:
-            sentence = f"{rank.name} was lost: its supervisor was killed{self._fate_of_others}"
-            self._end(sentence, 128 + signal.SIGKILL, signal.SIGTERM)
+            self._introduce(rank, f"was lost: {rank.lost}")
+            sentence = f"{rank.name} was lost: {rank.lost}{self._fate_of_others}"
+            self._end(sentence, 128 + signal.SIGKILL, signal.SIGTERM, True)
         if not self._connections and len(self._ranks) == self.plan.n:
             seconds = TIME_TO_FOLLOW if self._verdict else TIME_TO_CLOSE
             self.loop.after(seconds, self._end_starter)
+
+    def _introduce(self, rank, fate):
+        """Shows the last words of the rank that failed first before those of all others."""
+        if self._culprit or self._verdict:
+            return
+        self._culprit = rank
+        last = rank.last_lines()
+        if self.plan.n > 1 and (last or rank.showed_cause):
+            head = f"mpchain-launch: {rank.name} {fate}; its last lines:\n"
+            self.stderr.put(head.encode() + last)
+
+    def _look_for_missing(self):
+        missing = sorted(set(range(self.plan.n)) - set(self._ranks))
+        if not missing or self._verdict:
+            return
+        if sentence := self._complaint_about_hosts():
+            self._end(sentence, 1, signal.SIGTERM)
+        else:
+            say(f"{len(missing)} of {self.plan.n} ranks have not started yet")
+
+    def _complaint_about_hosts(self):
+        """One sentence about a host on which nothing can be started; empty if there is none."""
+        from . import inquiry  # seldom needed, and slow to import
+
+        seen = {rank.host for rank in self._ranks.values()}
+        hosts = [host for host in self.plan.hosts if host not in seen]
+        shell, seconds = self.plan.remote_shell, self.plan.host_timeout
+        bad = list(inquiry.complaints(hosts, shell, START_RANK, seconds).values())
+        more = f" (and {len(bad) - 1} more hosts have problems)" if len(bad) > 1 else ""
+        return f"{bad[0]}{more}" if bad else ""
 
     # What happens on the side of mpirun
 
@@ -147,18 +214,24 @@ class Job:
                 self._start()
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
-            self.loop.after(TIME_TO_FOLLOW, lambda: self._stop(signal.SIGTERM))
+            self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
 
     def _failed_in_passing(self):
         """Whether nothing was started, for a reason that may be gone already."""
         nothing = not self._ranks and not self._connections and self._verdict is None
-        return nothing and PASSING_FAILURE in self._starter_words and self._starts < MOST_STARTS
+        passing = any(words in self._starter_words for words in PASSING_FAILURES)
+        return nothing and passing and self._starts < MOST_STARTS
 
     def _keep_words(self):
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._words, 65536):
                 self._starter_words = (self._starter_words + data)[-MOST_KEPT_OF_MPIRUN:]
             self.loop.on_readable(self._words, None)
+
+    def _end_ranks(self):
+        """Ends the ranks that mpirun has left behind."""
+        self._asks_where = True
+        self._stop(signal.SIGTERM)
 
     def _end_starter(self):
         if self._starter_code is None:
@@ -173,15 +246,18 @@ class Job:
 
     def _interrupt(self, number):
         self._signals += 1
+        self.is_final = True
         if self._signals > 1:
             self._kill()
         self._end(f"the job was ended by {signal.Signals(number).name}", 128 + number, number)
 
     def _time_out(self):
-        sentence = f"the job was ended after {self.plan.timeout:g} s, as --timeout asks"
-        self._end(sentence, 124, signal.SIGTERM)
+        self.is_final = True
+        sentence = "the job was ended, as --timeout asks"
+        self._end(sentence, 124, signal.SIGTERM, True)
 
     def _lose_screen(self, error):
+        self.is_final = True
         sentence = f"the job was ended because its output could not be written: {error.strerror}"
         self._end(sentence, 128 + signal.SIGPIPE, signal.SIGTERM)
 
@@ -205,9 +281,10 @@ class Job:
 
     # The end
 
-    def _end(self, sentence, code, number):
+    def _end(self, sentence, code, number, asks_where=False):
         if not self._verdict:
             self._verdict = sentence, code
+            self._asks_where = asks_where
             self._stop(number)
 
     def _stop(self, number):
@@ -215,7 +292,7 @@ class Job:
             return
         self._stop_signal = number
         for rank in self._ranks.values():
-            rank.stop(number, self.plan.grace)
+            rank.stop(number, self.plan.grace, self._asks_where)
         self.loop.after(self.plan.grace + TIME_TO_FOLLOW, self._kill)
         if not self._ranks:
             self._end_starter()
@@ -231,6 +308,9 @@ class Job:
 
     def _explain(self):
         sentence, code = self._verdict or self._verdict_of_mpirun()
+        if code and self._ranks and self._asks_where:
+            for line in report.describe_ranks(self._ranks, self.plan.n, without=self._culprit):
+                say(f"  {line}")
         if sentence:
             say(sentence)
         return code
@@ -238,25 +318,34 @@ class Job:
     def _verdict_of_mpirun(self):
         """Called when all ranks were well until mpirun failed, or ended them all."""
         code = shell_code(self._starter_code)
-        culprits = [rank for rank in self._ends if rank.failed and rank.showed_cause]
+        culprits = [self._culprit] if self._culprit else []
+        culprits += [rank for rank in self._ends if rank.failed and rank.showed_cause]
         alone = self.plan.n == 1
         culprits += [rank for rank in self._ends if rank.failed and (rank.ended_itself or alone)]
         if culprits and code:
-            name = culprits[0].name
-            return f"{name} aborted the job with exit code {code}{self._fate_of_others}", code
+            self._culprit, self._asks_where = culprits[0], True
+            abort = f"{culprits[0].name} aborted the job with exit code {code}"
+            exception = f" ({culprits[0].exception})" if culprits[0].exception else ""
+            return f"{abort}{exception}{self._fate_of_others}", code
+        few = len(self._ranks) < self.plan.n
+        if few and self.plan.hosts and (sentence := self._complaint_about_hosts()):
+            self._asks_where = False  # no rank is to blame
+            return sentence, code or 1
+        self._asks_where = True
         with contextlib.suppress(OSError):
             os.write(2, self._starter_words)
         if code:
             first = self._first_without_guard
             hint = f"; {first.name} was ended first" if first else ""
-            return f"{self._starter_name} {describe_end(self._starter_code)}{hint}", code
-        if len(self._ranks) < self.plan.n:
+            return f"{self._starter_name} {report.describe_end(self._starter_code)}{hint}", code
+        if few:
             return f"{self._starter_name} started {len(self._ranks)} of {self.plan.n} ranks", 1
         return "", 0
 
     @property
     def _starter_name(self):
-        return os.path.basename(self.plan.command[0])
+        path = self.plan.starter.path
+        return os.path.basename(path) if path else "the starter of the rank"
 
     @property
     def _fate_of_others(self):
@@ -270,3 +359,11 @@ def _children():
             return frozenset(map(int, file.read().split()))
     except OSError:
         return frozenset()
+
+
+def _allow_files(number):
+    """Raises the limit of open files as far as needed and permitted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        limit = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))

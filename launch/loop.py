@@ -23,10 +23,11 @@ class Loop:
         self._alarms = []
         self._order = itertools.count()
         self._signal_actions = {}
-        self._wakeup, wakeup_writer = os.pipe()
+        self._old_handlers = {}
+        self._wakeup, self._wakeup_writer = os.pipe()
         os.set_blocking(self._wakeup, False)
-        os.set_blocking(wakeup_writer, False)
-        signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
+        os.set_blocking(self._wakeup_writer, False)
+        self._old_wakeup = signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
         self.on_readable(self._wakeup, self._take_signals)
 
     def on_readable(self, file, action):
@@ -40,11 +41,20 @@ class Loop:
     def on_signal(self, number, action):
         """Calls ``action(number)`` from the loop after that signal arrived."""
         self._signal_actions[number] = action
-        signal.signal(number, lambda *_: None)
+        old = signal.signal(number, lambda *_: None)
+        self._old_handlers.setdefault(number, old)
 
     def after(self, seconds, action):
         """Calls `action` once when that many seconds have passed."""
         heapq.heappush(self._alarms, (time.monotonic() + seconds, next(self._order), action))
+
+    def close(self):
+        """Gives signals back to those who had them before; the loop must not be used after."""
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._old_wakeup)
+        os.close(self._wakeup)
+        os.close(self._wakeup_writer)
 
     def run(self, until):
         """Serves events until ``until()`` is true."""

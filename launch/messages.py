@@ -4,16 +4,18 @@ A message is a kind (one byte), a length (four bytes) and that many bytes. Those
 values hold words: importing json would cost more than all the rest of a rank's start.
 """
 
+import socket
 import struct
 
 from .loop import Writer
 
-HELLO = b"H"  # supervisor: the job's token and the rank
+HELLO = b"H"  # supervisor: the job's token, the rank, the name of its host
 OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
 ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
 END = b"X"  # supervisor: exit code (-n for signal n), and 1 if the supervisor had sent a signal
-STOP = b"S"  # launcher: a signal for the program, and the seconds until SIGKILL
+STACKS = b"K"  # supervisor: bytes that the program wrote about where it was
+STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
 
 HEADER = struct.Struct("!cI")
 
@@ -28,6 +30,21 @@ def message(kind: bytes, payload: bytes = b"") -> bytes:
     return HEADER.pack(kind, len(payload)) + payload
 
 
+def watch_over(connection, seconds: float):
+    """Lets the kernel close a connection whose other side gave no sign of life for so long.
+
+    A host whose power or cable is gone says no goodbye, and a program that computes has no time to
+    answer; its kernel does so.
+    """
+    third = max(1, round(seconds / 3))
+    wanted = {"TCP_KEEPIDLE": third, "TCP_KEEPINTVL": third, "TCP_KEEPCNT": 2}
+    wanted["TCP_USER_TIMEOUT"] = round(seconds * 1000)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in wanted.items():
+        if hasattr(socket, name):  # not all systems have all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 class Channel:
     """A connection that carries messages both ways without ever blocking.
 
@@ -35,7 +52,8 @@ class Channel:
         loop: The `Loop` that serves it.
         connection: A connected socket.
         on_message: Called with the kind and the payload of each message that arrives.
-        on_close: Called once when the other side is gone.
+        on_close: Called once when the other side is gone, with the OSError that told of it, or None
+            if it closed the connection.
         on_full: Called when `full` changes.
     """
 
@@ -49,7 +67,7 @@ class Channel:
             connection,
             connection.send,
             on_full=on_full,
-            on_error=lambda error: self._lose(),
+            on_error=self._lose,
         )
         self.open = True
         self.resume()
@@ -85,17 +103,18 @@ class Channel:
             self.pause()
             self._connection.close()
 
-    def _lose(self):
+    def _lose(self, error=None):
         self.close()
-        self._on_close()
+        self._on_close(error)
 
     def _receive(self):
         try:
             data = self._connection.recv(65536)
         except BlockingIOError:
             return
-        except OSError:
-            data = b""
+        except OSError as error:
+            self._lose(error)
+            return
         if not data:
             self._lose()
             return

@@ -1,14 +1,23 @@
-"""The programs that start ranks: mpirun of Open MPI, mpirun of MPICH, or nothing for one rank."""
+"""The programs that start ranks: mpirun of Open MPI, of MPICH, Slurm's srun, or nothing for one."""
 
 import os
-import subprocess
 import sys
 
-from .processes import find_program
+from . import mpi_library
+from .processes import ask, find_program
+
+INSTALL = "pip install 'mpchain[mpi]'"
+# What ranks on other hosts are told besides the variables that the launcher adds: Open MPI tells
+# them nothing by itself.
+FORWARDED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES")
+FORWARDED_PREFIXES = ("PYTHON", "MPCHAIN_", "NCCL_", "UCX_", "OMP_", "MKL_", "OPENBLAS_", "MPI4PY_")
 
 
 class UnknownMpirunError(Exception):
-    """A program named mpirun that is neither Open MPI's nor MPICH's."""
+    """No mpirun serves: the program found is of an unknown kind, or not that of mpi4py's library.
+
+    The message is one sentence that says what to do.
+    """
 
 
 class Direct:
@@ -19,8 +28,15 @@ class Direct:
     # did, and makes a noise if it is not ended at once; Open MPI's is known by ending by itself.
     patience = 0.0
 
-    def command(self, n, oversubscribed):
-        """Arguments that come before the program."""
+    def command(self, n, hosts, oversubscribed, forwarded):
+        """Arguments that come before the program.
+
+        Args:
+            n: Number of ranks.
+            hosts: Number of slots of each host; empty for this host alone.
+            oversubscribed: Whether there may be more ranks than cores or slots.
+            forwarded: Names of the environment variables that ranks on other hosts must have.
+        """
         return []
 
     def variables(self, environment):
@@ -31,26 +47,33 @@ class Direct:
 class Mpich(Direct):
     """The mpirun of MPICH, called Hydra, or of a relative (Intel MPI, MVAPICH)."""
 
+    flavour = mpi_library.MPICH
+
     def __init__(self, path):
         self.path = path
 
-    def command(self, n, oversubscribed):
-        """Arguments that come before the program; there may be any number of ranks."""
-        return [self.path, "-n", str(n)]
+    def command(self, n, hosts, oversubscribed, forwarded):
+        """As in `Direct`; it sets no limit to the number of ranks, and forwards all variables."""
+        where = ["-hosts", _list(hosts)] if hosts else []
+        return [self.path, *where, "-n", str(n)]
 
 
 class OpenMpi(Mpich):
     """The mpirun of Open MPI."""
 
+    flavour = mpi_library.OPEN_MPI
     patience = 0.5
 
-    def command(self, n, oversubscribed):
-        """Arguments that come before the program.
+    def command(self, n, hosts, oversubscribed, forwarded):
+        """As in `Direct`.
 
         Open MPI would tie each rank, with all its threads, to one core, and two jobs to the same.
         """
         options = ["--oversubscribe"] if oversubscribed else []
-        return [self.path, *options, "--bind-to", "none", "-n", str(n)]
+        where = ["--host", _list(hosts)] if hosts else []
+        for name in forwarded if hosts else ():
+            where += ["-x", name]
+        return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
     def variables(self, environment):
         """The two variables without which it refuses to run as root."""
@@ -60,31 +83,134 @@ class OpenMpi(Mpich):
         return {name: "1" for name in names if environment.get(name) != "1"}
 
 
-def find() -> Direct | None:
-    """The mpirun of the running interpreter's environment, else the first one in PATH, else None.
+class Srun(Mpich):
+    """Slurm's own starter, for sites where MPI is started by it alone."""
+
+    flavour = None
+    patience = 0.5
+
+    def command(self, n, hosts, oversubscribed, forwarded):
+        """As in `Direct`; the launcher ends ranks, so srun must not."""
+        options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
+        library = mpi_library.find()
+        plugins = {mpi_library.OPEN_MPI: "pmix", mpi_library.MPICH: "pmi2"}
+        if library and mpi_library.flavour(library):
+            options.append(f"--mpi={plugins[mpi_library.flavour(library)]}")
+        if hosts:
+            options += [f"--nodes={len(hosts)}", f"--nodelist={','.join(hosts)}"]
+        return [self.path, *options, *["--overcommit"] * oversubscribed]
+
+
+def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
+    """The mpirun that belongs to the MPI library which mpi4py loads; None if there is none at all.
+
+    Without mpi4py the first one of the running interpreter's environment or in PATH.
+
+    Args:
+        kind: ``auto``, ``openmpi``, ``mpich`` or ``srun``.
+        in_slurm: Whether srun will do where there is no mpirun.
 
     Raises:
-        UnknownMpirunError: If the program found is of an unknown kind; the message says what it is.
+        UnknownMpirunError: If those that were found do not fit.
     """
-    own = [os.path.dirname(sys.executable), os.path.join(sys.prefix, "bin")]
-    path = find_program(["mpirun", "mpiexec"], own + os.get_exec_path())
-    return path and _recognize(path)
+    if kind == "srun":
+        return _find_srun() or _refuse("there is no srun in PATH: --mpi srun is for Slurm")
+    library = mpi_library.find()
+    own = library and mpi_library.flavour(library)
+    wanted = {"openmpi": mpi_library.OPEN_MPI, "mpich": mpi_library.MPICH}.get(kind, own)
+    if own and wanted != own:
+        _refuse(
+            f"--mpi {kind} does not fit mpi4py, which loads {library} ({own}): leave --mpi out, or "
+            f"set MPI4PY_LIBMPI to the library of {wanted}"
+        )
+    others, strangers = [], []
+    for path in _candidates(library):
+        starter = _recognize(path, library)
+        if not starter:
+            strangers.append(path)
+        elif wanted in (None, starter.flavour) and _fits(starter, library):
+            return starter
+        else:
+            others.append(starter)
+    if in_slurm and kind == "auto" and (srun := _find_srun()):
+        return srun
+    if others:
+        _refuse_other(others[0], library, wanted)
+    if strangers:
+        _refuse(
+            f"{strangers[0]} is neither Open MPI's nor MPICH's, as its --version tells; "
+            f"install one of them with: {INSTALL}"
+        )
+    return None
 
 
-def _recognize(path):
-    answer = subprocess.run(
-        [path, "--version"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=60,
-        text=True,
-        errors="replace",
-        check=False,
-    ).stdout
+def forwarded(variables, added) -> list[str]:
+    """Names of the variables that ranks on other hosts get."""
+    names = [name for name in variables if name.startswith(FORWARDED_PREFIXES)]
+    names += [name for name in FORWARDED if name in variables]
+    return list(dict.fromkeys([*added, *names]))
+
+
+def _refuse(sentence):
+    raise UnknownMpirunError(sentence)
+
+
+def _refuse_other(starter, library, wanted):
+    found = f"{starter.path} ({starter.flavour})"
+    if not library:
+        _refuse(f"there is no mpirun of {wanted}, only {found}: install it, or leave --mpi out")
+    _refuse(
+        f"{found} is not the mpirun of {library} ({wanted or 'of unknown kind'}), which mpi4py "
+        f"loads: put the right one into PATH, or reinstall both with: {INSTALL}"
+    )
+
+
+def _list(hosts):
+    return ",".join(f"{host}:{slots}" for host, slots in hosts.items())
+
+
+def _find_srun():
+    path = find_program(["srun"], os.get_exec_path())
+    return path and Srun(path)
+
+
+def _candidates(library):
+    """Paths of programs that may be the right mpirun, the likeliest first."""
+    folders = []
+    while library and library != os.path.dirname(library):
+        library = os.path.dirname(library)
+        folders.append(os.path.join(library, "bin"))
+    folders += [os.path.dirname(sys.executable), os.path.join(sys.prefix, "bin")]
+    folders += os.get_exec_path()
+    paths = []
+    for folder in dict.fromkeys(folders):
+        for name in ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich"):
+            path = find_program([name], [folder])
+            if path:
+                paths.append(path)
+    return paths
+
+
+def _fits(starter, library):
+    """Whether a starter is of the installation of a library, as far as its folders tell."""
+    if not library:
+        return True
+    others = mpi_library.in_installation(starter.path)
+    same = [path for path in others if mpi_library.flavour(path) == starter.flavour]
+    return not same or any(os.path.samefile(path, library) for path in same)
+
+
+def _recognize(path, library):
+    """The starter that a program is, None if it is of an unknown kind."""
+    kinds = {kind.flavour: kind for kind in (OpenMpi, Mpich)}
+    around = mpi_library.in_installation(path)
+    flavours = set(map(mpi_library.flavour, around))
+    # Where one library is at home, its mpirun is, and need not be asked.
+    if library in map(os.path.realpath, around) and len(flavours) == 1 and flavours <= set(kinds):
+        return kinds[flavours.pop()](path)
+    answer = ask([path, "--version"])
     if "Open MPI" in answer:
         return OpenMpi(path)
-    if any(name in answer for name in ("HYDRA", "MPICH", "Intel(R) MPI")):
-        return Mpich(path)
-    said = answer.strip().partition("\n")[0]
-    raise UnknownMpirunError(f"{path} is neither Open MPI's nor MPICH's: it says {said!r}")
+    return (
+        Mpich(path) if any(name in answer for name in ("HYDRA", "MPICH", "Intel(R) MPI")) else None
+    )

@@ -1,6 +1,10 @@
 """What the ranks print: lines with the number of their rank, and tracebacks in one piece."""
 
+import os
+import time
+
 TRACEBACK = b"Traceback (most recent call last):"
+CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
 LONGEST_LINE = 1 << 16
 
@@ -47,7 +51,7 @@ class Errors(Lines):
         on_hold: Called when something begins to be kept back.
 
     Attributes:
-        showed_cause: Whether there was a traceback, or a line that tells of an abort.
+        showed_cause: Whether there was a traceback, or a line that tells of a crash or an abort.
     """
 
     def __init__(self, prefix, on_hold):
@@ -56,6 +60,15 @@ class Errors(Lines):
         self._held = []
         self.showed_cause = False
         self._aborted = False
+
+    @property
+    def held(self) -> bool:
+        """Whether something is kept back."""
+        return bool(self._held)
+
+    def unmarked(self) -> list[bytes]:
+        """The lines that are kept back, without prefix."""
+        return [line.removeprefix(self._prefix or b"") for line in self._held]
 
     def release(self) -> bytes:
         """What was kept back."""
@@ -68,16 +81,16 @@ class Errors(Lines):
 
     def _cut(self, data):
         lines = self._before_death_throes(super()._cut(data))
-        self.showed_cause |= any(TRACEBACK in line or ABORT in line for line in lines)
+        heads = [i for i, line in enumerate(lines) if TRACEBACK in line or CRASH in line]
+        self.showed_cause |= bool(heads) or any(ABORT in line for line in lines)
         if self._held:
             self._held += lines
             return []
-        first = next((i for i, line in enumerate(lines) if TRACEBACK in line), None)
-        if first is None:
+        if not heads:
             return lines
-        self._held = lines[first:]
+        self._held = lines[heads[0] :]
         self._on_hold()
-        return lines[:first]
+        return lines[: heads[0]]
 
     def _before_death_throes(self, lines):
         # In the moment between its abort and its end, MPICH complains that its mpirun has gone.
@@ -85,3 +98,40 @@ class Errors(Lines):
         shown = [] if self._aborted else lines[: last + 1]
         self._aborted |= last < len(lines)
         return shown
+
+
+class LogFiles:
+    """One file for each rank, with all that it prints, in the order in which it arrives.
+
+    Args:
+        folder: Where they are; None for no files.
+        n: Number of ranks.
+        start: 1 for the first start of the job; later ones add to the files.
+        say: Function that tells the user a sentence.
+    """
+
+    def __init__(self, folder: str | None, n: int, start: int, say):
+        self._files, self._say = [], say
+        if folder is not None:
+            os.makedirs(folder, exist_ok=True)
+            names = [os.path.join(folder, f"rank_{rank}.log") for rank in range(n)]
+            mode = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if start > 1 else os.O_TRUNC)
+            self._files = [os.open(name, mode, 0o666) for name in names]
+            when = time.strftime("%Y-%m-%d %H:%M:%S")
+            for rank in range(n):
+                self.write(rank, f"mpchain-launch: start {start} of {n} ranks, {when}\n".encode())
+
+    def write(self, rank: int, data: bytes):
+        """Adds to the file of a rank; a disk that is full ends the logs, not the job."""
+        try:
+            while data and self._files:
+                data = data[os.write(self._files[rank], data) :]
+        except OSError as error:
+            self.close()
+            self._say(f"the files of --log-dir end here: {error.strerror}")
+
+    def close(self):
+        """Closes all files."""
+        for file in self._files:
+            os.close(file)
+        self._files = []

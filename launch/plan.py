@@ -3,9 +3,10 @@
 import os
 import sys
 
-from .mpirun import Direct
+from . import mpirun
 
-START_RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_rank.py")
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+START_RANK = os.path.join(FOLDER, "start_rank.py")
 
 
 class Plan:
@@ -13,13 +14,17 @@ class Plan:
 
     Args:
         n: Number of ranks.
-        program: What each rank runs, with its arguments.
+        program: What each rank gives to ``python``.
         starter: What starts the ranks.
-        oversubscribed: Whether there are more ranks than cores.
+        hosts: Number of slots of each host; empty if all ranks run on this host.
+        remote_shell: What runs a command on one of the hosts.
+        oversubscribed: Whether there may be more ranks than cores or slots.
         variables: Environment variables added for all ranks.
         prefix: Whether lines get the number of their rank.
+        log_dir: Folder for one file per rank, or None.
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
+        host_timeout: Seconds without a sign of life after which a host is given up.
     """
 
     # By hand: importing dataclasses would cost a quarter of the launcher's start.
@@ -28,20 +33,36 @@ class Plan:
         *,
         n: int,
         program: list[str],
-        starter: Direct,
-        oversubscribed: bool,
-        variables: dict[str, str],
-        prefix: bool,
-        timeout: float | None,
-        grace: float,
+        starter: mpirun.Direct,
+        hosts: dict[str, int] | None = None,
+        remote_shell: tuple[str, ...] = ("ssh",),
+        oversubscribed: bool = False,
+        variables: dict[str, str] | None = None,
+        prefix: bool = True,
+        log_dir: str | None = None,
+        timeout: float | None = None,
+        grace: float = 5.0,
+        host_timeout: float = 10.0,
     ):
         self.n, self.program, self.starter = n, program, starter
-        self.oversubscribed, self.variables, self.prefix = oversubscribed, variables, prefix
-        self.timeout, self.grace = timeout, grace
+        self.hosts, self.remote_shell = hosts or {}, remote_shell
+        self.oversubscribed, self.variables = oversubscribed, variables or {}
+        self.prefix, self.log_dir = prefix, log_dir
+        self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
 
-    @property
-    def command(self) -> list[str]:
-        """What the launcher starts."""
+    def replace(self, **changes) -> "Plan":
+        """A copy of this plan with some things changed."""
+        return Plan(**{**vars(self), **changes})
+
+    def command(self, environment, added=()) -> list[str]:
+        """What the launcher starts.
+
+        Args:
+            environment: The environment of the launcher.
+            added: Names of variables that ranks need besides `variables`.
+        """
         # Isolated and without site-packages, the guards start in half the time.
         guard = [sys.executable, "-I", "-S", START_RANK]
-        return [*self.starter.command(self.n, self.oversubscribed), *guard, *self.program]
+        forwarded = mpirun.forwarded(environment, [*self.variables, *added])
+        start = self.starter.command(self.n, self.hosts, self.oversubscribed, forwarded)
+        return [*start, *guard, *self.program]

@@ -24,6 +24,26 @@ def find_program(names, folders) -> str | None:
     return None
 
 
+def ask(command, seconds: float = 60.0) -> str:
+    """What a command prints, its errors included; empty if it cannot be started."""
+    import subprocess  # seldom needed, and slow to import
+
+    try:
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout
+
+
 def fill_standard_files():
     """Opens the null device where standard input, output or error is closed.
 
@@ -121,16 +141,18 @@ def signal_session(leader: int, number: int):
 
 
 def descendants(ancestor: int, spared=frozenset()) -> list[int]:
-    """Ids of the living processes below `ancestor` (none where there is no /proc)."""
+    """Ids of the processes below `ancestor`, also of those that ended but were not collected yet.
+
+    There are none where there is no /proc.
+    """
     children = {}
     for process in _processes():
-        state, parent = _state_and_parent(process)
-        children.setdefault(parent, []).append((process, state))
+        children.setdefault(_parent(process), []).append(process)
     found, parents = [], [ancestor]
     while parents:
-        below = [p for p in children.get(parents.pop(), ()) if p[0] not in spared]
-        parents += [process for process, _ in below]
-        found += [process for process, state in below if state != "Z"]
+        below = [process for process in children.get(parents.pop(), ()) if process not in spared]
+        parents += below
+        found += below
     return found
 
 
@@ -138,13 +160,12 @@ def _processes():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _libc else []
 
 
-def _state_and_parent(process):
+def _parent(process):
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            state, parent = file.read().rpartition(")")[2].split()[:2]
+            return int(file.read().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
-        return "Z", 0  # it ended while we looked
-    return state, int(parent)
+        return 0  # it ended while we looked
 
 
 def _prctl(option, value):

@@ -20,21 +20,43 @@ import sys
 
 from . import binding, environments
 from .loop import Loop
-from .messages import END, ERRORS, HELLO, OUTPUT, STOP, TOLD, Channel, message, words
+from .messages import (
+    END,
+    ERRORS,
+    HELLO,
+    OUTPUT,
+    STACKS,
+    STOP,
+    TOLD,
+    Channel,
+    message,
+    watch_over,
+    words,
+)
 from .processes import (
     adopt_orphans,
     collect_children,
+    descendants,
     kill_descendants,
     shell_code,
+    signal_process,
     signal_session,
     spawn,
 )
 
 VARIABLE = "MPCHAIN_LAUNCH"
+START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
 
 # For helpers of the program that clean up after it, such as multiprocessing's resource tracker.
 TIME_TO_CLEAN_UP = 1.0
 GRACE = 2.0
+# For the program to write where it is. The signal for that is one that nobody else uses.
+TIME_TO_TELL = 0.2
+WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
+TIME_TO_CONNECT = 5.0
+# What mpirun starts on other hosts to start the guards there. They wait for long, or for ever, for
+# an mpirun whose host is gone.
+DAEMONS = ("prted", "orted", "hydra_pmi_proxy")
 MOST_READ = 1 << 16
 MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
 
@@ -43,32 +65,48 @@ def main(command) -> int:
     """Runs the program of one rank.
 
     Args:
-        command: The program and its arguments.
+        command: What ``python`` would be given.
 
     Returns:
         Its exit code, 128 + n if it was ended by signal n.
     """
     if VARIABLE not in os.environ:
         raise SystemExit("this file is started by mpchain-launch, not by hand")
-    host, port, token, size, patience = os.environ.pop(VARIABLE).split()
-    alone = size == "1"
-    place = environments.Environment({}) if alone else environments.detect(os.environ)
-    try:
-        connection = socket.create_connection((host, int(port)))
-    except OSError as error:
-        raise SystemExit(f"rank {place.rank}: no way to mpchain-launch: {error}") from error
+    hosts, port, token, alone, patience, host_timeout = os.environ.pop(VARIABLE).split()
+    place = environments.Environment({}) if alone == "1" else environments.detect(os.environ)
+    here = socket.gethostname()
+    connection = _connect(hosts.split(","), int(port), f"rank {place.rank} on host {here}")
+    watch_over(connection, float(host_timeout))
+    daemon = os.getppid()
     lifeline, guard_end = os.pipe()
     supervisor = os.fork()
     if not supervisor:
         os.close(guard_end)
         os.setsid()
         _let_go_of_mpirun()
-        hello = words(token, place.rank)
+        hello = words(token, place.rank, here)
         share = binding.rank_variables(os.environ, place.local_rank, place.local_size)
-        supervise = Supervisor(connection, lifeline, hello, float(patience)).run
-        os._exit(_report_errors(connection, supervise, command, {**os.environ, **share}))
+        supervisor = Supervisor(connection, lifeline, hello, float(patience))
+        environment = {**os.environ, **share}
+        code = _report_errors(connection, supervisor.run, command, environment)
+        if supervisor.is_left:
+            _end_daemon(daemon)
+        os._exit(code)
     connection.close()
     return shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
+
+
+def _connect(hosts, port, name):
+    """A connection to the launcher, by the first of its addresses that answers."""
+    for host in hosts:
+        try:
+            connection = socket.create_connection((host, port), timeout=TIME_TO_CONNECT)
+        except OSError as failure:
+            error = failure
+        else:
+            connection.settimeout(None)
+            return connection
+    raise SystemExit(f"{name}: no way to mpchain-launch at {', '.join(hosts)}: {error}")
 
 
 def _report_errors(connection, function, *arguments):
@@ -81,6 +119,20 @@ def _report_errors(connection, function, *arguments):
         connection.setblocking(True)
         connection.sendall(message(ERRORS, text.getvalue().encode()))
         return 1
+
+
+def _end_daemon(process):
+    """Ends the daemon of an mpirun that is gone, as the launcher is."""
+    try:
+        with open(f"/proc/{process}/comm", encoding="utf-8") as file:
+            name = file.read().strip()
+    except OSError:
+        return  # it has ended, or there is no /proc
+    if name in DAEMONS:
+        below = descendants(process)
+        for each in (process, *below):
+            if each not in (os.getpid(), os.getppid()):
+                signal_process(each, signal.SIGKILL)
 
 
 def _let_go_of_mpirun():
@@ -98,13 +150,20 @@ class Supervisor:
         lifeline: File descriptor that reaches its end when the guard is gone.
         hello: The first message's payload.
         patience: Seconds that the program gets to end by itself when the guard is gone.
+
+    Attributes:
+        is_left: Whether the launcher was lost before the program ended.
     """
 
     def __init__(self, connection, lifeline, hello, patience):
         adopt_orphans()
         self._loop = Loop()
         self._channel = Channel(
-            self._loop, connection, self._obey, self._kill, on_full=self._relay_or_pause
+            self._loop,
+            connection,
+            self._obey,
+            self._lose_launcher,
+            on_full=self._relay_or_pause,
         )
         self._channel.send(HELLO, hello)
         self._lifeline, self._patience = lifeline, patience
@@ -116,16 +175,21 @@ class Supervisor:
         self._program = None
         self._code = None
         self._signalled = False
+        self._asked = False
         self._alone = False
+        self.is_left = False
 
     def run(self, command, environment) -> int:
         """Runs the program to its end; returns its exit code."""
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()
-        self._program = spawn(command, environment, output_end, errors_end)
-        os.close(output_end)
-        os.close(errors_end)
-        self._pipes = {output: OUTPUT, errors: ERRORS}
+        stacks, stacks_end = os.pipe()
+        os.set_inheritable(stacks_end, True)
+        start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
+        self._program = spawn([*start, *command], environment, output_end, errors_end)
+        for end in (output_end, errors_end, stacks_end):
+            os.close(end)
+        self._pipes = {output: OUTPUT, errors: ERRORS, stacks: STACKS}
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._relay_or_pause()
@@ -156,8 +220,11 @@ class Supervisor:
 
     def _obey(self, kind, payload):
         assert kind == STOP
-        number, grace = payload.split()
-        self._stop(int(number), float(grace))
+        number, grace, where = payload.split()
+        if where == b"1":
+            self._ask_then_stop(int(number), float(grace))
+        else:
+            self._stop(int(number), float(grace))
 
     def _check_guard(self):
         with contextlib.suppress(BlockingIOError):
@@ -167,11 +234,22 @@ class Supervisor:
     def _lose_guard(self):
         self._loop.on_readable(self._lifeline, None)
         self._channel.send(TOLD)
-        self._loop.after(self._patience, lambda: self._stop(signal.SIGTERM, GRACE))
+        self._loop.after(self._patience, lambda: self._ask_then_stop(signal.SIGTERM, GRACE))
+
+    def _ask_then_stop(self, number, grace):
+        """Ends the program after it told where it is."""
+        if not self._asked and self._program and self._code is None:
+            self._asked = self._signalled = True
+            signal_process(self._program, WHERE)
+        self._loop.after(TIME_TO_TELL, lambda: self._stop(number, grace))
 
     def _stop(self, number, grace):
         self._signal(number)
         self._loop.after(grace, self._kill)
+
+    def _lose_launcher(self, error):
+        self.is_left = self._code is None
+        self._kill()
 
     def _kill(self):
         self._signal(signal.SIGKILL)

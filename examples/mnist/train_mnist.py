@@ -2,6 +2,8 @@
 
     python train_mnist.py                           one process
     mpchain-launch -n 2 train_mnist.py              two ranks, each with its half of every batch
+    mpchain-launch -n 2 --restarts 3 --checkpoint-dir result train_mnist.py
+                                                    after a failure goes on from the last snapshot
 
 The global batch, the order of the samples and the initial parameters do not depend on the number of
 ranks, and gradients and reported values are means over the samples of all ranks: so the numbers
@@ -9,6 +11,7 @@ that the script prints do not depend on it either.
 """
 
 import argparse
+import os
 
 import numpy as np
 
@@ -71,7 +74,10 @@ def parse_arguments():
     parser.add_argument("--communicator", default=None, help="name; default: the best there is")
     parser.add_argument("--device", default=None, help="@numpy, @cupy:N; default: a GPU if any")
     parser.add_argument("--out", default="result", help="folder of the results")
-    parser.add_argument("--resume", default=None, help="snapshot to go on from")
+    # mpchain-launch sets the variable when it starts the script again.
+    resume = os.environ.get("MPCHAIN_RESUME")
+    parser.add_argument("--resume", default=resume, help="snapshot to go on from")
+    parser.add_argument("--snapshot", type=int, help="iterations between snapshots, not an epoch")
     parser.add_argument("--double", action="store_true", help="compute in float64")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -104,16 +110,16 @@ def main():
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     if comm.rank == 0:
         print(f"{comm.size} rank(s), {args.device}, {len(train)} samples, {args.model}")
-        add_reports(trainer)
+        add_reports(trainer, (args.snapshot, "iteration") if args.snapshot else (1, "epoch"))
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
 
 
-def add_reports(trainer):
+def add_reports(trainer, snapshot_trigger):
     """Adds what one rank alone does: it prints, plots and saves."""
     # Ctrl-C, too, leaves a file to go on from with --resume.
-    trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
+    trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=snapshot_trigger)
     trainer.extend(extensions.LogReport())
     columns = ["epoch", "main/loss", "validation/main/loss"]
     columns += ["main/accuracy", "validation/main/accuracy", "elapsed_time"]

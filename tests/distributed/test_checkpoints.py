@@ -112,8 +112,14 @@ def alone(comm, action, *args):
     comm.barrier()
 
 
-@pytest.mark.parametrize("create", [create_sharded_optimizer, create_multi_node_optimizer])
-@pytest.mark.parametrize("n", [4, 6, 13])
+@pytest.mark.parametrize(
+    ("n", "create"),
+    [
+        (4, create_sharded_optimizer),
+        (6, create_sharded_optimizer),
+        (6, create_multi_node_optimizer),
+    ],
+)
 def test_training_goes_on_as_if_it_had_not_ended(comm, folder, n, create):
     undisturbed = make_trainer(comm, folder / "a", create=create)
     undisturbed.run()
@@ -151,6 +157,8 @@ def test_what_is_on_the_disk(comm, folder):
     "harm", ["flip", "truncate", "remove", "manifest", "no manifest", "format"]
 )
 def test_a_damaged_checkpoint_is_passed_over(comm, folder, harm):
+    if comm.size > 1 and harm in ("truncate", "no manifest", "format"):
+        pytest.skip("the same on several ranks as on one")
     trainer = make_trainer(comm, folder)
     trainer.run()
     latest = folder / "checkpoints" / "iteration_12"
@@ -197,8 +205,9 @@ def test_a_damaged_checkpoint_is_passed_over(comm, folder, harm):
     assert layout.find(folder / "checkpoints") == ["iteration_8", "iteration_12"]
 
 
-def test_any_flipped_byte_is_noticed(tmp_path):
-    comm = Communicator()
+def test_any_flipped_byte_is_noticed(comm, tmp_path):
+    if comm.size > 1:
+        pytest.skip("the same on several ranks as on one")
     save_checkpoint(tmp_path / "a", Numbers(x=np.arange(3.0), s="text", n=None), comm, 1)
     for file in ("part_0.npz", "manifest.json"):
         size = (tmp_path / "a" / "iteration_1" / file).stat().st_size

@@ -1,11 +1,12 @@
 """A rank that fails ends the job: the others, which wait for it, must not do so for ever."""
 
 import pathlib
+import tempfile
 
 import numpy as np
 import pytest
 
-from . import ranks
+from . import faults, ranks
 
 BEGIN = """
 import os, signal
@@ -104,3 +105,28 @@ def has_ended(pid):
     except FileNotFoundError:
         return True
     return state == "Z"
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The losses of a training that nothing disturbs."""
+    if reason := ranks.why_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory() as folder:
+        return faults.losses_of(faults.run(1, folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "n_after"),
+    [
+        ("raise in a thread", 2),
+        ("stop", 3),
+        ("do not come", 1),
+        ("other shape", 1),
+        ("no room on the disk", 1),
+    ],
+)
+def test_training_goes_on_after(name, n_after, expected):
+    """What ``python -m tests.distributed.faults`` does many times, at random moments."""
+    plan = {"rank": 1, "iteration": 8, "delay": 0.001}
+    faults.check(name, 2, n_after, 2, expected, plan)

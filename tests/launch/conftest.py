@@ -19,10 +19,10 @@ if str(ROOT) not in sys.path:
 class Launched:
     """A running launcher; `stop` ends it and its process group."""
 
-    def __init__(self, arguments, folder, **options):
+    def __init__(self, arguments, folder, before=(), **options):
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **options}
         self.process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*before, sys.executable, *arguments],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})},
             stderr=subprocess.PIPE,

@@ -14,15 +14,73 @@ from launch import allocations
     ],
 )
 def test_slurm_list(text, hosts):
-    assert allocations.hosts({"SLURM_JOB_NODELIST": text}) == hosts
+    variables = {"SLURM_JOB_NODELIST": text}
+    assert allocations.detect(variables) is allocations.Slurm
+    assert allocations.Slurm.slots(variables) == dict.fromkeys(hosts, 1)
 
 
-@pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "PE_HOSTFILE"])
-def test_host_file_names_each_host_once(tmp_path, variable):
+@pytest.mark.parametrize("variable", ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"])
+def test_slurm_numbers_of_tasks(variable):
+    variables = {"SLURM_JOB_NODELIST": "n[1-4]", variable: "8(x2),4,2"}
+    assert allocations.Slurm.slots(variables) == {"n1": 8, "n2": 8, "n3": 4, "n4": 2}
+
+
+def test_tasks_of_slurm_come_before_its_processors():
+    variables = {"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2"}
+    variables["SLURM_JOB_CPUS_PER_NODE"] = "64"
+    assert allocations.Slurm.slots(variables) == {"n1": 2}
+
+
+@pytest.mark.parametrize(
+    ("variable", "kind", "text"),
+    [
+        ("PBS_NODEFILE", allocations.Pbs, "b\nb\na\n"),
+        ("LSB_DJOB_HOSTFILE", allocations.Lsf, "b\nb\na\n"),
+        ("PE_HOSTFILE", allocations.GridEngine, "b 2 all.q@b UNDEFINED\na 1 all.q@a UNDEFINED\n"),
+        ("OMPI_MCA_orte_default_hostfile", allocations.Kubernetes, "b slots=2\na slots=1\n"),
+        ("HYDRA_HOST_FILE", allocations.Kubernetes, "b:2\na:1\n"),
+        ("I_MPI_HYDRA_HOST_FILE", allocations.Kubernetes, "b:2\na:1\n"),
+    ],
+)
+def test_file_of_a_batch_system(tmp_path, variable, kind, text):
     path = tmp_path / "hosts"
-    path.write_text("b 2\nb 2\n\na\n")
-    assert allocations.hosts({variable: str(path)}) == ["b", "a"]
+    path.write_text(text)
+    variables = {variable: str(path)}
+    assert allocations.detect(variables) is kind
+    assert list(kind.slots(variables).items()) == [("b", 2), ("a", 1)]
 
 
 def test_no_batch_system():
-    assert allocations.hosts({}) == ["localhost"]
+    assert allocations.detect({}) is allocations.Local
+    assert allocations.Local.slots({}) == {}
+
+
+def test_remote_shell_of_each():
+    shells = [kind.remote_shell[0] for kind in allocations.ALLOCATIONS]
+    assert shells == ["srun", "ssh", "blaunch", "qrsh", "ssh", "ssh"]
+
+
+def test_host_file(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# ours\na.site slots=4 max_slots=8\n\nb:3\nc 2  # slow\nd\nb\ne max_slots=2\n")
+    expected = {"a.site": 4, "b": 4, "c": 2, "d": 1, "e": 1}
+    assert allocations.read_host_file(path) == expected
+
+
+@pytest.mark.parametrize("line", ["a slots=none", "a:0", "a two"])
+def test_wrong_line(tmp_path, line):
+    path = tmp_path / "hosts"
+    path.write_text(f"ok\n{line}\n")
+    with pytest.raises(ValueError) as error:
+        allocations.read_host_file(path)
+    assert str(error.value) == f"line 2 of {path}: {line!r}"
+
+
+def test_list_of_hosts():
+    assert allocations.read_hosts("a:2, b.site,a") == {"a": 3, "b.site": 1}
+
+
+@pytest.mark.parametrize("text", ["", "a:", "a:0", "a:x", "a,,b", "a b", "a:2:3"])
+def test_wrong_list(text):
+    with pytest.raises(ValueError):
+        allocations.read_hosts(text)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from launch import binding, cli, mpirun, plan
+from launch import binding, cli, mpirun, plan, reach, restarts
 
 STARTERS = {"openmpi": mpirun.OpenMpi("/x/mpirun"), "mpich": mpirun.Mpich("/x/mpirun")}
 
@@ -14,13 +14,14 @@ STARTERS = {"openmpi": mpirun.OpenMpi("/x/mpirun"), "mpich": mpirun.Mpich("/x/mp
 def place(monkeypatch, tmp_path):
     """A place as after login: two cores, no batch system, no mpirun, a script."""
     for name in list(os.environ):
-        if name.startswith(("OMPI_", "PMI", "SLURM_", "PBS_", "LSB_", "CUDA_", "PYTHONUNB")):
+        if name.startswith(("OMPI_", "PMI", "SLURM_", "PBS_", "LSB_", "CUDA_", "PYTHON", "OMP_")):
             monkeypatch.delenv(name)
     for name in binding.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(binding, "cores", lambda: 2)
     monkeypatch.setattr(binding, "gpus", lambda variables: [])
-    monkeypatch.setattr(mpirun, "find", lambda: None)
+    monkeypatch.setattr(mpirun, "find", lambda kind, in_slurm: None)
+    monkeypatch.setattr(reach, "is_local", lambda host: host == "localhost")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     return monkeypatch
@@ -46,7 +47,7 @@ def complaint(capsys, *arguments):
 
 @pytest.mark.parametrize("flavour", STARTERS)
 def test_dry_run(place, capsys, flavour):
-    place.setattr(mpirun, "find", lambda: STARTERS[flavour])
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS[flavour])
     place.setattr(os, "geteuid", lambda: 0)
     place.setattr(binding, "gpus", lambda variables: ["0", "1", "2"])
     *variables, rank0, rank1, rank2, command = dry_run(
@@ -68,19 +69,19 @@ def test_dry_run(place, capsys, flavour):
 
 
 def test_open_mpi_with_a_core_for_each_rank(place, capsys):
-    place.setattr(mpirun, "find", lambda: STARTERS["openmpi"])
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["openmpi"])
     assert "--oversubscribe" not in dry_run(capsys, "-n", "2", "train.py")[-1]
 
 
 @pytest.mark.parametrize("has_mpi4py", [True, False])
 @pytest.mark.parametrize("module", [[], ["-m"]])
 def test_runner_that_aborts(place, capsys, has_mpi4py, module):
-    place.setattr(mpirun, "find", lambda: STARTERS["mpich"])
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["mpich"])
     place.setattr(
         cli.importlib.util, "find_spec", lambda name: name != "mpi4py" or has_mpi4py or None
     )
     command = shlex.split(dry_run(capsys, "-n", "2", *module, "train.py", "-m")[-1])
-    expected = [sys.executable, *["-m", "mpi4py"] * has_mpi4py, *module, "train.py", "-m"]
+    expected = [*["-m", "mpi4py"] * has_mpi4py, *module, "train.py", "-m"]
     assert command[-len(expected) :] == expected
     assert command[-len(expected) - 1].endswith("start_rank.py")
 
@@ -114,7 +115,7 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "2", "-m", ".part"], "there is no module '.part'"),
         (
             ["-n", "2", "train.py"],
-            "2 ranks need mpirun; install it with: pip install 'mpchain[mpi]'",
+            "several ranks need mpirun; install it with: pip install 'mpchain[mpi]'",
         ),
         (["-n", "1", "--speed", "train.py"], "unrecognized arguments: --speed"),
         (
@@ -122,6 +123,21 @@ def test_arguments_after_two_dashes(place, capsys):
             "must be a positive number of seconds, not '0'",
         ),
         (["-n", "1", "--grace", "nan", "train.py"], "must be a positive number of seconds"),
+        (["-n", "1", "--env", "9A=1", "train.py"], "--env takes NAME=VALUE or NAME, not '9A=1'"),
+        (["-n", "1", "--env", "MISSING", "train.py"], "--env MISSING: this variable is not set"),
+        (["-n", "1", "--restarts", "-1", "train.py"], "must be a whole number of at least 0"),
+        (["-n", "1", "--resume", "train.py"], "--resume needs --checkpoint-dir"),
+        (["-n", "1", "--checkpoint-pattern", "x", "train.py"], "needs --checkpoint-dir"),
+        (["-n", "1", "train.py", "{checkpoint}"], "{checkpoint} among the arguments needs"),
+        (["-n", "2", "--min-ranks", "3", "train.py"], "--min-ranks 3 is more than the 2 of -n"),
+        (["-n", "2", "--hosts", "a:x", "train.py"], "hosts are written as a:2,b:2, or as"),
+        (["-n", "2", "--hostfile", "gone", "train.py"], "cannot read the list of hosts 'gone': No"),
+        (["-n", "2", "--hosts", "a", "--hostfile", "b", "train.py"], "not allowed with argument"),
+        (
+            ["-n", "4", "--hosts", "a:1,b:2", "train.py"],
+            "4 ranks need 4 slots, and the hosts have 3 (a:1,b:2): ask for more, take fewer ranks, "
+            "or add --oversubscribe",
+        ),
     ],
 )
 def test_wrong_use(place, capsys, arguments, words):
@@ -129,12 +145,13 @@ def test_wrong_use(place, capsys, arguments, words):
 
 
 def test_unknown_mpirun(place, capsys):
-    def find():
-        raise mpirun.UnknownMpirunError("/x/mpirun is neither ...")
+    def find(kind, in_slurm):
+        raise mpirun.UnknownMpirunError(f"no {kind} {in_slurm}")
 
     place.setattr(mpirun, "find", find)
-    line = complaint(capsys, "-n", "2", "train.py")
-    assert "/x/mpirun is neither ...; install one of them with: pip install 'mpchain[mpi]'" in line
+    assert "no auto False" in complaint(capsys, "-n", "2", "train.py")
+    place.setenv("SLURM_JOB_NODELIST", "a")
+    assert "no mpich True" in complaint(capsys, "-n", "1", "--mpi", "mpich", "train.py")
 
 
 def test_inside_a_job(place, capsys):
@@ -144,17 +161,81 @@ def test_inside_a_job(place, capsys):
     assert "this is already rank 1 of 4, started by Open MPI" in line
 
 
-def test_several_hosts(place, capsys):
-    place.setenv("SLURM_JOB_NODELIST", "node[1-4]")
-    line = complaint(capsys, "-n", "2", "train.py")
-    assert "4 hosts are allocated (node1, ...), and only one can be used" in line
+@pytest.mark.parametrize(
+    ("gpus", "cores", "ranks"), [(["0", "1", "2"], 2, 3), ([], 8, 4), ([], 5, 2), ([], 1, 1)]
+)
+def test_automatic_number_of_ranks(place, capsys, gpus, cores, ranks):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["mpich"])
+    place.setattr(binding, "gpus", lambda variables: gpus)
+    place.setattr(binding, "cores", lambda: cores)
+    command = shlex.split(dry_run(capsys, "-n", "auto", "train.py")[-1])
+    assert command[:3] == ["/x/mpirun", "-n", str(ranks)]
+
+
+@pytest.mark.parametrize("flavour", STARTERS)
+def test_hosts(place, capsys, flavour):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS[flavour])
+    place.setenv("NCCL_DEBUG", "INFO")
+    *_, host_a, host_b, command = dry_run(
+        capsys, "-n", "3", "--hosts", "a:2,b:2", "--env", "A=1", "train.py"
+    )
+    assert (host_a, host_b) == ("host a: 2 slots", "host b: 2 slots")
+    words = shlex.split(command)
+    where = {"openmpi": ["--host", "a:2,b:2"], "mpich": ["-hosts", "a:2,b:2"]}[flavour]
+    assert words[words.index(where[0]) + 1] == where[1]
+    forwarded = {words[i + 1] for i, word in enumerate(words) if word == "-x"}
+    if flavour == "openmpi":
+        assert {"A", "PYTHONUNBUFFERED", "NCCL_DEBUG", "PATH"} <= forwarded
+    assert words[words.index("-n") + 1] == "3"
+
+
+def test_host_file(place, capsys, tmp_path):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["mpich"])
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=1\n")
+    command = shlex.split(dry_run(capsys, "-n", "auto", "--hostfile", "hosts", "train.py")[-1])
+    assert command[:5] == ["/x/mpirun", "-hosts", "a:2,b:1", "-n", "3"]
+
+
+def test_allocated_hosts(place, capsys):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["mpich"])
+    place.setenv("SLURM_JOB_NODELIST", "node[1-2]")
+    place.setenv("SLURM_TASKS_PER_NODE", "4(x2)")
+    command = shlex.split(dry_run(capsys, "-n", "auto", "train.py")[-1])
+    assert command[:5] == ["/x/mpirun", "-hosts", "node1:4,node2:4", "-n", "8"]
+    line = complaint(capsys, "-n", "9", "train.py")
+    assert "9 ranks need 9 slots, and the hosts of Slurm have 8 (node1:4,node2:4)" in line
+    assert "node1:4" in dry_run(capsys, "-n", "9", "--oversubscribe", "train.py")[-1]
+
+
+def test_this_host_alone_needs_no_mention(place, capsys):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["openmpi"])
+    command = dry_run(capsys, "-n", "2", "--hosts", "localhost:2", "train.py")[-1]
+    assert "--host" not in command
+
+
+def test_environment_of_the_ranks(place, capsys):
+    place.setenv("B", "from outside")
+    lines = dry_run(capsys, "-n", "1", "--env", "A=1=2", "--env", "B", "--env", "C=", "train.py")
+    assert {"A=1=2", "B=from outside", "C="} <= set(lines)
+
+
+def test_what_restarts_are_told(place, capsys):
+    calls = []
+    place.setattr(restarts, "run", lambda plan, **options: calls.append((plan, options)) or 5)
+    words = "-n 2 --restarts 3 --backoff 0.5 --min-ranks 1 --timeout 9 --checkpoint-dir out"
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["mpich"])
+    assert cli.main([*words.split(), "--log-dir", "logs", "train.py", "{checkpoint}"]) == 5
+    ((plan_, options),) = calls
+    assert (plan_.n, plan_.timeout, plan_.log_dir) == (2, 9, "logs")
+    assert options.pop("checkpoints").newest() is None
+    assert options == {"restarts": 3, "wait": 0.5, "min_ranks": 1}
 
 
 def test_what_is_special_is_said(place, capsys):
-    place.setattr(mpirun, "find", lambda: STARTERS["openmpi"])
+    place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["openmpi"])
     place.setattr(os, "geteuid", lambda: 0)
     place.setattr(binding, "gpus", lambda variables: ["0"])
-    place.setattr(cli.Job, "run", lambda job: 7)
+    place.setattr(restarts, "run", lambda plan, **options: 7)
     assert cli.main(["-n", "3", "train.py"]) == 7
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
@@ -165,11 +246,14 @@ def test_what_is_special_is_said(place, capsys):
     ]
 
 
-def test_help(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "option"), [(["--help"], "--dry-run"), (["doctor", "--help"], "--json")]
+)
+def test_help(capsys, arguments, option):
     with pytest.raises(SystemExit) as end:
-        cli.main(["--help"])
+        cli.main(arguments)
     assert end.value.code == 0
-    assert "--dry-run" in capsys.readouterr().out
+    assert option in capsys.readouterr().out
 
 
 def test_by_hand():

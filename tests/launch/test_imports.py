@@ -7,9 +7,13 @@ import pytest
 import launch
 
 FILES = sorted(pathlib.Path(launch.__file__).parent.glob("*.py"))
+# Programs that the doctor starts in processes of their own, to see what there is.
+PROBES = ("probe_host.py", "probe_allreduce.py")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.name not in PROBES], ids=lambda path: path.name
+)
 def test_standard_library_only(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
@@ -19,6 +23,31 @@ def test_standard_library_only(path):
             names = [node.module]
         allowed = sys.stdlib_module_names | {"launch"}
         assert {name.partition(".")[0] for name in names} <= allowed
+
+
+def test_launcher_imports_nothing_of_mpchain_and_little_else(run, script):
+    path = script("pass")
+    code = f"""
+import sys
+sys.argv = ["mpchain-launch", "-n", "1", "--dry-run", {str(path)!r}]
+from launch import main
+main()
+slow = {{"asyncio", "dataclasses", "inspect", "json", "numpy", "mpi4py", "mpchain"}}
+print(sorted(slow & set(sys.modules)))
+"""
+    code, output, _ = run(command=("-c", code))
+    assert (code, output.splitlines()[-1]) == (0, "[]")
+
+
+def test_importtime_of_the_command_shows_neither_mpchain_nor_numpy(start, script):
+    launched = start(
+        "-n", 1, "--dry-run", script("pass"), command=("-X", "importtime", "-m", "launch")
+    )
+    code, _, errors = launched.finish()
+    names = {line.rpartition("|")[2].strip() for line in errors.splitlines()}
+    assert code == 0
+    assert "launch.cli" in names
+    assert not {name.partition(".")[0] for name in names} & {"mpchain", "numpy", "mpi4py"}
 
 
 def test_rank_imports_little(run):

@@ -1,6 +1,8 @@
 import importlib.util
 import os
+import re
 import signal
+import socket
 
 import pytest
 
@@ -22,14 +24,21 @@ WAITING = """
     print(os.getpid(), helper.pid, flush=True)
     time.sleep(60)
 """
+HERE = socket.gethostname()
 RANK = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
 
 
 def own_lines(errors):
     """What the launcher itself says about the end."""
     lines = [line for line in errors.splitlines() if line.startswith("mpchain-launch: ")]
-    notes = ("running as root", "ranks share")
+    notes = ("running as root", "ranks share", "failed to start; trying again")
     return [line for line in lines if not any(note in line for note in notes)]
+
+
+def verdict(errors):
+    """The last line, which must be the launcher's."""
+    assert errors.splitlines()[-1] == own_lines(errors)[-1]
+    return own_lines(errors)[-1].removeprefix("mpchain-launch: ")
 
 
 def lines_of(rank, text):
@@ -81,12 +90,33 @@ def test_raising_rank(run, script):
     assert (code, output) == (1, "")
     first, *_ = [line for line in errors.splitlines() if not line.startswith("mpchain-launch")]
     assert first == "[1] Traceback (most recent call last):"
+    # Nothing is shown of those who only started the program.
+    assert lines_of(1, errors)[1] == f'  File "{path}", line 5, in <module>'
     assert "ValueError: boom" in lines_of(1, errors)
     assert errors.count("Traceback") == 1
-    (line,) = own_lines(errors)
-    assert line == errors.splitlines()[-1]
-    assert "rank 1 of 3 " in line
-    assert "exit code 1; the other ranks were ended" in line
+    assert f"  ranks 0, 2 on {HERE}: ended by mpchain-launch" in errors
+    assert re.fullmatch(
+        rf"rank 1 of 3 on {HERE} (aborted the job|ended) with exit code 1 \(ValueError: boom\); "
+        "the other ranks were ended",
+        verdict(errors),
+    )
+
+
+@needs_mpi4py
+def test_place_of_the_others(run, script):
+    path = script("""
+        from mpi4py import MPI
+
+        def wait_for_all():
+            MPI.COMM_WORLD.Barrier()
+
+        if MPI.COMM_WORLD.rank == 1:
+            raise SystemExit(4)
+        wait_for_all()
+    """)
+    code, _, errors = run("-n", 2, path)
+    assert code == 4
+    assert f"rank 0 on {HERE}: ended by mpchain-launch, in wait_for_all (script.py:5)" in errors
 
 
 @needs_mpi4py
@@ -100,9 +130,8 @@ def test_exit_code_of_a_rank_that_aborts(run, script):
     """)
     code, _, errors = run("-n", 2, path)
     assert code == 3
-    (line,) = own_lines(errors)
-    assert "rank 1 of 2 " in line
-    assert "exit code 3" in line
+    assert f"rank 1 of 2 on {HERE}" in verdict(errors)
+    assert "exit code 3" in verdict(errors)
 
 
 def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_path):
@@ -126,8 +155,11 @@ def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_pa
     assert code == 1
     assert errors.index("[1] ValueError: boom") < errors.index("[0] Traceback")
     assert "[0] OSError: connection lost" in errors
-    assert own_lines(errors)[-1].endswith(
-        "rank 1 of 2 ended with exit code 1; the other ranks were ended"
+    head = f"mpchain-launch: rank 1 of 2 on {HERE} ended with exit code 1; its last lines:"
+    assert errors.splitlines()[errors.splitlines().index(head) + 1].startswith("[1] Traceback")
+    assert verdict(errors) == (
+        f"rank 1 of 2 on {HERE} ended with exit code 1 (ValueError: boom); "
+        "the other ranks were ended"
     )
 
 
@@ -140,7 +172,6 @@ def test_traceback_of_the_cause_comes_before_those_of_others(run, script, tmp_pa
             137,
             "was killed by SIGKILL (signal 9), perhaps because memory ran out",
         ),
-        ("signal.raise_signal(signal.SIGSEGV)", 139, "was killed by SIGSEGV (signal 11)"),
     ],
 )
 def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
@@ -157,8 +188,14 @@ def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
     path = script(WAITING.replace("    time.sleep(60)\n", last_words))
     returned, output, errors = run("-n", 2, path)
     assert returned == code
-    assert own_lines(errors) == [f"mpchain-launch: rank 1 of 2 {words}; the other ranks were ended"]
-    assert errors.splitlines()[-1] == own_lines(errors)[0]
+    assert verdict(errors) == f"rank 1 of 2 on {HERE} {words}; the other ranks were ended"
+    # What it printed before is shown again, because there is nothing else to explain its end.
+    head, last_words, *_ = errors[
+        errors.index(f"mpchain-launch: rank 1 of 2 on {HERE}") :
+    ].splitlines()
+    assert head.endswith(f"{words}; its last lines:")
+    assert last_words in output.splitlines()
+    assert f"rank 0 on {HERE}: ended by mpchain-launch, in <module> (script.py:" in errors
     # What a rank printed before its sudden end is not lost; and nobody is left.
     processes = [int(word) for rank in (0, 1) for word in lines_of(rank, output)[0].split()]
     assert len(processes) == 4
@@ -206,7 +243,7 @@ def test_one_rank_without_mpirun(run, script):
         import sys
         from launch import cli, mpirun
 
-        mpirun.find = lambda: None
+        mpirun.find = lambda kind, in_slurm: None
         sys.exit(cli.main())
     """
     path = script("import sys; print('hello', end=''); sys.exit(5)")
@@ -306,10 +343,16 @@ def test_second_signal_does_not_wait(start, script):
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
 
 
-def test_timeout(run, script):
-    code, _, errors = run("-n", 2, "--timeout", 0.5, script(WAITING))
+def test_timeout(start, script):
+    launched = start("-n", 2, "--timeout", 2, script(WAITING))
+    wait_for_processes(launched, 2)
+    code, _, errors = launched.finish()
     assert code == 124
-    assert own_lines(errors) == ["mpchain-launch: the job was ended after 0.5 s, as --timeout asks"]
+    assert own_lines(errors) == [
+        f"mpchain-launch:   ranks 0-1 on {HERE}: ended by mpchain-launch, in <module> (script.py:"
+        "6)",
+        "mpchain-launch: the job was ended, as --timeout asks",
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -344,7 +387,7 @@ def test_killed_guard(start, script):
     os.kill(guard, signal.SIGKILL)
     code, _, errors = launched.finish()
     assert code != 0
-    assert "of 2 was ended first" in own_lines(errors)[-1]
+    assert f"of 2 on {HERE} was ended first" in verdict(errors)
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
 
 
@@ -354,7 +397,7 @@ def test_killed_supervisor(start, script):
     os.kill(parent_of(processes[0]), signal.SIGKILL)
     code, _, errors = launched.finish()
     assert code == 137
-    assert "of 2 was lost: its supervisor was killed" in own_lines(errors)[-1]
+    assert f"of 2 on {HERE} was lost: its supervisor was killed" in verdict(errors)
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
 
 
@@ -395,3 +438,75 @@ def test_nothing_of_mpchain_is_imported_by_the_ranks(run, script, tmp_path):
     assert code == 0
     assert first.startswith("imported ")
     assert sorted(rest) == ["[0] hello", "[1] hello"]
+
+
+def test_log_files(run, script, tmp_path):
+    path = script(f"""
+        import os, sys
+
+        print("text of", {RANK}, flush=True)
+        print("error of", {RANK}, file=sys.stderr)
+    """)
+    code, output, _ = run("-n", 2, "--log-dir", tmp_path / "a" / "logs", path)
+    assert code == 0
+    assert sorted(output.splitlines()) == ["[0] text of 0", "[1] text of 1"]
+    for rank in (0, 1):
+        head, *lines = (tmp_path / "a" / "logs" / f"rank_{rank}.log").read_text().splitlines()
+        assert head.startswith("mpchain-launch: start 1 of 2 ranks, ")
+        assert sorted(lines) == [f"error of {rank}", f"text of {rank}"]
+
+
+@needs_mpi4py
+def test_stacks_are_in_the_log_files(run, script, tmp_path):
+    path = script("""
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.rank == 1:
+            raise SystemExit(4)
+        MPI.COMM_WORLD.Barrier()
+    """)
+    assert run("-n", 2, "--log-dir", tmp_path, path)[0] == 4
+    text = (tmp_path / "rank_0.log").read_text()
+    assert "mpchain-launch: where this rank was:" in text
+    assert f'File "{path}", line 6 in <module>' in text
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_crash_shows_its_stack(run, script, n):
+    path = script(f"""
+        import ctypes, os, time
+
+        if {n} == 1 or {RANK} == 1:
+            ctypes.string_at(0)
+        time.sleep(60)
+    """)
+    code, _, errors = run("-n", n, path)
+    assert code == 139
+    assert "Fatal Python error: Segmentation fault" in errors
+    assert f'  File "{path}", line 5 in <module>' in errors
+    end = "was killed by SIGSEGV (signal 11)"
+    if n == 1:
+        assert verdict(errors) == f"rank 0 of 1 {end}"
+    else:
+        assert verdict(errors).startswith(f"rank 1 of 2 on {HERE} {end} (Segmentation fault); the")
+
+
+def test_environment_of_the_ranks(run, script):
+    path = script("import os; print(os.environ['A'], 'MPCHAIN_LAUNCH' in os.environ)")
+    code, output, _ = run("-n", 2, "--env", "A=a b", path)
+    assert (code, sorted(output.splitlines())) == (0, [f"[{rank}] a b False" for rank in (0, 1)])
+
+
+def test_processes_of_multiprocessing(run, script):
+    """They read the main module again, which is the user's and not the launcher's."""
+    path = script("""
+        import multiprocessing, os
+
+        def square(x):
+            return x * x
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(square, [3]))
+    """)
+    assert run("-n", 1, path)[:2] == (0, "[9]\n")

@@ -5,14 +5,14 @@ import socket
 import pytest
 
 from launch.loop import Loop, Writer
-from launch.messages import Channel, message, words
+from launch.messages import Channel, message, watch_over, words
 
 
 @pytest.fixture
 def loop():
-    before = signal.set_wakeup_fd(-1)
-    yield Loop()
-    signal.set_wakeup_fd(before)
+    loop = Loop()
+    yield loop
+    loop.close()
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def sockets():
 def test_messages_in_pieces(loop, sockets):
     there, here = sockets
     got = []
-    Channel(loop, here, lambda *each: got.append(each), lambda: got.append("closed"))
+    Channel(loop, here, lambda *each: got.append(each), got.append)
     data = message(b"O", b"hello") + message(b"X") + message(b"E", bytes(100000))
     for i in range(0, len(data), 1000):
         there.sendall(data[i : i + 1000])
         loop.run(until=iter([False, True]).__next__)
     there.close()
-    loop.run(until=lambda: got and got[-1] == "closed")
-    assert got == [(b"O", b"hello"), (b"X", b""), (b"E", bytes(100000)), "closed"]
+    loop.run(until=lambda: got and got[-1] is None)
+    assert got == [(b"O", b"hello"), (b"X", b""), (b"E", bytes(100000)), None]
 
 
 def test_sender_learns_when_to_pause(loop, sockets):
@@ -53,7 +53,7 @@ def test_sender_learns_when_to_pause(loop, sockets):
 def test_lost_connection_is_told_once(loop, sockets):
     there, here = sockets
     lost = []
-    channel = Channel(loop, here, None, lambda: lost.append(1))
+    channel = Channel(loop, here, None, lambda error: lost.append(1))
     there.close()
     channel.send(b"O", b"x")
     loop.run(until=lambda: lost)
@@ -74,13 +74,34 @@ def test_alarms_in_order(loop):
 
 
 def test_signal(loop):
-    before = signal.getsignal(signal.SIGUSR1)
     calls = []
     loop.on_signal(signal.SIGUSR1, calls.append)
     os.kill(os.getpid(), signal.SIGUSR1)
     loop.run(until=lambda: calls)
-    signal.signal(signal.SIGUSR1, before)
     assert calls == [signal.SIGUSR1]
+
+
+def test_signals_go_back_to_those_who_had_them():
+    handler, wakeup = signal.getsignal(signal.SIGUSR1), signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    loop = Loop()
+    loop.on_signal(signal.SIGUSR1, print)
+    loop.close()
+    assert signal.getsignal(signal.SIGUSR1) is handler
+    assert signal.set_wakeup_fd(wakeup) == wakeup
+
+
+def test_silent_side_is_given_up():
+    listener = socket.create_server(("127.0.0.1", 0))
+    connection = socket.create_connection(listener.getsockname())
+    watch_over(connection, 9)
+    options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+    numbers = [getattr(socket, name) for name in options if hasattr(socket, name)]
+    values = [connection.getsockopt(socket.IPPROTO_TCP, number) for number in numbers]
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert values == [3, 3, 2, 9000][: len(values)]
+    connection.close()
+    listener.close()
 
 
 def test_writer_tells_of_an_error(loop):

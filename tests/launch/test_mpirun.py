@@ -3,12 +3,14 @@ import sys
 
 import pytest
 
-from launch import mpirun
+from launch import mpi_library, mpirun
 
 VERSIONS = {
     mpirun.OpenMpi: "mpirun (Open MPI) 5.0.11",
     mpirun.Mpich: "HYDRA build details:\n    Version: 5.0.2",
 }
+LIBRARIES = {mpirun.OpenMpi: "libmpi.so.40", mpirun.Mpich: "libmpi.so.12"}
+OTHER = {mpirun.OpenMpi: mpirun.Mpich, mpirun.Mpich: mpirun.OpenMpi}
 
 
 @pytest.fixture
@@ -17,6 +19,7 @@ def make_mpirun(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(mpi_library, "find", lambda: None)
 
     def make(folder, version, name="mpirun"):
         path = tmp_path / folder / name
@@ -26,6 +29,34 @@ def make_mpirun(tmp_path, monkeypatch):
         return str(path)
 
     return make
+
+
+@pytest.fixture
+def make_library(tmp_path, monkeypatch):
+    """Function that makes a library in some folder, which mpi4py loads if `loaded`."""
+
+    def make(folder, kind, loaded=True):
+        path = tmp_path / folder / LIBRARIES[kind]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\x7fELF")
+        if loaded:
+            monkeypatch.setattr(mpi_library, "find", lambda: str(path))
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def refusal():
+    """Function that calls `mpirun.find` and returns its complaint, which must be one line."""
+
+    def refusal(*arguments):
+        with pytest.raises(mpirun.UnknownMpirunError) as error:
+            mpirun.find(*arguments)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    return refusal
 
 
 @pytest.mark.parametrize("kind", VERSIONS)
@@ -43,8 +74,9 @@ def test_own_environment_comes_before_path(make_mpirun, own):
     assert mpirun.find().path == path
 
 
-def test_mpiexec_serves_too(make_mpirun):
-    path = make_mpirun("path", VERSIONS[mpirun.Mpich], name="mpiexec")
+@pytest.mark.parametrize("name", ["mpiexec", "mpiexec.hydra", "mpirun.mpich"])
+def test_other_names(make_mpirun, name):
+    path = make_mpirun("path", VERSIONS[mpirun.Mpich], name=name)
     assert mpirun.find().path == path
 
 
@@ -58,11 +90,95 @@ def test_none(make_mpirun):
     assert mpirun.find() is None
 
 
-def test_unknown_kind(make_mpirun):
+def test_unknown_kind(make_mpirun, refusal):
     path = make_mpirun("path", "a carpenter")
-    with pytest.raises(mpirun.UnknownMpirunError) as error:
-        mpirun.find()
-    assert str(error.value) == (f"{path} is neither Open MPI's nor MPICH's: it says 'a carpenter'")
+    assert refusal() == (
+        f"{path} is neither Open MPI's nor MPICH's, as its --version tells; "
+        "install one of them with: pip install 'mpchain[mpi]'"
+    )
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_the_mpirun_of_the_library_comes_first(make_mpirun, make_library, kind):
+    make_mpirun("path", VERSIONS[OTHER[kind]])
+    make_library("site/lib", kind)
+    # It need not be asked for its version.
+    path = make_mpirun("site/bin", "nothing")
+    found = mpirun.find()
+    assert (type(found), found.path) == (kind, path)
+
+
+def test_library_in_a_folder_of_the_architecture(make_mpirun, make_library):
+    make_library("usr/lib/x86_64-linux-gnu/openmpi/lib", mpirun.OpenMpi)
+    path = make_mpirun("usr/bin", VERSIONS[mpirun.OpenMpi])
+    assert mpirun.find().path == path
+
+
+def test_two_flavours_in_one_environment(make_mpirun, make_library):
+    """The last wheel to be installed brought mpirun, but mpi4py loads MPICH."""
+    make_library("own/lib", mpirun.OpenMpi, loaded=False)
+    make_library("own/lib", mpirun.Mpich)
+    make_mpirun("own/bin", VERSIONS[mpirun.OpenMpi])
+    path = make_mpirun("own/bin", VERSIONS[mpirun.Mpich], name="mpiexec.hydra")
+    assert mpirun.find().path == path
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_mismatch_names_both(make_mpirun, make_library, refusal, kind):
+    library = make_library("site/lib", kind)
+    path = make_mpirun("path", VERSIONS[OTHER[kind]])
+    assert refusal() == (
+        f"{path} ({OTHER[kind].flavour}) is not the mpirun of {library} ({kind.flavour}), which "
+        "mpi4py loads: put the right one into PATH, or reinstall both with: "
+        "pip install 'mpchain[mpi]'"
+    )
+
+
+def test_mpirun_of_another_installation(make_mpirun, make_library, refusal, monkeypatch):
+    library = make_library("site/lib", mpirun.OpenMpi)
+    make_library("other/lib", mpirun.OpenMpi, loaded=False)
+    path = make_mpirun("other/bin", VERSIONS[mpirun.OpenMpi])
+    monkeypatch.setenv("PATH", os.path.dirname(path))
+    assert f"{path} (Open MPI) is not the mpirun of {library} (Open MPI)" in refusal()
+
+
+def test_kind_that_the_user_wants(make_mpirun, refusal):
+    make_mpirun("own", VERSIONS[mpirun.OpenMpi])
+    path = make_mpirun("path", VERSIONS[mpirun.Mpich])
+    assert mpirun.find("mpich").path == path
+    os.remove(path)
+    own = os.path.join(os.path.dirname(sys.executable), "mpirun")
+    assert refusal("mpich") == (
+        f"there is no mpirun of MPICH, only {own} (Open MPI): install it, or leave --mpi out"
+    )
+
+
+def test_kind_that_does_not_fit_the_library(make_mpirun, make_library, refusal):
+    library = make_library("own/lib", mpirun.OpenMpi)
+    make_mpirun("own/bin", VERSIONS[mpirun.OpenMpi])
+    assert refusal("mpich") == (
+        f"--mpi mpich does not fit mpi4py, which loads {library} (Open MPI): leave --mpi out, or "
+        "set MPI4PY_LIBMPI to the library of MPICH"
+    )
+
+
+def test_srun(make_mpirun, make_library, refusal):
+    assert refusal("srun") == "there is no srun in PATH: --mpi srun is for Slurm"
+    path = make_mpirun("path", "slurm 24.05", name="srun")
+    assert mpirun.find() is None
+    assert mpirun.find(in_slurm=True).path == mpirun.find("srun").path == path
+    make_library("lib", mpirun.OpenMpi)
+    command = mpirun.find("srun").command(6, {"a": 4, "b": 4}, True, [])
+    assert command == [
+        *(path, "--kill-on-bad-exit=0", "--cpu-bind=none", "--ntasks=6", "--mpi=pmix"),
+        *("--nodes=2", "--nodelist=a,b", "--overcommit"),
+    ]
+
+
+def test_mpirun_comes_before_srun(make_mpirun):
+    make_mpirun("path", "slurm 24.05", name="srun")
+    path = make_mpirun("path", VERSIONS[mpirun.Mpich])
+    assert mpirun.find(in_slurm=True).path == path
 
 
 def test_open_mpi_as_root(monkeypatch):
@@ -79,6 +195,20 @@ def test_open_mpi_as_ordinary_user(monkeypatch):
 
 
 def test_more_ranks_than_cores():
-    assert "--oversubscribe" in mpirun.OpenMpi("mpirun").command(3, oversubscribed=True)
-    assert "--oversubscribe" not in mpirun.OpenMpi("mpirun").command(2, oversubscribed=False)
-    assert mpirun.Mpich("mpirun").command(3, oversubscribed=True) == ["mpirun", "-n", "3"]
+    assert "--oversubscribe" in mpirun.OpenMpi("mpirun").command(3, {}, True, ["A"])
+    assert "--oversubscribe" not in mpirun.OpenMpi("mpirun").command(2, {}, False, ["A"])
+    assert mpirun.Mpich("mpirun").command(3, {}, True, ["A"]) == ["mpirun", "-n", "3"]
+
+
+def test_hosts():
+    hosts = {"a": 2, "b": 1}
+    open_mpi = mpirun.OpenMpi("mpirun").command(3, hosts, False, ["A", "B"])
+    where = ["--host", "a:2,b:1", "-x", "A", "-x", "B"]
+    assert open_mpi == ["mpirun", "--bind-to", "none", *where, "-n", "3"]
+    mpich = mpirun.Mpich("mpirun").command(3, hosts, False, ["A", "B"])
+    assert mpich == ["mpirun", "-hosts", "a:2,b:1", "-n", "3"]
+
+
+def test_variables_for_other_hosts():
+    environment = dict.fromkeys(("HOME", "PATH", "NCCL_DEBUG", "PYTHONPATH", "SECRET"), "")
+    assert mpirun.forwarded(environment, ["A", "PATH"]) == ["A", "PATH", "NCCL_DEBUG", "PYTHONPATH"]

@@ -33,8 +33,7 @@ def test_a_passing_failure(words, starts, tmp_path):
     code = (
         "from launch.job import Job; from launch.plan import Plan;"
         "from launch.mpirun import OpenMpi;"
-        f"plan = Plan(n=2, program=[], starter=OpenMpi({str(fake)!r}), oversubscribed=False,"
-        "variables={}, prefix=True, timeout=None, grace=1.0);"
+        f"plan = Plan(n=2, program=[], starter=OpenMpi({str(fake)!r}), grace=1.0);"
         "raise SystemExit(Job(plan).run())"
     )
     result = subprocess.run(

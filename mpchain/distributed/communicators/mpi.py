@@ -340,6 +340,7 @@ class MpiCommunicator(Communicator):
     def make_buffers(self, specifications):
         if self.size == 1:
             return super().make_buffers(specifications)
+        self.barrier()
         n_parts = min(map(len, self._hosts))
         shared = None
         if max(map(len, self._hosts)) > 1:
@@ -381,6 +382,7 @@ class MpiCommunicator(Communicator):
             self._watch.timeout = check_timeout(seconds)
 
     def split(self, color, key):
+        self.barrier()
         part = type(self)(self.mpi_comm.Split(color, key), **self._options())
         part._config.update(self._config)
         part.timeout = self.timeout
@@ -395,6 +397,8 @@ class MpiCommunicator(Communicator):
 
         Arrays of :meth:`make_buffers` stay valid.
         """
+        if self._owned:
+            self.barrier()
         for mpi_comm in self._owned:
             if mpi_comm != self._mpi.COMM_NULL:
                 mpi_comm.Free()

@@ -24,7 +24,7 @@ def mismatch(watch, n, ranks):
     lines = [f"  {who}: {text}" for who, text in _grouped(watch, known)]
     absent = [rank for rank in texts if rank not in known]
     if absent:
-        lines.append(f"  {_name(watch, absent)}: not heard of there")
+        lines.append(f"  {_name(watch, absent)}: not there yet, as far as is known")
     return "\n".join([f"the ranks have called different collectives as their number {n}:", *lines])
 
 
@@ -49,7 +49,12 @@ def missing(watch, text, waited):
     """
     absent = _absent(watch)
     who = f" for {_name(watch, absent)}" if absent else ""
-    return f"has waited {waited:.0f} s{who} in {text}\n{places_of(watch)}"
+    lines = [f"has waited {waited:.0f} s{who} in {text}", places_of(watch)]
+    if waited >= watch.timeout:
+        lines.append(
+            f"  (no longer than create_communicator's timeout allows: {watch.timeout:g} s)"
+        )
+    return "\n".join(lines)
 
 
 def _absent(watch):

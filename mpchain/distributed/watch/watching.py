@@ -132,7 +132,8 @@ class Watch:
 
     def tell_end(self):
         """Tells the others that this rank's program is over."""
-        self._go_to(State.ENDED)
+        if os.getpid() == self.row.pid:  # no process that was forked from it
+            self._go_to(State.ENDED)
 
     # What the rank itself does, as cheaply as possible
 

@@ -1,0 +1,258 @@
+"""Tests the installation: what there is on each host, whether hosts differ, how fast they talk."""
+
+import json
+import os
+import shlex
+import sys
+
+from . import allocations, inquiry, mpirun, plan
+from .cli import add_hosts, find_hosts
+from .talk import Parser, whole_number
+
+OK, NOTE, WARNING, FAILURE = "ok", "note", "WARN", "FAIL"
+GIB = 1 << 30
+PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
+PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
+TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
+
+# What must not differ between hosts, and what had better not.
+SAME = {"python": FAILURE, "numpy": WARNING, "mpchain": FAILURE, "mpi": FAILURE, "mpi4py": FAILURE}
+SAME |= {"driver": WARNING, "cuda": WARNING, "nccl": FAILURE, "cudnn": WARNING}
+
+# Verdict and hint for what is not there.
+MISSING = {
+    "mpchain": (FAILURE, "ranks there cannot import mpchain: pip install mpchain"),
+    "numpy": (FAILURE, "pip install numpy"),
+    "blas": (NOTE, "NumPy does not tell its BLAS"),
+    "mpi4py": (WARNING, "several ranks need it: pip install 'mpchain[mpi]'"),
+    "mpi": (WARNING, "several ranks need an MPI library: pip install 'mpchain[mpi]'"),
+    "cuda_aware": (NOTE, "GPU arrays would travel through host memory"),
+    "cuda": (WARNING, "there are GPUs, but no CuPy that works: pip install 'mpchain[gpu]'"),
+    "nccl": (WARNING, "gradients would travel through host memory: pip install 'mpchain[gpu]'"),
+    "cudnn": (NOTE, "convolutions on GPUs would be slower: pip install 'mpchain[gpu]'"),
+    "shared_memory": (WARNING, "ranks of a host exchange arrays through /dev/shm"),
+}
+ON_GPUS = ("cuda_aware", "driver", "topology", "cuda", "nccl", "cudnn")
+
+
+class Finding:
+    """One line of the doctor's report.
+
+    Args:
+        item: What was looked at.
+        verdict: `OK`, `NOTE`, `WARNING` or `FAILURE`.
+        found: What is there.
+        hint: What to do; empty if nothing.
+        host: Where; empty if it is about all hosts.
+    """
+
+    def __init__(self, item, verdict, found, hint="", host=""):
+        self.item, self.verdict, self.found = item, verdict, str(found)
+        self.hint, self.host = hint, host
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the report.
+
+    Args:
+        arguments: The command line after the word ``doctor``.
+
+    Returns:
+        1 if there is a failure, else 0.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    allocation, slots = find_hosts(parser, options)
+    findings = [_describe_allocation(allocation, slots), _find_mpirun(allocation)]
+    answers, failures = _ask_hosts(slots or {"localhost": 0}, allocation, options.results)
+    findings += failures
+    for host, answer in answers.items():
+        findings += judge(answer, host if slots else "")
+    findings += compare(answers)
+    if not any(finding.verdict == FAILURE for finding in findings):
+        findings += _measure(options)
+    if options.json:
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        print(table(findings))
+    return int(any(finding.verdict == FAILURE for finding in findings))
+
+
+def _parser():
+    parser = Parser(
+        prog="mpchain-launch doctor",
+        description="Tests the installation: a verdict and a hint for each thing.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-n", "--ranks", type=whole_number(2), metavar="N", help="ranks of the all-reduce")
+    add("--results", default="result", metavar="FOLDER", help="folder of results (default: result)")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    add_hosts(parser)
+    return parser
+
+
+def judge(answer: dict, host: str = "") -> list[Finding]:
+    """Findings about one host.
+
+    Args:
+        answer: What probe_host.py printed there.
+        host: Its name; empty if there is but one.
+    """
+    findings = []
+    has_gpus = bool(answer["gpus"]) and not _error(answer["gpus"])
+    for item, value in answer.items():
+        if item == "host" or (item in ON_GPUS and not has_gpus):
+            continue
+        if item in _JUDGES and not _error(value):
+            verdict, found, hint = _JUDGES[item](value)
+        elif _error(value) or not value:
+            verdict, hint = MISSING.get(item, (NOTE, ""))
+            found = _error(value) or "none"
+        else:
+            verdict, found, hint = OK, value, ""
+        findings.append(Finding(item.replace("_", " "), verdict, found, hint, host))
+    return findings
+
+
+def compare(answers: dict[str, dict]) -> list[Finding]:
+    """Findings about things that differ between hosts.
+
+    Args:
+        answers: What probe_host.py printed on each host.
+    """
+    findings = []
+    for item, verdict in SAME.items():
+        values = {
+            host: str(_error(answer[item]) or answer[item]) for host, answer in answers.items()
+        }
+        if len(set(values.values())) > 1:
+            found = ", ".join(f"{host}: {value}" for host, value in values.items())
+            hint = f"install the same {item.replace('_', ' ')} on all hosts"
+            findings.append(Finding(f"{item} differs", verdict, found, hint))
+    if len(answers) > 1 and not findings:
+        findings.append(Finding("hosts", OK, f"{len(answers)} hosts have the same versions"))
+    return findings
+
+
+def table(findings: list[Finding]) -> str:
+    """The report for people."""
+    several = any(finding.host for finding in findings)
+    rows = []
+    for finding in findings:
+        host = [finding.host or "all"] if several else []
+        rows.append([finding.verdict, *host, finding.item])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for row, finding in zip(rows, findings):
+        left = "  ".join(word.ljust(width) for word, width in zip(row, widths))
+        hint = f"  -- {finding.hint}" if finding.hint else ""
+        lines.append(f"{left}  {finding.found}{hint}")
+    return "\n".join(lines)
+
+
+def _judge_gpus(names):
+    if not names:
+        return OK, "none", ""
+    return OK, f"{len(names)} ({', '.join(dict.fromkeys(names))})", ""
+
+
+def _judge_cuda_aware(word):
+    hint = "" if word == "yes" else "GPU arrays travel through host memory unless NCCL takes them"
+    return (OK if word == "yes" else NOTE), word, hint
+
+
+def _judge_topology(rows):
+    return OK, "; ".join(rows) or "unknown", ""
+
+
+def _judge_shared_memory(size):
+    found = f"{size / GIB:.1f} GiB"
+    if size < GIB:
+        hint = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
+        return WARNING, found, hint
+    return OK, found, ""
+
+
+def _judge_free_disk(free):
+    found = f"{free / GIB:.1f} GiB"
+    if free < GIB:
+        return WARNING, found, "checkpoints may not fit: free some, or choose another folder"
+    return OK, found, ""
+
+
+_JUDGES = {
+    "gpus": _judge_gpus,
+    "cuda_aware": _judge_cuda_aware,
+    "topology": _judge_topology,
+    "shared_memory": _judge_shared_memory,
+    "free_disk": _judge_free_disk,
+}
+
+
+def _error(value):
+    return value.get("error", "") if isinstance(value, dict) else ""
+
+
+def _describe_allocation(allocation, slots):
+    hosts = ", ".join(f"{host}:{number}" for host, number in slots.items())
+    return Finding("batch system", OK, allocation.name + (f"; hosts {hosts}" if hosts else ""))
+
+
+def _find_mpirun(allocation):
+    try:
+        found = mpirun.find(in_slurm=allocation is allocations.Slurm)
+    except mpirun.UnknownMpirunError as error:
+        return Finding("mpirun", FAILURE, "does not fit", str(error))
+    if not found:
+        return Finding("mpirun", WARNING, "none", f"several ranks need it: {mpirun.INSTALL}")
+    return Finding("mpirun", OK, f"{found.path} ({found.flavour or 'Slurm'})")
+
+
+def _ask_hosts(slots, allocation, results):
+    """The answers of the hosts that answer, and a failure for each of the others."""
+    # Ranks would get this variable, too.
+    path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
+    words = ["env", *path, sys.executable, PROBE_HOST, os.path.abspath(results)]
+    shell, line = allocation.remote_shell, shlex.join(words)
+    wanted = {host: inquiry.command_on(host, shell, line, TIME_TO_CONNECT) for host in slots}
+    answers, failures = {}, []
+    for host, (code, output, errors) in inquiry.run_on_all(wanted, TIME_TO_PROBE).items():
+        if code == 0:
+            answers[host] = json.loads(output.strip().rpartition("\n")[2])
+            continue
+        complaint = inquiry.complaints([host], shell, PROBE_HOST, TIME_TO_CONNECT).get(host)
+        reason = complaint or errors.strip().rpartition("\n")[2] or f"exit code {code}"
+        failures.append(Finding("host", FAILURE, "does not answer", reason, host))
+    return answers, failures
+
+
+def _measure(options):
+    """Findings about the speed of an all-reduce between ranks that this launcher starts."""
+    ranks = str(options.ranks or ("auto" if options.hosts or options.hostfile else 2))
+    launcher = [sys.executable, "-m", __package__, "-n", ranks, "--no-prefix", "--timeout=120"]
+    for name in ("hosts", "hostfile"):
+        if getattr(options, name):
+            launcher += [f"--{name}", getattr(options, name)]
+    # The launcher is found there as it was here, whether it is installed or not.
+    path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
+    command = ["env", path, *launcher, PROBE_ALLREDUCE]
+    answer = inquiry.run_on_all({"": command}, 2 * TIME_TO_PROBE)
+    code, output, errors = answer[""]
+    if code != 0:
+        reason = errors.strip().rpartition("\n")[2].removeprefix("mpchain-launch: ")
+        hint = "the first thing to mend; run it by hand: " + shlex.join(
+            [*launcher, PROBE_ALLREDUCE]
+        )
+        return [Finding("all-reduce", FAILURE, reason, hint)]
+    measured = json.loads(output.strip().rpartition("\n")[2])
+    times = {int(size): seconds for size, seconds in measured["seconds"].items()}
+    ranks = f"between {measured['ranks']} ranks"
+    small, large = min(times), max(times)
+    speeds = ", ".join(
+        f"{size >> 10} KiB in {1e3 * t:.2f} ms" for size, t in times.items() if size > small
+    )
+    return [
+        Finding("latency", OK, f"{1e6 * times[small]:.0f} µs for {small} bytes {ranks}"),
+        Finding("bandwidth", OK, f"{large / times[large] / GIB:.2f} GiB/s ({speeds}) {ranks}"),
+    ]

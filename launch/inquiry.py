@@ -1,0 +1,102 @@
+"""Asks hosts: what is wrong there, and what else there is to know.
+
+Only what is about several hosts needs it, and importing it takes time.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+
+from . import reach
+
+MOST_AT_ONCE = 64
+
+# Exit codes of the check that runs on each host.
+NO_PYTHON, NO_LAUNCHER, NO_FOLDER = 71, 72, 73
+
+
+def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
+    """The command line that runs a line of shell on a host, which has so long to answer."""
+    if reach.is_local(host):
+        return ["sh", "-c", line]
+    quick = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
+    options = quick if remote_shell[0] == "ssh" else ()
+    wrapped = [line] if remote_shell[0] == "ssh" else ["sh", "-c", line]
+    return [*remote_shell, *options, host, *wrapped]
+
+
+def complaints(hosts, remote_shell, needed_file: str, seconds: float) -> dict[str, str]:
+    """What is wrong on each host on which ranks cannot run, in one sentence.
+
+    Args:
+        hosts: Their names.
+        remote_shell: What runs a command on one of them, as `allocations.Local.remote_shell`.
+        needed_file: A file of the launcher that must be there.
+        seconds: How long to wait for the connection, and again for the answer.
+    """
+    python, file, folder = map(shlex.quote, (sys.executable, needed_file, os.getcwd()))
+    check = (
+        f"{python} -I -S -c '' 2>/dev/null || exit {NO_PYTHON}; "
+        f"test -r {file} || exit {NO_LAUNCHER}; cd {folder} 2>/dev/null || exit {NO_FOLDER}"
+    )
+    lines = {host: command_on(host, remote_shell, check, seconds) for host in hosts}
+    answers = run_on_all(lines, 2 * seconds)
+    found = {host: _sentence(host, remote_shell, *answer) for host, answer in answers.items()}
+    return {host: sentence for host, sentence in found.items() if sentence}
+
+
+def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
+    """Runs a command line for each host, many at once.
+
+    Returns:
+        For each host the exit code (None after the timeout), standard output and standard error.
+    """
+    answers = {}
+    names = list(commands)
+    for start in range(0, len(names), MOST_AT_ONCE):
+        running = {host: _start(commands[host]) for host in names[start : start + MOST_AT_ONCE]}
+        answers |= {host: _finish(process, timeout) for host, process in running.items()}
+    return answers
+
+
+def _start(command):
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # so that ssh asks nobody for a password
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+
+
+def _finish(process, timeout):
+    if isinstance(process, str):
+        return 255, "", process
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None, "", f"no answer within {timeout:.0f} s"
+    return process.returncode, output, errors
+
+
+def _sentence(host, remote_shell, code, output, errors):
+    install = "install mpchain there at the same place as here, or on a file system that both share"
+    if code == 0:
+        return ""
+    if code == NO_PYTHON:
+        return f"host {host} has no Python at {sys.executable}: {install}"
+    if code == NO_LAUNCHER:
+        return f"host {host} has no mpchain-launch at {os.path.dirname(__file__)}: {install}"
+    if code == NO_FOLDER:
+        return f"host {host} has no folder {os.getcwd()}: start where all hosts share one"
+    reason = errors.strip().rpartition("\n")[2] or f"exit code {code}"
+    shell = " ".join(remote_shell)
+    return f"host {host} cannot be reached ({reason}): '{shell} {host} true' must work by itself"

@@ -1,0 +1,87 @@
+"""Which MPI library mpi4py loads, found out without importing it."""
+
+import importlib.util
+import os
+import sys
+
+from .processes import ask
+
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+# The names that mpi4py's wheels try in each folder, in that order.
+NAMES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
+DEBIANS = "libmpich.so.12"
+
+
+def find() -> str | None:
+    """Path of the MPI library that mpi4py loads; None without mpi4py, or if it finds none."""
+    package = importlib.util.find_spec("mpi4py")
+    if not package or not package.submodule_search_locations:
+        return None
+    folder = package.submodule_search_locations[0]
+    path = None
+    if any(name.startswith(("MPI.openmpi.", "MPI.mpich.")) for name in os.listdir(folder)):
+        path = _find_as_wheel(os.environ)
+    return os.path.realpath(path) if path else _ask()
+
+
+def flavour(path: str) -> str | None:
+    """Whose library a file is: ``OPEN_MPI``, ``MPICH`` (and its relatives), or None if unknown."""
+    name = os.path.basename(os.path.realpath(path))
+    if ".so.12" in name or "mpich" in name or "libmpi.12." in name:
+        return MPICH
+    return OPEN_MPI if ".so.40" in name or "libmpi.40." in name else None
+
+
+def in_installation(program: str) -> list[str]:
+    """The MPI libraries of the installation to which a program belongs."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(program)))
+    folders = [os.path.join(prefix, name) for name in ("lib", "lib64")]
+    folders += [entry.path for folder in folders for entry in _entries(folder) if entry.is_dir()]
+    names = (*NAMES, DEBIANS)
+    return [path for folder in folders for name in names if _is_library(path := f"{folder}/{name}")]
+
+
+def _find_as_wheel(variables):
+    """What a wheel of mpi4py would find by itself; None if it would leave that to the loader."""
+    if "mpi" in variables.get("LD_PRELOAD", ""):
+        return None
+    wanted = variables.get("MPI4PY_LIBMPI")
+    places = wanted.split(os.pathsep) if wanted else [f"{prefix}/lib" for prefix in _prefixes()]
+    for place in places:
+        names = [f"{place}/{name}" for name in NAMES] if os.path.isdir(place) else [place]
+        for path in names:
+            if _is_library(path):
+                return path
+    return None
+
+
+def _prefixes():
+    site = sys.modules.get("site")
+    prefixes = [sys.exec_prefix] if sys.exec_prefix != sys.base_exec_prefix else []
+    if site and site.ENABLE_USER_SITE:
+        prefixes.append(os.path.abspath(site.USER_BASE))
+    if site and sys.base_exec_prefix in site.PREFIXES:
+        prefixes.append(sys.base_exec_prefix)
+    return [prefix for prefix in prefixes if prefix != "/usr"]
+
+
+def _is_library(path):
+    """Whether this is a library; libmpi.so may be a text that only the linker understands."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _ask():
+    """Asks mpi4py itself, in a process of its own."""
+    path = ask([sys.executable, "-m", "mpi4py", "--mpi-library"]).strip().rpartition("\n")[2]
+    return path if os.path.isfile(path) else None
+
+
+def _entries(folder):
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,148 @@
+"""Says as JSON what there is on this host; the doctor starts it on each host.
+
+It is a program of its own and takes the folder of the results as its argument. Each answer is a
+text or a number, or a dictionary with an ``error``.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+
+
+def blas():
+    """Name and version of the BLAS of NumPy."""
+    import numpy as np
+
+    found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{found['name']} {found['version']}"
+
+
+def mpi():
+    """The MPI library that mpi4py loads."""
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    line = MPI.Get_library_version().replace("\0", "").partition("\n")[0]
+    return " ".join(line.partition(", package")[0].split())
+
+
+def cuda_aware():
+    """Whether that library takes arrays on GPUs."""
+    # In a process of its own, because MPICH ends those that ask before all is set up.
+    code = "import ctypes; from mpi4py import MPI; library = ctypes.CDLL(MPI.__file__)\n"
+    code += "print(['no', 'yes'][library.MPIX_Query_cuda_support()])"
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else "unknown"
+
+
+def gpus():
+    """Names of the GPUs."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    return _nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines()
+
+
+def driver():
+    """Version of NVIDIA's driver."""
+    versions = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").splitlines()
+    return versions[0] if versions else ""
+
+
+def topology():
+    """How the GPUs are connected, a row for each."""
+    rows = _nvidia_smi("topo", "-m").splitlines()
+    return [" ".join(row.split()) for row in rows if row.startswith("GPU")]
+
+
+def cuda():
+    """Version of the CUDA runtime that CuPy uses."""
+    import cupy
+
+    version = cupy.cuda.runtime.runtimeGetVersion()
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def nccl():
+    """Version of NCCL."""
+    from cupy.cuda import nccl
+
+    version = nccl.get_version()
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+def cudnn():
+    """Version of cuDNN."""
+    return importlib.metadata.version("nvidia-cudnn-cu13")
+
+
+def shared_memory():
+    """Size of /dev/shm in bytes."""
+    return shutil.disk_usage("/dev/shm").total
+
+
+def free_disk():
+    """Free bytes where results are written."""
+    folder = os.path.abspath(sys.argv[1])
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return shutil.disk_usage(folder).free
+
+
+def python():
+    """Version of Python."""
+    return platform.python_version()
+
+
+def mpchain():
+    """Version of mpchain."""
+    import mpchain
+
+    return mpchain.__version__
+
+
+def numpy():
+    """Version of NumPy."""
+    return importlib.metadata.version("numpy")
+
+
+def mpi4py():
+    """Version of mpi4py."""
+    return importlib.metadata.version("mpi4py")
+
+
+QUESTIONS = (
+    *(python, mpchain, numpy, blas, mpi4py, mpi, cuda_aware),
+    *(driver, gpus, topology, cuda, nccl, cudnn, shared_memory, free_disk),
+)
+
+
+def _nvidia_smi(*arguments):
+    answer = subprocess.run(
+        ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=60, check=True
+    )
+    return answer.stdout
+
+
+def _ask(question):
+    try:
+        return question()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
+
+
+def main():
+    """Answers all questions."""
+    answers = {question.__name__: _ask(question) for question in QUESTIONS}
+    print(json.dumps({"host": socket.gethostname(), **answers}))
+
+
+if __name__ == "__main__":
+    main()

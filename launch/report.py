@@ -1,0 +1,127 @@
+"""What is said about the ranks after a failure: how each one ended, and where it was."""
+
+import contextlib
+import os
+import re
+import signal
+
+MOST_LINES = 20
+
+# Frames inside these are passed over: where the user's own program was says more.
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_STARTERS = (
+    "start_program.py",
+    os.path.join("mpi4py", "run.py"),
+    os.path.join("mpi4py", "__main__.py"),
+)
+_FRAME = re.compile(rb'  File "(.*)", line (\d+) in (.*)')
+
+
+def describe_end(code: int) -> str:
+    """How a process ended, in words.
+
+    Args:
+        code: Its exit code, or -n if signal n killed it.
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = f"signal {-code}"
+    with contextlib.suppress(ValueError):
+        name = f"{signal.Signals(-code).name} ({name})"
+    cause = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{cause}"
+
+
+def describe_place(stacks: bytes) -> str:
+    """Where a program was: its innermost function, and the innermost one that is not a library's.
+
+    Args:
+        stacks: What faulthandler wrote about its threads; may be empty.
+
+    Returns:
+        Such as ``in wait (threading.py:320) called by main (train.py:40)``, or an empty string.
+    """
+    _, _, stack = stacks.rpartition(b"Current thread")
+    frames = [match.groups() for match in map(_FRAME.fullmatch, stack.splitlines()) if match]
+    frames = [tuple(part.decode(errors="replace") for part in frame) for frame in frames]
+    frames = [frame for frame in frames if not _is_starter(frame[0])]
+    if not frames:
+        return ""
+    users = [frame for frame in frames if not _is_library(frame[0])]
+    place = f"in {_describe_frame(frames[0])}"
+    if users and users[0] is not frames[0]:
+        place += f" called by {_describe_frame(users[0])}"
+    return place
+
+
+def describe_ranks(ranks: dict, n: int, without=None) -> list[str]:
+    """One line for each group of ranks on one host that had the same fate.
+
+    Args:
+        ranks: The `Rank` of each number that said hello.
+        n: Number of all ranks.
+        without: A `Rank` that is left out.
+    """
+    groups = {}
+    for number in range(n):
+        rank = ranks.get(number)
+        if rank is None:
+            groups.setdefault(("", "never started"), []).append(number)
+        elif rank is not without:
+            groups.setdefault((f" on {rank.host}", _describe_fate(rank)), []).append(number)
+    lines = [f"{_describe_numbers(g)}{host}: {fate}" for (host, fate), g in groups.items()]
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more such lines"]
+    return lines
+
+
+def describe_exception(lines: list[bytes]) -> str:
+    """The line of a traceback that names the exception; empty if there is none.
+
+    Args:
+        lines: What was printed from the head of the first traceback on.
+    """
+    name = ""
+    for line in lines:
+        text = line.decode(errors="replace").rstrip()
+        if text.startswith("Traceback (most recent call last):"):
+            name = ""
+        elif text and not name and text[0] not in " |+":
+            name = text.removeprefix("Fatal Python error: ")
+    return name if len(name) <= 200 else f"{name[:197]}..."
+
+
+def _describe_fate(rank):
+    if rank.ended and rank.ended_itself:
+        return describe_end(rank.code).removeprefix("was ")
+    if rank.lost:
+        fate = f"lost: {rank.lost}"
+    else:
+        fate = "ended by mpchain-launch" if rank.ended else "killed, as it did not end"
+    place = describe_place(rank.stacks)
+    return f"{fate}, {place}" if place else fate
+
+
+def _is_library(path):
+    return path.startswith(_STANDARD_LIBRARY) or "-packages" + os.sep in path
+
+
+def _is_starter(path):
+    return path.startswith("<frozen") or path.endswith(_STARTERS)
+
+
+def _describe_frame(frame):
+    path, line, function = frame
+    return f"{function} ({os.path.basename(path)}:{line})"
+
+
+def _describe_numbers(numbers):
+    """Such as ``ranks 0-2, 5``."""
+    spans = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(texts)}"

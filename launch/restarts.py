@@ -1,0 +1,90 @@
+"""Starts a job, and starts it again from its last checkpoint when it fails."""
+
+import itertools
+import time
+
+from . import binding, reach
+from .checkpoints import Checkpoints
+from .job import Job
+from .plan import START_RANK, Plan
+from .talk import say
+
+RESUME = "MPCHAIN_RESUME"
+PLACEHOLDER = "{checkpoint}"
+LONGEST_WAIT = 60.0
+
+
+def run(
+    plan: Plan,
+    *,
+    restarts: int = 0,
+    wait: float = 1.0,
+    checkpoints: Checkpoints | None = None,
+    min_ranks: int | None = None,
+) -> int:
+    """Runs a plan, again and again if need be.
+
+    Args:
+        plan: What to run; its timeout is that of all starts together.
+        restarts: How many times it may be started again.
+        wait: Seconds before a restart; twice as many after each start without a new checkpoint.
+        checkpoints: From where ranks go on: they find the path of the newest in the environment
+            variable MPCHAIN_RESUME and in place of ``{checkpoint}`` among their arguments.
+        min_ranks: With how few ranks a restart may do when hosts are gone; None for all.
+
+    Returns:
+        The exit code of the last start.
+    """
+    deadline = None if plan.timeout is None else time.monotonic() + plan.timeout
+    newest = checkpoints and checkpoints.newest()
+    waits, current = 0, plan
+    for start in itertools.count(1):
+        if current:
+            job = Job(_prepare(current, newest, deadline), start)
+            code = job.run()
+            if code == 0 or job.is_final:
+                return code
+        if start > restarts:
+            return code
+        before, newest = newest, checkpoints and checkpoints.newest()
+        waits = waits + 1 if newest == before else 1
+        seconds = min(LONGEST_WAIT, wait * 2 ** (waits - 1))
+        origin = f"from {newest}" if newest else "from the beginning"
+        say(f"restart {start} of {restarts} in {seconds:g} s, {origin}")
+        time.sleep(seconds)
+        current = with_hosts_that_answer(plan, min_ranks or plan.n)
+
+
+def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
+    """The plan for those of its hosts that answer; None, and a word, if they are too few.
+
+    Args:
+        plan: A plan for all hosts.
+        min_ranks: The least number of ranks.
+    """
+    if not plan.hosts:
+        return plan
+    from . import inquiry  # seldom needed, and slow to import
+
+    bad = inquiry.complaints(plan.hosts, plan.remote_shell, START_RANK, plan.host_timeout)
+    hosts = {host: slots for host, slots in plan.hosts.items() if host not in bad}
+    slots = sum(hosts.values())
+    n = plan.n if plan.oversubscribed and hosts else min(plan.n, slots)
+    for sentence in bad.values():
+        say(sentence)
+    if n < min_ranks:
+        say(f"{slots} slots are left for {min_ranks} ranks; --min-ranks allows fewer ranks")
+        return None
+    if n < plan.n:
+        say(f"going on with {n} of {plan.n} ranks on {', '.join(hosts)}")
+    if all(map(reach.is_local, hosts)):
+        return plan.replace(n=n, hosts={}, oversubscribed=n > binding.cores())
+    return plan.replace(n=n, hosts=hosts)
+
+
+def _prepare(plan, checkpoint, deadline):
+    """The plan of one start."""
+    variables = {**plan.variables, **({RESUME: checkpoint} if checkpoint else {})}
+    program = [word.replace(PLACEHOLDER, checkpoint or "") for word in plan.program]
+    left = None if deadline is None else max(0.001, deadline - time.monotonic())
+    return plan.replace(variables=variables, program=program, timeout=left)

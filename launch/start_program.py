@@ -1,0 +1,53 @@
+"""Runs the program of a rank, as ``python`` does, and tells where it is when a signal asks.
+
+The supervisor (rank.py) starts it with its pipe for stacks, the number of the signal that asks for
+one, and what ``python`` would be given.
+"""
+
+import faulthandler
+import os
+import runpy
+import sys
+
+
+def tell_where(pipe, number):
+    """Lets a signal write the stacks of all threads, from within any library that they are in."""
+    if sys.stderr is not None:
+        faulthandler.enable()  # a crash shows its stack, too
+    os.set_inheritable(pipe, False)
+    faulthandler.register(number, file=pipe)
+
+
+def of_program(traceback):
+    """The part of a traceback below the frames of those who only started the program."""
+    inner = traceback
+    while inner and _is_starter(inner.tb_frame):
+        inner = inner.tb_next
+    return inner or traceback
+
+
+def _is_starter(frame):
+    names = frame.f_globals.get("__name__"), frame.f_globals.get("__package__")
+    return frame.f_code.co_filename == __file__ or names[0] == "runpy" or names[1] == "mpi4py"
+
+
+def run(arguments):
+    """Runs ``[-m] program arguments``."""
+    is_module = arguments[0] == "-m"
+    sys.argv[:] = arguments[is_module:]
+    if is_module:
+        sys.path[0] = os.getcwd()
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+# Not for processes that the program starts by multiprocessing, which read this file again.
+if __name__ == "__main__":
+    tell_where(int(sys.argv[1]), int(sys.argv[2]))
+    try:
+        run(sys.argv[3:])
+    except BaseException as error:
+        error.__traceback__ = of_program(error.__traceback__)
+        raise

@@ -1,0 +1,175 @@
+import importlib.util
+import json
+import os
+import sys
+
+import pytest
+
+from launch import doctor, inquiry, mpirun
+
+GIB = 1 << 30
+HEALTHY = {
+    "host": "vm",
+    "python": "3.11.7",
+    "mpchain": "0.1.0",
+    "numpy": "2.4.6",
+    "blas": "openblas 0.3",
+    "mpi4py": "4.1.2",
+    "mpi": "Open MPI v5.0.11",
+    "cuda_aware": "no",
+    "driver": "570.1",
+    "gpus": ["H200", "H200"],
+    "topology": ["GPU0 X NV18", "GPU1 NV18 X"],
+    "cuda": "13.0",
+    "nccl": "2.27.7",
+    "cudnn": "9.1",
+    "shared_memory": 64 * GIB,
+    "free_disk": 500 * GIB,
+}
+
+
+def lines(findings):
+    return {finding.item: (finding.verdict, finding.found) for finding in findings}
+
+
+def hints(findings):
+    return {finding.item: finding.hint for finding in findings}
+
+
+def test_healthy_host():
+    found = lines(doctor.judge(HEALTHY))
+    assert {verdict for verdict, _ in found.values()} == {"ok", "note"}
+    assert found["cuda aware"] == ("note", "no")
+    assert found["gpus"] == ("ok", "2 (H200)")
+    assert found["topology"] == ("ok", "GPU0 X NV18; GPU1 NV18 X")
+    assert found["shared memory"] == ("ok", "64.0 GiB")
+    assert "host" not in found
+
+
+def test_host_without_gpus():
+    found = lines(
+        doctor.judge({**HEALTHY, "gpus": [], "cuda": {"error": "No module named 'cupy'"}})
+    )
+    assert found["gpus"] == ("ok", "none")
+    assert not {"cuda", "nccl", "cudnn", "driver", "topology", "cuda aware"} & set(found)
+
+
+@pytest.mark.parametrize(
+    ("item", "value", "verdict", "hint"),
+    [
+        ("mpchain", {"error": "No module named 'mpchain'"}, "FAIL", "pip install mpchain"),
+        ("numpy", {"error": "PackageNotFoundError: numpy"}, "FAIL", "pip install numpy"),
+        ("mpi4py", {"error": "PackageNotFoundError: mpi4py"}, "WARN", "'mpchain[mpi]'"),
+        ("mpi", {"error": "RuntimeError: cannot load MPI"}, "WARN", "'mpchain[mpi]'"),
+        ("cuda", {"error": "No module named 'cupy'"}, "WARN", "'mpchain[gpu]'"),
+        ("nccl", {"error": "ImportError: libnccl"}, "WARN", "'mpchain[gpu]'"),
+        ("cudnn", {"error": "PackageNotFoundError"}, "note", "'mpchain[gpu]'"),
+        ("shared memory", GIB // 16, "WARN", "--shm-size"),
+        ("free disk", GIB // 2, "WARN", "free some, or choose another folder"),
+        ("cuda aware", "unknown", "note", "through host memory unless NCCL"),
+    ],
+)
+def test_what_is_wrong(item, value, verdict, hint):
+    findings = doctor.judge({**HEALTHY, item.replace(" ", "_"): value})
+    assert lines(findings)[item][0] == verdict
+    assert hint in hints(findings)[item]
+
+
+def test_same_versions():
+    (finding,) = doctor.compare({"a": HEALTHY, "b": HEALTHY})
+    assert (finding.verdict, finding.found) == ("ok", "2 hosts have the same versions")
+    assert doctor.compare({"a": HEALTHY}) == []
+
+
+def test_different_versions():
+    other = {**HEALTHY, "mpi": "MPICH 5.0.2", "numpy": {"error": "none"}}
+    found = lines(doctor.compare({"a": HEALTHY, "b": other}))
+    assert found == {
+        "mpi differs": ("FAIL", "a: Open MPI v5.0.11, b: MPICH 5.0.2"),
+        "numpy differs": ("WARN", "a: 2.4.6, b: none"),
+    }
+
+
+def test_table():
+    findings = [
+        doctor.Finding("python", "ok", "3.11.7", host="a"),
+        doctor.Finding("shared memory", "WARN", "0.1 GiB", "more of it", host="long"),
+        doctor.Finding("latency", "ok", "5 µs"),
+    ]
+    assert doctor.table(findings).splitlines() == [
+        "ok    a     python         3.11.7",
+        "WARN  long  shared memory  0.1 GiB  -- more of it",
+        "ok    all   latency        5 µs",
+    ]
+    assert doctor.table(findings[2:]) == "ok  latency  5 µs"
+
+
+def test_host_that_does_not_answer(monkeypatch, capsys):
+    def answer(commands, timeout):
+        return {host: (255, "", "ssh: No route to host") for host in commands}
+
+    monkeypatch.setattr(inquiry, "run_on_all", answer)
+    monkeypatch.setattr(inquiry.reach, "is_local", lambda host: False)
+    monkeypatch.setattr(mpirun, "find", lambda in_slurm: None)
+    assert doctor.main(["--hosts", "a:2", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)
+    assert findings[0]["found"] == "no batch system; hosts a:2"
+    assert (findings[1]["item"], findings[1]["verdict"]) == ("mpirun", "WARN")
+    assert findings[2]["hint"].startswith("host a cannot be reached (ssh: No route to host)")
+    assert len(findings) == 3
+
+
+def test_mpirun_that_does_not_fit(monkeypatch):
+    def find(in_slurm):
+        raise mpirun.UnknownMpirunError("x is not the mpirun of y")
+
+    monkeypatch.setattr(mpirun, "find", find)
+    finding = doctor._find_mpirun(None)
+    assert (finding.verdict, finding.hint) == ("FAIL", "x is not the mpirun of y")
+
+
+def test_probe_of_gpus(tmp_path):
+    program = tmp_path / "nvidia-smi"
+    rows = r"\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n\nLegend:\n"
+    cases = [
+        "*name*) echo H200; echo H200;;",
+        "*driver*) echo 570.1;;",
+        f'*topo*) printf "{rows}";;',
+    ]
+    program.write_text("\n".join(["#!/bin/sh", 'case "$*" in', *cases, "esac", ""]))
+    program.chmod(0o755)
+    command = [
+        "env",
+        f"PATH={tmp_path}:{os.environ['PATH']}",
+        sys.executable,
+        doctor.PROBE_HOST,
+        ".",
+    ]
+    ((code, output, _),) = inquiry.run_on_all({"": command}, 60).values()
+    answer = json.loads(output)
+    assert code == 0
+    assert (answer["gpus"], answer["driver"]) == (["H200", "H200"], "570.1")
+    assert answer["topology"] == ["GPU0 X NV18", "GPU1 NV18 X"]
+    assert answer["free_disk"] > 0
+
+
+@pytest.mark.skipif(
+    mpirun.find() is None or importlib.util.find_spec("mpi4py") is None, reason="needs mpchain[mpi]"
+)
+def test_this_installation(run):
+    code, output, errors = run("doctor", "--json", "--results", "not/yet")
+    assert (code, errors) == (0, "")
+    findings = {finding["item"]: finding for finding in json.loads(output)}
+    assert findings["python"]["found"] == ".".join(map(str, sys.version_info[:3]))
+    assert findings["mpi"]["verdict"] == "ok"
+    assert "µs for 8 bytes between 2 ranks" in findings["latency"]["found"]
+    assert "GiB/s" in findings["bandwidth"]["found"]
+    assert {"numpy", "blas", "mpirun", "free disk", "shared memory"} <= set(findings)
+
+
+def test_all_reduce_that_fails(monkeypatch):
+    answer = {"": (3, "", "words\nmpchain-launch: rank 1 of 2 ended with exit code 3\n")}
+    monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
+    (finding,) = doctor._measure(doctor._parser().parse_args([]))
+    assert (finding.verdict, finding.found) == ("FAIL", "rank 1 of 2 ended with exit code 3")
+    assert "run it by hand: " in finding.hint and "probe_allreduce.py" in finding.hint

@@ -1,0 +1,179 @@
+"""Jobs over several hosts, which are network namespaces of this machine (hosts.py)."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from hosts import Hosts, why_not
+
+from launch import mpirun
+
+REFUSAL = why_not()
+pytestmark = [
+    pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL),
+    pytest.mark.skipif(
+        mpirun.find() is None or importlib.util.find_spec("mpi4py") is None,
+        reason="needs mpchain[mpi]",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    with Hosts("a", "b", "c") as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def start_on_a(hosts, start, monkeypatch):
+    """Function that starts the launcher on host a."""
+
+    def start_on_a(*arguments, **options):
+        monkeypatch.setenv("PATH", hosts.environment()["PATH"])
+        monkeypatch.chdir(options.get("folder", "."))
+        return start(*arguments, before=hosts.command(), **options)
+
+    return start_on_a
+
+
+@pytest.fixture
+def run_on_a(start_on_a):
+    return lambda *arguments, **options: start_on_a(*arguments, **options).finish()
+
+
+def is_empty(hosts, name):
+    """Whether nothing of a job is left on a host; waits for it, for some seconds."""
+    left = "pgrep -f '[s]tart_rank|[s]tart_program|[p]rted|[p]mi_proxy' >/dev/null"
+    wait = f"for i in $(seq 200); do {left} || exit 0; sleep 0.05; done; exit 1"
+    return subprocess.run(hosts.command("sh", "-c", wait, host=name), check=False).returncode == 0
+
+
+def last_line(errors):
+    return errors.splitlines()[-1].removeprefix("mpchain-launch: ")
+
+
+def test_world(run_on_a, script, tmp_path):
+    path = script("""
+        import os, socket
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        print(world.rank, world.allreduce(world.rank), socket.gethostname(), os.environ["A"])
+    """)
+    arguments = ["--hosts", "a:1,b:2,c:1", "-n", "auto", "--env", "A=x y", path]
+    code, output, errors = run_on_a(*arguments, folder=tmp_path)
+    assert sorted(output.splitlines()) == [
+        f"[{rank}] {rank} 6 {host} x y" for rank, host in enumerate("abbc")
+    ], errors
+    assert code == 0
+
+
+def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
+    path = script("""
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.rank == 1:
+            raise ValueError("boom")
+        MPI.COMM_WORLD.Barrier()
+    """)
+    code, _, errors = run_on_a("--hosts", "a:1,b:1,c:1", "-n", 3, path, folder=tmp_path)
+    assert code == 1
+    assert "[1] ValueError: boom" in errors
+    for rank, host in ((0, "a"), (2, "c")):
+        assert (
+            f"  rank {rank} on {host}: ended by mpchain-launch, in <module> (script.py:6)" in errors
+        )
+    assert last_line(errors).startswith("rank 1 of 3 on b ")
+    assert is_empty(hosts, "b") and is_empty(hosts, "c")
+
+
+WAITING = """
+    import time
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_killed_launcher_leaves_nobody_anywhere(start_on_a, hosts, script, tmp_path):
+    launched = start_on_a("--hosts", "a:1,b:2", "-n", 3, script(WAITING), folder=tmp_path)
+    launched.read_lines(3)
+    # It is the child of nsenter, which a signal would not reach.
+    kill = "kill -9 $(pgrep -f '^[^ ]*python[^ ]* -m launch')"
+    subprocess.run(hosts.command("sh", "-c", kill), check=True)
+    assert launched.finish()[0] != 0
+    assert is_empty(hosts, "a") and is_empty(hosts, "b")
+
+
+def test_killed_rank_on_another_host(start_on_a, hosts, script, tmp_path):
+    launched = start_on_a("--hosts", "a:1,b:1", "-n", 2, script(WAITING), folder=tmp_path)
+    launched.read_lines(2)
+    subprocess.run(hosts.command("pkill", "-9", "-f", "start_program", host="b"), check=True)
+    code, _, errors = launched.finish()
+    assert code == 137
+    assert last_line(errors).startswith("rank 1 of 2 on b was killed by SIGKILL (signal 9)")
+    assert is_empty(hosts, "a") and is_empty(hosts, "b")
+
+
+def test_unknown_host(run_on_a, script, tmp_path):
+    arguments = ["--hosts", "a:1,nowhere:1", "-n", 2, script("pass")]
+    code, output, errors = run_on_a(*arguments, folder=tmp_path)
+    assert code != 0
+    assert "Could not resolve hostname nowhere" in last_line(errors)
+    assert last_line(errors).endswith("'ssh nowhere true' must work by itself")
+    assert (output, len(errors.splitlines()) - errors.count("running as root")) == ("", 1), errors
+
+
+def test_host_without_python(run_on_a, hosts, script, tmp_path):
+    folder = os.path.dirname(sys.executable)
+    hide = hosts.command("mount", "-t", "tmpfs", "tmpfs", folder, host="c")
+    subprocess.run(hide, check=True)
+    arguments = ["--hosts", "a:1,c:1", "-n", 2, script("pass")]
+    code, output, errors = run_on_a(*arguments, folder=tmp_path)
+    subprocess.run(hosts.command("umount", folder, host="c"), check=True)
+    assert code != 0
+    assert last_line(errors).startswith(
+        f"host c has no Python at {sys.executable}: install mpchain"
+    )
+    assert (output, len(errors.splitlines()) - errors.count("running as root")) == ("", 1), errors
+
+
+STEPS = """
+    import json, os, sys, time
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    step, total = json.load(open(sys.argv[1])) if sys.argv[1] else (0, 0)
+    while step < 8:
+        if step == 4 and world.size == 2:
+            print("half way", flush=True)
+            time.sleep(1000) if world.rank else None
+        step += 1
+        total += world.allreduce(12 // world.size * step)
+        if world.rank == 0 and step % 2:
+            with open("out/new", "w") as file:
+                json.dump([step, total], file)
+            os.replace("out/new", f"out/snapshot_{step}")
+    print("end", world.size, total)
+"""
+
+
+def test_cut_host(start_on_a, hosts, script, tmp_path):
+    """The host of rank 1 is cut off in mid-way; rank 0 goes on alone and has the same result."""
+    (tmp_path / "out").mkdir()
+    options = ["--restarts", 1, "--min-ranks", 1, "--checkpoint-dir", "out", "--host-timeout", 2]
+    arguments = ["--hosts", "a:1,b:1", "-n", 2, *options, "--grace", 0.5, script(STEPS)]
+    launched = start_on_a(*arguments, "{checkpoint}", folder=tmp_path)
+    launched.read_lines(2)
+    hosts.cut("b")
+    try:
+        code, output, errors = launched.finish()
+        assert is_empty(hosts, "b")
+    finally:
+        hosts.join("b")
+    assert (code, output) == (0, f"[0] end 1 {12 * sum(range(1, 9))}\n")
+    assert "rank 1 of 2 on b was lost: no sign of life from its host" in errors
+    assert f"restart 1 of 1 in 1 s, from {tmp_path}/out/snapshot_3" in errors
+    assert "host b cannot be reached" in errors
+    assert "going on with 1 of 2 ranks on a" in errors

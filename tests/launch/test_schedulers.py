@@ -1,0 +1,244 @@
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from launch import cli
+
+SCRIPTS = ("slurm", "pbs", "lsf")
+COMMON = ["-n", "8", "--nodes", "2", "--name", "my job", "--time", "10:30:00", "--queue", "long"]
+COMMON += ["--account", "me", "--gpus", "4", "--cores", "3"]
+OURS = ["--restarts", "2", "--checkpoint-dir", "a b", "--env", "A=1", "--env", "B=2", "--no-prefix"]
+PROGRAM = ["train.py", "--lr", "a b", "$HOME"]
+
+# The fields of kubeflow.org/v2beta1 (mpi-operator, pkg/apis/kubeflow/v2beta1/types.go), each with
+# its type or its own fields; a tuple lists the values that are allowed.
+REPLICA = {
+    "replicas": int,
+    "restartPolicy": ("Always", "OnFailure", "Never", "ExitCode"),
+    "template": {
+        "spec": {
+            "containers": [
+                {
+                    "name": str,
+                    "image": str,
+                    "command": [str],
+                    "resources": {"limits": {"cpu": int, "nvidia.com/gpu": int}},
+                }
+            ]
+        }
+    },
+}
+MPIJOB = {
+    "apiVersion": ("kubeflow.org/v2beta1",),
+    "kind": ("MPIJob",),
+    "metadata": {"name": str},
+    "spec": {
+        "slotsPerWorker": int,
+        "runLauncherAsWorker": bool,
+        "sshAuthMountPath": str,
+        "launcherCreationPolicy": ("AtStartup", "WaitForWorkersReady"),
+        "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
+        "runPolicy": {
+            "cleanPodPolicy": ("None", "Running", "All"),
+            "ttlSecondsAfterFinished": int,
+            "activeDeadlineSeconds": int,
+            "backoffLimit": int,
+            "suspend": bool,
+            "schedulingPolicy": {
+                "minAvailable": int,
+                "queue": str,
+                "priorityClass": str,
+                "scheduleTimeoutSeconds": int,
+            },
+        },
+        "mpiReplicaSpecs": {"Launcher": REPLICA, "Worker": REPLICA},
+    },
+}
+
+
+def check(value, schema, place="manifest"):
+    if isinstance(schema, dict):
+        assert isinstance(value, dict), place
+        assert set(value) <= set(schema), place
+        for key, each in value.items():
+            check(each, schema[key], f"{place}.{key}")
+    elif isinstance(schema, list):
+        assert isinstance(value, list) and value, place
+        for each in value:
+            check(each, schema[0], place)
+    elif isinstance(schema, tuple):
+        assert value in schema, place
+    else:
+        assert type(value) is schema, place
+
+
+@pytest.fixture
+def write(capsys, monkeypatch):
+    """Function that returns what is printed for a batch system."""
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+
+    def write(scheduler, *arguments):
+        assert cli.main(["--scheduler", scheduler, *arguments]) == 0
+        captured = capsys.readouterr()
+        assert not captured.err
+        return captured.out
+
+    return write
+
+
+@pytest.fixture
+def complaint(capsys):
+    def complaint(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*arguments, "train.py"])
+        captured = capsys.readouterr()
+        assert (end.value.code, captured.out, captured.err.count("\n")) == (2, "", 1)
+        return captured.err
+
+    return complaint
+
+
+@pytest.mark.parametrize("scheduler", SCRIPTS)
+@pytest.mark.parametrize("arguments", [["-n", "1", "train.py"], [*COMMON, *OURS, *PROGRAM]])
+def test_bash_understands(write, tmp_path, scheduler, arguments):
+    path = tmp_path / "job.sh"
+    path.write_text(write(scheduler, *arguments))
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    assert path.read_text().startswith("#!/bin/bash\n")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "folder", "restarted"),
+    [
+        ("slurm", "SLURM_SUBMIT_DIR", {"SLURM_RESTART_COUNT": "1"}),
+        ("slurm", "SLURM_SUBMIT_DIR", {}),
+        ("pbs", "PBS_O_WORKDIR", {}),
+        ("lsf", "LS_SUBCWD", {}),
+    ],
+)
+def test_what_the_script_starts(write, tmp_path, monkeypatch, scheduler, folder, restarted):
+    """The script is run, with a program in the place of Python that tells how it was called."""
+    fake = tmp_path / "python"
+    fake.write_text(f"#!{sys.executable}\nimport os, sys; print([os.getcwd(), *sys.argv[1:]])\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    text = write(scheduler, *COMMON, *OURS, "--setup", "export X=1", *PROGRAM)
+    assert "\nexport X=1\n" in text
+    place = tmp_path / "a b"
+    place.mkdir()
+    answer = subprocess.run(
+        ["bash", "-c", text],
+        env={**os.environ, folder: str(place), **restarted},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ours = ["--no-prefix", "--env=A=1", "--env=B=2", "--restarts=2", "--checkpoint-dir=a b"]
+    called = eval(answer.stdout)
+    assert called[:5] == [str(place), "-m", "launch", "-n", "8"]
+    options = called[5 : called.index("--")]
+    assert sorted(options) == sorted([*ours, *["--resume"] * len(restarted)])
+    assert called[called.index("--") + 1 :] == PROGRAM
+    # What is started understands it.
+    parsed = cli._parser().parse_args(called[3:])
+    assert (parsed.ranks, parsed.checkpoint_dir, parsed.prefix) == (8, "a b", False)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "directives"),
+    [
+        (
+            "slurm",
+            [
+                *("--job-name=my-job", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4"),
+                *("--cpus-per-task=3", "--gpus-per-node=4", "--time=10:30:00"),
+                *("--partition=long", "--account=me", "--signal=B:TERM@60", "--requeue"),
+                *("--open-mode=append", "one more"),
+            ],
+        ),
+        (
+            "pbs",
+            [
+                "-N my-job",
+                "-l select=2:ncpus=12:mpiprocs=4:ngpus=4",
+                *("-l walltime=10:30:00", "-q long", "-A me", "-j oe", "one more"),
+            ],
+        ),
+        (
+            "lsf",
+            [
+                *("-J my-job", "-n 8", '-R "span[ptile=4]"', '-R "affinity[core(3)]"'),
+                *('-gpu "num=4"', "-W 10:30", "-q long", "-P me", "-o my-job.%J.log", "one more"),
+            ],
+        ),
+    ],
+)
+def test_directives(write, scheduler, directives):
+    lines = write(scheduler, *COMMON, "--directive", "one more", "train.py").splitlines()
+    sign = {"slurm": "#SBATCH ", "pbs": "#PBS ", "lsf": "#BSUB "}[scheduler]
+    assert [line.removeprefix(sign) for line in lines if line.startswith(sign)] == directives
+    # Only comments may come before the last directive.
+    assert all(line.startswith("#") for line in lines[: len(directives) + 1])
+
+
+def test_module(write):
+    last = write("slurm", "-n", "2", "-m", "task", "-x").splitlines()[-1]
+    assert shlex.split(last)[-4:] == ["-m", "--", "task", "-x"]
+
+
+def test_name_is_that_of_the_script(write):
+    assert "#SBATCH --job-name=train\n" in write("slurm", "-n", "1", "folder/train.py")
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_mpijob(write, mpi):
+    yaml = pytest.importorskip("yaml")
+    arguments = [*COMMON, *OURS, "--mpi", mpi, "--image", "me/train:1", *PROGRAM]
+    manifest = yaml.safe_load(write("kubernetes", *arguments))
+    check(manifest, MPIJOB)
+    spec = manifest["spec"]
+    assert manifest["metadata"]["name"] == "my-job"
+    assert spec["slotsPerWorker"] == 4
+    assert spec["mpiImplementation"] == {"openmpi": "OpenMPI", "mpich": "MPICH"}[mpi]
+    assert spec["runPolicy"]["activeDeadlineSeconds"] == 37800
+    launcher, worker = (spec["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
+    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
+    (container,) = worker["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": 12, "nvidia.com/gpu": 4}
+    (container,) = launcher["template"]["spec"]["containers"]
+    command = container["command"]
+    assert command[:3] == ["mpchain-launch", "-n", "8"]
+    assert command[command.index("--") + 1 :] == PROGRAM
+    assert cli._parser().parse_args(command[1:]).mpi == mpi
+
+
+def test_small_mpijob(write):
+    yaml = pytest.importorskip("yaml")
+    text = write("kubernetes", "-n", "2", "--image", "x", "--", "Über_Netz.v2.py", 'a: "b"\n- c')
+    manifest = yaml.safe_load(text)
+    check(manifest, MPIJOB)
+    assert manifest["metadata"]["name"] == "ber-netz-v2"
+    (container,) = manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    assert container["command"][-1] == 'a: "b"\n- c'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--scheduler", "slurm", "-n", "auto"], "-n auto is known only on the hosts"),
+        (["--scheduler", "slurm", "-n", "8", "--nodes", "3"], "3 does not divide the 8 ranks"),
+        (["--scheduler", "kubernetes", "-n", "1"], "needs --image, with mpchain and the script"),
+        (["--scheduler", "slurm", "-n", "1", "--image", "x"], "--image is for"),
+        (
+            ["--scheduler", "kubernetes", "-n", "1", "--image", "x", "--setup", "y"],
+            "--setup is for batch scripts",
+        ),
+        (["--scheduler", "slurm", "-n", "1", "--time", "60"], "must be hours:minutes:seconds"),
+        (["--scheduler", "cron", "-n", "1"], "invalid choice: 'cron'"),
+    ],
+)
+def test_wrong_use(complaint, arguments, words):
+    assert words in complaint(*arguments)
