@@ -13,9 +13,9 @@ NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
 
 # What a host does at its start: it makes file systems for shared memory, /run, /sys (where network
-# cards are listed) and /proc (where its processes are) of its own, takes its name, learns the names of the others, waits for
-# its cable, and serves ssh until it is killed. It is the first process of its namespace: all others
-# there end with it.
+# cards are listed) and /proc (where its processes are) of its own, takes its name, learns the names
+# of the others, waits for its cable, and serves ssh until it is killed. It is the first process of
+# its namespace: all others there end with it.
 HOST = """
 set -e
 mount -t tmpfs tmpfs /dev/shm
