@@ -515,15 +515,25 @@ def test_not_autoload(comm, folder):
 
 
 def test_four_ranks_then_fewer(needs_mpirun, tmp_path):
-    """In mid-epoch, with a sharded optimizer; the shorter form of what faults.py does."""
+    """In mid-epoch, with a sharded optimizer; the latest checkpoint whole, and damaged."""
     expected = faults.losses_of(faults.run(1, tmp_path / "a"))
-    plan = {"fault": "raise", "rank": 3, "iteration": 8, "delay": 0}
+    plan = {"fault": "raise", "rank": 3, "iteration": 14, "delay": 0}
     status, outputs, own_output = faults.run(4, tmp_path / "b", plan)
     assert status not in (0, None), ranks.report(status, outputs, own_output)
-    for n in (1, 2, 3):
+    *_, before, latest = layout.find(tmp_path / "b" / "checkpoints")
+    for n, damaged in ((1, None), (2, "part_3.npz"), (3, "part_1.npz")):
         shutil.copytree(tmp_path / "b", tmp_path / str(n))
-        losses = faults.losses_of(faults.run(n, tmp_path / str(n)))
-        begun = min(losses)
-        assert begun in (4, 7)
+        folder = tmp_path / str(n) / "checkpoints"
+        if n == 2:
+            damage(folder / latest / damaged)
+        elif n == 3:
+            (folder / latest / damaged).unlink()
+        outcome = faults.run(n, tmp_path / str(n))
+        losses = faults.losses_of(outcome)
+        assert layout.name_of(min(losses) - 1) == (before if damaged else latest)
         for iteration, loss in losses.items():
             assert abs(loss / expected[iteration] - 1) < 1e-12
+        if damaged:
+            warning = f"RuntimeWarning: the checkpoint {folder / latest} is not whole and is now"
+            assert warning in outcome[1][0]
+            assert f"{damaged} " in outcome[1][0]

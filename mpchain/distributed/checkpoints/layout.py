@@ -84,13 +84,24 @@ def commit(folder, name, run):
 
 def write_json(path, content):
     """Writes a file with its own checksum."""
-    text = json.dumps(content, separators=(",", ":"))
     with open_atomic(path, "w") as file:
-        file.write(f"{text}\n{_sha256(text)}\n")
+        file.write(_with_checksum(content))
+
+
+def write_message(path, content):
+    """Writes a file that other ranks wait for, and that need not survive the job."""
+    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
+        file.write(_with_checksum(content))
+    os.replace(f"{path}.tmp", path)
+
+
+def _with_checksum(content):
+    text = json.dumps(content, separators=(",", ":"))
+    return f"{text}\n{_sha256(text)}\n"
 
 
 def read_json(path):
-    """Reads and verifies what :func:`write_json` wrote.
+    """Reads and verifies what :func:`write_json` or :func:`write_message` wrote.
 
     Raises:
         SerializationError: the file is missing or damaged.

@@ -127,7 +127,7 @@ class Saving:
             }
             for key, value in self._values.items()
         }
-        layout.write_json(self._path(f"index_{self._rank}.json"), own)
+        layout.write_message(self._path(f"index_{self._rank}.json"), own)
         indexes = [
             own if rank == self._rank else self._read_when_there(f"index_{rank}.json")
             for rank in range(self._size)
@@ -137,7 +137,7 @@ class Saving:
         part = self._path(f"part_{self._rank}.npz")
         write_npz(part, {key: self._values[key].array for key in keys})
         self._values = None
-        layout.write_json(self._path(f"seal_{self._rank}.json"), layout.seal_of(part))
+        layout.write_message(self._path(f"seal_{self._rank}.json"), layout.seal_of(part))
         if self._rank == 0:
             self._complete(indexes, writers)
         else:
