@@ -73,6 +73,8 @@ class Job:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
                 self.loop.on_signal(number, self._interrupt)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            self.loop.on_signal(number, self._pass_on)
         if self.plan.timeout is not None:
             self.loop.after(self.plan.timeout, self._time_out)
         if self.plan.hosts:
@@ -146,6 +148,7 @@ class Job:
 
     def take_end(self, rank: Rank):
         """Learns that the program of a rank ended."""
+        self._collect()  # it may have ended because mpirun did
         self._ends.append(rank)
         failed = rank.failed and rank.ended_itself
         if failed and (rank.has_guard or rank.showed_cause):
@@ -215,6 +218,9 @@ class Job:
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
+            if self._starter_code < 0:  # somebody killed it, and no rank is to blame
+                code = shell_code(self._starter_code)
+                self._end(self._end_of_starter, code, signal.SIGTERM, True)
 
     def _failed_in_passing(self):
         """Whether nothing was started, for a reason that may be gone already."""
@@ -243,6 +249,10 @@ class Job:
             signal_session(self._starter, signal.SIGKILL)
 
     # What happens on the side of the user
+
+    def _pass_on(self, number):
+        for rank in self._ranks.values():
+            rank.pass_on(number)
 
     def _interrupt(self, number):
         self._signals += 1
@@ -335,9 +345,7 @@ class Job:
         with contextlib.suppress(OSError):
             os.write(2, self._starter_words)
         if code:
-            first = self._first_without_guard
-            hint = f"; {first.name} was ended first" if first else ""
-            return f"{self._starter_name} {report.describe_end(self._starter_code)}{hint}", code
+            return self._end_of_starter, code
         if few:
             return f"{self._starter_name} started {len(self._ranks)} of {self.plan.n} ranks", 1
         return "", 0
@@ -346,6 +354,12 @@ class Job:
     def _starter_name(self):
         path = self.plan.starter.path
         return os.path.basename(path) if path else "the starter of the rank"
+
+    @property
+    def _end_of_starter(self):
+        first = self._first_without_guard
+        hint = f"; {first.name} was ended first" if first else ""
+        return f"{self._starter_name} {report.describe_end(self._starter_code)}{hint}"
 
     @property
     def _fate_of_others(self):

@@ -15,6 +15,7 @@ ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
 END = b"X"  # supervisor: exit code (-n for signal n), and 1 if the supervisor had sent a signal
 STACKS = b"K"  # supervisor: bytes that the program wrote about where it was
+PASS = b"P"  # launcher: a signal that is passed on to the program
 STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
 
 HEADER = struct.Struct("!cI")

@@ -25,8 +25,8 @@ from .messages import (
     ERRORS,
     HELLO,
     OUTPUT,
+    PASS,
     STACKS,
-    STOP,
     TOLD,
     Channel,
     message,
@@ -219,7 +219,10 @@ class Supervisor:
         del self._pipes[pipe]
 
     def _obey(self, kind, payload):
-        assert kind == STOP
+        if kind == PASS:
+            if self._program and self._code is None:
+                signal_process(self._program, int(payload))
+            return
         number, grace, where = payload.split()
         if where == b"1":
             self._ask_then_stop(int(number), float(grace))

@@ -77,6 +77,10 @@ class Rank:
         """Whether it printed a traceback, or that it aborts the job."""
         return self._errors.showed_cause
 
+    def pass_on(self, number: int):
+        """Sends its program a signal that does not end the job."""
+        self.channel.send(messages.PASS, words(int(number)))
+
     def stop(self, number: int, grace: float, where: bool):
         """Sends it a signal, and SIGKILL after some seconds of grace.
 

@@ -139,7 +139,7 @@ def check_kill(job: TrainingJob, kind: str, chance: random.Random, patience: flo
     os.kill(victim, signal.SIGKILL)
     code = job.wait_for_end()
     seconds = job.wait_until_gone()
-    report = job.errors.splitlines()[-1]
+    report = job.errors.rstrip().rpartition("\n")[2]
     assert code != 0, job.errors
     if kind == "rank":
         assert f"of {job.ranks} on " in report and "SIGKILL" in report, job.errors

@@ -323,6 +323,31 @@ def test_ranks_may_answer_a_signal(start, script):
     assert (code, sorted(output.splitlines())) == (143, ["[0] saved", "[1] saved"])
 
 
+def test_signal_that_is_passed_on(start, script):
+    path = script("""
+        import signal, time
+
+        def answer(number, frame):
+            print(signal.Signals(number).name, flush=True)
+            if number == signal.SIGUSR2:
+                raise SystemExit
+
+        signal.signal(signal.SIGUSR1, answer)
+        signal.signal(signal.SIGUSR2, answer)
+        print("ready", flush=True)
+        while True:
+            time.sleep(60)
+    """)
+    launched = start("-n", 2, path)
+    launched.read_lines(2)
+    launched.process.send_signal(signal.SIGUSR1)
+    assert sorted(launched.read_lines(2)) == ["[0] SIGUSR1", "[1] SIGUSR1"]
+    launched.process.send_signal(signal.SIGUSR2)
+    code, output, errors = launched.finish()
+    assert (code, sorted(output.splitlines())) == (0, ["[0] SIGUSR2", "[1] SIGUSR2"])
+    assert own_lines(errors) == []
+
+
 def test_ranks_that_ignore_signals(start, script):
     ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    print"
     launched = start("-n", 2, "--grace", 0.2, script(WAITING.replace("print", ignore)))
@@ -510,3 +535,40 @@ def test_processes_of_multiprocessing(run, script):
                 print(pool.map(square, [3]))
     """)
     assert run("-n", 1, path)[:2] == (0, "[9]\n")
+
+
+SRUN = """#!/bin/sh
+# Slurm's srun, as far as starting tasks on one host goes.
+for word; do
+    case "$word" in
+    --ntasks=*) n=${word#--ntasks=}; shift;;
+    --*) shift;;
+    *) break;;
+    esac
+done
+export SLURM_STEP_NUM_TASKS=$n SLURM_STEP_TASKS_PER_NODE=$n
+for i in $(seq 0 $((n - 1))); do
+    SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
+done
+wait
+"""
+
+
+def test_srun(run, script, tmp_path):
+    srun = script(SRUN, "srun")
+    srun.chmod(0o755)
+    path = script("""
+        import os, sys, time
+
+        rank = int(os.environ["SLURM_PROCID"])
+        print(rank, "of", os.environ["SLURM_STEP_NUM_TASKS"], flush=True)
+        if rank == 1:
+            sys.exit(5)
+        time.sleep(60)
+    """)
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_JOB_NODELIST")
+    assert not any(name in os.environ for name in names)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    code, output, errors = run("-n", 2, "--mpi", "srun", path, env=environment)
+    assert (code, sorted(output.splitlines())) == (5, ["[0] 0 of 2", "[1] 1 of 2"])
+    assert "rank 1 of 2 on " in verdict(errors)
