@@ -62,6 +62,7 @@ def _launch(arguments):
         print(describe(plan))
         return 0
     _say_what_is_special(plan)
+    _make_log_dir(parser, options.log_dir)
     checkpoints = None
     if options.checkpoint_dir:
         checkpoints = Checkpoints(
@@ -74,6 +75,14 @@ def _launch(arguments):
         checkpoints=checkpoints,
         min_ranks=options.min_ranks,
     )
+
+
+def _make_log_dir(parser, folder):
+    try:
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--log-dir {folder}: {error.strerror}")
 
 
 def _parser():

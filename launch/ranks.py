@@ -146,8 +146,9 @@ class Rank:
 
     def _lose(self, error):
         if not self.ended:
-            here = "its supervisor was killed"
-            self.lost = f"no sign of life from its host: {error.strerror}" if error else here
+            self.lost = "its supervisor was killed"
+            if error and not isinstance(error, ConnectionError):
+                self.lost = f"no sign of life from its host: {error.strerror}"
         if self.number is not None:
             self.show_rest()
         self._job.lose(self)

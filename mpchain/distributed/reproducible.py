@@ -6,7 +6,7 @@ summed in the order of a fixed binary tree. Random numbers are drawn anew for ea
 """
 
 import contextlib
-import itertools
+import functools
 
 import numpy as np
 
@@ -21,14 +21,24 @@ class Tree:
     Args:
         comm (Communicator): the ranks.
         n_terms (int): a multiple of the number of ranks.
+        make_room: function that returns a new flat array for a term.
     """
 
-    def __init__(self, comm, n_terms):
-        self._comm, self._n_terms = comm, n_terms
+    def __init__(self, comm, n_terms, make_room):
+        self._comm, self._n_terms, self._make_room = comm, n_terms, make_room
         self._nodes = {}  # by range of terms: sums that are not yet part of a greater one
+        self._free = []  # arrays that can be used again: new memory costs more than sums
+        self._total = None
+
+    def room(self):
+        """Returns an array for the next term; what :meth:`sum` returned is not needed any more."""
+        if self._total is not None:
+            self._free.append(self._total)
+            self._total = None
+        return self._free.pop() if self._free else self._make_room()
 
     def add(self, index, term):
-        """Adds one of this rank's terms, a flat array, which is not needed afterwards."""
+        """Adds one of this rank's terms, an array from :meth:`room`."""
         path = [(0, self._n_terms)]
         while path[-1] != (index, index + 1):
             path.append(next(part for part in _halves(path[-1]) if part[0] <= index < part[1]))
@@ -37,33 +47,42 @@ class Tree:
             left, right = _halves(path[-1])
             if left not in self._nodes or right not in self._nodes:
                 return
-            total = self._nodes.pop(left)
-            total += self._nodes.pop(right)
+            total, other = self._nodes.pop(left), self._nodes.pop(right)
+            total += other
+            self._free.append(other)
             self._nodes[path.pop()] = total
 
     def sum(self):
         """Returns the sum of all ranks' terms; collective. Afterwards there are none."""
         comm = self._comm
         nodes, self._nodes = sorted(self._nodes.items()), {}
-        n = nodes[0][1].size
-        bounds = [n * i // comm.size for i in range(comm.size + 1)]
-        xp = backend.get_array_module(nodes[0][1])
-        parts = [
-            xp.stack([array[begin:end] for _, array in nodes])
-            for begin, end in itertools.pairwise(bounds)
-        ]
+        arrays = [array for _, array in nodes]
+        self._total, *others = arrays
+        self._free += others
+        if comm.size == 1:
+            return self._total
+        n = self._total.size
+        slices = [slice(n * i // comm.size, n * (i + 1) // comm.size) for i in range(comm.size)]
+        xp = backend.get_array_module(self._total)
         # Each rank finishes the tree for one slice of the array.
         held = {
             place: row
-            for rank, rows in enumerate(comm.alltoall(parts))
+            for rank, rows in enumerate(comm.alltoall([_rows(xp, arrays, s) for s in slices]))
             for place, row in zip(self._places(rank), rows, strict=True)
         }
-        return xp.concatenate(comm.allgather(_fold((0, self._n_terms), held)))
+        for place, part in zip(slices, comm.allgather(_fold((0, self._n_terms), held))):
+            self._total[place] = part
+        return self._total
 
     def _places(self, rank):
         """The greatest nodes of the tree all of whose terms a rank has."""
         first, last = (self._n_terms * r // self._comm.size for r in (rank, rank + 1))
         return list(_within((0, self._n_terms), first, last))
+
+
+def _rows(xp, arrays, place):
+    """Returns a slice of some arrays, one row of each."""
+    return arrays[0][None, place] if len(arrays) == 1 else xp.stack([x[place] for x in arrays])
 
 
 def _halves(place):
@@ -110,6 +129,7 @@ class TreeReducer:
     def watch(self, params):
         """Sets the parameters, by name; they must be initialised, and the same on all ranks."""
         self._params = dict(sorted(params.items()))
+        self._trees = {}  # by dtype
 
     def serialize(self, serializer):
         """Nothing waits from step to step."""
@@ -119,7 +139,6 @@ class TreeReducer:
         seed = np.random.randint(2**31) if self._comm.rank == 0 else 0
         self._totals[:] = n_samples, n_samples > 0, seed
         self._request = self._comm.iallreduce(self._totals)
-        self._trees = {}
         self._counts = np.int64(0)
         self._n_added = 0
 
@@ -157,10 +176,13 @@ class TreeReducer:
         self._counts = self._counts + np.array(counts, np.int64)
         place = self._comm.rank * self._n_own + self._n_added
         for dtype, params in self._by_dtype().items():
-            xp = next(iter(params.values())).xp
-            flat = xp.empty(sum(param.size for param in params.values()), dtype)
-            tree = self._trees.setdefault(dtype, Tree(self._comm, self._comm.micro_shards))
-            tree.add(place, _fill(flat, [(p.size, grads[name]) for name, p in params.items()]))
+            if dtype not in self._trees:
+                xp, n = next(iter(params.values())).xp, sum(p.size for p in params.values())
+                make_room = functools.partial(xp.empty, n, dtype)
+                self._trees[dtype] = Tree(self._comm, self._comm.micro_shards, make_room)
+            tree = self._trees[dtype]
+            pieces = [(param.size, grads[name]) for name, param in params.items()]
+            tree.add(place, _fill(tree.room(), pieces))
         self._n_added += 1
         for param in self._params.values():
             param.cleargrad()

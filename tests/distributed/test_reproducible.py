@@ -125,11 +125,13 @@ def test_the_tree_is_fixed(comm, n_terms):
         middle = (begin + end) // 2
         return terms[begin] if end - begin == 1 else expected(begin, middle) + expected(middle, end)
 
-    tree = Tree(comm, n_terms)
+    tree = Tree(comm, n_terms, lambda: np.empty(5, "float32"))
     for _ in range(2):
         n_own = n_terms // comm.size
         for i in range(comm.rank * n_own, (comm.rank + 1) * n_own):
-            tree.add(i, terms[i].copy())
+            term = tree.room()
+            term[...] = terms[i]
+            tree.add(i, term)
         np.testing.assert_array_equal(tree.sum(), expected(0, n_terms))
 
 

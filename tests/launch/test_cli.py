@@ -130,6 +130,7 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "1", "--checkpoint-pattern", "x", "train.py"], "needs --checkpoint-dir"),
         (["-n", "1", "train.py", "{checkpoint}"], "{checkpoint} among the arguments needs"),
         (["-n", "2", "--min-ranks", "3", "train.py"], "--min-ranks 3 is more than the 2 of -n"),
+        (["-n", "1", "--log-dir", "train.py", "train.py"], "--log-dir train.py: File exists"),
         (["-n", "2", "--hosts", "a:x", "train.py"], "hosts are written as a:2,b:2, or as"),
         (["-n", "2", "--hostfile", "gone", "train.py"], "cannot read the list of hosts 'gone': No"),
         (["-n", "2", "--hosts", "a", "--hostfile", "b", "train.py"], "not allowed with argument"),

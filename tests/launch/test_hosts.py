@@ -1,6 +1,7 @@
 """Jobs over several hosts, which are network namespaces of this machine (hosts.py)."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -98,7 +99,7 @@ WAITING = """
 
 def test_killed_launcher_leaves_nobody_anywhere(start_on_a, hosts, script, tmp_path):
     launched = start_on_a("--hosts", "a:1,b:2", "-n", 3, script(WAITING), folder=tmp_path)
-    launched.read_lines(3)
+    assert sorted(launched.read_lines(3)) == [f"[{rank}] ready" for rank in range(3)]
     # It is the child of nsenter, which a signal would not reach.
     kill = "kill -9 $(pgrep -f '^[^ ]*python[^ ]* -m launch')"
     subprocess.run(hosts.command("sh", "-c", kill), check=True)
@@ -108,7 +109,7 @@ def test_killed_launcher_leaves_nobody_anywhere(start_on_a, hosts, script, tmp_p
 
 def test_killed_rank_on_another_host(start_on_a, hosts, script, tmp_path):
     launched = start_on_a("--hosts", "a:1,b:1", "-n", 2, script(WAITING), folder=tmp_path)
-    launched.read_lines(2)
+    assert sorted(launched.read_lines(2)) == ["[0] ready", "[1] ready"]
     subprocess.run(hosts.command("pkill", "-9", "-f", "start_program", host="b"), check=True)
     code, _, errors = launched.finish()
     assert code == 137
@@ -139,6 +140,17 @@ def test_host_without_python(run_on_a, hosts, script, tmp_path):
     assert (output, len(errors.splitlines()) - errors.count("running as root")) == ("", 1), errors
 
 
+def test_doctor(run_on_a, hosts, tmp_path):
+    code, output, errors = run_on_a("doctor", "--json", "--hosts", "a:1,b:1", folder=tmp_path)
+    assert (code, errors) == (0, "")
+    findings = json.loads(output)
+    assert {"a", "b"} <= {each["host"] for each in findings if each["item"] == "mpi"}
+    found = {each["item"]: each["found"] for each in findings}
+    assert found["batch system"].endswith("hosts a:1, b:1")
+    assert found["hosts"] == "2 hosts have the same versions"
+    assert "between 2 ranks" in found["latency"]
+
+
 STEPS = """
     import json, os, sys, time
     from mpi4py import MPI
@@ -165,7 +177,7 @@ def test_cut_host(start_on_a, hosts, script, tmp_path):
     options = ["--restarts", 1, "--min-ranks", 1, "--checkpoint-dir", "out", "--host-timeout", 2]
     arguments = ["--hosts", "a:1,b:1", "-n", 2, *options, "--grace", 0.5, script(STEPS)]
     launched = start_on_a(*arguments, "{checkpoint}", folder=tmp_path)
-    launched.read_lines(2)
+    assert sorted(launched.read_lines(2)) == ["[0] half way", "[1] half way"]
     hosts.cut("b")
     try:
         code, output, errors = launched.finish()
