@@ -248,6 +248,42 @@ def test_begin_puts_operations_together(comm):
     assert request.Test()
 
 
+def test_parts_begin_at_different_times_relative_to_other_operations(comm):
+    """On rank 0 the second sum begins after the sum of y has begun, elsewhere before."""
+    has_begun = comm.rank > 0
+    parts = []
+
+    def steps():
+        x = yield from comm.iallreduce(np.full(20, 1.0)).steps()
+        while not has_begun:
+            yield
+        parts.append(comm.iallgather(x))
+        xs = yield from parts[0].steps()
+        return (yield from comm.iallreduce(xs.sum(0)).steps())
+
+    request = comm.begin(steps())
+    if comm.rank > 0:
+        while not parts:
+            request.Test()
+    comm.barrier()
+    other = comm.iallreduce(np.full(20, 2.0))
+    has_begun = True
+    same(other.Wait(), np.full(20, 2.0 * comm.size))
+    same(request.Wait(), np.full(20, float(comm.size**3)))
+
+
+@pytest.mark.parametrize("name", ["ibarrier", "ibcast"])
+def test_what_cannot_be_a_part(comm, name):
+    def steps():
+        yield from getattr(comm, name)(*[np.zeros(3)][: name == "ibcast"]).steps()
+
+    if comm.mpi_comm is None:
+        comm.begin(steps()).Wait()
+    else:
+        with pytest.raises(RuntimeError, match=f"{name} cannot be a part of another operation"):
+            comm.begin(steps())
+
+
 WAITS = {
     "barrier": lambda comm: comm.barrier(),
     "bcast_obj": lambda comm: comm.bcast_obj(1),

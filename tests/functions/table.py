@@ -157,7 +157,7 @@ def uncovered(table, *families):
     declared = {
         name
         for name, declaration in registry.items()
-        if declaration.body.__module__.rpartition(".")[2] in families
+        if declaration.body.__module__.removeprefix("mpchain.functions.") in families
     }
     return declared - used
 

@@ -5,6 +5,8 @@ import inspect
 import numpy as np
 import pytest
 
+import mpchain.distributed.functions
+import mpchain.distributions  # noqa: F401 these two declare functions, too
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.functions.declaration import Application, registry
@@ -159,6 +161,7 @@ KEPT = {
     "gamma_variate": "a y",
     "lower_gamma": "a x",
     "upper_gamma": "a x",
+    "multi_node_batch_normalization": "x gamma aux",
 }
 
 

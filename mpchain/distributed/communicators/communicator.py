@@ -182,8 +182,10 @@ class Communicator:
         """Begins an operation that is made of others.
 
         Args:
-            steps: generator that begins others and waits for their results by
-                ``result = yield from request.steps()``. It goes on whenever a request is asked.
+            steps: generator that begins sums and gathers over these ranks, one after another, each
+                after it has the result of the one before by
+                ``result = yield from request.steps()``. It goes on whenever a request is asked; so
+                other operations may be begun before or after one of its sums, on each rank.
 
         Returns:
             A request whose result is what the generator returns.

@@ -74,6 +74,7 @@ class MpiCommunicator(Communicator):
         self._mpi = load_mpi()
         self._cuda_aware = cuda_aware
         self._n_operations = self._n_buffers = 0
+        self._tag_of_steps = None  # while an operation of several goes on
         self._buffers = weakref.WeakValueDictionary()  # by address
         # What is put together from messages here must not meet the user's messages on mpi_comm,
         # nor what goes on meanwhile the user's collectives.
@@ -265,14 +266,17 @@ class MpiCommunicator(Communicator):
     # What goes on while something else is computed
 
     def ibarrier(self):
-        return self.begin(self._everyone.until_complete([self._everyone.library_comm.Ibarrier()]))
+        self._check_no_part("ibarrier")
+        request = self._everyone.library_comm.Ibarrier()
+        return sums.UnderWay(self._everyone.until_complete([request]))
 
     def ibcast(self, x, root=0):
         self._check_rank("ibcast", "root", root)
         self._check_contiguous("ibcast", x)
+        self._check_no_part("ibcast")
         buffer = self._host_copy(x)
         requests = [self._everyone.library_comm.Ibcast(p, root) for p in byte_pieces(buffer)]
-        return self.begin(self._everyone.until_complete(requests), x, buffer)
+        return _begin(self._everyone.until_complete(requests), x, buffer)
 
     def iallgather(self, x):
         x = contiguous(check_array("iallgather", "x", x))
@@ -281,7 +285,7 @@ class MpiCommunicator(Communicator):
         gathered[self.rank] = buffer
         rows = list(gathered.reshape(self.size, -1))  # views, also where each has one element
         steps = self._everyone.exchange(rows, [buffer] * self.size, self._next_tag())
-        return self.begin(steps, _like(x, gathered), gathered)
+        return _begin(steps, _like(x, gathered), gathered)
 
     def ireduce_scatter(self, x):
         self._check_parts("ireduce_scatter", x)
@@ -289,7 +293,7 @@ class MpiCommunicator(Communicator):
         parts = list(buffer.reshape(self.size, -1))
         total = np.empty(x.shape[1:], x.dtype)
         steps = sums.sum_slice(self._everyone, parts, total.reshape(-1), self._next_tag())
-        return self.begin(steps, _like(x, total), total)
+        return _begin(steps, _like(x, total), total)
 
     def begin_sum(self, x, wire_dtype=None):
         if self.size == 1 or x.size == 0:
@@ -298,27 +302,59 @@ class MpiCommunicator(Communicator):
         if isinstance(x, np.ndarray):
             made = self._buffers.get(x.__array_interface__["data"][0])
             if made is not None and made.fits(x):
-                return self.begin(made.sum(narrow), x, x)
-        buffer = self._host_copy(x)
+                return _begin(made.sum(narrow), x, x)
+        # The library wants its sums begun in the same order everywhere; parts of others are not.
+        is_part = self._tag_of_steps is not None
+        buffer = self._host_copy(x, to_host=is_part)
         if cuda.is_gpu_array(buffer):
             steps = sums.sum_by_library(self._everyone, buffer)
         else:
-            steps = sums.sum_over(self._everyone, buffer, self._next_tag(), narrow)
-        return self.begin(steps, x, buffer)
+            sum_over = sums.sum_slicewise if is_part else sums.sum_over
+            steps = sum_over(self._everyone, buffer, self._next_tag(), narrow)
+        return _begin(steps, x, buffer)
 
     def _next_tag(self):
-        """Operations that are under way at the same time are told apart by their tags."""
+        """Operations that are under way at the same time are told apart by their tags.
+
+        Those of which another is made have its tag: they follow one another, but when each begins,
+        relative to other operations, differs between ranks.
+        """
+        if self._tag_of_steps is not None:
+            return self._tag_of_steps
         self._n_operations = (self._n_operations + 1) % _N_TAGS
         return 2 * self._n_operations + 1
 
-    def begin(self, steps, result=None, buffer=None):
-        return sums.UnderWay(steps if buffer is None else _copied(steps, result, buffer))
+    def begin(self, steps):
+        return sums.UnderWay(self._as_parts(steps, self._next_tag()))
 
-    def _host_copy(self, x):
+    def _as_parts(self, steps, tag):
+        while True:
+            with self._parts(tag):
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    return end.value
+            yield
+
+    @contextlib.contextmanager
+    def _parts(self, tag):
+        """Context manager: operations that begin within it are parts of another."""
+        outer, self._tag_of_steps = self._tag_of_steps, tag
+        try:
+            with contextlib.nullcontext() if self._watch is None else self._watch.within():
+                yield
+        finally:
+            self._tag_of_steps = outer
+
+    def _check_no_part(self, name):
+        if self._tag_of_steps is not None:
+            raise RuntimeError(f"{name} cannot be a part of another operation, as sums can")
+
+    def _host_copy(self, x, to_host=False):
         """Returns ``x`` itself if MPI can use it, else a copy in page-locked host memory."""
         if isinstance(x, np.ndarray):
             return x
-        if self._cuda_aware:
+        if self._cuda_aware and not to_host:
             cuda.cupy.cuda.get_current_stream().synchronize()
             return x
         memory = cuda.cupy.cuda.alloc_pinned_memory(max(x.nbytes, 1))
@@ -458,6 +494,10 @@ def _head(data):
 def _like(x, array):
     """Returns room for a host array on the device of ``x``; the array itself, on the host."""
     return array if isinstance(x, np.ndarray) else make_room((array.shape, array.dtype.str, True))
+
+
+def _begin(steps, result, buffer):
+    return sums.UnderWay(_copied(steps, result, buffer))
 
 
 def _copied(steps, result, buffer):

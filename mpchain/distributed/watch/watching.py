@@ -200,12 +200,21 @@ class Watch:
         """
         self.row.wait_text = encode(text) if isinstance(text, str) else text
         self._go_to(State.WAITING)
-        self.is_inside = True  # what goes on meanwhile is a part of it
+        try:
+            with self.within():
+                yield
+        finally:
+            self._go_to(State.COMPUTING)
+
+    @contextlib.contextmanager
+    def within(self):
+        """Context manager: what is called within it is a part of something else."""
+        before = self.is_inside, self.announced
+        self.is_inside, self.announced = True, None
         try:
             yield
         finally:
-            self.is_inside = False
-            self._go_to(State.COMPUTING)
+            self.is_inside, self.announced = before
 
     def _go_to(self, state):
         self.row.since = self.clock()
