@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 
-from mpchain import backend
 from mpchain.distributed import wires
 
 BUCKET_BYTES = 4 * 1024 * 1024
@@ -264,6 +263,10 @@ class Bucket:
         self.values = array
         if self._xp is not np:
             self.values = self._xp.zeros(self._n_elements, self._wire_dtype)
+        self._views = {
+            name: self.values[self._slices[name]].reshape(param.shape)
+            for name, param in self._params.items()
+        }
 
     def begin(self):
         """Starts a step: nothing is taken yet."""
@@ -280,14 +283,13 @@ class Bucket:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
         grad = None if factor == 0 else self._params[name].grad
         self._taken[name] = grad is not None
-        place = self.values[self._slices[name]]
+        view = self._views[name]
         if grad is None:
-            place[...] = 0
+            view[...] = 0
         elif factor == 1:
-            place[...] = grad.reshape(-1)
+            view[...] = grad
         else:
-            xp = backend.get_array_module(grad)
-            xp.multiply(grad.reshape(-1), place.dtype.type(factor), out=place)
+            self._xp.multiply(grad, view.dtype.type(factor), out=view)
 
     def take_rest(self, factor):
         """Takes all gradients that have not been taken."""
@@ -301,12 +303,9 @@ class Bucket:
 
     def views(self):
         """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
-        return {
-            name: self.values[self._slices[name]].reshape(param.shape)
-            for name, param in self._params.items()
-        }
+        return self._views
 
     def gradients(self):
         """Yields names and what ``values`` holds for them, in the gradients' dtype."""
-        for name, view in self.views().items():
+        for name, view in self._views.items():
             yield name, view.astype(self.dtype, copy=False)

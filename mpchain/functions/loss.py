@@ -42,33 +42,41 @@ def reduced(function, loss, reduce, allowed=("sum", "mean", "no")):
 
 def _cross_entropy_derivative(g, x, aux):
     """(softmax(x) - onehot(t)) * weight, the weight of each sample being what its loss counts."""
-    onehot, weight, log_p = aux
-    p = np.exp(log_softmax.on(x, 1) if isinstance(g, Variable) else log_p)
+    exp_x, total, labels, weight = aux
     if g.shape:
         g = np.reshape(g, weight.shape)
-    return (p - onehot) * (g * weight)
+    weight = g * weight
+    if isinstance(g, Variable):
+        onehot = np.zeros_like(exp_x)
+        onehot[labels] = 1
+        return (np.exp(log_softmax.on(x, 1)) - onehot) * weight
+    gx = exp_x * (weight / total)
+    gx[labels] -= weight.reshape(gx[labels].shape)
+    return gx
 
 
 @differentiable(_cross_entropy_derivative)
 def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     xp = get_array_module(x)
-    log_p = kernels.call("log_softmax", x, 1)
-    labels = xp.expand_dims(t, 1)
-    classes = xp.arange(x.shape[1], dtype=t.dtype).reshape((1, -1) + (1,) * (x.ndim - 2))
-    onehot = labels == classes
-    weight = (labels != ignore_label).astype(x.dtype)
+    is_ignored = t == ignore_label
+    t = xp.where(is_ignored, 0, t)
+    first, *others = map(xp.asarray, np.indices(t.shape, sparse=True))
+    labels = (first, t, *others)
+    # The exponentials are kept: computing them takes longer than all else.
+    exp_x = x - x.max(axis=1, keepdims=True, initial=-np.inf)
+    of_labels = exp_x[labels]
+    xp.exp(exp_x, out=exp_x)
+    total = exp_x.sum(axis=1, keepdims=True)
+    weight = (~is_ignored).astype(x.dtype)
+    count = xp.maximum(weight.sum() if normalize else len(x), 1).astype(x.dtype)
     if class_weight is not None:
-        picked = xp.take(class_weight, xp.where(labels == ignore_label, 0, labels))
-        loss_weight = weight * picked.astype(x.dtype)
-    else:
-        loss_weight = weight
+        weight *= xp.take(class_weight, t).astype(x.dtype)
     if reduce == "mean":
-        count = weight.sum() if normalize else len(x)
-        loss_weight = loss_weight / xp.maximum(count, 1).astype(x.dtype)
+        weight /= count
     # An ignored sample counts nothing, also where its log-probabilities are infinite.
-    loss = -(xp.where(onehot & (weight > 0), log_p, 0).sum(axis=1, keepdims=True)) * loss_weight
-    y = loss.sum() if reduce == "mean" else loss.reshape(t.shape)
-    return y.astype(x.dtype, copy=False), (onehot, loss_weight, log_p)
+    loss = xp.where(is_ignored, 0, xp.log(total[:, 0]) - of_labels) * weight
+    y = loss.sum() if reduce == "mean" else loss
+    return y.astype(x.dtype, copy=False), (exp_x, total, labels, weight[:, None])
 
 
 def softmax_cross_entropy(
