@@ -1,11 +1,10 @@
-"""The public names: all are listed here, and those still missing in one file, which only shrinks.
+"""The public names: each that is listed here exists.
 
 Not listed: attributes that only instances have, NNabla's own names (their semantics are ours under
 Chainer's names), ONNX export, and what is out on purpose (ChainerX, iDeep, Theano, static_graph).
 """
 
 import importlib
-import pathlib
 
 import pytest
 
@@ -346,7 +345,6 @@ mpchain.distributed.global_except_hook:
 mpchain.distributed.testing:
     get_device
 """
-MISSING = pathlib.Path(__file__).with_name("missing_names.txt")
 
 
 def _exists(name):
@@ -374,26 +372,15 @@ def _public():
     return pairs
 
 
-def _missing():
-    lines = MISSING.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 @pytest.mark.parametrize("owner", dict.fromkeys(owner for owner, _ in _public()))
 def test_no_name_vanished(owner):
-    expected = {name for of, name in _public() if of == owner} - set(_missing())
+    expected = {name for of, name in _public() if of == owner}
     assert [name for name in sorted(expected) if not _exists(name)] == []
 
 
-def test_the_list_of_missing_names_shrinks():
-    found = [name for name in _missing() if _exists(name)]
-    assert found == [], "take these lines out of missing_names.txt"
-
-
 def test_every_name_is_listed_once():
-    names, missing = [name for _, name in _public()], _missing()
-    assert len(names) == len(set(names)) and len(missing) == len(set(missing))
-    assert set(missing) <= set(names)
+    names = [name for _, name in _public()]
+    assert len(names) == len(set(names))
 
 
 def test_the_search_goes_through_modules_and_classes():
