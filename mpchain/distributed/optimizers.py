@@ -2,7 +2,10 @@
 
 import contextlib
 import functools
+import signal
 import warnings
+
+import numpy as np
 
 from mpchain.configuration import using_config
 from mpchain.distributed import parameters
@@ -13,6 +16,8 @@ from mpchain.distributed.reproducible import TreeReducer
 from mpchain.distributed.shared_random import random_numbers_of_rank_0
 from mpchain.serializer import MissingKeyError
 from mpchain.variable import Variable
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def create_multi_node_optimizer(
@@ -284,6 +289,16 @@ class MultiNodeOptimizer:
                 f"but they have {held} parts of the batch to work through: accumulate over fewer "
                 "parts, or use larger batches"
             )
+
+    def agree_on_signal(self, number):
+        """Returns the signal that any rank has noted, on all ranks: all end at once.
+
+        Updaters call it before each iteration; see
+        :meth:`mpchain.training.updaters.Updater.agree_on_signal`.
+        """
+        noted = np.array([number == known for known in _SIGNALS], np.int64)
+        counts = self.communicator.iallreduce(noted).Wait()
+        return next((known for known, n in zip(_SIGNALS, counts) if n > 0), None)
 
     def serialize(self, serializer):
         """Saves or restores the wrapped optimizer, and what waits to be sent or used.

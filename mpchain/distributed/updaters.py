@@ -2,9 +2,6 @@
 
 import contextlib
 import functools
-import signal
-
-import numpy as np
 
 from mpchain.dataset import concat_examples
 from mpchain.distributed.optimizers import MultiNodeOptimizer
@@ -15,8 +12,6 @@ from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
 
 __all__ = ["MultiNodeUpdater"]
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class MultiNodeUpdater(StandardUpdater):
@@ -72,12 +67,6 @@ class MultiNodeUpdater(StandardUpdater):
             )
         self.communicator = communicator
         self.accumulation = accumulation
-
-    def agree_on_signal(self, number):
-        """Returns the signal that any rank has noted, on all ranks: all end at once."""
-        noted = np.array([number == known for known in _SIGNALS], np.int64)
-        counts = self.communicator.iallreduce(noted).Wait()
-        return next((known for known, n in zip(_SIGNALS, counts) if n > 0), None)
 
     def step(self, batch):
         """Updates the main optimizer's target with this rank's samples, which may be none."""

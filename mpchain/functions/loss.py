@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
 from mpchain.functions.array import mean, sum

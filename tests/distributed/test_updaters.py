@@ -224,9 +224,13 @@ def test_ranks_that_run_out_of_data(comm):
 
 
 @pytest.mark.parametrize("rank", [0, -1])
-def test_a_signal_on_one_rank_is_everybodys(comm, rank):
+@pytest.mark.parametrize("standard", [True, False])
+def test_a_signal_on_one_rank_is_everybodys(comm, rank, standard):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
-    updater = MultiNodeUpdater(Batches([]), optimizer, comm)
+    if standard:  # as in programs for ChainerMN
+        updater = StandardUpdater(Batches([]), optimizer)
+    else:
+        updater = MultiNodeUpdater(Batches([]), optimizer, comm)
     mine = comm.rank == rank % comm.size
     assert updater.agree_on_signal(None) is None
     assert updater.agree_on_signal(signal.SIGINT if mine else None) == signal.SIGINT

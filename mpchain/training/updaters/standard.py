@@ -127,6 +127,13 @@ class StandardUpdater(Updater):
         """Returns the iterator of that name."""
         return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
 
+    def agree_on_signal(self, number):
+        """As a multi-node optimizer's ranks agree, if there is one; see :class:`Updater`."""
+        for optimizer in self._optimizers.values():
+            if hasattr(optimizer, "agree_on_signal"):
+                return optimizer.agree_on_signal(number)
+        return number
+
     def get_optimizer(self, name):
         """Returns the optimizer of that name."""
         return find_part(
