@@ -6,6 +6,8 @@ import numpy as np
 
 from mpchain.kernels import register
 
+_MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
+
 
 def _refuse_unless_pointwise(first, second, window):
     """Takes 1x1 filters that are applied everywhere: these need only a matrix product."""
@@ -20,6 +22,8 @@ def _refuse_unless_pointwise(first, second, window):
         return "not a pointwise convolution"
     if first.dtype == np.float16 or first.dtype != second.dtype:
         return "not two arrays of one dtype of 32 or 64 bits"
+    if second.size >= _MANY_WEIGHTS and math.prod(window.in_size) < _LEAST_PIXELS:
+        return "a small product for each sample: one of all is faster"
     return None
 
 

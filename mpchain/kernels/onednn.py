@@ -27,8 +27,9 @@ _CPU, _IN_ORDER, _FORWARD_TRAINING, _DIRECT = 1, 1, 64, 1
 _SRC, _DST, _WEIGHTS = 1, 17, 33
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
-_LEAST_WINDOWS = 100
 _LEAST_CHANNELS = {"output": 3, "input": 8, "filter": 3}
+_MANY_CHANNELS = 128
+_LEAST_WINDOWS = {"output": 16, "input": 1, "filter": 64}  # with many channels
 
 # For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
 _KINDS = {
@@ -236,10 +237,11 @@ def refusal(operation, first, second, window):
     """Returns why a convolution is not taken, None if it is.
 
     Taken is what was measured faster than a matrix product of the windows side by side: all
-    channels by themselves; and with one thread windows of several elements, many of them, and
-    enough channels for the library's blocks. With several threads, its workers and those of NumPy's
-    BLAS wait for one another in a loop, and a network's step takes longer. Where ``config.kernels``
-    names onednn it takes all that it can, and ``config.autotune`` measures.
+    channels by themselves; and with one thread windows of several elements, with enough channels
+    for the library's blocks, but not so many that the filters outweigh the windows. With several
+    threads, its workers and those of NumPy's BLAS wait for one another in a loop, and a network's
+    step takes longer. Where ``config.kernels`` names onednn it takes all that it can, and
+    ``config.autotune`` measures.
     """
     if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
         return "not two NumPy arrays"
@@ -251,11 +253,15 @@ def refusal(operation, first, second, window):
         return "an array without elements"
     if config.autotune or "onednn" in (config.kernels or ()):
         return why_absent()
-    if window.n_elements == 1 or math.prod(window.out_size) < _LEAST_WINDOWS:
-        return "not worth it: NumPy is as fast"
     in_channels = second.shape[1] if operation != "filter" else first.shape[1] // window.groups
     is_depthwise = in_channels == 1 and window.groups > 1
-    if not is_depthwise and in_channels < _LEAST_CHANNELS[operation]:
+    has_few = in_channels < _LEAST_CHANNELS[operation] and not is_depthwise
+    has_many = in_channels >= _MANY_CHANNELS
+    if (
+        window.n_elements == 1
+        or has_few
+        or (has_many and math.prod(window.out_size) < _LEAST_WINDOWS[operation])
+    ):
         return "not worth it: NumPy is as fast"
     if (reason := why_absent()) is not None:
         return reason

@@ -117,6 +117,8 @@ WINDOWS = {
     "large, depthwise": (2, 9, 9, _window((14, 13), (3, 2), 1, (1, 0), 2, groups=9)),
     "large, grouped, strided": (3, 18, 16, _window((23, 24), 3, 2, 1, groups=2)),
     "large volume": (1, 8, 3, _window((6, 5, 6), 2, cover_all=True)),
+    "many channels": (2, 130, 4, _window((3, 3), 3, 1, 1)),
+    "many channels pointwise": (2, 256, 256, _window((3, 2), 1)),
     "no samples": (0, 3, 5, _window((5, 7), 3, 1, 1)),
     "no samples pointwise": (0, 3, 5, _window((5, 3), 1)),
 }
@@ -308,7 +310,10 @@ def test_what_onednn_takes(operation, monkeypatch):
     assert _refusal(operation, "large", **float32) is None
     assert _refusal(operation, "large, depthwise", **float32) is None
     assert _refusal(operation, "large") == "not two arrays of single precision"
-    assert _refusal(operation, "2d", **float32) == "not worth it: NumPy is as fast"
+    not_worth_it = "not worth it: NumPy is as fast"
+    assert _refusal(operation, "grouped", **float32) == not_worth_it
+    few_windows = None if operation == "convolution_input" else not_worth_it
+    assert _refusal(operation, "many channels", **float32) == few_windows
     assert _refusal(operation, "no samples", **float32) == "an array without elements"
     library.threads = 2
     assert _refusal(operation, "large", **float32) == "2 threads, with which NumPy is faster"
@@ -316,11 +321,20 @@ def test_what_onednn_takes(operation, monkeypatch):
     for name, value in (("autotune", True), ("kernels", ("numpy_cpu", "onednn"))):
         with mpchain.using_config(name, value):
             assert _refusal(operation, "large", **float32) is None
-            assert _refusal(operation, "2d", **float32) is None
+            assert _refusal(operation, "grouped", **float32) is None
     _, b, window = _arguments(operation, "large", **float32)
     assert onednn.refusal("output", None, b, window) == "not two NumPy arrays"
     monkeypatch.setattr(onednn, "_library", lambda: "gone")
     assert _refusal(operation, "large", **float32) == "gone"
+
+
+@pytest.mark.parametrize("operation", ["convolution_output", "convolution_input"])
+def test_pointwise_convolutions_of_many_channels(operation):
+    def runs(name):
+        return kernels.select(operation, *_arguments(operation, name)).library
+
+    assert runs("pointwise") == "numpy_cpu"
+    assert runs("many channels pointwise") == "reference"  # one product for all samples
 
 
 def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch):
