@@ -2,9 +2,9 @@
 
 An operation has one reference kernel, which runs anywhere, and may have others: of a vendor's
 library, or our own for particular sizes. The first that accepts the arguments runs, in the order:
-libraries named in ``config.kernels``, vendors' libraries, our own, the reference. With
-``config.autotune``, those that accept NumPy arrays are measured once for each kind of arguments,
-and the fastest runs; results can then differ in rounding from run to run.
+libraries named in ``config.kernels``, vendors' libraries, our own (compiled ones first), the
+reference. With ``config.autotune``, those that accept NumPy arrays are measured once for each kind
+of arguments, and the fastest runs; results can then differ in rounding from run to run.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import numpy as np
 
 from mpchain.configuration import config
 
-_VENDORS = ("onednn", "cudnn")
+_ORDER = {name: i for i, name in enumerate(("onednn", "cudnn", "numba_cpu", "numpy_cpu"))}
 _registry = {}
 _fastest = {}
 
@@ -51,7 +51,7 @@ def register(library, refuse=None):
 
 
 def _precedence(kernel):
-    return 0 if kernel.library in _VENDORS else 2 if kernel.library == "reference" else 1
+    return _ORDER.get(kernel.library, len(_ORDER) + (kernel.library == "reference"))
 
 
 def kernels_of(operation):
@@ -109,4 +109,9 @@ def explain(operation, *args):
     return "\n".join(lines)
 
 
-from mpchain.kernels import numpy_cpu, onednn, reference  # noqa: E402  (they enter their kernels)
+from mpchain.kernels import (  # noqa: E402  (they enter their kernels)
+    numba_cpu,
+    numpy_cpu,
+    onednn,
+    reference,
+)

@@ -45,7 +45,7 @@ _BLOCK = 1 << 16
 """Elements that are worked through at a time: several arrays of them fit the cache."""
 
 
-def _refuse_unless_channels(x, gamma, axis):
+def refuse_unless_channels(x, gamma, axis):
     """Takes arrays (N, C, ...) that are normalised over all axes but the second."""
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"
@@ -70,7 +70,7 @@ def _sum_of_channels(x):
     return (x @ np.ones(x.shape[2], x.dtype)).sum(axis=0)
 
 
-@register("numpy_cpu", lambda x, gamma, beta, axis, eps: _refuse_unless_channels(x, gamma, axis))
+@register("numpy_cpu", lambda x, gamma, beta, axis, eps: refuse_unless_channels(x, gamma, axis))
 def batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, block by block: what was just written is still in the cache."""
     y = np.empty(x.shape, x.dtype)
@@ -90,7 +90,7 @@ def batch_normalization(x, gamma, beta, axis, eps):
 
 @register(
     "numpy_cpu",
-    lambda g, x, gamma, mean, inverse_std, axis: _refuse_unless_channels(x, gamma, axis),
+    lambda g, x, gamma, mean, inverse_std, axis: refuse_unless_channels(x, gamma, axis),
 )
 def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, block by block."""

@@ -10,6 +10,7 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.kernels.numba_cpu import load_numba
 
 _BLOCK_BYTES = 1 << 17
 """A step works through larger host arrays in blocks of this size, which stay in the cache."""
@@ -63,7 +64,7 @@ def _step_fused(step, written, grad, scalars):
     if dtype not in (np.float32, np.float64) or any(array.dtype != dtype for array in written):
         return False
     _elements_seen[step] = seen = _elements_seen.get(step, 0) + grad.size
-    if seen <= _ELEMENTS_WORTH_COMPILING or _numba() is None:
+    if seen <= _ELEMENTS_WORTH_COMPILING or load_numba() is None:
         return False
     try:
         text, constants = _write_down(step, len(written), scalars)
@@ -160,17 +161,7 @@ def _write_down(step, n_written, scalars):
 
 
 @functools.cache
-def _numba():
-    """The module, or None if it is not there to compile: then the blocks serve, more slowly."""
-    try:
-        import numba
-    except ImportError:
-        return None
-    return None if numba.config.DISABLE_JIT else numba
-
-
-@functools.cache
 def _compiled(text):
     namespace = {"np": np}
     exec(text, namespace)
-    return _numba().njit(nogil=True, error_model="numpy")(namespace["run"])
+    return load_numba().njit(nogil=True, error_model="numpy")(namespace["run"])

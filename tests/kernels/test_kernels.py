@@ -8,7 +8,7 @@ import pytest
 
 import mpchain
 from mpchain import kernels
-from mpchain.kernels import onednn
+from mpchain.kernels import numba_cpu, onednn
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -335,6 +335,18 @@ def test_pointwise_convolutions_of_many_channels(operation):
 
     assert runs("pointwise") == "numpy_cpu"
     assert runs("many channels pointwise") == "reference"  # one product for all samples
+
+
+@pytest.mark.parametrize("operation", ["batch_normalization", "batch_normalization_gradient"])
+def test_what_is_compiled(operation, monkeypatch):
+    def why_not(name):
+        kernel = next(k for k in kernels.kernels_of(operation) if k.library == "numba_cpu")
+        return kernel.refuse(*_arguments(operation, name))
+
+    assert why_not("images") == "too small to compile for"
+    assert why_not("matrix") == "not over all axes but the second"
+    monkeypatch.setattr(numba_cpu, "load_numba", lambda: None)
+    assert why_not("many channels") == "numba is not installed (pip install 'mpchain[cpu]')"
 
 
 def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch):

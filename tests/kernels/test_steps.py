@@ -8,6 +8,7 @@ import pytest
 
 from mpchain import backend, optimizers
 from mpchain.kernels import steps
+from mpchain.kernels.numba_cpu import load_numba
 from mpchain.kernels.steps import square_sum, take_step
 
 ARGUMENTS = [
@@ -202,13 +203,13 @@ def test_compiling_waits_until_it_is_worth_it(compiling, monkeypatch):
 def test_without_numba_and_where_it_must_not_compile(numba, monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", numba)
     monkeypatch.setattr(steps, "_ELEMENTS_WORTH_COMPILING", 0)
-    steps._numba.cache_clear()
+    load_numba.cache_clear()
     try:
         p, g = np.ones((2, 40000), np.float32)
         take_step(descend, p, g, [], {"lr": 0.5})
-        assert (p == 0.5).all() and steps._numba() is None
+        assert (p == 0.5).all() and load_numba() is None
     finally:
-        steps._numba.cache_clear()
+        load_numba.cache_clear()
 
 
 def test_square_sum(device):

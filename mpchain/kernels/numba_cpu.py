@@ -1,0 +1,110 @@
+"""Loops that numba compiles, where NumPy would go through memory many times.
+
+Compiling takes a second or two, once for each dtype: the result is kept on the disk.
+"""
+
+import functools
+
+import numpy as np
+
+from mpchain.kernels import register
+from mpchain.kernels.numpy_cpu import refuse_unless_channels
+
+_WORTH_COMPILING = 1 << 16  # elements of an array
+
+
+@functools.cache
+def load_numba():
+    """Returns the module, or None if it is not there to compile."""
+    try:
+        import numba
+    except ImportError:
+        return None
+    return None if numba.config.DISABLE_JIT else numba
+
+
+@functools.cache
+def _compiled(function):
+    # Sums may be taken in any order, eight elements at a time; infinities and NaN stay.
+    options = {"nogil": True, "error_model": "numpy", "cache": True}
+    return load_numba().njit(fastmath={"reassoc", "nsz", "contract"}, **options)(function)
+
+
+def _refuse_normalization(x, gamma, axis):
+    if reason := refuse_unless_channels(x, gamma, axis):
+        return reason
+    if x.size < _WORTH_COMPILING:
+        return "too small to compile for"
+    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
+
+
+def _by_channels(x):
+    return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
+
+
+@register("numba_cpu", lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis))
+def batch_normalization(x, gamma, beta, axis, eps):
+    """As the reference, a channel at a time."""
+    y = np.empty(x.shape, x.dtype)
+    statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
+    flat = [v.reshape(-1) for v in (gamma, beta, *statistics)]
+    _compiled(_normalize)(_by_channels(x), _by_channels(y), eps, *flat)
+    return y, *statistics
+
+
+@register(
+    "numba_cpu",
+    lambda g, x, gamma, mean, inverse_std, axis: _refuse_normalization(x, gamma, axis),
+)
+def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+    """As the reference, a channel at a time."""
+    gx = np.empty(x.shape, x.dtype)
+    of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
+    flat = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
+    n = x.dtype.type(x.size // gamma.size)
+    _compiled(_normalize_backward)(_by_channels(g), _by_channels(x), _by_channels(gx), n, *flat)
+    return gx, *of_parameters
+
+
+# What is compiled. Sums are in double precision; what is read from an array is of its dtype.
+
+
+def _normalize(x, y, eps, gamma, beta, mean, inverse_std, var):
+    n_samples, n_channels, size = x.shape
+    for c in range(n_channels):
+        total = 0.0
+        for n in range(n_samples):
+            for i in range(size):
+                total += x[n, c, i]
+        mean[c] = total / (n_samples * size)
+        center = mean[c]
+        total = 0.0
+        for n in range(n_samples):
+            for i in range(size):
+                deviation = x[n, c, i] - center
+                total += deviation * deviation
+        var[c] = total / (n_samples * size)
+        inverse_std[c] = (var[c] + eps) ** -0.5
+        scale, shift = inverse_std[c] * gamma[c], beta[c]
+        for n in range(n_samples):
+            for i in range(size):
+                y[n, c, i] = (x[n, c, i] - center) * scale + shift
+
+
+def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_beta):
+    n_samples, n_channels, size = x.shape
+    for c in range(n_channels):
+        center = mean[c]
+        total = along_x = 0.0
+        for n in range(n_samples):
+            for i in range(size):
+                total += g[n, c, i]
+                along_x += g[n, c, i] * (x[n, c, i] - center)
+        g_beta[c] = total
+        g_gamma[c] = along_x * inverse_std[c]
+        scale = gamma[c] * inverse_std[c]
+        shift = scale * g_beta[c] / count
+        slope = scale * inverse_std[c] * g_gamma[c] / count
+        for n in range(n_samples):
+            for i in range(size):
+                gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
