@@ -7,7 +7,7 @@ import select
 import signal
 import socket
 
-from . import reach, report
+from . import leftovers, reach, report
 from .loop import Loop, Writer
 from .messages import words
 from .output import LogFiles
@@ -58,6 +58,7 @@ class Job:
         self._asks_where = False
         self._signals = 0
         self._stop_signal = None
+        self._starter = None
         self._starter_words = b""
         self._starter_code = None
         self._starts = 0
@@ -85,6 +86,8 @@ class Job:
         finally:
             self._listener.close()
             kill_descendants(spared)
+            if self._starter_code != 0:
+                leftovers.remove_session(self._starter)
             self.logs.close()
             self.loop.close()
         return self._explain()

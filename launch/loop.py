@@ -131,6 +131,7 @@ class Writer:
         self._closed = True
         self._waiting.clear()
         self._loop.on_writable(self._file, None)
+        self._tell_if_full()
 
     def _write(self):
         try:

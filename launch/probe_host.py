@@ -34,7 +34,9 @@ def mpi():
 
 
 def cuda_aware():
-    """Whether that library takes arrays on GPUs."""
+    """Whether that library takes arrays on GPUs; not asked where there are none."""
+    if not gpus():
+        return ""  # Open MPI leaves files behind where it is started without mpirun
     # In a process of its own, because MPICH ends those that ask before all is set up.
     code = "import ctypes; from mpi4py import MPI; library = ctypes.CDLL(MPI.__file__)\n"
     code += "print(['no', 'yes'][library.MPIX_Query_cuda_support()])"

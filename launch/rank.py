@@ -14,11 +14,12 @@ The program is ended when the launcher says so, when the launcher is gone, and w
 import contextlib
 import io
 import os
+import select
 import signal
 import socket
 import sys
 
-from . import binding, environments
+from . import binding, environments, leftovers
 from .loop import Loop
 from .messages import (
     END,
@@ -54,6 +55,10 @@ GRACE = 2.0
 TIME_TO_TELL = 0.2
 WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
 TIME_TO_CONNECT = 5.0
+# For mpirun's daemon to end after a program that failed, as all others then do.
+TIME_TO_FOLLOW = 4.0
+# When to look which shared memory MPI has made for the program, which may be killed at any time.
+TIMES_TO_LOOK = (1.0, 5.0, 20.0, 60.0)
 # What mpirun starts on other hosts to start the guards there. They wait for long, or for ever, for
 # an mpirun whose host is gone.
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy")
@@ -89,8 +94,12 @@ def main(command) -> int:
         supervisor = Supervisor(connection, lifeline, hello, float(patience))
         environment = {**os.environ, **share}
         code = _report_errors(connection, supervisor.run, command, environment)
+        leftovers.remove_segments(supervisor.segments)
         if supervisor.is_left:
             _end_daemon(daemon)
+        elif code and not os.fork():  # the job is over, on all hosts
+            connection.close()
+            _outlast_daemon(daemon)
         os._exit(code)
     connection.close()
     return shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
@@ -121,8 +130,16 @@ def _report_errors(connection, function, *arguments):
         return 1
 
 
+def _outlast_daemon(process):
+    """Waits for the end of mpirun's daemon; Open MPI's, now and then, does not end by itself."""
+    with contextlib.suppress(AttributeError, OSError):  # no pidfd here, or it has ended
+        if not select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]:
+            _end_daemon(process)
+
+
 def _end_daemon(process):
-    """Ends the daemon of an mpirun that is gone, as the launcher is."""
+    """Ends the daemon of an mpirun that is gone, and removes its files."""
+    leftovers.remove_session(process)
     try:
         with open(f"/proc/{process}/comm", encoding="utf-8") as file:
             name = file.read().strip()
@@ -153,6 +170,7 @@ class Supervisor:
 
     Attributes:
         is_left: Whether the launcher was lost before the program ended.
+        segments: Paths of the shared memory that MPI was seen to use for the program.
     """
 
     def __init__(self, connection, lifeline, hello, patience):
@@ -178,6 +196,7 @@ class Supervisor:
         self._asked = False
         self._alone = False
         self.is_left = False
+        self.segments = set()
 
     def run(self, command, environment) -> int:
         """Runs the program to its end; returns its exit code."""
@@ -193,8 +212,14 @@ class Supervisor:
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._relay_or_pause()
+        for seconds in TIMES_TO_LOOK:
+            self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
         return shell_code(self._code)
+
+    def _note_segments(self):
+        if self._code is None:
+            self.segments |= leftovers.segments_of(self._program)
 
     def _relay_or_pause(self):
         for pipe in self._pipes:
@@ -259,6 +284,7 @@ class Supervisor:
 
     def _signal(self, number):
         if self._program and self._code is None:
+            self._note_segments()
             self._signalled = True
             signal_session(self._program, number)
 

@@ -40,6 +40,12 @@ class Launched:
         """So many lines of its standard output; the test's time limit is theirs."""
         return [self.process.stdout.readline().rstrip("\n") for _ in range(number)]
 
+    def mpirun(self):
+        """Id of the process of mpirun."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        (child,) = pathlib.Path(path).read_text().split()
+        return int(child)
+
     def stop(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)

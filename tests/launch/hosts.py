@@ -42,6 +42,7 @@ StrictModes no
 UsePAM no
 PermitRootLogin yes
 PidFile none
+SetEnv TMPDIR=/run
 MaxStartups 100
 """
 
@@ -107,8 +108,8 @@ class Hosts:
         return ["nsenter", "-t", process, *NAMESPACES, f"--wd={os.getcwd()}", *words]
 
     def environment(self) -> dict[str, str]:
-        """Environment variables with which ssh reaches the hosts."""
-        return {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        """Variables with which ssh reaches the hosts, and MPI keeps its files on each of them."""
+        return {"PATH": f"{self.folder}/bin:{os.environ['PATH']}", "TMPDIR": "/run"}
 
     def cut(self, name: str):
         """Pulls the cable of a host."""

@@ -167,6 +167,20 @@ def test_this_installation(run):
     assert {"numpy", "blas", "mpirun", "free disk", "shared memory"} <= set(findings)
 
 
+@pytest.mark.parametrize(("seconds", "verdict"), [(5e-6, "ok"), (2e-3, "WARN")])
+def test_speed(monkeypatch, seconds, verdict):
+    times = {"8": seconds, "1048576": 2e-3, "16777216": 1 / 64}
+    answer = {"": (0, json.dumps({"ranks": 3, "seconds": times}), "")}
+    monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
+    latency, bandwidth = doctor._measure(doctor._parser().parse_args([]))
+    assert latency.verdict == verdict
+    assert latency.found == f"{1e6 * seconds:.0f} µs for 8 bytes between 3 ranks"
+    assert bool(latency.hint) == (verdict == "WARN")
+    assert bandwidth.found == (
+        "1.00 GiB/s (1024 KiB in 2.00 ms, 16384 KiB in 15.62 ms) between 3 ranks"
+    )
+
+
 def test_all_reduce_that_fails(monkeypatch):
     answer = {"": (3, "", "words\nmpchain-launch: rank 1 of 2 ended with exit code 3\n")}
     monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)

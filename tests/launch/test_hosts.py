@@ -32,7 +32,8 @@ def start_on_a(hosts, start, monkeypatch):
     """Function that starts the launcher on host a."""
 
     def start_on_a(*arguments, **options):
-        monkeypatch.setenv("PATH", hosts.environment()["PATH"])
+        for name, value in hosts.environment().items():
+            monkeypatch.setenv(name, value)
         monkeypatch.chdir(options.get("folder", "."))
         return start(*arguments, before=hosts.command(), **options)
 
@@ -45,8 +46,11 @@ def run_on_a(start_on_a):
 
 
 def is_empty(hosts, name):
-    """Whether nothing of a job is left on a host; waits for it, for some seconds."""
-    left = "pgrep -f '[s]tart_rank|[s]tart_program|[p]rted|[p]mi_proxy' >/dev/null"
+    """Whether no process and no file of a job is left on a host; waits some seconds for that."""
+    # The brackets keep the words from finding the shell that looks for them.
+    processes = "pgrep -f '[s]tart_rank|[s]tart_program|[p]rted|[p]mi_proxy'"
+    files = "ls -d /run/[p]rted.*"
+    left = f"{{ {processes}; {files}; }} 2>/dev/null | grep -q ."
     wait = f"for i in $(seq 200); do {left} || exit 0; sleep 0.05; done; exit 1"
     return subprocess.run(hosts.command("sh", "-c", wait, host=name), check=False).returncode == 0
 
@@ -79,7 +83,8 @@ def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
             raise ValueError("boom")
         MPI.COMM_WORLD.Barrier()
     """)
-    code, _, errors = run_on_a("--hosts", "a:1,b:1,c:1", "-n", 3, path, folder=tmp_path)
+    (tmp_path / "hosts").write_text("a slots=1\nb slots=1\nc slots=1\n")
+    code, _, errors = run_on_a("--hostfile", "hosts", "-n", 3, path, folder=tmp_path)
     assert code == 1
     assert "[1] ValueError: boom" in errors
     for rank, host in ((0, "a"), (2, "c")):
@@ -114,6 +119,16 @@ def test_killed_rank_on_another_host(start_on_a, hosts, script, tmp_path):
     code, _, errors = launched.finish()
     assert code == 137
     assert last_line(errors).startswith("rank 1 of 2 on b was killed by SIGKILL (signal 9)")
+    assert is_empty(hosts, "a") and is_empty(hosts, "b")
+
+
+def test_daemon_that_hangs(start_on_a, hosts, script, tmp_path):
+    launched = start_on_a("--hosts", "a:1,b:1", "-n", 2, script(WAITING), folder=tmp_path)
+    assert sorted(launched.read_lines(2)) == ["[0] ready", "[1] ready"]
+    stop = hosts.command("pkill", "-STOP", "-n", "prted|hydra_pmi_proxy", host="b")
+    subprocess.run(stop, check=True)
+    subprocess.run(hosts.command("pkill", "-9", "-f", "start_program", host="b"), check=True)
+    assert launched.finish()[0] == 137
     assert is_empty(hosts, "a") and is_empty(hosts, "b")
 
 

@@ -105,14 +105,20 @@ def test_silent_side_is_given_up():
 
 
 def test_writer_tells_of_an_error(loop):
+    """The source that waits for it goes on: there may be more to learn from it."""
     reader, writer = os.pipe()
     os.close(reader)
-    errors = []
+    errors, full = [], []
     out = Writer(
-        loop, writer, lambda data: os.write(writer, data), on_full=None, on_error=errors.append
+        loop,
+        writer,
+        lambda data: os.write(writer, data),
+        on_full=lambda: full.append(out.full),
+        on_error=errors.append,
     )
-    out.put(b"x")
+    out.put(bytes(2 * Writer.LIMIT))
     loop.run(until=lambda: errors)
     os.close(writer)
     assert isinstance(errors[0], BrokenPipeError)
+    assert full == [True, False]
     assert not len(out)

@@ -1,0 +1,40 @@
+"""Files that MPI leaves behind where it is killed, and that would fill the host in time."""
+
+import contextlib
+import os
+
+SHARED_MEMORY = "/dev/shm/"
+# Segments of MPICH, and of Open MPI 5 and 4.
+SEGMENTS = tuple(SHARED_MEMORY + name for name in ("mpich_shm_", "sm_segment.", "vader_segment."))
+
+
+def segments_of(process: int) -> set[str]:
+    """Paths of the segments of shared memory that MPI has made for a process."""
+    # The processes of other users cannot be read; there are none where there is no /proc.
+    with contextlib.suppress(OSError), open(f"/proc/{process}/maps", "rb") as file:
+        lines = [os.fsdecode(line.rstrip(b"\n")) for line in file]
+        words = [line.split(maxsplit=5) for line in lines if SHARED_MEMORY in line]
+        return {each[5] for each in words if len(each) == 6 and each[5].startswith(SEGMENTS)}
+    return set()
+
+
+def remove_segments(paths: set[str]):
+    """Removes those segments that no process has mapped any more."""
+    # After MPI_Finalize there are none.
+    if paths := set(filter(os.path.exists, paths)):
+        processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        for path in paths.difference(*map(segments_of, processes)):
+            with contextlib.suppress(OSError):  # another rank did, or it is another user's
+                os.remove(path)
+
+
+def remove_session(process: int):
+    """Removes the files of an mpirun of Open MPI 5, or of its daemon, that has been killed.
+
+    One that later gets the same number would fail by them.
+    """
+    import shutil  # seldom needed, and slow to import
+
+    for name in ("ompi", "prted"):
+        path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"{name}.{process}")
+        shutil.rmtree(path, ignore_errors=True)
