@@ -117,7 +117,8 @@ class GradientReducer:
     def complete(self):
         """The second half of :meth:`finish`, which see."""
         for name, mean in self.means().items():
-            self._params[name].grad = mean
+            if self._params[name].grad is not mean:
+                self._params[name].grad = mean
         return self.n_samples()
 
     def means(self):
@@ -281,7 +282,8 @@ class Bucket:
         """Takes the final gradient of a parameter (or that it is None), times ``factor``."""
         if name in self._taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
-        grad = None if factor == 0 else self._params[name].grad
+        param = self._params[name]
+        grad = None if factor == 0 else param.grad
         self._taken[name] = grad is not None
         view = self._views[name]
         if grad is None:
@@ -290,6 +292,8 @@ class Bucket:
             view[...] = grad
         else:
             self._xp.multiply(grad, view.dtype.type(factor), out=view)
+        if grad is not None and view.dtype == grad.dtype:
+            param.grad = view  # the gradient's memory serves what backward goes on with
 
     def take_rest(self, factor):
         """Takes all gradients that have not been taken."""
