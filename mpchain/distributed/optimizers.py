@@ -129,11 +129,18 @@ class MultiNodeOptimizer:
         return self
 
     def _check_links(self, model):
-        """Notes whether a link computes with all ranks together; refuses one that is divided."""
+        """Notes whether a link computes with all ranks together; refuses what cannot be right."""
         self._joint_link = None
         for name, link in model.namedlinks():
             if getattr(link, "needs_all_ranks", False):
                 self._joint_link = self._joint_link or name
+                if self.communicator.micro_shards:
+                    raise ValueError(
+                        f"MultiNodeOptimizer.setup: {name} computes with all ranks together, and "
+                        "what it yields depends on their number, which a reproducible communicator "
+                        "must not allow: normalise each micro-shard by itself "
+                        "(BatchNormalization), or by layer or group"
+                    )
             if getattr(link, "divided_among", None) is self.communicator:
                 raise ValueError(
                     f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "

@@ -16,6 +16,7 @@ from mpchain.distributed import (
     create_multi_node_optimizer,
     create_sharded_iterator,
 )
+from mpchain.distributed.links import MultiNodeBatchNormalization
 from mpchain.distributed.reproducible import Tree
 from mpchain.iterators import SerialIterator
 from mpchain.link import Chain
@@ -183,6 +184,13 @@ def test_no_samples_at_all(reproducible):
     optimizer = create_multi_node_optimizer(optimizers.SGD(1), reproducible).setup(model)
     optimizer.update_in_parts([(0, None)] * 2)
     assert optimizer.t == 0
+
+
+def test_statistics_of_all_ranks_depend_on_their_number(reproducible):
+    model = MultiNodeBatchNormalization(3, reproducible)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), reproducible)
+    with pytest.raises(ValueError, match="computes with all ranks together"):
+        optimizer.setup(model)
 
 
 def test_wrong_use(reproducible):
