@@ -25,7 +25,7 @@ def test_the_example_learns_a_function_with_its_derivatives():
 
 
 def test_the_commands_install_the_extras_that_they_need():
-    run, test = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    run, test = re.findall(r"<!-- (?:run|test) -->\n```sh\n(.*?)```", README, re.DOTALL)
     assert "[mpi,data,plot]" in run and "-n 2 examples/mnist/train_mnist.py" in run
     assert "[test]" in test and test.rstrip().endswith("-m pytest")
     for path in re.findall(r"`((?:mpchain|launch|examples|tests)/[\w/]*)`", README):
