@@ -55,8 +55,8 @@ GRACE = 2.0
 TIME_TO_TELL = 0.2
 WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
 TIME_TO_CONNECT = 5.0
-# For mpirun's daemon to end after a program that failed, as all others then do.
-TIME_TO_FOLLOW = 4.0
+# For mpirun's daemon to end after a program that failed: others have their time of grace.
+TIME_TO_FOLLOW = 8.0
 # When to look which shared memory MPI has made for the program, which may be killed at any time.
 TIMES_TO_LOOK = (1.0, 5.0, 20.0, 60.0)
 # What mpirun starts on other hosts to start the guards there. They wait for long, or for ever, for
@@ -97,8 +97,9 @@ def main(command) -> int:
         leftovers.remove_segments(supervisor.segments)
         if supervisor.is_left:
             _end_daemon(daemon)
-        elif code and not os.fork():  # the job is over, on all hosts
-            connection.close()
+        elif code and not os.fork():  # the job is over, or will be soon
+            # The launcher, and MPICH's daemon, wait for the other ends of what was inherited.
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             _outlast_daemon(daemon)
         os._exit(code)
     connection.close()
@@ -131,25 +132,32 @@ def _report_errors(connection, function, *arguments):
 
 
 def _outlast_daemon(process):
-    """Waits for the end of mpirun's daemon; Open MPI's, now and then, does not end by itself."""
+    """Waits for the end of mpirun's daemon; now and then one does not end by itself.
+
+    What it started ends by itself, or has yet to be asked by the launcher.
+    """
     with contextlib.suppress(AttributeError, OSError):  # no pidfd here, or it has ended
-        if not select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]:
-            _end_daemon(process)
+        has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
+        if not has_ended and _is_daemon(process):
+            signal_process(process, signal.SIGKILL)
+            leftovers.remove_session(process)
 
 
 def _end_daemon(process):
-    """Ends the daemon of an mpirun that is gone, and removes its files."""
+    """Ends the daemon of an mpirun that is gone, with all below it, and removes its files."""
     leftovers.remove_session(process)
-    try:
-        with open(f"/proc/{process}/comm", encoding="utf-8") as file:
-            name = file.read().strip()
-    except OSError:
-        return  # it has ended, or there is no /proc
-    if name in DAEMONS:
-        below = descendants(process)
-        for each in (process, *below):
+    if _is_daemon(process):
+        for each in (process, *descendants(process)):
             if each not in (os.getpid(), os.getppid()):
                 signal_process(each, signal.SIGKILL)
+
+
+def _is_daemon(process):
+    try:
+        with open(f"/proc/{process}/comm", encoding="utf-8") as file:
+            return file.read().strip() in DAEMONS
+    except OSError:
+        return False  # it has ended, or there is no /proc
 
 
 def _let_go_of_mpirun():
