@@ -12,7 +12,6 @@ from mpchain.distributed import (
     optimizers,
     testing,
     updaters,
-    wires,
 )
 from mpchain.distributed.checkpoints import load_checkpoint, save_checkpoint
 from mpchain.distributed.communicators import CommunicatorBase, create_communicator
@@ -27,6 +26,7 @@ from mpchain.distributed.extensions import (
     create_multi_node_checkpointer,
     create_multi_node_evaluator,
 )
+from mpchain.distributed.gradients import compression
 from mpchain.distributed.iterators import (
     create_joined_iterator,
     create_multi_node_iterator,
@@ -35,7 +35,7 @@ from mpchain.distributed.iterators import (
 )
 from mpchain.distributed.links import MultiNodeChainList
 from mpchain.distributed.optimizers import create_multi_node_optimizer
-from mpchain.distributed.sharded_optimizer import create_sharded_optimizer
+from mpchain.distributed.optimizers.sharded import create_sharded_optimizer
 from mpchain.distributed.updaters import MultiNodeUpdater
 from mpchain.distributed.watch import CollectiveMismatchError
 
@@ -47,6 +47,7 @@ __all__ = [
     "MultiNodeChainList",
     "MultiNodeUpdater",
     "communicators",
+    "compression",
     "create_communicator",
     "create_empty_dataset",
     "create_joined_iterator",
@@ -71,7 +72,6 @@ __all__ = [
     "scatter_index",
     "testing",
     "updaters",
-    "wires",
 ]
 
 global_except_hook.add_hook_if_asked()

@@ -4,9 +4,9 @@ import contextlib
 import functools
 
 from mpchain.dataset import concat_examples
+from mpchain.distributed.communicators.arrays import partition
+from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
-from mpchain.distributed.reports import means_over_ranks
-from mpchain.distributed.shares import part_of
 from mpchain.reporter import DictSummary, get_current_reporter, report, report_scope
 from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
@@ -72,7 +72,7 @@ class MultiNodeUpdater(StandardUpdater):
         """Updates the main optimizer's target with this rank's samples, which may be none."""
         micro_shards = self.communicator.micro_shards
         n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
-        bounds = [part_of(len(batch), i, n_parts) for i in range(n_parts)]
+        bounds = [partition(len(batch), i, n_parts) for i in range(n_parts)]
         parts = [batch[begin:end] for begin, end in bounds if begin < end or micro_shards]
         observations = [{} for _ in parts]
         optimizer = self.get_optimizer("main")

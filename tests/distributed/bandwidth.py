@@ -24,7 +24,7 @@ _MPCHAIN = (
     _SIZES
     + """
 from mpchain.distributed import create_communicator
-from mpchain.distributed.buckets import GradientReducer
+from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.communicators import mpi
 from mpchain.variable import Parameter
 SHARED = {shared}

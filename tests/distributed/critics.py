@@ -23,8 +23,8 @@ from mpchain.configuration import using_config
 from mpchain.distributed import create_communicator, create_multi_node_optimizer
 from mpchain.distributed import functions as D
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.links import create_mnbn_model
-from mpchain.distributed.shares import part_of
 
 from . import ranks
 
@@ -89,7 +89,7 @@ class Training:
         """This rank's part of each array: uneven, and with every step another rank has most."""
         comm, n = self.comm, N_SAMPLES
         turn = (comm.rank + len(self.losses)) % comm.size
-        begin, end = part_of(n, turn, comm.size)
+        begin, end = partition(n, turn, comm.size)
         self.share = (end - begin) / n
         return [x[begin:end] for x in arrays]
 

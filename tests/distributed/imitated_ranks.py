@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from mpchain.distributed.watch import Watch, fingerprints, looking
-from mpchain.distributed.watch.board import State, make_rows
+from mpchain.distributed.watch import Watch, detection, fingerprints
+from mpchain.distributed.watch.table import State, make_rows
 
 TIMEOUT = 10.0
 
@@ -41,7 +41,7 @@ class Ranks:
 
     def pass_time(self, seconds, alive=None):
         """Lets time pass, while the watching threads of some ranks run."""
-        period = looking.period_of(TIMEOUT)
+        period = detection.period_of(TIMEOUT)
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += period

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from mpchain.distributed import buckets
-from mpchain.distributed.buckets import GradientReducer
+from mpchain.distributed.gradients import buckets
+from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.variable import Parameter
 
 SHAPES = {"/a": (3, 4), "/b": (), "/c": (5,), "/d": (0, 2), "/e": (2, 2, 2)}
@@ -90,13 +90,13 @@ def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
     monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
     begun = []
 
-    def wire(comm, bucket):
+    def compression(comm, bucket):
         begun.append(bucket.values.size)
         return comm.iallreduce(bucket.values)
 
     params = parameters()
     order = ["/c", "/a", "/e", "/b", "/d"]
-    reducer = GradientReducer(comm, wire=wire)
+    reducer = GradientReducer(comm, compression=compression)
     reducer.watch(params)
     for step in range(2):
         begun.clear()
@@ -261,7 +261,7 @@ def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
     reducer.finish()
     reducer.begin()
     begun = []
-    reducer._wire = lambda comm, bucket: begun.append(bucket) or Never()
+    reducer._compression = lambda comm, bucket: begun.append(bucket) or Never()
     for param in params.values():
         reducer.ready(param)
     assert begun

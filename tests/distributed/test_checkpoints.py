@@ -23,7 +23,7 @@ from mpchain.distributed import (
     load_checkpoint,
     save_checkpoint,
 )
-from mpchain.distributed.checkpoints import layout, loading, saving, states
+from mpchain.distributed.checkpoints import layout, reading, states, writing
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.extensions import checkpoint
 from mpchain.serializer import SerializationError
@@ -269,7 +269,7 @@ def save_as(folder, targets, iteration=1):
     """Saves as so many ranks as there are objects."""
     os.makedirs(folder, exist_ok=True)
     savings = [
-        saving.Saving(str(folder), f"iteration_{iteration}", "run", Rank(r, len(targets)), x, -1)
+        writing.Saving(str(folder), f"iteration_{iteration}", "run", Rank(r, len(targets)), x, -1)
         for r, x in enumerate(targets)
     ]
     for each in savings:
@@ -281,9 +281,9 @@ def load_as(folder, targets, iteration=1):
     path = str(folder / f"iteration_{iteration}")
     manifest = layout.read_json(os.path.join(path, "manifest.json"))
     for rank, target in enumerate(targets):
-        with loading.contextlib.ExitStack() as stack:
-            values = loading.Values(path, manifest, rank, len(targets), stack)
-            loading.restore("load_checkpoint", path, values, target)
+        with reading.contextlib.ExitStack() as stack:
+            values = reading.Values(path, manifest, rank, len(targets), stack)
+            reading.restore("load_checkpoint", path, values, target)
     return targets
 
 
@@ -351,13 +351,13 @@ def test_each_value_is_written_once_and_evenly():
     entry = lambda digest, n: {"digest": digest, "bytes": n, "start": None, "shape": ()}
     shared = {f"x{i}": entry(f"d{i}", 100 + i) for i in range(12)}
     indexes = [shared | {"own": entry(f"own{r}", 50)} for r in range(4)]
-    writers = saving.assign(indexes)
+    writers = writing.assign(indexes)
     assert [writers["own", f"own{r}"] for r in range(4)] == [0, 1, 2, 3]
     loads = [0] * 4
     for (key, _), writer in writers.items():
         loads[writer] += indexes[0][key]["bytes"]
     assert max(loads) - min(loads) <= 111
-    table = saving.list_values(indexes, writers)
+    table = writing.list_values(indexes, writers)
     assert [e["ranks"] for e in table["x3"]] == [[0, 1, 2, 3]]
     assert [e["ranks"] for e in table["own"]] == [[0], [1], [2], [3]]
 
@@ -384,10 +384,10 @@ def test_digests_of_different_values(one, other):
 def test_the_state_is_that_of_the_call(tmp_path, monkeypatch):
     """Training goes on while it is written."""
     x = np.zeros(3)
-    held = saving.threading.Event()
+    held = writing.threading.Event()
     digest = states.Value.digest
     monkeypatch.setattr(states.Value, "digest", lambda value: held.wait() and digest(value))
-    each = saving.Saving(str(tmp_path), "iteration_1", "run", Communicator(), Numbers(x=x), -1)
+    each = writing.Saving(str(tmp_path), "iteration_1", "run", Communicator(), Numbers(x=x), -1)
     x += 1
     assert layout.find(tmp_path) == []
     held.set()
@@ -399,20 +399,20 @@ def test_a_disk_that_is_full(comm, folder, monkeypatch):
     if comm.size > 1:
         pytest.skip("one rank's failure ends the others; see test_faults.py")
     trainer = make_trainer(comm, folder)
-    write = saving.write_npz
+    write = writing.write_npz
 
     def write_until_full(path, arrays):
         if trainer.updater.iteration >= 8:
             raise OSError(errno.ENOSPC, "No space left on device", path)
         write(path, arrays)
 
-    monkeypatch.setattr(saving, "write_npz", write_until_full)
+    monkeypatch.setattr(writing, "write_npz", write_until_full)
     with pytest.raises(OSError, match="No space left") as caught:
         trainer.run(show_loop_exception_msg=False)
     assert trainer.updater.iteration == 12  # at the next checkpoint
     assert caught.value.__notes__ == ["raised while the checkpoint iteration_8 was written"]
     assert layout.find(folder / "checkpoints") == ["iteration_4"]
-    monkeypatch.setattr(saving, "write_npz", write)
+    monkeypatch.setattr(writing, "write_npz", write)
     resumed = make_trainer(comm, folder)
     resumed.run()
     assert list(resumed.losses) == list(range(5, N + 1))
@@ -428,7 +428,7 @@ def test_what_fails_last_is_raised_at_the_end(comm, folder, monkeypatch):
         if trainer.updater.iteration >= 12:
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
-    monkeypatch.setattr(saving, "write_npz", fail)
+    monkeypatch.setattr(writing, "write_npz", fail)
     monkeypatch.setattr(layout, "seal_of", lambda path: {})
     with pytest.raises(OSError, match="No space left"):
         trainer.run(show_loop_exception_msg=False)

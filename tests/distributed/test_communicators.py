@@ -8,7 +8,7 @@ import pytest
 
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
-from mpchain.distributed.communicators import arrays, mpi, sums
+from mpchain.distributed.communicators import arrays, mpi, progress
 from mpchain.distributed.communicators.communicator import Communicator
 
 DTYPES = ["int32", "int64", "float16", "float32", "float64"]
@@ -529,7 +529,7 @@ def test_sums_that_are_forgotten(comm):
 def test_sums_by_the_mpi_library(comm, monkeypatch):
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
-    monkeypatch.setattr(sums, "MOST_RANKS_SLICEWISE", 0)
+    monkeypatch.setattr(progress, "MOST_RANKS_SLICEWISE", 0)
     x = np.arange(7.0) + comm.rank
     request = comm.iallreduce(x)
     while not request.Test():

@@ -8,7 +8,8 @@ import pytest
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers
-from mpchain.distributed import create_multi_node_optimizer, wires
+from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed.gradients import compression
 from mpchain.link import Chain
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
@@ -87,20 +88,22 @@ def test_sums_are_under_way_between_updates(comm):
     model, optimizer = make(comm)
     begun = []
 
-    def wire(comm, bucket):
+    def compression(comm, bucket):
         begun.append(comm.iallreduce(bucket.values))
         return begun[-1]
 
-    model, optimizer = make(comm, wire=wire)
+    model, optimizer = make(comm, compression=compression)
     update(comm, model, optimizer, 0)
     assert len(begun) == 1
     update(comm, model, optimizer, 1)
     assert begun[0].is_complete
 
 
-@pytest.mark.parametrize("wire", [None, wires.TopK(0.2), wires.PowerSGD(1)], ids=type)
-def test_what_waits_is_in_the_snapshot(comm, wire):
-    model, optimizer = make(comm, wire=copy.deepcopy(wire))
+@pytest.mark.parametrize(
+    "compress", [None, compression.TopK(0.2), compression.PowerSGD(1)], ids=type
+)
+def test_what_waits_is_in_the_snapshot(comm, compress):
+    model, optimizer = make(comm, compression=copy.deepcopy(compress))
     for step in range(3):
         update(comm, model, optimizer, step)
     saved = DictionarySerializer()
@@ -110,7 +113,7 @@ def test_what_waits_is_in_the_snapshot(comm, wire):
     comm.barrier()
     if comm.rank % 2:
         saved["optimizer"].save(optimizer)
-    other_model, other = make(comm, wire=wire)
+    other_model, other = make(comm, compression=compress)
     loaded = NpzDeserializer(saved.target)
     loaded["model"].load(other_model)
     loaded["optimizer"].load(other)

@@ -8,7 +8,8 @@ import weakref
 import numpy as np
 import pytest
 
-from mpchain.distributed.communicators import MpiCommunicator, arrays, mpi, shared_memory, sums
+from mpchain.distributed import shared_memory
+from mpchain.distributed.communicators import MpiCommunicator, arrays, mpi, progress
 
 HOSTS = {
     "one host": lambda rank: 0,
@@ -56,7 +57,7 @@ def test_places(on_hosts, comm):
 def test_sums_of_buffers(on_hosts, library, is_shared, piece, monkeypatch):
     monkeypatch.setattr(arrays, "PIECE", piece)
     if library:
-        monkeypatch.setattr(sums, "MOST_RANKS_SLICEWISE", 0)
+        monkeypatch.setattr(progress, "MOST_RANKS_SLICEWISE", 0)
     if not is_shared:
         monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
     buffers = on_hosts.make_buffers(SPECIFICATIONS)

@@ -9,7 +9,7 @@ from mpchain.distributed import (
     create_sharded_iterator,
     create_synchronized_iterator,
 )
-from mpchain.distributed.shares import part_of
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.iterators import MultithreadIterator, SerialIterator, ShuffleOrderSampler
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
@@ -137,7 +137,7 @@ def test_it_is_an_iterator_over_the_same_dataset(comm):
         assert iter(sharded) is sharded
         assert (
             len(sharded.next())
-            == part_of(4, comm.rank, comm.size)[1] - part_of(4, comm.rank, comm.size)[0]
+            == partition(4, comm.rank, comm.size)[1] - partition(4, comm.rank, comm.size)[0]
         )
 
 
@@ -160,7 +160,7 @@ def test_an_iterator_without_known_order(comm):
 
 @pytest.mark.parametrize(("n", "n_parts"), [(0, 3), (1, 3), (7, 3), (6, 2), (5, 1)])
 def test_part_of(n, n_parts):
-    parts = [part_of(n, i, n_parts) for i in range(n_parts)]
+    parts = [partition(n, i, n_parts) for i in range(n_parts)]
     assert [i for begin, end in parts for i in range(begin, end)] == list(range(n))
 
 

@@ -12,7 +12,7 @@ from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers
 from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
-from mpchain.distributed.shares import part_of
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
 
 OPTIMIZERS = {
@@ -54,7 +54,7 @@ def batch(n=7, seed=5):
 
 
 def part(arrays, comm):
-    begin, end = part_of(len(arrays[0]), comm.rank, comm.size)
+    begin, end = partition(len(arrays[0]), comm.rank, comm.size)
     return [array[begin:end] for array in arrays]
 
 
@@ -243,7 +243,7 @@ def test_in_parts(comm, n_parts, n_in):
         x, t = part(batch(7, step), comm)
         parts = []
         for i in range(n_parts):
-            begin, end = part_of(len(x), i, n_parts)
+            begin, end = partition(len(x), i, n_parts)
             if begin < end:
                 parts.append(
                     (end - begin, functools.partial(model.loss, x[begin:end], t[begin:end]))

@@ -9,8 +9,8 @@ from mpchain import links as L
 from mpchain import optimizers
 from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.links import ColumnParallelLinear, RowParallelLinear
-from mpchain.distributed.shares import part_of
 
 KINDS = [ColumnParallelLinear, RowParallelLinear]
 
@@ -71,7 +71,7 @@ def _mine(comm, link, name, array):
     if name == "b" and link.axis == 1:
         return array
     axis = link.axis if name == "W" else 0
-    begin, end = part_of(array.shape[axis], comm.rank, comm.size)
+    begin, end = partition(array.shape[axis], comm.rank, comm.size)
     return array[begin:end] if axis == 0 else array[:, begin:end]
 
 
@@ -158,7 +158,7 @@ def test_both_kinds_of_parallelism(comm):
     x = np.random.RandomState(55).normal(size=(7, 5))
     plain = optimizers.Adam().setup(whole)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), data).setup(divided)
-    begin, end = part_of(len(x), data.rank, data.size)
+    begin, end = partition(len(x), data.rank, data.size)
     for _ in range(5):
         plain.update(lambda: whole(x) / len(x))
         optimizer.n_samples = end - begin

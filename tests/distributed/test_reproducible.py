@@ -16,8 +16,8 @@ from mpchain.distributed import (
     create_multi_node_optimizer,
     create_sharded_iterator,
 )
+from mpchain.distributed.gradients.deterministic import Tree
 from mpchain.distributed.links import MultiNodeBatchNormalization
-from mpchain.distributed.reproducible import Tree
 from mpchain.iterators import SerialIterator
 from mpchain.link import Chain
 
@@ -205,8 +205,8 @@ def test_wrong_use(reproducible):
     with pytest.raises(RuntimeError, match=r"wants each batch in 2 micro-shards.*but got no_sync$"):
         with optimizer.no_sync():
             optimizer.update_in_parts([(1, loss), (1, loss)])
-    for options in ({"double_buffering": True}, {"wire": lambda comm, bucket: None}):
-        with pytest.raises(ValueError, match=r"double_buffering must be False and wire None"):
+    for options in ({"double_buffering": True}, {"compression": lambda comm, bucket: None}):
+        with pytest.raises(ValueError, match="double_buffering must be False and compression"):
             create_multi_node_optimizer(optimizers.SGD(), reproducible, **options)
     with pytest.raises(ValueError, match=r"accumulation must be 1 with a reproducible comm.* is 2"):
         MultiNodeUpdater(SerialIterator([1], 1), optimizer, reproducible, accumulation=2)

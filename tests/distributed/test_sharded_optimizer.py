@@ -10,7 +10,7 @@ from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
 from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer, create_sharded_optimizer
-from mpchain.distributed.shares import part_of
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
 from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule
@@ -48,7 +48,7 @@ def batch(seed, n=7):
 def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
     np.random.seed(2)  # for parameters that are yet to be initialised
     for step in range(first, first + n_steps):
-        begin, end = part_of(7, comm.rank, comm.size)
+        begin, end = partition(7, comm.rank, comm.size)
         x, t = (array[begin:end].astype(dtype) for array in batch(step))
         optimizer.n_samples = len(x)
         optimizer.update(optimizer.target.loss, x, t)

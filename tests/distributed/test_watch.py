@@ -13,13 +13,9 @@ import pytest
 from mpchain import using_config
 from mpchain.distributed import CollectiveMismatchError
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.watch import (
-    fingerprints,
-    gpu,
-    looking,
-)
-from mpchain.distributed.watch.board import RING, State
-from mpchain.distributed.watch.watching import waiting_for
+from mpchain.distributed.watch import detection, fingerprints, gpu
+from mpchain.distributed.watch.table import RING, State
+from mpchain.distributed.watch.watchdog import waiting_for
 
 from . import imitated_ranks
 from .imitated_ranks import TIMEOUT, Operation, Ranks, X, call, enter
@@ -96,7 +92,7 @@ def test_messages_are_not_numbered():
 
 def test_who_comes_second_waits_if_another_one_reports(monkeypatch):
     slept = []
-    monkeypatch.setattr("mpchain.distributed.watch.watching.time.sleep", slept.append)
+    monkeypatch.setattr("mpchain.distributed.watch.watchdog.time.sleep", slept.append)
     ranks = Ranks(3)
     for watch in ranks.all:
         watch.row.heartbeat = ranks.clock.now
@@ -104,7 +100,7 @@ def test_who_comes_second_waits_if_another_one_reports(monkeypatch):
     for rank in (1, 2):
         with pytest.raises(CollectiveMismatchError):
             enter(ranks[rank], "allreduce", X)
-        assert slept == [looking.GRACE] * (rank - 1)
+        assert slept == [detection.GRACE] * (rank - 1)
 
 
 def test_a_mismatch_that_both_have_missed_is_found_by_the_thread():
@@ -212,7 +208,7 @@ def test_who_comes_while_the_report_is_being_made_is_not_reported():
     ranks[0].leave()
     ranks.pass_time(30)
     assert ranks.reports == []
-    assert ranks[0].row.is_reporting == looking.Reporting.NO
+    assert ranks[0].row.is_reporting == detection.Reporting.NO
 
 
 def test_another_rank_reports_if_the_first_does_not():
@@ -231,7 +227,7 @@ def test_a_rank_that_has_left_is_reported_before_the_timeout():
     call(ranks[1], "barrier")
     ranks[1].tell_end()
     enter(ranks[0], "barrier")
-    ranks.pass_time(looking.GRACE + 3, alive=[0])
+    ranks.pass_time(detection.GRACE + 3, alive=[0])
     assert "rank 11: its program has ended" in ranks.report
     assert ranks.clock.now < 1000 + TIMEOUT
 

@@ -12,16 +12,10 @@ import pytest
 
 from mpchain.distributed import create_communicator
 from mpchain.distributed.communicators import Communicator, MpiCommunicator
-from mpchain.distributed.watch import (
-    Watch,
-    check_timeout,
-    fingerprints,
-    places,
-    watched,
-)
-from mpchain.distributed.watch.board import ROW, State, encode, make_rows, read
-from mpchain.distributed.watch.relay import Relay
-from mpchain.distributed.watch.thread import WatchThread
+from mpchain.distributed.watch import Watch, call_sites, check_timeout, fingerprints, watched
+from mpchain.distributed.watch.exchange import Exchange
+from mpchain.distributed.watch.table import ROW, State, encode, make_rows, read
+from mpchain.distributed.watch.watchdog import WatchThread
 
 from .imitated_ranks import TIMEOUT, Clock, Operation, Ranks, X, call, enter
 
@@ -132,10 +126,10 @@ def test_fingerprints_are_forgotten():
 
 
 def test_places():
-    inner, outer = places.calling_frames(sys._getframe())
+    inner, outer = call_sites.calling_frames(sys._getframe())
     assert inner is outer is sys._getframe()
-    assert places.describe(inner, None).endswith(" in test_places")
-    assert "test_places" in places.of_main_thread()
+    assert call_sites.describe(inner, None).endswith(" in test_places")
+    assert "test_places" in call_sites.of_main_thread()
 
 
 def test_names_of_ranks_are_put_together():
@@ -241,7 +235,7 @@ def test_rows_travel_between_hosts_when_somebody_waits():
     watches = []
     for rank in (0, 1):
         rows, post = make_rows(2), Post(rank, boxes)
-        relay = Relay(post, post, rows, [0, 1])
+        relay = Exchange(post, post, rows, [0, 1])
         end = lambda text, end_gpu_work: reports.append(text)
         hosts, numbers = ["near", "far"], [0, 1]
         watches.append(Watch(rank, rows, [rank], hosts, numbers, TIMEOUT, relay, end, clock))

@@ -3,8 +3,8 @@
 import os
 
 from mpchain.distributed.checkpoints import layout
-from mpchain.distributed.checkpoints.loading import load_checkpoint
-from mpchain.distributed.checkpoints.saving import Saving, open_folder
+from mpchain.distributed.checkpoints.reading import load_checkpoint
+from mpchain.distributed.checkpoints.writing import Saving, open_folder
 from mpchain.training.extension import Extension
 from mpchain.training.progress import print_line
 

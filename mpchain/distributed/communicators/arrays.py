@@ -77,3 +77,11 @@ def pieces(array):
 def byte_pieces(array):
     """As :func:`pieces`, of the array's bytes."""
     return pieces(array.reshape(-1).view(np.uint8))
+
+
+def partition(n, index, n_parts):
+    """Returns the range of one of the parts into which ``n`` things are divided: the first have one
+    more, where the number does not divide them."""
+    quotient, remainder = divmod(n, n_parts)
+    begin = index * quotient + min(index, remainder)
+    return begin, begin + quotient + (index < remainder)

@@ -9,7 +9,6 @@ import operator
 import numpy as np
 
 from mpchain import configuration
-from mpchain.distributed import buckets, parameters
 from mpchain.distributed.communicators.arrays import (
     WIRE_DTYPES,
     check_array,
@@ -17,9 +16,10 @@ from mpchain.distributed.communicators.arrays import (
     contiguous,
     describe,
     make_room,
+    partition,
 )
-from mpchain.distributed.communicators.narrow import NARROW
-from mpchain.distributed.shares import part_of
+from mpchain.distributed.communicators.half_precision import HALF_PRECISION
+from mpchain.distributed.gradients import buckets, replication
 
 
 class Completed:
@@ -166,10 +166,10 @@ class Communicator:
             A request whose result is ``x``.
         """
         self._check_summable_in_place("iallreduce", x)
-        if wire_dtype is not None and (wire_dtype not in NARROW or x.dtype.kind != "f"):
+        if wire_dtype is not None and (wire_dtype not in HALF_PRECISION or x.dtype.kind != "f"):
             raise ValueError(
-                f"iallreduce: wire_dtype must be one of {', '.join(NARROW)}, for float arrays; it "
-                f"is {wire_dtype!r}, for {x.dtype}"
+                f"iallreduce: wire_dtype must be one of {', '.join(HALF_PRECISION)}, for float "
+                f"arrays; it is {wire_dtype!r}, for {x.dtype}"
             )
         return self.begin_sum(x, wire_dtype)
 
@@ -394,7 +394,7 @@ class Communicator:
         n_shards = self.micro_shards or self.size
         first = self.rank * n_shards // self.size
         last = (self.rank + 1) * n_shards // self.size - 1
-        return part_of(n, first, n_shards)[0], part_of(n, last, n_shards)[1]
+        return partition(n, first, n_shards)[0], partition(n, last, n_shards)[1]
 
     def allreduce_obj(self, obj):
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks."""
@@ -406,7 +406,7 @@ class Communicator:
         A parameter that is not initialised on a rank is initialised there. One that rank 0 has not
         initialised is taken from the lowest rank that has.
         """
-        parameters.synchronise(self, dict(model.namedparams()))
+        replication.synchronise(self, dict(model.namedparams()))
 
     broadcast_data = bcast_data
 

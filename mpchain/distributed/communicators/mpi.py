@@ -11,7 +11,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.distributed import global_except_hook
-from mpchain.distributed.communicators import sums
+from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.arrays import (
     PIECE,
     byte_pieces,
@@ -21,8 +21,8 @@ from mpchain.distributed.communicators.arrays import (
     pieces,
 )
 from mpchain.distributed.communicators.communicator import Communicator, Completed
-from mpchain.distributed.communicators.narrow import NARROW
-from mpchain.distributed.communicators.shared_memory import (
+from mpchain.distributed.communicators.half_precision import HALF_PRECISION
+from mpchain.distributed.shared_memory import (
     FILLED,
     make_shared_arrays,
     sum_in_shared_memory,
@@ -80,7 +80,7 @@ class MpiCommunicator(Communicator):
         # nor what goes on meanwhile the user's collectives.
         self._messages = mpi_comm.Dup()
         self._owned = [self._messages]
-        self._everyone = sums.Group(
+        self._everyone = progress.Group(
             self._mpi, self._messages, list(range(self.size)), self._own(mpi_comm.Dup())
         )
         self._find_hosts()
@@ -119,13 +119,13 @@ class MpiCommunicator(Communicator):
         """
         if self._door is not None:
             self._door.come_to(FILLED)
-            sums.wait_until(lambda: self._door.all_came_to(FILLED))
+            progress.wait_until(lambda: self._door.all_came_to(FILLED))
         elif self.size > 1:
             self._wait([self._messages.Ibarrier()])
 
     def _wait(self, requests):
         """Waits for MPI's requests, while what is under way goes on."""
-        sums.wait_until(lambda: self._mpi.Request.Testall(requests))
+        progress.wait_until(lambda: self._mpi.Request.Testall(requests))
 
     # Objects
 
@@ -213,7 +213,7 @@ class MpiCommunicator(Communicator):
             message = self.mpi_comm.improbe(source, tag, status)
             return found.append(message) or message is not None
 
-        sums.wait_until(probe)
+        progress.wait_until(probe)
         return found[-1].recv(status), status.Get_source()
 
     # Arrays
@@ -268,7 +268,7 @@ class MpiCommunicator(Communicator):
     def ibarrier(self):
         self._check_no_part("ibarrier")
         request = self._everyone.library_comm.Ibarrier()
-        return sums.UnderWay(self._everyone.until_complete([request]))
+        return progress.PendingOperation(self._everyone.until_complete([request]))
 
     def ibcast(self, x, root=0):
         self._check_rank("ibcast", "root", root)
@@ -292,13 +292,13 @@ class MpiCommunicator(Communicator):
         buffer = self._host_copy(x)
         parts = list(buffer.reshape(self.size, -1))
         total = np.empty(x.shape[1:], x.dtype)
-        steps = sums.sum_slice(self._everyone, parts, total.reshape(-1), self._next_tag())
+        steps = progress.sum_slice(self._everyone, parts, total.reshape(-1), self._next_tag())
         return _begin(steps, _like(x, total), total)
 
     def begin_sum(self, x, wire_dtype=None):
         if self.size == 1 or x.size == 0:
             return Completed(x)
-        narrow = NARROW.get(wire_dtype)
+        narrow = HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray):
             made = self._buffers.get(x.__array_interface__["data"][0])
             if made is not None and made.fits(x):
@@ -307,9 +307,9 @@ class MpiCommunicator(Communicator):
         is_part = self._tag_of_steps is not None
         buffer = self._host_copy(x, to_host=is_part)
         if cuda.is_gpu_array(buffer):
-            steps = sums.sum_by_library(self._everyone, buffer)
+            steps = progress.sum_by_library(self._everyone, buffer)
         else:
-            sum_over = sums.sum_slicewise if is_part else sums.sum_over
+            sum_over = progress.sum_slicewise if is_part else progress.sum_over
             steps = sum_over(self._everyone, buffer, self._next_tag(), narrow)
         return _begin(steps, x, buffer)
 
@@ -325,7 +325,7 @@ class MpiCommunicator(Communicator):
         return 2 * self._n_operations + 1
 
     def begin(self, steps):
-        return sums.UnderWay(self._as_parts(steps, self._next_tag()))
+        return progress.PendingOperation(self._as_parts(steps, self._next_tag()))
 
     def _as_parts(self, steps, tag):
         while True:
@@ -401,9 +401,9 @@ class MpiCommunicator(Communicator):
     def _group(self, ranks, color):
         """A group for the sums of one buffer, in any order relative to those of others; where the
         MPI library does it, that takes a communicator of the buffer's own."""
-        many = max(self.inter_size, len(ranks)) > sums.MOST_RANKS_SLICEWISE
+        many = max(self.inter_size, len(ranks)) > progress.MOST_RANKS_SLICEWISE
         library = self._own(self.mpi_comm.Split(color, self.rank)) if many else None
-        return sums.Group(self._mpi, self._messages, ranks, library)
+        return progress.Group(self._mpi, self._messages, ranks, library)
 
     # Life cycle
 
@@ -463,7 +463,7 @@ class _Buffer:
 
     def sum(self, narrow):
         """Steps of the sum over the ranks."""
-        return sums.sum_over(self._group, self.array, self._tag, narrow)
+        return progress.sum_over(self._group, self.array, self._tag, narrow)
 
 
 class _SharedBuffer(_Buffer):
@@ -477,7 +477,7 @@ class _SharedBuffer(_Buffer):
         between_hosts = None
         if len(self._group.ranks) > 1:
             between_hosts = functools.partial(
-                sums.sum_over, self._group, tag=self._tag, narrow=narrow
+                progress.sum_over, self._group, tag=self._tag, narrow=narrow
             )
         return sum_in_shared_memory(self._shared, self._part, self._n_parts, between_hosts)
 
@@ -497,7 +497,7 @@ def _like(x, array):
 
 
 def _begin(steps, result, buffer):
-    return sums.UnderWay(_copied(steps, result, buffer))
+    return progress.PendingOperation(_copied(steps, result, buffer))
 
 
 def _copied(steps, result, buffer):

@@ -3,8 +3,8 @@
 from mpchain.backends import cuda
 from mpchain.distributed.communicators.arrays import check_array, contiguous
 from mpchain.distributed.communicators.communicator import Completed
+from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
-from mpchain.distributed.communicators.narrow import NARROW
 from mpchain.distributed.watch import GpuWork, watched
 
 NCCL_TYPES = {
@@ -121,7 +121,7 @@ class NcclCommunicator(MpiCommunicator):
             return super().begin_sum(x, wire_dtype)
         if self.size == 1 or x.size == 0:
             return Completed(x)
-        narrow = NARROW.get(wire_dtype)
+        narrow = HALF_PRECISION.get(wire_dtype)
         sent = x if narrow is None else narrow.encode(x)
         name = x.dtype.name if narrow is None else wire_dtype
         self._on_own_stream(lambda stream: self._sum_on(sent, stream, name))

@@ -123,3 +123,19 @@ def _mean(lists):
         for value in values:
             summary.add({"value": tuple(value) if isinstance(value, (list, tuple)) else value})
     return summary.compute_mean().get("value")
+
+
+def means_over_ranks(comm, summary):
+    """Combines what the ranks have summed up.
+
+    Args:
+        comm (Communicator): the ranks.
+        summary (DictSummary): this rank's values with their weights; names may differ by rank.
+
+    Returns:
+        dict: the weighted mean over all ranks by name, the same on all ranks.
+    """
+    total = DictSummary()
+    for part in comm.allgather_obj(summary):
+        total.merge(part)
+    return total.compute_mean()

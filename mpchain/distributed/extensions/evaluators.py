@@ -4,7 +4,7 @@ import itertools
 
 from mpchain.configuration import no_backprop_mode
 from mpchain.dataset import concat_examples
-from mpchain.distributed.reports import means_over_ranks
+from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.reporter import DictSummary
 from mpchain.training.extensions import Evaluator
 from mpchain.training.named_parts import as_arguments

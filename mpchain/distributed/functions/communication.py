@@ -6,7 +6,7 @@ from mpchain import functions as F
 from mpchain.backend import get_array_module
 from mpchain.configuration import config
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.shares import part_of
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.function_node import FunctionNode
 from mpchain.variable import Variable, as_variable
 
@@ -14,7 +14,7 @@ from mpchain.variable import Variable, as_variable
 def _parts(comm, x, axis):
     """The slices of ``x`` that belong to the ranks."""
     before = (slice(None),) * axis
-    bounds = [part_of(x.shape[axis], rank, comm.size) for rank in range(comm.size)]
+    bounds = [partition(x.shape[axis], rank, comm.size) for rank in range(comm.size)]
     return [x[(*before, slice(*pair))] for pair in bounds]
 
 

@@ -6,8 +6,8 @@ import numbers
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.functions.communication import communicate, pseudo_connect, token_of
-from mpchain.distributed.shares import part_of
 from mpchain.link import ChainList
 from mpchain.variable import as_variable
 
@@ -133,7 +133,7 @@ class MultiNodeChainList(ChainList):
                 f"MultiNodeChainList: an input of shape {x.shape} cannot be divided into "
                 f"{self.n_micro_batches} micro-batches"
             )
-        begin, end = part_of(len(x), i, self.n_micro_batches)
+        begin, end = partition(len(x), i, self.n_micro_batches)
         return x[begin:end]
 
     def _run(self, inputs, token):

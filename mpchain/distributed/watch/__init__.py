@@ -2,7 +2,7 @@
 
 from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, watched
 from mpchain.distributed.watch.gpu import GpuWork
-from mpchain.distributed.watch.watching import (
+from mpchain.distributed.watch.watchdog import (
     DEFAULT_TIMEOUT,
     Watch,
     check_timeout,

@@ -8,8 +8,8 @@ import functools
 import zlib
 
 from mpchain.configuration import is_debug
-from mpchain.distributed.watch import places
-from mpchain.distributed.watch.board import encode
+from mpchain.distributed.watch import call_sites
+from mpchain.distributed.watch.table import encode
 
 
 class CollectiveMismatchError(RuntimeError):
@@ -182,7 +182,7 @@ class Fingerprints:
             other = _argument(kind.root, "root", args, kwargs, 0)
         elif kind.peer is not None:
             other = _argument(*kind.peer, args, kwargs)
-        inner, outer = places.calling_frames(frame)
+        inner, outer = call_sites.calling_frames(frame)
         key = (
             *(name, shape, dtype, other, compare),
             *(id(inner.f_code), inner.f_lasti),
@@ -194,7 +194,7 @@ class Fingerprints:
                 self._known.clear()
             alike = (name, other, shape, str(dtype)) if compare else (name, other)
             text = _words(name, kind, shape, dtype, other)
-            text = f"{text}, called at {places.describe(inner, outer)}"
+            text = f"{text}, called at {call_sites.describe(inner, outer)}"
             # The code objects are kept, so that no others get their ids.
             codes = inner.f_code, outer and outer.f_code
             number = zlib.crc32(repr(alike).encode())

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 
-from mpchain.distributed.watch.board import RING, State
+from mpchain.distributed.watch.table import RING, State
 
 TIME_TO_ABORT = 5.0
 """Seconds after which a process that MPI's Abort does not end is killed."""

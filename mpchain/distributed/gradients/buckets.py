@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 
-from mpchain.distributed import wires
+from mpchain.distributed.gradients.compression import configured
 
 BUCKET_BYTES = 4 * 1024 * 1024
 """Gradients in one bucket; larger ones begin to travel later, smaller ones cost more messages."""
@@ -33,16 +33,16 @@ class GradientReducer:
         comm (Communicator): the ranks.
         zero_fill (bool): whether a gradient that only some of the ranks with samples have counts as
             zeros on the others; if not, ``finish`` raises ValueError.
-        wire: how a bucket travels (:mod:`mpchain.distributed.wires`): called with the communicator
-            and the :class:`Bucket`, it begins to replace its ``values`` by their sum over the
-            ranks, and returns a request with ``Test()`` and ``Wait()``. None: as the communicator
-            is configured, exactly unless asked otherwise.
+        compression: how a bucket travels (:mod:`mpchain.distributed.gradients.compression`):
+            called with the communicator and the :class:`Bucket`, it begins to replace its
+            ``values`` by their sum over the ranks, and returns a request with ``Test()`` and
+            ``Wait()``. None: as the communicator is configured, by default exactly.
     """
 
-    def __init__(self, comm, *, zero_fill=True, wire=None):
+    def __init__(self, comm, *, zero_fill=True, compression=None):
         self._comm = comm
         self._zero_fill = zero_fill
-        self._wire = wires.configured(comm) if wire is None else wire
+        self._compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
         self._totals = np.zeros(2)  # of samples, and of ranks that have any
         self.watch({})
@@ -154,9 +154,9 @@ class GradientReducer:
         return int(self._totals[1])
 
     def serialize(self, serializer):
-        """Saves or restores what the wire remembers from step to step."""
-        if hasattr(self._wire, "serialize"):
-            self._wire.serialize(serializer["wire"], self._comm)
+        """Saves or restores what the compression remembers from step to step."""
+        if hasattr(self._compression, "serialize"):
+            self._compression.serialize(serializer["compression"], self._comm)
 
     def _factor(self):
         """What gradients are multiplied by; 0 if those of this rank do not count."""
@@ -169,7 +169,7 @@ class GradientReducer:
             bucket = self._buckets[self._n_started]
             if not is_ready(bucket):
                 return
-            self._under_way.append(self._wire(self._comm, bucket))
+            self._under_way.append(self._compression(self._comm, bucket))
             self._n_started += 1
 
     def _fill(self, bucket, factor):

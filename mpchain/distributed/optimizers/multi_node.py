@@ -8,12 +8,12 @@ import warnings
 import numpy as np
 
 from mpchain.configuration import using_config
-from mpchain.distributed import parameters
-from mpchain.distributed.buckets import GradientReducer
-from mpchain.distributed.double_buffering import DoubleBufferingReducer
-from mpchain.distributed.rehearsal import Rehearsal
-from mpchain.distributed.reproducible import TreeReducer
-from mpchain.distributed.shared_random import random_numbers_of_rank_0
+from mpchain.distributed.gradients import replication
+from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.distributed.gradients.deterministic import DeterministicReducer
+from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
+from mpchain.distributed.optimizers.dry_run import DryRun
+from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
 from mpchain.serializer import MissingKeyError
 from mpchain.variable import Variable
 
@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def create_multi_node_optimizer(
-    actual_optimizer, communicator, double_buffering=False, zero_fill=True, *, wire=None
+    actual_optimizer, communicator, double_buffering=False, zero_fill=True, *, compression=None
 ):
     """Makes an optimizer step by the mean of the gradients over the samples of all ranks.
 
@@ -34,24 +34,25 @@ def create_multi_node_optimizer(
             waits is saved with the optimizer.
         zero_fill (bool): whether a gradient that is None on some ranks counts as zeros there; if
             not, it is an error.
-        wire: how gradients travel, other than exactly (:mod:`mpchain.distributed.wires`).
+        compression: how gradients travel, other than exactly
+            (:mod:`mpchain.distributed.gradients.compression`).
 
     Returns:
         MultiNodeOptimizer
 
     Raises:
-        ValueError: ``double_buffering`` or ``wire`` is asked for with a reproducible communicator.
+        ValueError: ``double_buffering`` or ``compression`` with a reproducible communicator.
     """
     reducer = None
-    if communicator.micro_shards and (double_buffering or wire is not None):
+    if communicator.micro_shards and (double_buffering or compression is not None):
         raise ValueError(
             "create_multi_node_optimizer: with a reproducible communicator gradients are summed "
-            "exactly and at once: double_buffering must be False and wire None"
+            "exactly and at once: double_buffering must be False and compression None"
         )
     if double_buffering:
-        reducer = DoubleBufferingReducer(communicator, zero_fill=zero_fill, wire=wire)
-    elif wire is not None:
-        reducer = GradientReducer(communicator, zero_fill=zero_fill, wire=wire)
+        reducer = DoubleBufferingReducer(communicator, zero_fill=zero_fill, compression=compression)
+    elif compression is not None:
+        reducer = GradientReducer(communicator, zero_fill=zero_fill, compression=compression)
     return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill, reducer)
 
 
@@ -91,7 +92,7 @@ class MultiNodeOptimizer:
 
     def __init__(self, actual_optimizer, communicator, zero_fill, reducer=None):
         if reducer is None:
-            make = TreeReducer if communicator.micro_shards else GradientReducer
+            make = DeterministicReducer if communicator.micro_shards else GradientReducer
             reducer = make(communicator, zero_fill=zero_fill)
         self.actual_optimizer = actual_optimizer
         self.communicator = communicator
@@ -372,7 +373,7 @@ class MultiNodeOptimizer:
         """Returns the loss, computed with parameters that are the same on all ranks."""
         if not self._waiting:
             return compute_loss()
-        with Rehearsal(self.target) as rehearsal:
+        with DryRun(self.target) as rehearsal:
             loss = compute_loss()
         n_waiting = len(self._waiting)
         self._synchronise()
@@ -389,7 +390,7 @@ class MultiNodeOptimizer:
         new = {
             k: v for k, v in params.items() if k in self._waiting or self._known.get(k) != known[k]
         }
-        differing = parameters.synchronise(self.communicator, new)
+        differing = replication.synchronise(self.communicator, new)
         waiting = {name for name, param in new.items() if not param.is_initialized}
         if known != self._known or waiting != self._waiting:
             self._reducer.watch({k: v for k, v in params.items() if k not in waiting})

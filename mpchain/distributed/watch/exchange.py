@@ -7,14 +7,14 @@ watching thread. While nobody waits nothing is sent.
 import struct
 import zlib
 
-from mpchain.distributed.watch.board import ROW
+from mpchain.distributed.watch.table import ROW
 
 _HEAD = struct.Struct("dq")
 _TAG = 0
 _REMEMBERED = 3.0  # seconds for which a host is sent rows after it has asked
 
 
-class Relay:
+class Exchange:
     """The exchange of one host with the others.
 
     Args:

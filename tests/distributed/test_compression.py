@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from mpchain.distributed import wires
-from mpchain.distributed.buckets import GradientReducer
-from mpchain.distributed.communicators import MpiCommunicator, narrow
+from mpchain.distributed.communicators import MpiCommunicator
+from mpchain.distributed.communicators.half_precision import BFloat16, Float16
+from mpchain.distributed.gradients import compression
+from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.variable import Parameter
 
@@ -37,10 +38,10 @@ def mean(name, size, step):
 class Run:
     """Steps of a reducer, each with new gradients."""
 
-    def __init__(self, comm, wire):
+    def __init__(self, comm, compression):
         self.comm, self.step = comm, 0
         self.params = {name: Parameter(np.zeros(s, "float32")) for name, s in SHAPES.items()}
-        self.reducer = GradientReducer(comm, wire=wire)
+        self.reducer = GradientReducer(comm, compression=compression)
         self.reducer.watch(self.params)
 
     def next(self):
@@ -56,30 +57,31 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    ("wire", "tolerance"), [(wires.exact, 1e-6), (wires.float16, 4e-3), (wires.bfloat16, 3e-2)]
+    ("compress", "tolerance"),
+    [(compression.exact, 1e-6), (compression.float16, 4e-3), (compression.bfloat16, 3e-2)],
 )
-def test_means(any_comm, wire, tolerance):
-    run = Run(any_comm, wire)
+def test_means(any_comm, compress, tolerance):
+    run = Run(any_comm, compress)
     for step in range(3):
         for name, actual in run.next().items():
             np.testing.assert_allclose(actual, mean(name, any_comm.size, step), atol=tolerance)
             assert len({y.tobytes() for y in any_comm.allgather(actual)}) == 1
 
 
-@pytest.mark.parametrize("make", [lambda: wires.TopK(0.05), lambda: wires.PowerSGD(2)])
+@pytest.mark.parametrize("make", [lambda: compression.TopK(0.05), lambda: compression.PowerSGD(2)])
 def test_what_is_lacking_comes_later(any_comm, make):
     """The sum of all steps so far lacks what the ranks still keep, and nothing else."""
     if any_comm.size == 1:
         pytest.skip("one rank sends nothing")
-    wire = make()
-    run = Run(any_comm, wire)
+    compress = make()
+    run = Run(any_comm, compress)
     sums = {name: 0 for name in SHAPES}
     for step in range(6):
         for name, actual in run.next().items():
             assert len({y.tobytes() for y in any_comm.allgather(actual)}) == 1
             sums[name] = sums[name] + actual
             expected = sum(mean(name, any_comm.size, s) for s in range(step + 1))
-            kept = wire._errors.get(name, np.zeros(SHAPES[name], "float32"))
+            kept = compress._errors.get(name, np.zeros(SHAPES[name], "float32"))
             kept = any_comm.allreduce(kept).reshape(SHAPES[name])
             np.testing.assert_allclose(sums[name] + kept, expected, atol=1e-4)
 
@@ -87,7 +89,7 @@ def test_what_is_lacking_comes_later(any_comm, make):
 def test_top_k_sends_the_largest(any_comm):
     if any_comm.size == 1:
         pytest.skip("one rank sends nothing")
-    gradients = Run(any_comm, wires.TopK(0.01)).next()
+    gradients = Run(any_comm, compression.TopK(0.01)).next()
     n = sum(int(np.prod(shape)) for shape in SHAPES.values())
     n_sent = sum(np.count_nonzero(x) for x in gradients.values())
     assert int(0.01 * n) <= n_sent <= any_comm.size * int(0.01 * n)
@@ -98,7 +100,7 @@ def test_top_k_sends_the_largest(any_comm):
 def test_power_sgd_is_exact_where_the_rank_suffices(any_comm):
     left, right = np.arange(1, 41.0)[:, None], np.arange(1, 31.0)[None]
     param = Parameter(np.zeros((40, 30), "float32"))
-    reducer = GradientReducer(any_comm, wire=wires.PowerSGD(2))
+    reducer = GradientReducer(any_comm, compression=compression.PowerSGD(2))
     reducer.watch({"/W": param})
     for _ in range(2):
         param.grad = ((left * right) * (any_comm.rank + 1)).astype("float32")
@@ -109,7 +111,7 @@ def test_power_sgd_is_exact_where_the_rank_suffices(any_comm):
 
 
 def test_power_sgd_leaves_small_ones_exact(any_comm):
-    run = Run(any_comm, wires.PowerSGD(2))
+    run = Run(any_comm, compression.PowerSGD(2))
     for step in range(2):
         gradients = run.next()
         for name in ("/b", "/s", "/v"):
@@ -117,7 +119,7 @@ def test_power_sgd_leaves_small_ones_exact(any_comm):
             np.testing.assert_allclose(gradients[name], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", [lambda: wires.TopK(0.05), lambda: wires.PowerSGD(2)])
+@pytest.mark.parametrize("make", [lambda: compression.TopK(0.05), lambda: compression.PowerSGD(2)])
 def test_a_snapshot_continues_alike(comm, make):
     run = Run(comm, make())
     for _ in range(3):
@@ -136,21 +138,21 @@ def test_a_snapshot_continues_alike(comm, make):
 def test_a_rank_gets_back_only_what_it_saved(comm):
     if comm.size == 1:
         pytest.skip("one rank sends nothing")
-    run = Run(comm, wires.TopK(0.05))
+    run = Run(comm, compression.TopK(0.05))
     run.next()
     saved = DictionarySerializer()
     run.reducer.serialize(saved)
     of_rank_0 = comm.bcast_obj(saved.target)
-    other = wires.TopK(0.05)
-    other.serialize(NpzDeserializer(of_rank_0)["wire"], comm)
+    other = compression.TopK(0.05)
+    other.serialize(NpzDeserializer(of_rank_0)["compression"], comm)
     assert (len(other._errors) > 0) == (comm.rank == 0)
 
 
 def test_wrong_arguments(comm):
     with pytest.raises(ValueError, match=r"TopK: ratio must be above 0 and at most 1, not 0"):
-        wires.TopK(0)
+        compression.TopK(0)
     with pytest.raises(ValueError, match=r"PowerSGD: rank must be at least 1, not 0"):
-        wires.PowerSGD(0)
+        compression.PowerSGD(0)
     with pytest.raises(
         ValueError, match=r"wire_dtype must be one of float16, bfloat16.* is 'int8'"
     ):
@@ -163,23 +165,23 @@ def test_wrong_arguments(comm):
 def test_bfloat16_rounds_to_nearest(dtype):
     # The next to 1 are 1 + 2**-7 and 1 - 2**-8; halfway the even one is taken.
     x = np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -0.0, 1e38, np.inf, -np.inf], dtype)
-    decoded = narrow.BFloat16.decode(narrow.BFloat16.encode(x), x.dtype)
+    decoded = BFloat16.decode(BFloat16.encode(x), x.dtype)
     assert decoded.dtype == dtype
     np.testing.assert_array_equal(decoded[:4], np.array([1, 1 + 2**-6, 1 + 2**-7, -0.0], dtype))
     assert np.signbit(decoded[3])
     np.testing.assert_allclose(decoded[4:], x[4:], rtol=2**-8)
     nan = np.array([np.nan, -np.nan], "float32")
     nan = np.append(nan, np.array([0x7F800001, 0xFFFFFFFF], "uint32").view("float32"))
-    assert np.isnan(narrow.BFloat16.decode(narrow.BFloat16.encode(nan), nan.dtype)).all()
+    assert np.isnan(BFloat16.decode(BFloat16.encode(nan), nan.dtype)).all()
 
 
 def test_bfloat16_keeps_what_it_can_hold():
     patterns = np.arange(2**16, dtype=np.uint32) << 16
     x = patterns.view(np.float32)
     x = x[np.isfinite(x)]
-    np.testing.assert_array_equal(narrow.BFloat16.decode(narrow.BFloat16.encode(x), x.dtype), x)
+    np.testing.assert_array_equal(BFloat16.decode(BFloat16.encode(x), x.dtype), x)
 
 
 def test_float16_that_is_too_large_becomes_infinite():
-    encoded = narrow.Float16.encode(np.array([1e6, 65504, -1e6]))
+    encoded = Float16.encode(np.array([1e6, 65504, -1e6]))
     assert encoded.tolist() == [np.inf, 65504, -np.inf]

@@ -3,7 +3,7 @@
 import copy
 import json
 
-from mpchain.distributed.buckets import GradientReducer
+from mpchain.distributed.gradients.buckets import GradientReducer
 
 
 class DoubleBufferingReducer:
@@ -12,16 +12,17 @@ class DoubleBufferingReducer:
     So their exchange has a whole step of time. The first step has none yet.
 
     Args:
-        comm, zero_fill, wire: see :class:`GradientReducer`.
+        comm, zero_fill, compression: see :class:`GradientReducer`.
     """
 
-    def __init__(self, comm, *, zero_fill=True, wire=None):
+    def __init__(self, comm, *, zero_fill=True, compression=None):
         self._params = {}
         self._kept = None  # what waits while nothing is under way: number of samples, means by name
         self._is_under_way = False
-        # What a wire remembers is not known yet when the next step begins: so it has two memories.
+        # A compression's memory of this step is not known when the next begins: so it has two.
         self._current, self._previous = (
-            GradientReducer(comm, zero_fill=zero_fill, wire=copy.deepcopy(wire)) for _ in range(2)
+            GradientReducer(comm, zero_fill=zero_fill, compression=copy.deepcopy(compression))
+            for _ in range(2)
         )
 
     def watch(self, params):
@@ -70,7 +71,7 @@ class DoubleBufferingReducer:
             self._is_under_way = False
 
     def serialize(self, serializer):
-        """Saves or restores the means that wait for their step, and what the wire remembers."""
+        """Saves or restores the means that wait for their step, and the compression's memory."""
         self._settle()
         self._current.serialize(serializer["current"])
         self._previous.serialize(serializer["previous"])

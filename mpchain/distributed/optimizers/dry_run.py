@@ -7,7 +7,7 @@ from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 
 
-class Rehearsal:
+class DryRun:
     """Context manager: what a forward pass does to a model, but for its parameters, can be undone.
 
     Within it, initialisers draw from a copy of NumPy's random state, unless ``config.rng`` says

@@ -107,7 +107,7 @@ def _fold(place, held):
     return _fold(left, held) + _fold(right, held)
 
 
-class TreeReducer:
+class DeterministicReducer:
     """Replaces gradients by their means over the samples of all ranks, bit by bit the same on any
     number of ranks.
 

@@ -1,9 +1,9 @@
 """How buckets of gradients travel between ranks.
 
-A wire is a function, or an object that is called: it is given the communicator and a
-:class:`~mpchain.distributed.buckets.Bucket`, begins to replace ``bucket.values`` by their sum over
-the ranks, and returns a request with ``Test()`` and ``Wait()``. Buckets come in the same order on
-all ranks. Only :func:`exact` is exact; the others save time where the network is slow.
+A compression is a function, or a callable object: it takes the communicator and a
+:class:`~mpchain.distributed.gradients.buckets.Bucket`, begins to replace ``bucket.values`` by their
+sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. Buckets come in the same
+order on all ranks. Only :func:`exact` is exact; the others save time where the network is slow.
 """
 
 import itertools
@@ -34,12 +34,12 @@ def bfloat16(comm, bucket):
 
 
 def configured(comm):
-    """Returns the wire that the communicator's ``allreduce_grad_dtype`` asks for."""
+    """Returns the compression that the communicator's ``allreduce_grad_dtype`` asks for."""
     return float16 if comm.get_config("allreduce_grad_dtype") == "float16" else exact
 
 
 class ErrorFeedback:
-    """Base of wires that send an approximation, and add what it lacks to the next gradients.
+    """Base of compressions that send an approximation, and add what it lacks to the next gradients.
 
     What is lacking is kept on each rank by parameter name, and saved with the optimizer. A rank
     gets back what itself has saved; where it did not save anything, it starts with nothing lacking.

@@ -1,25 +1,36 @@
-"""What one rank of a communicator tells the others about its collectives, and notices of theirs."""
+"""Watchdog of one rank: publishes its collectives and checks those of the other ranks."""
 
+import atexit
 import collections
 import contextlib
 import functools
 import math
 import os
 import sys
+import threading
 import time
+import weakref
 
-from mpchain.distributed.communicators.shared_memory import share
-from mpchain.distributed.watch import places, reports
-from mpchain.distributed.watch.board import RING, ROW, State, encode, make_rows, read
+from mpchain.distributed.shared_memory import share
+from mpchain.distributed.watch import call_sites, reports
+from mpchain.distributed.watch.detection import (
+    GRACE,
+    LONGEST_PERIOD,
+    Detector,
+    Reporting,
+    period_of,
+    waits,
+)
+from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, Fingerprints
-from mpchain.distributed.watch.looking import GRACE, Looker, Reporting, waits
-from mpchain.distributed.watch.relay import Relay
-from mpchain.distributed.watch.thread import WatchThread
+from mpchain.distributed.watch.table import RING, ROW, State, encode, make_rows, read
 
 DEFAULT_TIMEOUT = 300.0
 """Seconds after which a rank that waits for others ends the job with a report."""
 
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
+
+_TIME_TO_END = 2.0  # seconds for the thread to stop at exit
 
 _SLOT = RING - 1  # a power of two, less one
 
@@ -56,7 +67,7 @@ class Watch:
         hosts: for each rank the name of its host.
         world_ranks: for each rank its number among all ranks of the job.
         timeout (float): seconds.
-        relay (Relay): exchanges rows with other hosts; None if there are none, or another rank
+        relay (Exchange): exchanges rows with other hosts; None if there are none, or another rank
             does it.
         end (function): ends the job with a text, and what to call before to end a GPU's work.
         clock (function): returns seconds.
@@ -82,7 +93,7 @@ class Watch:
         self._fingerprints = Fingerprints()
         self._n = 0
         self._unfinished = collections.deque()
-        self._looker = Looker(self)
+        self._looker = Detector(self)
 
     @classmethod
     def over(cls, mpi, mpi_comm, host, timeout):
@@ -109,7 +120,7 @@ class Watch:
         if len(set(leaders)) > 1:
             messages = mpi_comm.Dup()
             if mpi_comm.rank == local[0] and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
-                relay = Relay(mpi, messages, rows, leaders)
+                relay = Exchange(mpi, messages, rows, leaders)
         watch = cls(
             mpi_comm.rank,
             rows,
@@ -241,7 +252,7 @@ class Watch:
         row = self.row
         row.heartbeat = now
         if row.asked > row.answered:
-            row.answer = places.of_main_thread()
+            row.answer = call_sites.of_main_thread()
             row.answered = row.asked
         report = self._looker.look(now)
         if self._relay is not None:
@@ -273,9 +284,6 @@ class Watch:
         return all(row.answered >= row.asked for row in self.rows)
 
 
-_thread = WatchThread()
-
-
 def waiting_for(comm, text):
     """Context manager: tells the other ranks that this one waits for them.
 
@@ -285,3 +293,38 @@ def waiting_for(comm, text):
     """
     watch = getattr(comm, "_watch", None)
     return contextlib.nullcontext() if watch is None else watch.waiting(text)
+
+
+class WatchThread:
+    """Lets each watch look at the others from time to time, as long as the watch exists."""
+
+    def __init__(self):
+        self._watches = weakref.WeakSet()
+        self._thread = None
+        self._stopped = threading.Event()
+
+    def add(self, watch):
+        """Begins to look after a watch."""
+        self._watches.add(watch)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="mpchain watch", daemon=True)
+            self._thread.start()
+            # It must not outlive MPI, which is finalised after this.
+            atexit.register(self._end)
+
+    def _run(self):
+        while not self._stopped.wait(self._period()):
+            for watch in list(self._watches):
+                watch.look(time.monotonic())
+
+    def _period(self):
+        return min([period_of(watch.timeout) for watch in list(self._watches)] + [LONGEST_PERIOD])
+
+    def _end(self):
+        self._stopped.set()
+        self._thread.join(_TIME_TO_END)
+        for watch in list(self._watches):
+            watch.tell_end()
+
+
+_thread = WatchThread()

@@ -22,7 +22,7 @@ _IMPATIENT = 100  # looks, of a microsecond or two, before others are let run
 _UNDER_WAY = []  # of all communicators: a rank that waits anywhere must let all of them go on
 
 
-class UnderWay:
+class PendingOperation:
     """An operation that is under way.
 
     Args:
@@ -47,7 +47,7 @@ class UnderWay:
 
     def Test(self):
         """Lets all operations go on; returns whether this one is complete."""
-        let_all_go_on()
+        progress_all()
         return self.is_complete
 
     def steps(self):
@@ -62,7 +62,7 @@ class UnderWay:
         return self.result
 
 
-def let_all_go_on():
+def progress_all():
     """Lets all operations that are under way go on as far as possible without waiting."""
     for operation in _UNDER_WAY:
         operation.go_on()
@@ -74,7 +74,7 @@ def wait_until(is_done):
     for n_looks in itertools.count():
         if is_done():
             return
-        let_all_go_on()
+        progress_all()
         if n_looks > _IMPATIENT:
             os.sched_yield()  # other ranks may run, where there are more than cores, and threads
 
@@ -121,8 +121,8 @@ def sum_over(group, array, tag, narrow=None):
         group (Group): the ranks.
         array: what to sum.
         tag (int): tag of the messages; neither this nor the next must be in use.
-        narrow: how messages are encoded (:mod:`~mpchain.distributed.communicators.narrow`); None
-            leaves them exact.
+        narrow: how messages are encoded
+            (:mod:`~mpchain.distributed.communicators.half_precision`); None leaves them exact.
     """
     if len(group.ranks) > MOST_RANKS_SLICEWISE and narrow is None:
         return sum_by_library(group, array)

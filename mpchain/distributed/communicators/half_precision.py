@@ -43,5 +43,5 @@ class BFloat16:
         return (encoded.astype(np.uint32) << 16).view(np.float32).astype(dtype, copy=False)
 
 
-NARROW = {"float16": Float16, "bfloat16": BFloat16}
+HALF_PRECISION = {"float16": Float16, "bfloat16": BFloat16}
 """The dtypes, by name, in which sums can travel."""

@@ -3,7 +3,7 @@
 import enum
 
 from mpchain.distributed.watch import reports
-from mpchain.distributed.watch.board import State
+from mpchain.distributed.watch.table import State
 
 LONGEST_PERIOD = 0.5
 """Seconds between two looks at what the others do."""
@@ -30,7 +30,7 @@ def waits(row):
     return row.state in (State.IN_COLLECTIVE, State.WAITING)
 
 
-class Looker:
+class Detector:
     """Looks for trouble on behalf of one rank, and agrees with the others on who reports it.
 
     Args:

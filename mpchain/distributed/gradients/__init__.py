@@ -1,0 +1,1 @@
+"""Averaging gradients over ranks: buckets, compression, deterministic sums, equal parameters."""
