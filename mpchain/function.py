@@ -1,5 +1,6 @@
 """Old-style functions: differentiable once, their derivative written on arrays."""
 
+import copy
 import weakref
 
 from mpchain.backends.cuda import is_gpu_array
@@ -16,7 +17,8 @@ class Function:
     are kept for ``backward`` unless ``forward`` calls :meth:`retain_inputs`. New functions are
     better written as a :class:`FunctionNode`, which can be differentiated to any order.
 
-    An instance is called with Variables or arrays, and once: its node is a part of the graph.
+    An instance is called with Variables or arrays, any number of times; each call makes a node of
+    the graph. What ``forward`` assigns to ``self`` is there in the ``backward`` of the same call.
 
     Example:
         >>> class Square(Function):
@@ -38,10 +40,11 @@ class Function:
 
         Returns:
             Variable, or a tuple of them if there are several outputs.
-
-        Raises:
-            RuntimeError: it was applied before, and that graph is alive.
         """
+        previous = self._node_in_graph and self._node_in_graph()
+        if previous is not None:
+            previous.detach()
+            self._node_in_graph = None
         outputs = self.node.apply(inputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -189,6 +192,11 @@ class FunctionAdapter(FunctionNode):
     def check_type_forward(self, in_types):
         self._function.check_type_forward(in_types)
 
+    def detach(self):
+        """Continues with a copy of the function, whose attributes the next call may then change."""
+        self._function = copy.copy(self._function)
+        self._function._node_in_graph = weakref.ref(self)
+
     def apply(self, inputs):
         function = self._function
         function._node_in_graph, function._own_node = weakref.ref(self), None
@@ -204,7 +212,7 @@ class FunctionAdapter(FunctionNode):
             in_data[i] = array
         grad_data = tuple([None if g is None else g.array for g in grad_outputs])
         gxs = self._function.backward(tuple(in_data), grad_data)
-        if type(gxs) is not tuple:
+        if not isinstance(gxs, (tuple, list)):
             raise TypeError(f"{self.label}.backward must return a tuple, not {type(gxs).__name__}")
         if len(gxs) != len(in_data):
             raise ValueError(

@@ -284,7 +284,7 @@ class FunctionNode:
 
     def _checked(self, gxs, targets):
         """What ``backward`` returned, reduced to the targets, if shapes and types are right."""
-        if not isinstance(gxs, tuple):
+        if not isinstance(gxs, (tuple, list)):
             raise TypeError(f"{self.label}.backward must return a tuple, not {type(gxs).__name__}")
         if len(gxs) == len(self.inputs):
             gxs = tuple([gxs[i] for i in targets])

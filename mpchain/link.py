@@ -277,12 +277,16 @@ class Chain(Link):
             self.add_link(name, link)
 
     def __getitem__(self, name):
-        """Returns the child of that name."""
-        if name not in self._children:
+        """Returns the attribute of that name: a link, or a function that ``forward`` applies.
+
+        Raises:
+            KeyError: there is no such attribute.
+        """
+        if not isinstance(name, str) or not hasattr(self, name):
             raise KeyError(
                 f"{type(self).__name__} has no link {name!r}; it has {sorted(self._children)}"
             )
-        return self.__dict__[name]
+        return getattr(self, name)
 
     def __setattr__(self, name, value):
         children = self.__dict__.get("_children", set())

@@ -205,6 +205,7 @@ def test_cupy_itself_says_what_is_missing():
     for name in ("cupy", "Stream", "Event"):
         with pytest.raises(RuntimeError, match=r"^cupy\.something: CuPy"):
             getattr(cuda, name).something
+    assert not hasattr(cuda.cupy, "ElementwiseKernel")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         cuda.nothing
     assert cuda.to_gpu([None, ()]) == [None, ()]

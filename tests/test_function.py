@@ -213,16 +213,6 @@ def test_an_adapter_applies_its_function():
     assert node.apply((x,))[0].creator is node.function
 
 
-def test_a_function_is_applied_once():
-    x = Variable(np.ones(2))
-    function = SinCos()
-    outputs = function(x)
-    with pytest.raises(RuntimeError, match="SinCos: applied before; make a new one for each use"):
-        function(x)
-    del outputs
-    assert len(function(x)) == 2
-
-
 def test_without_graph_nothing_is_kept():
     x = Variable(np.ones(2))
     function = MulAdd()
@@ -378,3 +368,44 @@ def test_no_gradient_at_all_with_graph():
     x = Variable(np.ones(2))
     y = _of(lambda inputs, gys: (None,))(x)
     assert mpchain.grad([y], [x], enable_double_backprop=True) == [None]
+
+
+class Squared(Function):
+    """Keeps its input's double on itself, and its output by the graph."""
+
+    def forward(self, inputs):
+        self.retain_outputs((0,))
+        self.factor = 2 * inputs[0]
+        return (inputs[0] ** 2,)
+
+    def backward(self, inputs, grad_outputs):
+        np.testing.assert_array_equal(self.output_data[0], inputs[0] ** 2)
+        return [self.factor * grad_outputs[0]]
+
+
+def test_an_instance_is_called_several_times_in_one_graph():
+    function = Squared()
+    x, y = Variable(np.array([3.0])), Variable(np.array([5.0]))
+    a, b, c = function(x), function(y), function(function(y))
+    assert a.creator_node is not b.creator_node and function.output_data[0] is c.array
+    assert function.inputs[0].creator is not None and c.creator is function
+    F.sum(a + b + c).backward()
+    np.testing.assert_array_equal(x.grad, [6.0])
+    np.testing.assert_array_equal(y.grad, [10.0 + 4 * 5.0**3])
+
+
+def test_an_instance_is_called_again_after_backward():
+    function = Squared()
+    x = Variable(np.array([3.0]))
+    for _ in range(2):
+        y = function(x)
+        x.cleargrad()
+        y.backward()
+        np.testing.assert_array_equal(x.grad, [6.0])
+
+
+def test_gradients_come_as_a_list_too():
+    x = Variable(np.array([3.0]))
+    y = _of(lambda inputs, gys: [4 * gys[0]])(x)
+    y.backward()
+    np.testing.assert_array_equal(x.grad, [4.0])

@@ -439,12 +439,20 @@ def test_lazy_parameters_take_no_array_of_another_layer(saved, lazy):
 # Chain
 
 
+def test_functions_that_are_attributes_of_a_chain_are_items():
+    chain = Chain(conv1=L.Linear(1, 1))
+    chain.pool1 = F.relu
+    assert [chain[name] for name in ("conv1", "pool1")] == [chain.conv1, F.relu]
+
+
 def test_chain_items():
     first = L.Linear(1, 1)
     chain = Chain(first=first)
     assert chain["first"] is chain.first is first and first.name == "first"
     with pytest.raises(KeyError, match=r"Chain has no link 'x'; it has \['first'\]"):
         chain["x"]
+    with pytest.raises(KeyError, match=r"Chain has no link 0; it has \['first'\]"):
+        chain[0]
     del chain.first
     assert not list(chain.children()) and not hasattr(chain, "first")
 

@@ -37,11 +37,15 @@ def _load():
     )
 
 
+class _MissingError(AttributeError, RuntimeError):
+    """What needs CuPy or a GPU was asked for; ``hasattr`` answers False."""
+
+
 class _Unavailable:
     """Stands where the cupy module would be; any use of it says what is missing."""
 
     def __getattr__(self, name):
-        raise RuntimeError(f"cupy.{name}: {_load()[2]}")
+        raise _MissingError(f"cupy.{name}: {_load()[2]}")
 
 
 class _NoArray:

@@ -1,6 +1,7 @@
 """NCCL's functions and constants, which are CuPy's: ``get_unique_id``, ``NcclCommunicator``, ...
 
-They are looked for when first used; without CuPy that is a RuntimeError that says what to install.
+They are looked up when first used. Without CuPy that raises an error, which is both an
+AttributeError (so ``hasattr`` answers False) and a RuntimeError, and says what to install.
 """
 
 from mpchain.backends import cuda

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaration import differentiable, fit_with
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import as_variable
 
@@ -142,6 +142,9 @@ def sum_to(x, shape):
     lead = x.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1)
     return x.sum(axis=tuple(range(lead)) + axes, keepdims=True).reshape(shape)
+
+
+fit_with(sum_to.on, _cast.on)
 
 
 def _reduced_shape(shape, axis):

@@ -31,7 +31,10 @@ from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable
 
 registry = {}
-"""Every declaration by name."""
+"""Every declaration: mpchain's own by name, others by module and name (``"my_module.sum_to"``).
+
+A function that is declared again in the same module replaces the earlier one, as ``def`` does.
+"""
 
 
 class Declaration:
@@ -46,6 +49,9 @@ class Declaration:
             sequence of arrays, the only one.
         is_elementwise (bool): arguments broadcast; body and derivatives can be fused.
         any_dtype (bool): integers are accepted too.
+
+    Raises:
+        TypeError: a derivative has a parameter that means nothing.
     """
 
     def __init__(
@@ -66,6 +72,9 @@ class Declaration:
         self.joint_derivative = joint
         self.joint_parameters = parameters_of(joint)
         self._kernels = {}
+        for derivative in (joint, *derivatives):
+            for name in parameters_of(derivative)[1:]:
+                self.source(name)  # an unknown name is refused here, not in backward
         attributes = {"declaration": self, "differentiable_inputs": tuple(range(n_arrays))}
         self.node_class = type(self.name, (Application,), attributes)
 
@@ -102,7 +111,11 @@ class Declaration:
             return f"constants[{self.constant_names.index(name)}]"
         owner, _, attribute = (name, "", "") if name in arrays else name.rpartition("_")
         if owner not in arrays or attribute not in ("", "shape", "dtype"):
-            raise TypeError(f"declaration of {self.name}: a derivative asks for {name!r}")
+            raise TypeError(
+                f"declaration of {self.name}: a derivative has the parameter {name!r}, which is "
+                f"neither an argument ({', '.join((*arrays, *self.constant_names))}), nor one's "
+                "shape or dtype (x_shape, x_dtype), nor y, ys or aux"
+            )
         if self.takes_sequence:
             return f"[node.{attribute} for node in nodes]" if attribute else "kept[:-2]"
         i = arrays.index(owner)
@@ -155,11 +168,16 @@ class Declaration:
                 if kernel is not None:
                     return kernel(*arrays, *constants)
             return self.body(*arguments, *constants)
-        except np.linalg.LinAlgError:
-            raise  # a matter of values, not of types
         except (TypeError, ValueError) as error:
+            self.refuse(error, arguments, constants)
+            raise
+
+    def refuse(self, error, arguments, constants):
+        """Raises InvalidType from what the body raised, if that is about the arguments' types."""
+        is_of_types = isinstance(error, (TypeError, ValueError))
+        if is_of_types and not isinstance(error, np.linalg.LinAlgError):  # a matter of values
             told = self._told(arguments, constants)
-            raise InvalidType(f"{self.name}: {error}: {told}") from error
+            raise InvalidType(f"{self.name}: {str(error).rstrip()}: {told}") from error
 
     def _told(self, arguments, constants):
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
@@ -301,10 +319,18 @@ def _pull_any_arrays(node, targets, gys):
 def fit(gx, node, may_be_broadcast):
     """Gives the gradient of an argument the argument's dtype and, if that was broadcast, shape."""
     if gx is not None and gx.shape != node.shape and may_be_broadcast:
-        gx = registry["sum_to"].on(gx, node.shape)
+        gx = _fitting["sum_to"](gx, node.shape)
     if gx is not None and gx.dtype != node.dtype:
-        gx = registry["cast"].on(gx, node.dtype)
+        gx = _fitting["cast"](gx, node.dtype)
     return gx
+
+
+_fitting = {}
+
+
+def fit_with(sum_to, cast):
+    """Sets the functions that :func:`fit` uses, which are themselves declared."""
+    _fitting.update(sum_to=sum_to, cast=cast)
 
 
 def elementwise(*derivatives, any_dtype=False):
@@ -329,7 +355,9 @@ def differentiable(*derivatives, joint=None, n_arrays=None, any_dtype=True):
 
 def _publish(declaration):
     """Makes the public function: the body's signature, applied to Variables or arrays."""
-    registry[declaration.name] = declaration
+    module = declaration.body.__module__
+    is_own = module.partition(".")[0] == __name__.partition(".")[0]
+    registry[declaration.name if is_own else f"{module}.{declaration.name}"] = declaration
     function = functools.wraps(declaration.body)(written_out.call(declaration))
     function.declaration = declaration
     function.on = declaration.on

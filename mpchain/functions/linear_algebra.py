@@ -3,6 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import check
 
@@ -81,7 +82,8 @@ def det(a):
     """Determinant of a matrix.
 
     Args:
-        a: Variable or array (n, n), floating point. The derivative needs its inverse.
+        a: Variable or array (n, n), floating point, or (n, n, 1, 1), the shape of the weight of a
+            1x1 convolution. The derivative needs its inverse.
 
     Returns:
         Variable, a scalar.
@@ -89,6 +91,8 @@ def det(a):
     Raises:
         InvalidType: ``a`` is not a square matrix.
     """
+    if a.ndim > 2 and a.size == a.shape[0] * a.shape[1]:
+        a = reshape(a, a.shape[:2])
     _check_matrices("det", a, 2)
     return _determinant(a)
 

@@ -1,8 +1,8 @@
 """The hot path of declared functions, written out for each as Python text.
 
 These lines decide what an operation on small arrays costs: with the arguments known, there is no
-loop over them, and no question asked whose answer is always the same. Whatever is unusual, an error
-to be explained included, goes the long way, through :class:`FunctionNode`.
+loop over them, and no question asked whose answer is always the same. Whatever is unusual goes the
+long way, through :class:`FunctionNode`.
 """
 
 import functools
@@ -28,8 +28,9 @@ def call({parameters}):
         return _apply(({arrays}), ({constants}))
     try:
         _array{aux} = _body({arguments})
-    except Exception:
-        return _apply(({arrays}), ({constants}))
+    except Exception as _error:
+        _refuse(_error, ({inputs}), ({constants}))
+        raise
     if _array.__class__ is not _ndarray:
         _array = _as_array(_array)
     _y = _new(_Variable)
@@ -105,6 +106,7 @@ def _namespace(declaration):
         "_ndarray": np.ndarray,
         "_new": object.__new__,
         "_reference": weakref.ref,
+        "_refuse": declaration.refuse,
     }
 
 
@@ -146,6 +148,7 @@ def _text(declaration):
         conversions="\n    ".join(map(_conversion, names)),
         unusual=" or ".join(unusual),
         arrays=_join(names),
+        inputs=_join(f"_in_{x}" for x in names),
         constants=constants,
         aux=", _aux" if declaration.has_aux else "",
         arguments=_join(f"_in_{x}" for x in names) + constants,

@@ -22,6 +22,9 @@ def test_without_cupy():
     with pytest.raises(RuntimeError, match="CuPy"):
         testing.get_device(0)
     assert not hasattr(nccl, "__path__")
+    assert getattr(nccl, "get_unique_id", None) is None
+    with pytest.raises(RuntimeError, match="CuPy"):
+        nccl.get_unique_id
 
 
 def test_nccl_is_cupys(monkeypatch):

@@ -73,6 +73,22 @@ def test_dtypes_and_empty_batches(dtype):
         assert y.dtype == dtype and y.shape[0] == 0 and x.grad.shape == (0, 2, 2)
 
 
+@pytest.mark.parametrize("shape", [(3, 3, 1, 1), (3, 3, 1), (0, 0, 1, 1)])
+def test_determinant_of_the_weight_of_a_1x1_convolution(shape):
+    values = np.random.RandomState(0).randn(*shape)
+    W, matrix = Variable(values), Variable(values.reshape(shape[:2]))
+    y, expected = F.det(W), F.det(matrix)
+    y.backward(), expected.backward()
+    assert y.shape == () and y.array == expected.array
+    np.testing.assert_array_equal(W.grad, matrix.grad.reshape(shape))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (1, 2, 2), (2, 2, 1, 2), (2, 3, 1, 1)])
+def test_determinant_of_more_than_one_matrix(shape):
+    with pytest.raises(InvalidType, match=r"^det: a must be floating point, with 2 axes"):
+        F.det(np.ones(shape))
+
+
 @pytest.mark.parametrize(
     "function, shape",
     [

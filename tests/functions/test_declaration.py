@@ -1,0 +1,98 @@
+"""The machinery by which functions are declared, as functions of other modules use it."""
+
+import numpy as np
+import pytest
+
+from mpchain import Variable
+from mpchain import functions as F
+from mpchain.functions.declaration import differentiable, elementwise, registry
+from mpchain.utils.type_check import InvalidType
+
+
+@pytest.fixture(autouse=True)
+def _registry():
+    before = dict(registry)
+    yield
+    registry.clear()
+    registry.update(before)
+
+
+def _x(*shape):
+    return Variable(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ValueError("of shapes"), InvalidType), (TypeError("of types"), InvalidType)]
+    + [(e, type(e)) for e in (RuntimeError("by a peer"), np.linalg.LinAlgError("singular"))],
+)
+def test_a_body_that_raises_is_run_once(error, raised):
+    calls = []
+
+    @differentiable(lambda g: g)
+    def collective(x, group):
+        calls.append(group)
+        raise error
+
+    with pytest.raises(raised, match=str(error)) as caught:
+        collective(_x(2), "world")
+    assert calls == ["world"]
+    if raised is InvalidType:
+        assert str(caught.value) == f"collective: {error}: x: float32[2], group: 'world'"
+        assert caught.value.__cause__ is error
+    else:
+        assert caught.value is error
+
+
+def test_a_failed_elementwise_function_has_one_cause():
+    with pytest.raises(InvalidType, match=r"^add: operands could not be broadcast") as caught:
+        _x(2, 3) + _x(2, 4)
+    cause = caught.value.__cause__
+    assert type(cause) is ValueError
+    assert cause.__context__ is None
+
+
+def test_functions_named_like_the_engines_leave_it_alone():
+    @differentiable(lambda g, x_shape: g)
+    def sum_to(x):
+        return x
+
+    @differentiable(lambda g: g)
+    def cast(x):
+        return x
+
+    x, b = _x(2, 3), _x(3)
+    F.sum(x * b * F.cast(b, np.float64)).backward()
+    np.testing.assert_array_equal(b.grad, 2 * b.array * x.array.sum(axis=0))
+    assert b.grad.dtype == np.float32
+    assert registry["sum_to"].body.__module__ == "mpchain.functions.array"
+    assert registry[f"{__name__}.sum_to"] is sum_to.declaration
+
+
+def test_a_function_that_is_declared_again_replaces_the_earlier_one():
+    @elementwise(lambda gy: gy)
+    def again(x):
+        return x + 1
+
+    first = registry[f"{__name__}.again"]
+
+    @elementwise(lambda gy: gy)
+    def again(x):  # noqa: F811 (as in a notebook whose cell is run twice)
+        return x + 2
+
+    assert registry[f"{__name__}.again"] is again.declaration is not first
+    assert again(_x(1)).array == 2
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [lambda: elementwise(lambda gy, nonsense: gy), lambda: differentiable(lambda g, x_size: g)],
+)
+def test_a_derivative_with_an_unknown_parameter_is_refused_where_it_is_declared(declare):
+    rule = r"declaration of f: a derivative has the parameter '(nonsense|x_size)', which is neither"
+
+    with pytest.raises(TypeError, match=rule):
+
+        @declare()
+        def f(x, scale):
+            return x * scale
