@@ -1,14 +1,21 @@
-"""The newest checkpoint of a job, from which a restart goes on."""
+"""The newest checkpoint of a job, from which a restart continues."""
 
 import fnmatch
 import os
 import re
 
-PATTERNS = ("snapshot_*", "checkpoint_*")
+# The last is what mpchain's own `extensions.checkpoint` writes: folders that are whole as soon as
+# they have this name. A folder that was found damaged is called iteration_<n>.damaged.
+PATTERNS = ("snapshot_*", "checkpoint_*", "iteration_*")
+UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?", re.DOTALL)
+OWN_FOLDER = re.compile(r"iteration_\d+")
+MANIFEST = "manifest.json"
 
 
 class Checkpoints:
     """The checkpoints in one folder: files or folders that appear under their name when complete.
+
+    Names that begin with a dot, or end with ``.tmp``, ``.part`` or ``.damaged``, do not count.
 
     Args:
         folder: The folder, which need not exist yet.
@@ -22,10 +29,15 @@ class Checkpoints:
         self._old = {} if all_count else self._entries()
 
     def newest(self) -> str | None:
-        """Path of the newest one, None if there is none."""
+        """Path of the newest one, None if there is none.
+
+        The numbers in the name decide, such as 900 and 1000 in ``snapshot_iter_900`` and
+        ``snapshot_iter_1000``. The time of the file decides only between equal numbers, because
+        clocks are set back.
+        """
         entries = self._entries()
         new = [path for path, state in entries.items() if state != self._old.get(path)]
-        return max(new, key=lambda path: (entries[path][0], _natural(path)), default=None)
+        return max(new, key=lambda path: (_numbers(path), entries[path][0], path), default=None)
 
     def _entries(self):
         """Path → what changes when it is written again: time, size, number of the file."""
@@ -35,15 +47,23 @@ class Checkpoints:
         except OSError:  # it does not exist yet, or its host is away
             return found
         for entry in entries:
-            if any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in self._patterns):
+            if any(fnmatch.fnmatchcase(entry.name, each) for each in self._patterns):
                 try:
                     state = entry.stat()
                 except FileNotFoundError:  # an old one, deleted while we look
                     continue
-                found[os.path.abspath(entry.path)] = state.st_mtime_ns, state.st_size, state.st_ino
+                if _is_usable(entry):
+                    path = os.path.abspath(entry.path)
+                    found[path] = state.st_mtime_ns, state.st_size, state.st_ino
         return found
 
 
-def _natural(path):
-    """Sorting key by which ``iter_900`` comes before ``iter_1000``."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
+def _is_usable(entry):
+    if UNUSABLE.fullmatch(entry.name):
+        return False
+    is_own = OWN_FOLDER.fullmatch(entry.name) and entry.is_dir()
+    return not is_own or os.path.exists(os.path.join(entry.path, MANIFEST))
+
+
+def _numbers(path):
+    return [int(number) for number in re.findall(r"[0-9]+", os.path.basename(path))]

@@ -21,21 +21,71 @@ def write(tmp_path):
     return write
 
 
-def test_newest(tmp_path, write):
+@pytest.mark.parametrize("same_time", [True, False])
+def test_newest_is_the_highest_number_at_any_time_of_the_clock(tmp_path, write, same_time):
     checkpoints = Checkpoints(str(tmp_path))
     assert checkpoints.newest() is None
-    write("snapshot_iter_20")
-    path = write("snapshot_iter_10")
+    path = write("snapshot_iter_1000")
+    write("snapshot_iter_900", same_time=same_time)
     write("log")
-    write(".1234abcd.tmp.snapshot_iter_30")
+    write(".1234abcd.tmp.snapshot_iter_3000")
+    assert checkpoints.newest() == path
+    assert checkpoints.newest() != write("iteration_999", same_time=same_time)
+
+
+def test_newest_of_equal_numbers_is_the_last_one_written(tmp_path, write):
+    checkpoints = Checkpoints(str(tmp_path))
+    write("snapshot_b")
+    path = write("snapshot_a")
     assert checkpoints.newest() == path
 
 
-def test_of_the_same_time_the_highest_number(tmp_path, write):
+@pytest.fixture
+def iteration(tmp_path):
+    """Function that makes a folder like that of a checkpoint."""
+
+    def iteration(name, *files):
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).touch()
+        return str(tmp_path / name)
+
+    return iteration
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("iteration_7.damaged", ["manifest.json"]),
+        ("iteration_7.damaged_1", ["manifest.json"]),
+        (".iteration_7.12ab34cd.tmp", ["manifest.json"]),
+        ("iteration_7.tmp", ["manifest.json"]),
+        ("iteration_7", ["part_0.npz"]),
+        ("snapshot_iter_7.tmp", []),
+        ("snapshot_iter_7.damaged", []),
+    ],
+)
+def test_damaged_and_incomplete_ones_do_not_count(tmp_path, iteration, name, files):
     checkpoints = Checkpoints(str(tmp_path))
-    write("snapshot_iter_1000")
-    write("snapshot_iter_900", same_time=True)
-    assert checkpoints.newest() == str(tmp_path / "snapshot_iter_1000")
+    path = iteration("iteration_5", "manifest.json", "part_0.npz")
+    iteration(name, *files)
+    assert checkpoints.newest() == path
+
+
+def test_checkpoint_that_mpchain_writes(tmp_path):
+    pytest.importorskip("numpy")
+    from mpchain.distributed import create_communicator
+    from mpchain.distributed.checkpoints import layout
+    from mpchain.distributed.checkpoints.saving import save_checkpoint
+    from mpchain.links import Linear
+
+    checkpoints = Checkpoints(str(tmp_path))
+    model, comm = Linear(2, 3), create_communicator("naive")
+    for number in (2, 10):
+        save_checkpoint(str(tmp_path), model, comm, number)
+        assert checkpoints.newest() == str(tmp_path / f"iteration_{number}")
+    layout.set_aside(str(tmp_path), "iteration_10")
+    assert checkpoints.newest() == str(tmp_path / "iteration_2")
 
 
 def test_what_was_there_before_does_not_count(tmp_path, write):
