@@ -1,7 +1,6 @@
 """Batch scripts for Slurm, PBS and LSF, and the manifest of an MPIJob for Kubernetes."""
 
 import argparse
-import json
 import os
 import re
 import shlex
@@ -28,8 +27,23 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     elif options.image:
         parser.error("--image is for --scheduler kubernetes")
     job = _Job(options, _own_arguments(parser, options))
+    _check_texts(parser, options, [*job.launcher_arguments, *job.program])
     print(WRITERS[options.scheduler](job))
     return 0
+
+
+def _check_texts(parser, options, command):
+    """Refuses texts that cannot be written where the batch system reads them."""
+    for name in ("queue", "account"):
+        text = getattr(options, name)
+        if text and not re.fullmatch(r"[\w.,:@%+/-]+", text):
+            parser.error(f"--{name} must be one word, not {text!r}")
+    for text in options.directive:
+        if not text.isprintable():
+            parser.error(f"--directive must be one line of text, not {text!r}")
+    for word in command if options.scheduler == "kubernetes" else ():
+        if any("\ud800" <= character <= "\udfff" for character in word):
+            parser.error(f"a manifest holds Unicode texts alone, not {os.fsencode(word)!r}")
 
 
 class _Job:
@@ -125,6 +139,8 @@ def _kubernetes(job):
         limits["nvidia.com/gpu"] = options.gpus
     worker = {"name": "worker", "image": options.image}
     command = ["mpchain-launch", *job.launcher_arguments, *job.program]
+    # Kubernetes replaces $(NAME) in a command, and reads $$ as $.
+    command = [word.replace("$", "$$") for word in command]
     launcher = {"name": "launcher", "image": options.image, "command": command}
     policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}
     if options.time:
@@ -174,8 +190,21 @@ def _yaml(value, indent=""):
             yield f"{indent}{head}"
             yield from _yaml(each, indent + "  ")
         else:
-            # Texts of JSON are texts of YAML, too.
-            yield f"{indent}{head} {json.dumps(each)}"
+            yield f"{indent}{head} {_quote(each) if isinstance(each, str) else each}"
+
+
+def _quote(text):
+    """A text of YAML in ASCII alone, because parsers differ in what else they accept."""
+    return '"' + "".join(map(_escape, text)) + '"'
+
+
+def _escape(character):
+    code = ord(character)
+    if character in '"\\':
+        return "\\" + character
+    if " " <= character <= "~":
+        return character
+    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
 
 
 def _own_arguments(parser, options):
@@ -191,7 +220,7 @@ def _own_arguments(parser, options):
             arguments.append(names[0] if value else names[-1])
         else:
             for each in value if isinstance(value, list) else [value]:
-                text = f"{each:g}" if isinstance(each, float) else str(each)
+                text = repr(each).removesuffix(".0") if isinstance(each, float) else str(each)
                 arguments += [f"{name}={text}"]
     return arguments
 

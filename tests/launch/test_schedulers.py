@@ -1,4 +1,5 @@
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -193,6 +194,32 @@ def test_name_is_that_of_the_script(write):
     assert "#SBATCH --job-name=train\n" in write("slurm", "-n", "1", "folder/train.py")
 
 
+def expanded(command):
+    """A command as Kubernetes starts it: $$ is $, and $(NAME) is what the pod has for NAME."""
+    return [re.sub(r"\$(\$|\(\w+\))", lambda m: "$" * (m[1] == "$"), each) for each in command]
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["$$", "$(HOME)", "$$(HOME)", "$HOME", "\U0001f600", "\x7f\x85\u2028\ufffe", "a\\ud83d\n"],
+)
+def test_words_of_a_manifest(write, word):
+    yaml = pytest.importorskip("yaml")
+    text = write("kubernetes", "-n", "2", "--image", "x", "train.py", word)
+    # In ASCII, and without surrogates, which some parsers of YAML refuse.
+    assert text.isascii()
+    assert not re.search(r"(?<!\\)(\\\\)*\\u[dD][89a-fA-F]", text)
+    replicas = yaml.safe_load(text)["spec"]["mpiReplicaSpecs"]["Launcher"]
+    (container,) = replicas["template"]["spec"]["containers"]
+    assert expanded(container["command"])[-1] == word
+
+
+@pytest.mark.parametrize("seconds", ["1234567", "0.1234567", "86400.5"])
+def test_numbers_are_written_whole(write, seconds):
+    text = write("slurm", "-n", "2", "--timeout", seconds, "train.py")
+    assert f"--timeout={seconds} " in text
+
+
 @pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
 def test_mpijob(write, mpi):
     yaml = pytest.importorskip("yaml")
@@ -209,7 +236,7 @@ def test_mpijob(write, mpi):
     (container,) = worker["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"cpu": 12, "nvidia.com/gpu": 4}
     (container,) = launcher["template"]["spec"]["containers"]
-    command = container["command"]
+    command = expanded(container["command"])
     assert command[:3] == ["mpchain-launch", "-n", "8"]
     assert command[command.index("--") + 1 :] == PROGRAM
     assert cli._parser().parse_args(command[1:]).mpi == mpi
@@ -238,6 +265,13 @@ def test_small_mpijob(write):
         ),
         (["--scheduler", "slurm", "-n", "1", "--time", "60"], "must be hours:minutes:seconds"),
         (["--scheduler", "cron", "-n", "1"], "invalid choice: 'cron'"),
+        (["--scheduler", "slurm", "-n", "1", "--queue", "a\nrm x"], "--queue must be one word"),
+        (["--scheduler", "lsf", "-n", "1", "--account", "a b"], "--account must be one word"),
+        (["--scheduler", "pbs", "-n", "1", "--directive=-x\ny"], "must be one line of text"),
+        (
+            ["--scheduler", "kubernetes", "-n", "1", "--image", "x", "--env", "A=\udcff"],
+            "a manifest holds Unicode texts alone, not b'--env=A=\\xff'",
+        ),
     ],
 )
 def test_wrong_use(complaint, arguments, words):
