@@ -142,7 +142,7 @@ def read_host_file(path: str | os.PathLike) -> dict[str, int]:
             count = words[1].removeprefix("slots=") if len(words) > 1 else "1"
             if "=" in count:  # such as "max_slots=4"
                 count = "1"
-            if not count.isdecimal() or not int(count):
+            if not _is_host(words[0], count):
                 raise ValueError(f"line {number} of {path}: {line.strip()!r}")
             slots[words[0]] = slots.get(words[0], 0) + int(count)
     return slots
@@ -158,7 +158,12 @@ def read_hosts(text: str) -> dict[str, int]:
     for item in text.split(","):
         name, colon, count = item.strip().partition(":")
         count = count if colon else "1"
-        if not re.fullmatch(r"[\w.-]+", name) or not count.isdecimal() or not int(count):
+        if not _is_host(name, count):
             raise ValueError(repr(item.strip()))
         slots[name] = slots.get(name, 0) + int(count)
     return slots
+
+
+def _is_host(name, count):
+    # No ssh takes such a name for an option.
+    return re.fullmatch(r"\w[\w.-]*", name) and count.isdecimal() and int(count)

@@ -1,6 +1,7 @@
 """Which MPI library mpi4py loads, found out without importing it."""
 
-import importlib.util
+import contextlib
+import importlib.machinery
 import os
 import sys
 
@@ -12,9 +13,21 @@ NAMES = ("libmpi.so", "libmpi.so.12", "libmpi.so.40")
 DEBIANS = "libmpich.so.12"
 
 
+def mpi4py() -> importlib.machinery.ModuleSpec | None:
+    """Where mpi4py is installed; None if it is not.
+
+    ``python -m`` would also look in the working folder, where anything of this name may lie.
+    """
+    here = ""
+    with contextlib.suppress(FileNotFoundError):
+        here = os.getcwd()
+    path = [folder for folder in sys.path if folder not in ("", here)]
+    return importlib.machinery.PathFinder.find_spec("mpi4py", path)
+
+
 def find() -> str | None:
     """Path of the MPI library that mpi4py loads; None without mpi4py, or if it finds none."""
-    package = importlib.util.find_spec("mpi4py")
+    package = mpi4py()
     if not package or not package.submodule_search_locations:
         return None
     folder = package.submodule_search_locations[0]
@@ -76,7 +89,7 @@ def _is_library(path):
 
 def _ask():
     """Asks mpi4py itself, in a process of its own."""
-    path = ask([sys.executable, "-m", "mpi4py", "--mpi-library"]).strip().rpartition("\n")[2]
+    path = ask([sys.executable, "-P", "-m", "mpi4py", "--mpi-library"]).strip().rpartition("\n")[2]
     return path if os.path.isfile(path) else None
 
 

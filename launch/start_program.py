@@ -5,6 +5,7 @@ one, and what ``python`` would be given.
 """
 
 import faulthandler
+import importlib
 import os
 import runpy
 import sys
@@ -34,12 +35,17 @@ def _is_starter(frame):
 def run(arguments):
     """Runs ``[-m] program arguments``."""
     is_module = arguments[0] == "-m"
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the folder of this file
+    if arguments[:2] == ["-m", "mpi4py"]:
+        # The launcher asks for it, and not for a module of this name beside the user's program.
+        importlib.import_module("mpi4py")
     sys.argv[:] = arguments[is_module:]
     if is_module:
-        sys.path[0] = os.getcwd()
+        sys.path.insert(0, os.getcwd())
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+        sys.path.insert(0, os.path.dirname(os.path.realpath(sys.argv[0])))
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 

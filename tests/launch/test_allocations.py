@@ -67,7 +67,7 @@ def test_host_file(tmp_path):
     assert allocations.read_host_file(path) == expected
 
 
-@pytest.mark.parametrize("line", ["a slots=none", "a:0", "a two"])
+@pytest.mark.parametrize("line", ["a slots=none", "a:0", "a two", "-oX=y", "a;b"])
 def test_wrong_line(tmp_path, line):
     path = tmp_path / "hosts"
     path.write_text(f"ok\n{line}\n")
@@ -80,7 +80,7 @@ def test_list_of_hosts():
     assert allocations.read_hosts("a:2, b.site,a") == {"a": 3, "b.site": 1}
 
 
-@pytest.mark.parametrize("text", ["", "a:", "a:0", "a:x", "a,,b", "a b", "a:2:3"])
+@pytest.mark.parametrize("text", ["", "a:", "a:0", "a:x", "a,,b", "a b", "a:2:3", "-oX:1"])
 def test_wrong_list(text):
     with pytest.raises(ValueError):
         allocations.read_hosts(text)

@@ -227,6 +227,19 @@ def test_module(run, script):
     assert sorted(output.splitlines()) == [f"[{rank}] __main__ ['-m']" for rank in (0, 1)]
 
 
+@needs_mpi4py
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("module", [[], ["-m"]])
+def test_module_called_mpi4py_in_the_working_folder(run, script, tmp_path, n, module):
+    """The launcher runs the one that is installed."""
+    script("print('a stranger', __name__)", "mpi4py.py")
+    (tmp_path / "folder").mkdir()
+    script("import sys; print('hello', 'mpi4py' in sys.modules)", "folder/task.py")
+    name = "folder.task" if module else "folder/task.py"
+    code, output, errors = run("-n", n, "--no-prefix", *module, name)
+    assert (code, output, own_lines(errors)) == (0, "hello True\n" * n, [])
+
+
 def test_no_prefix(run, script):
     code, output, _ = run("-n", 2, "--no-prefix", script("print('hello')"))
     assert (code, output) == (0, "hello\nhello\n")

@@ -64,7 +64,7 @@ def test_mpi4py_is_asked_where_the_loader_decides(wheel, tmp_path, monkeypatch):
 
 
 def test_without_mpi4py(monkeypatch):
-    monkeypatch.setattr(mpi_library.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(mpi_library, "mpi4py", lambda: None)
     assert mpi_library.find() is None
 
 
@@ -96,9 +96,7 @@ def test_libraries_of_the_installation_of_a_program(tmp_path):
     assert mpi_library.in_installation(str(tmp_path / "link")) == expected
 
 
-@pytest.mark.skipif(
-    mpi_library.importlib.util.find_spec("mpi4py") is None, reason="needs mpi4py: mpchain[mpi]"
-)
+@pytest.mark.skipif(mpi_library.mpi4py() is None, reason="needs mpi4py: mpchain[mpi]")
 def test_what_is_found_here_is_what_mpi4py_says():
     said = mpi_library.ask([sys.executable, "-m", "mpi4py", "--mpi-library"]).strip()
     assert os.path.samefile(mpi_library.find(), said)
