@@ -7,8 +7,9 @@ import re
 import shlex
 import sys
 
-from . import allocations, binding, environments, mpirun, reach, restarts
-from .checkpoints import Checkpoints
+from . import allocations, binding, environments, mpi_library, mpirun, reach, restarts
+from .checkpoints import PATTERNS, Checkpoints
+from .hosts import add_hosts, find_hosts
 from .plan import Plan
 from .processes import fill_standard_files
 from .talk import Parser, clock_time, say, seconds, whole_number
@@ -77,6 +78,23 @@ def _launch(arguments):
     )
 
 
+class _Version(argparse.Action):
+    """Prints the version, which is looked for only then."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, nargs=0, **options)
+
+    def __call__(self, parser, *_):
+        from importlib import metadata  # seldom needed, and slow to import
+
+        try:
+            version = metadata.version("mpchain")
+        except metadata.PackageNotFoundError:
+            version = "of mpchain that is not installed"
+        print("mpchain-launch", version)
+        parser.exit()
+
+
 def _make_log_dir(parser, folder):
     try:
         if folder:
@@ -128,32 +146,13 @@ def _parser():
         default="auto",
         help="what starts the ranks (default: the mpirun of the MPI library that mpi4py loads)",
     )
+    add("--version", action=_Version, help="print the version of mpchain and exit")
     add("--dry-run", action="store_true", help="print the command and the environment, run nothing")
     add_hosts(parser)
     _add_restarts(parser)
     _add_schedulers(parser)
     add("program", nargs=argparse.REMAINDER, metavar="script", help="the script and its arguments")
     return parser
-
-
-def add_hosts(parser: Parser):
-    """Adds the options that `find_hosts` reads."""
-    group = parser.add_argument_group(
-        "hosts", "Without these the hosts that a batch system allocated, else this one alone."
-    )
-    either = group.add_mutually_exclusive_group()
-    either.add_argument("--hosts", metavar="A:2,B:2", help="hosts with their numbers of ranks")
-    either.add_argument("--hostfile", metavar="FILE", help="the same, one host a line")
-    group.add_argument(
-        "--oversubscribe", action="store_true", help="allow more ranks than the hosts have slots"
-    )
-    group.add_argument(
-        "--host-timeout",
-        type=seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="give up a host after this time without a sign of life (default: 10)",
-    )
 
 
 def _add_restarts(parser):
@@ -177,11 +176,15 @@ def _add_restarts(parser):
         metavar="SECONDS",
         help="wait before a restart, twice as long each time without progress (default: 1)",
     )
-    add("--checkpoint-dir", metavar="FOLDER", help="where the script saves its checkpoints")
+    add(
+        "--checkpoint-dir",
+        metavar="FOLDER",
+        help="where the script saves its checkpoints; the highest number in a name is the newest",
+    )
     add(
         "--checkpoint-pattern",
         metavar="PATTERN",
-        help="their names (default: snapshot_* and checkpoint_*)",
+        help=f"their names (default: {', '.join(PATTERNS)})",
     )
     add(
         "--resume",
@@ -259,7 +262,7 @@ def _plan(parser, options):
     if all(map(reach.is_local, hosts)):
         hosts = {}
     starter = _starter(parser, options.mpi, allocation, alone=n == 1 and not hosts)
-    runner = ["-m", "mpi4py"] if importlib.util.find_spec("mpi4py") else []
+    runner = ["-m", "mpi4py"] if mpi_library.mpi4py() else []
     module = ["-m"] if options.module else []
     return Plan(
         n=n,
@@ -295,26 +298,6 @@ def _check_program(parser, program, is_module):
             parser.error(f"there is no module {name!r} to run")
     elif not os.path.exists(name):
         parser.error(f"there is no script {name!r} in {os.getcwd()}")
-
-
-def find_hosts(parser: Parser, options) -> tuple[type[allocations.Local], dict[str, int]]:
-    """What allocated hosts to us, and their slots; they are empty if ranks run on this host alone.
-
-    Args:
-        parser: Takes complaints.
-        options: With `hosts`, `hostfile` and, for this host alone, nothing.
-    """
-    allocation = allocations.detect(os.environ)
-    try:
-        if options.hosts:
-            return allocation, allocations.read_hosts(options.hosts)
-        if options.hostfile:
-            return allocation, allocations.read_host_file(options.hostfile)
-        return allocation, allocation.slots(os.environ)
-    except OSError as error:
-        parser.error(f"cannot read the list of hosts {error.filename!r}: {error.strerror}")
-    except ValueError as error:
-        parser.error(f"hosts are written as a:2,b:2, or as 'a slots=2' in a file, not {error}")
 
 
 def _number_of_ranks(parser, options, allocation, hosts):

@@ -6,7 +6,7 @@ import shlex
 import sys
 
 from . import allocations, inquiry, mpirun, plan
-from .cli import add_hosts, find_hosts
+from .hosts import add_hosts, find_hosts
 from .talk import Parser, whole_number
 
 OK, NOTE, WARNING, FAILURE = "ok", "note", "WARN", "FAIL"

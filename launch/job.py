@@ -14,7 +14,7 @@ from .output import LogFiles
 from .plan import START_RANK, Plan
 from .processes import adopt_orphans, kill_descendants, shell_code, signal_session, spawn
 from .rank import VARIABLE
-from .ranks import Rank
+from .remote_rank import Rank
 from .talk import say
 
 # For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import mpchain
 from launch import binding, cli, mpirun, plan, reach, restarts
 
 STARTERS = {"openmpi": mpirun.OpenMpi("/x/mpirun"), "mpich": mpirun.Mpich("/x/mpirun")}
@@ -77,9 +78,8 @@ def test_open_mpi_with_a_core_for_each_rank(place, capsys):
 @pytest.mark.parametrize("module", [[], ["-m"]])
 def test_runner_that_aborts(place, capsys, has_mpi4py, module):
     place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS["mpich"])
-    place.setattr(
-        cli.importlib.util, "find_spec", lambda name: name != "mpi4py" or has_mpi4py or None
-    )
+    place.setattr(cli.mpi_library, "mpi4py", lambda: has_mpi4py or None)
+    place.setattr(cli.importlib.util, "find_spec", lambda name: True)
     command = shlex.split(dry_run(capsys, "-n", "2", *module, "train.py", "-m")[-1])
     expected = [*["-m", "mpi4py"] * has_mpi4py, *module, "train.py", "-m"]
     assert command[-len(expected) :] == expected
@@ -245,6 +245,13 @@ def test_what_is_special_is_said(place, capsys):
         "mpchain-launch: 3 ranks share 2 cores, which makes each of them slower",
         "mpchain-launch: 3 ranks share 1 GPU; NCCL needs one for each rank",
     ]
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"mpchain-launch {mpchain.__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""The hosts of a job: the options that name them, and else what a batch system allocated."""
+
+import os
+
+from . import allocations
+from .talk import Parser, seconds
+
+
+def add_hosts(parser: Parser):
+    """Adds the options that `find_hosts` reads."""
+    group = parser.add_argument_group(
+        "hosts", "Without these the hosts that a batch system allocated, else this one alone."
+    )
+    either = group.add_mutually_exclusive_group()
+    either.add_argument("--hosts", metavar="A:2,B:2", help="hosts with their numbers of ranks")
+    either.add_argument("--hostfile", metavar="FILE", help="the same, one host a line")
+    group.add_argument(
+        "--oversubscribe", action="store_true", help="allow more ranks than the hosts have slots"
+    )
+    group.add_argument(
+        "--host-timeout",
+        type=seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="give up a host after this time without a sign of life (default: 10)",
+    )
+
+
+def find_hosts(parser: Parser, options) -> tuple[type[allocations.Local], dict[str, int]]:
+    """What allocated hosts to us, and their slots; they are empty if ranks run on this host alone.
+
+    Args:
+        parser: Takes complaints.
+        options: With `hosts`, `hostfile` and, for this host alone, nothing.
+    """
+    allocation = allocations.detect(os.environ)
+    try:
+        if options.hosts:
+            return allocation, allocations.read_hosts(options.hosts)
+        if options.hostfile:
+            return allocation, allocations.read_host_file(options.hostfile)
+        return allocation, allocation.slots(os.environ)
+    except OSError as error:
+        parser.error(f"cannot read the list of hosts {error.filename!r}: {error.strerror}")
+    except ValueError as error:
+        parser.error(f"hosts are written as a:2,b:2, or as 'a slots=2' in a file, not {error}")
