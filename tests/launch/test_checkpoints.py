@@ -76,7 +76,7 @@ def test_checkpoint_that_mpchain_writes(tmp_path):
     pytest.importorskip("numpy")
     from mpchain.distributed import create_communicator
     from mpchain.distributed.checkpoints import layout
-    from mpchain.distributed.checkpoints.saving import save_checkpoint
+    from mpchain.distributed.checkpoints.writing import save_checkpoint
     from mpchain.links import Linear
 
     checkpoints = Checkpoints(str(tmp_path))
