@@ -233,6 +233,17 @@ def why_absent():
     return library if isinstance(library, str) else None
 
 
+def _miscounts_slices(window):
+    """Whether oneDNN's filter gradient is wrong: of 3-D windows, where they leave the padding.
+
+    oneDNN counts the slices that each window shares with the input. For the first window behind
+    the front padding its number is only right if that window ends inside the input, or if the
+    padding is at most one stride. Otherwise it reads and writes past the ends of its arrays.
+    """
+    k, stride, pad, size = (values[0] for values in (*window[:3], window.in_size))
+    return 1 < stride < pad and size < k + -pad % stride
+
+
 def refusal(operation, first, second, window):
     """Returns why a convolution is not taken, None if it is.
 
@@ -251,6 +262,8 @@ def refusal(operation, first, second, window):
         return "more than three spatial axes"
     if not first.size or not second.size:
         return "an array without elements"
+    if operation == "filter" and len(window.ksize) == 3 and _miscounts_slices(window):
+        return "a geometry for which oneDNN 3.2 computes a wrong gradient"
     if config.autotune or "onednn" in (config.kernels or ()):
         return why_absent()
     in_channels = second.shape[1] if operation != "filter" else first.shape[1] // window.groups
