@@ -16,10 +16,11 @@ TABLE = [
     ("backend backends", "configuration"),
     ("device_resident", "backend"),
     ("kernels", "backend"),
+    ("random", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
         "variable function_node backprop function function_hook computational_graph utils",
-        "backend device_resident kernels",
+        "backend device_resident kernels random",
     ),
     ("functions", "variable kernels"),
     ("initializer initializers", "backend"),

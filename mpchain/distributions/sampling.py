@@ -1,12 +1,14 @@
 """Random numbers for samples."""
 
-from mpchain import backend
+from mpchain import backend, random
 from mpchain.backends import cuda
 from mpchain.configuration import config
 
 
 def draw(like, name, *parameters, size):
     """Draws random numbers from ``config.rng``, or from the global state if that is None.
+
+    Within the updates of a multi-node optimizer they belong to samples: see :mod:`mpchain.random`.
 
     Args:
         like: Variable whose dtype and device the result has.
@@ -20,7 +22,9 @@ def draw(like, name, *parameters, size):
     device = like.device
     wide = [p.astype("d") for p in parameters]
     with backend.using_device(device):
-        if config.rng is None:
+        if random.is_by_sample():
+            values = random.draw(device.xp, name, *wide, size=size)
+        elif config.rng is None:
             values = getattr(device.xp.random, name)(*wide, size=size)
         else:
             values = getattr(config.rng, name)(*map(cuda.to_cpu, wide), size=size)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mpchain import kernels
+from mpchain import kernels, random
 from mpchain.backends.cuda import get_array_module
 from mpchain.configuration import config
 from mpchain.functions.arithmetic import aligned
@@ -150,7 +150,7 @@ def rrelu(x, l=1.0 / 8, u=1.0 / 3, *, r=None, return_r=False):
     if not config.train:
         r = xp.full(x.shape, (l + u) / 2, x.dtype)
     elif r is None:
-        r = xp.random.uniform(l, u, x.shape).astype(x.dtype)
+        r = random.source(xp).uniform(l, u, x.shape).astype(x.dtype)
     check(r.shape == x.shape, "rrelu", "r must have the shape of x", x=x, r=r)
     y = _prelu(x, r)
     return (y, r) if return_r else y

@@ -1,6 +1,6 @@
 """Noise injected in training."""
 
-from mpchain import backend
+from mpchain import backend, random
 from mpchain.configuration import config
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape
@@ -31,19 +31,33 @@ def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
     See G. Hinton et al., Improving neural networks by preventing co-adaptation of feature
     detectors, 2012.
     """
-    if not 0 <= ratio < 1:
-        raise ValueError(f"dropout: ratio must be at least 0 and below 1, but is {ratio}")
+    _check_ratio("dropout", ratio)
     x = as_variable(x)
     check(x.dtype.kind == "f", "dropout", "x must be floating point", x=x)
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None:
-        xp = backend.get_array_module(x)
-        keep = xp.random.random_sample(x.shape) >= ratio
-        mask = keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
+        mask = dropout_mask(x, ratio)
     check(mask.shape == x.shape, "dropout", "mask must have the shape of x", x=x, mask=mask)
     y = x * mask
     return (y, mask) if return_mask else y
+
+
+def dropout_mask(x, ratio, lengths=None):
+    """Draws the factors of :func:`dropout`: an array of the shape and dtype of ``x``.
+
+    Args:
+        lengths: see :func:`mpchain.random.source`.
+    """
+    _check_ratio("dropout", ratio)
+    draws = random.source(backend.get_array_module(x), lengths)
+    keep = draws.random_sample(x.shape) >= ratio
+    return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
+
+
+def _check_ratio(name, ratio):
+    if not 0 <= ratio < 1:
+        raise ValueError(f"{name}: ratio must be at least 0 and below 1, but is {ratio}")
 
 
 def gaussian(mean, ln_var, *, eps=None, return_eps=False):
@@ -69,7 +83,7 @@ def gaussian(mean, ln_var, *, eps=None, return_eps=False):
     check(fits, "gaussian", rule, mean=mean, ln_var=ln_var)
     if eps is None:
         xp = backend.get_array_module(mean)
-        eps = xp.random.standard_normal(mean.shape)
+        eps = random.source(xp).standard_normal(mean.shape)
         eps = xp.asarray(eps, ln_var.dtype)
     check(
         eps.shape == mean.shape, "gaussian", "eps must have the shape of mean", eps=eps, mean=mean
@@ -108,7 +122,7 @@ def gumbel_softmax(log_pi, tau=0.1, axis=1):
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
     xp = backend.get_array_module(log_pi)
-    noise = xp.asarray(xp.random.gumbel(size=log_pi.shape), log_pi.dtype)
+    noise = xp.asarray(random.source(xp).gumbel(size=log_pi.shape), log_pi.dtype)
     return softmax((log_pi + noise) / tau, axis)
 
 
@@ -137,8 +151,7 @@ def simplified_dropconnect(x, W, b=None, ratio=0.5, train=True, mask=None, use_b
     it has no Gaussian inference of the mean.
     """
     name = "simplified_dropconnect"
-    if not 0 <= ratio < 1:
-        raise ValueError(f"{name}: ratio must be at least 0 and below 1, but is {ratio}")
+    _check_ratio(name, ratio)
     x, W = as_variable(x), as_variable(W)
     check(W.ndim == 2 and x.ndim >= 2, name, "x must be (N, ...) and W (O, I)", x=x, W=W)
     if x.ndim > 2:
@@ -148,7 +161,7 @@ def simplified_dropconnect(x, W, b=None, ratio=0.5, train=True, mask=None, use_b
     check(floating and x.shape[1] == W.shape[1], name, rule, x=x, W=W)
     if mask is None and train:
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
-        mask = backend.get_array_module(x).random.random_sample(shape) >= ratio
+        mask = random.source(backend.get_array_module(x)).random_sample(shape) >= ratio
     if mask is not None:
         fits = mask.shape in (W.shape, (len(x), *W.shape))
         check(fits, name, "mask must be (N, O, I) or (O, I)", mask=mask, x=x, W=W)
@@ -189,4 +202,5 @@ def zoneout(h, x, ratio=0.5):
     check(fits, "zoneout", "h and x must have one shape and be floating point", h=h, x=x)
     if not config.train:
         return x
-    return where(backend.get_array_module(x).random.random_sample(x.shape) < ratio, h, x)
+    uniform = random.source(backend.get_array_module(x)).random_sample(x.shape)
+    return where(uniform < ratio, h, x)

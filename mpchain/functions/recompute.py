@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from mpchain import backprop
+from mpchain import backprop, random
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.function_hook import FunctionHook
@@ -269,15 +269,17 @@ class _Circumstances:
 
 
 def _random_state():
-    """The states of NumPy's global generator and of ``config.rng``."""
+    """The states of NumPy's global generator, of ``config.rng`` and of draws by sample."""
     rng = config.rng
-    return np.random.get_state(legacy=False), None if rng is None else rng.bit_generator.state
+    of_rng = None if rng is None else rng.bit_generator.state
+    return np.random.get_state(legacy=False), of_rng, random.get_state()
 
 
 def _set_random_state(state):
     np.random.set_state(state[0])
     if config.rng is not None:
         config.rng.bit_generator.state = state[1]
+    random.set_state(state[2])
 
 
 def _equal(a, b):
@@ -293,10 +295,10 @@ def _gpu_generator(seed):
     if seed is None:
         yield
         return
-    random = cuda.cupy.random
-    outer = random.get_random_state()
-    random.set_random_state(random.RandomState(seed))
+    gpu_random = cuda.cupy.random
+    outer = gpu_random.get_random_state()
+    gpu_random.set_random_state(gpu_random.RandomState(seed))
     try:
         yield
     finally:
-        random.set_random_state(outer)
+        gpu_random.set_random_state(outer)

@@ -113,5 +113,6 @@ from mpchain.kernels import (  # noqa: E402  (they enter their kernels)
     numba_cpu,
     numpy_cpu,
     onednn,
+    philox,
     reference,
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mpchain import random
 from mpchain.backends.cuda import get_array_module
 
 
@@ -62,6 +63,6 @@ class WalkerAlias:
             array of int32: indexes.
         """
         xp, n = self.xp, len(self._shares)
-        index = xp.random.randint(0, n, shape).astype(np.int32)
-        kept = xp.random.random_sample(shape) < self._shares[index]
+        index = random.source(xp).randint(0, n, shape).astype(np.int32)
+        kept = random.source(xp).random_sample(shape) < self._shares[index]
         return xp.where(kept, index, self._aliases[index])

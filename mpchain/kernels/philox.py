@@ -1,0 +1,58 @@
+"""The counter-based generator Philox4x32-10: random words as a function of counters and a key."""
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+from mpchain.kernels import register
+
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL = 0x9E3779B9, 0xBB67AE85  # what the two words of the key grow by each round
+_MASK = np.uint64(0xFFFFFFFF)
+_SHIFT = np.uint64(32)
+_ROUNDS = 10
+_CHUNK = 1 << 13  # blocks whose words stay in the cache through all rounds
+
+
+@register("reference")
+def philox(samples, begins, n_blocks, call, step, low, high):
+    """Returns ``n_blocks`` blocks of four 32-bit words for each row.
+
+    The counter of block ``b`` of row ``r`` is (begins[r] + b, call, step, samples[r]), each word
+    modulo 2**32.
+
+    Args:
+        samples, begins (array of int64): one each per row.
+        n_blocks, call, step (int): see above.
+        low, high (int): the key.
+
+    Returns:
+        array of uint32 (rows, 4 n_blocks).
+
+    See J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
+    """
+    xp = get_array_module(samples)
+    total = len(samples) * n_blocks
+    words = xp.empty((total, 4), np.uint32)
+    chunk = _CHUNK if xp is np else max(total, 1)
+    for begin in range(0, total, chunk):
+        place = slice(begin, min(begin + chunk, total))
+        row, block = xp.divmod(xp.arange(place.start, place.stop), n_blocks)
+        block += begins[row]
+        counters = block, xp.full_like(block, call), xp.full_like(block, step), samples[row]
+        results = _rounds([c.astype(np.uint64) & _MASK for c in counters], low, high)
+        for i, result in enumerate(results):
+            words[place, i] = result
+    return words.reshape(len(samples), 4 * n_blocks)
+
+
+def _rounds(counters, low, high):
+    a, b, c, d = counters
+    for i in range(_ROUNDS):
+        keys = [np.uint64((k + i * w) % (1 << 32)) for k, w in zip((low, high), _WEYL)]
+        first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        b ^= second >> _SHIFT
+        b ^= keys[0]
+        d ^= first >> _SHIFT
+        d ^= keys[1]
+        a, b, c, d = b, second & _MASK, d, first & _MASK
+    return a, b, c, d

@@ -1,0 +1,211 @@
+"""Random draws that belong to samples.
+
+Functions draw from :func:`source`: NumPy's or CuPy's global generator, as everywhere else in a
+program. Within the updates of a multi-node optimizer it is a :class:`SampleGenerator` instead,
+whose draws depend on the number of the sample in the batch of all ranks. So a sample gets the same
+dropout mask, noise or latent value on any rank and on any device, for any number of ranks.
+"""
+
+import contextlib
+import math
+import threading
+
+import numpy as np
+
+from mpchain import kernels
+from mpchain.backends import cuda
+
+_TWO_TO_32 = 2.0**32
+_CALLS = 1 << 20  # calls that one turn may make before its numbers run into the next turn's
+
+
+class _Local(threading.local):
+    generator = None
+
+
+_local = _Local()
+
+
+def source(xp, lengths=None):
+    """Returns the generator that functions draw from.
+
+    Args:
+        xp (module): of the arrays to draw, NumPy or CuPy.
+        lengths (sequence of int): for arrays whose first axis joins one sequence per sample, the
+            lengths of these sequences.
+
+    Returns:
+        ``xp.random``, or an object with the methods of that module that this package uses.
+    """
+    generator = _local.generator
+    return xp.random if generator is None else _Source(generator, xp, lengths)
+
+
+def draw(xp, name, *parameters, size):
+    """Draws by sample for distributions, whose draws repeat a batch: (repeats, *batch).
+
+    Args:
+        xp (module): of the parameters and the result.
+        name (str): the method of ``numpy.random``.
+        parameters: arrays that broadcast to ``size``.
+        size (tuple of int): the shape of the result.
+    """
+    if not _local.generator.is_repeated_batch(size):
+        return getattr(source(xp), name)(*parameters, size=size)
+    turned = (size[1], size[0], *size[2:])
+    parameters = [xp.broadcast_to(p, size).swapaxes(0, 1) for p in parameters]
+    return getattr(source(xp), name)(*parameters, size=turned).swapaxes(0, 1)
+
+
+def is_by_sample():
+    """Whether draws belong to samples now."""
+    return _local.generator is not None
+
+
+def get_state():
+    """Returns the generator in use, None for the global ones, and its number of calls."""
+    generator = _local.generator
+    return generator, None if generator is None else generator.n_calls
+
+
+def set_state(state):
+    """Makes the generator and the number of calls those that :func:`get_state` returned."""
+    _local.generator, n_calls = state
+    if _local.generator is not None:
+        _local.generator.n_calls = n_calls
+
+
+class SampleGenerator:
+    """A counter-based generator, Philox4x32-10, that numbers its draws by sample.
+
+    A draw is a function of the key, the step, the number of the call within the step, the sample
+    and the place of the element within the sample's part of the array. Where the first axis of an
+    array is the samples, or a multiple of them with the rows of a sample side by side, each sample
+    has counters for itself. All other arrays are drawn for the stream as a whole.
+
+    Args:
+        key (pair of int): 64 bits in two words. Generators with different keys are independent.
+        step (int): the number of the training step.
+        turn (int): the number of the batch within the step.
+        first (int): the number of the first sample in the batch of all ranks. None if unknown: then
+            all arrays are drawn for the stream.
+        n (int): the number of samples.
+        stream (int): distinguishes what is drawn for no sample in particular: the rank.
+
+    See J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
+    """
+
+    def __init__(self, key, step, turn=0, *, first=None, n=0, stream=0):
+        self._key, self._step, self._turn = key, step, turn
+        self._first, self._n, self._stream = first, n if first is not None else 0, stream
+        self.n_calls = 0
+
+    @contextlib.contextmanager
+    def in_use(self):
+        """Context manager: functions draw from this generator."""
+        outer, _local.generator = _local.generator, self
+        try:
+            yield
+        finally:
+            _local.generator = outer
+
+    def words(self, xp, shape, n_words, lengths=None):
+        """Draws 32-bit words.
+
+        Args:
+            xp (module): NumPy or CuPy.
+            shape (tuple of int): of the array to draw.
+            n_words (int): words for each of its elements.
+            lengths: as in :func:`source`.
+
+        Returns:
+            array of uint32 (*shape, n_words).
+        """
+        samples, blocks, n_rows, (low, high) = self._rows(xp, shape, lengths)
+        n_row_words = math.prod(shape) * n_words // n_rows if n_rows else 0
+        n_blocks = -(-n_row_words // 4)
+        call = self._turn * _CALLS + self.n_calls
+        self.n_calls += 1
+        counters = samples, blocks * n_blocks, n_blocks, call, self._step
+        words = kernels.call("philox", *counters, low, high)
+        words = words.reshape(n_rows, -1)[:, :n_row_words]
+        return words.reshape(*shape, n_words)
+
+    def _rows(self, xp, shape, lengths):
+        """Returns the sample of each row, its number among the sample's rows, and the key."""
+        low, high = self._key
+        n = self._n
+        if lengths is not None and n == len(lengths) and shape[0] == sum(lengths):
+            samples = np.repeat(np.arange(self._first, self._first + n), lengths)
+            blocks = np.concatenate([np.arange(length) for length in lengths])
+        elif n and shape and shape[0] % n == 0:
+            samples, blocks = np.arange(self._first, self._first + n), np.zeros(n, np.int64)
+        else:
+            samples = blocks = np.zeros(1 if math.prod(shape) else 0, np.int64)
+            high = (high + (self._stream + 1) * 0x9E3779B9) % (1 << 32)
+        return xp.asarray(samples), xp.asarray(blocks), len(samples), (low, high)
+
+    def is_repeated_batch(self, shape):
+        """Whether the second axis, not the first, is the samples: draws that repeat a batch."""
+        n = self._n
+        return len(shape) > 1 and n > 0 and shape[0] != n and shape[1] % n == 0
+
+    def row_seeds(self, n_rows):
+        """Returns for each row of an array a seed (4 words), for draws of varying length."""
+        return self.words(np, (n_rows, 4), 1).reshape(n_rows, 4)
+
+
+class _Source:
+    """The methods of ``numpy.random`` on a :class:`SampleGenerator`, for one call."""
+
+    def __init__(self, generator, xp, lengths):
+        self._generator, self._xp, self._lengths = generator, xp, lengths
+
+    def _uniforms(self, size, n=1):
+        """Array (*size, n) of float64, uniform in the open interval (0, 1), 32 bits each."""
+        shape = () if size is None else tuple(np.atleast_1d(size).tolist())
+        words = self._generator.words(self._xp, shape, n, self._lengths)
+        return (words + 0.5) / _TWO_TO_32
+
+    def random_sample(self, size=None):
+        return self._uniforms(size)[..., 0]
+
+    random = random_sample
+
+    def uniform(self, low=0.0, high=1.0, size=None):
+        return low + (high - low) * self.random_sample(size)
+
+    def randint(self, low, high, size=None):
+        return low + self._xp.floor(self.random_sample(size) * (high - low)).astype(np.int64)
+
+    def standard_normal(self, size=None):  # G. E. P. Box, M. E. Muller, 1958
+        u = self._uniforms(size, 2)
+        radius = self._xp.sqrt(-2 * self._xp.log(u[..., 0]))
+        return radius * self._xp.cos(2 * math.pi * u[..., 1])
+
+    def standard_exponential(self, size=None):
+        return -self._xp.log(self.random_sample(size))
+
+    def gumbel(self, size=None):
+        return -self._xp.log(self.standard_exponential(size))
+
+    def laplace(self, size=None):
+        u = self.random_sample(size) - 0.5
+        return -self._xp.sign(u) * self._xp.log1p(-2 * abs(u))
+
+    def standard_cauchy(self, size=None):
+        return self._xp.tan(math.pi * (self.random_sample(size) - 0.5))
+
+    def __getattr__(self, name):
+        """Methods that need a varying number of words draw each row with a generator of its own."""
+        if not hasattr(np.random.RandomState, name):
+            raise AttributeError(f"mpchain.random has no method {name!r}")
+        return lambda *parameters, size: self._by_rows(name, parameters, size)
+
+    def _by_rows(self, name, parameters, size):
+        parameters = [np.broadcast_to(cuda.to_cpu(p), size) for p in parameters]
+        rows = [
+            getattr(np.random.RandomState(seed), name)(*(p[i] for p in parameters), size=size[1:])
+            for i, seed in enumerate(self._generator.row_seeds(size[0]))
+        ]
+        return self._xp.asarray(np.stack(rows) if rows else np.empty(size))
