@@ -246,7 +246,8 @@ def _as_tuple(result):
 
 
 def test_every_operation_has_cases():
-    assert set(kernels._registry) == set(CASES)
+    # Random words, which are no function of arrays of floats: tests/test_random.py has them.
+    assert set(kernels._registry) - {"philox"} == set(CASES)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
