@@ -332,7 +332,7 @@ def _read_members(archive, prefix):
         key, extension = os.path.splitext(info.filename)
         if key.startswith(prefix) and extension == ".npy":
             try:
-                arrays[key] = _parse(archive.read(info))
+                arrays[key] = parse_npy(archive.read(info))
             except Exception as error:
                 raise SerializationError(
                     f"{name_of(archive.fp)}: array {key!r} cannot be read: {error}"
@@ -340,8 +340,12 @@ def _read_members(archive, prefix):
     return arrays
 
 
-def _parse(content):
-    """The (read-only) array in the bytes of an .npy file: exactly its header and its data."""
+def parse_npy(content):
+    """Returns the (read-only) array in the bytes of an .npy file: exactly its header and its data.
+
+    Raises:
+        ValueError: they are not that, or hold pickled objects.
+    """
     stream = io.BytesIO(content)
     version = npy.read_magic(stream)
     if version not in _HEADER_READERS:

@@ -5,6 +5,7 @@ A test in this folder must pass with any number of ranks, one included.
 """
 
 import os
+import pathlib
 
 import pytest
 
@@ -22,6 +23,12 @@ def comm():
     from mpi4py import MPI
 
     return MpiCommunicator(MPI.COMM_WORLD)
+
+
+@pytest.fixture
+def folder(comm, tmp_path):
+    """A folder that all ranks know."""
+    return pathlib.Path(comm.bcast_obj(str(tmp_path)))
 
 
 @pytest.fixture

@@ -22,12 +22,6 @@ from mpchain.training import extensions
 N = 12
 
 
-@pytest.fixture
-def folder(comm, tmp_path):
-    """A folder that all ranks know."""
-    return pathlib.Path(comm.bcast_obj(str(tmp_path)))
-
-
 def make_trainer(comm, out, n=N, *more):
     np.random.seed(3)
     random = np.random.RandomState(1)

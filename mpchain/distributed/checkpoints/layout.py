@@ -12,18 +12,29 @@ While it is written, the folder is called ``.iteration_<n>.<id of the run>.tmp``
 out to be damaged is called ``iteration_<n>.damaged``.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import re
 import shutil
+import time
+import zipfile
 
 from mpchain.serializer import SerializationError
 from mpchain.serializers.files import open_atomic, sync_folder
 
-FORMAT = "mpchain checkpoint 1"
 MANIFEST = "manifest.json"
+SECONDS_TO_APPEAR = 30.0
+"""How long a file that must exist may be invisible: hosts cache the folders of a file server."""
+
 _NAME = re.compile(r"iteration_(\d+)")
+_LONGEST_PAUSE = 0.5
+
+
+class DamagedError(SerializationError):
+    """The content of a file is wrong."""
 
 
 def name_of(iteration):
@@ -39,24 +50,45 @@ def temporary_name_of(name, run):
 def find(folder):
     """Returns the names of the checkpoints in a folder, the oldest first."""
     try:
-        names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
+        with os.scandir(folder) as entries:
+            names = [
+                entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_dir()
+            ]
     except FileNotFoundError:
         return []
     return sorted(names, key=lambda name: int(_NAME.fullmatch(name)[1]))
 
 
+def make_folder(folder):
+    """Creates a folder, and those above it, such that they survive a power failure."""
+    if os.path.isdir(folder):
+        return
+    os.makedirs(folder, exist_ok=True)
+    path = pathlib.Path(folder).resolve()
+    for above in path.parents:  # the trainer may just have made those, too
+        if above.stat().st_dev != path.stat().st_dev:
+            break
+        with contextlib.suppress(PermissionError):  # this job did not make it
+            sync_folder(above)
+
+
 def remove_leftovers(folder):
     """Removes what an earlier run was writing or removing when it ended."""
-    for name in os.listdir(folder):
-        if name.startswith(".iteration_") and name.endswith(".tmp"):
-            shutil.rmtree(os.path.join(folder, name))
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_ours = entry.name.startswith(".iteration_") and entry.name.endswith(".tmp")
+            if is_ours and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
 
 
 def remove(folder, name, run):
-    """Removes a checkpoint, which at no time can be taken for a whole one."""
+    """Removes a checkpoint, which at no time can be taken for a whole one; of a link, the link."""
     doomed = os.path.join(folder, temporary_name_of(name + ".old", run))
     os.rename(os.path.join(folder, name), doomed)
-    shutil.rmtree(doomed)
+    if os.path.islink(doomed):
+        os.unlink(doomed)
+    else:
+        shutil.rmtree(doomed)
 
 
 def set_aside(folder, name):
@@ -100,20 +132,43 @@ def _with_checksum(content):
     return f"{text}\n{_sha256(text)}\n"
 
 
+def open_when_visible(path):
+    """Opens a file that exists, even where the file system does not show it yet.
+
+    Raises:
+        FileNotFoundError: it was not seen within :data:`SECONDS_TO_APPEAR`.
+    """
+    end, pause = time.monotonic() + SECONDS_TO_APPEAR, 0.01
+    while True:
+        try:
+            return open(path, "rb")
+        except FileNotFoundError:
+            if time.monotonic() + pause > end:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
 def read_json(path):
     """Reads and verifies what :func:`write_json` or :func:`write_message` wrote.
 
     Raises:
-        SerializationError: the file is missing or damaged.
+        DamagedError: its content is wrong.
+        OSError: it cannot be read.
     """
+    name = os.path.basename(path)
+    with open_when_visible(path) as file:
+        content = file.read()
     try:
-        with open(path, encoding="utf-8") as file:
-            text, checksum, end = file.read().split("\n")
-    except (OSError, ValueError) as error:
-        raise SerializationError(f"{os.path.basename(path)} cannot be read: {error}") from error
+        text, checksum, end = content.decode().split("\n")
+    except ValueError as error:
+        raise DamagedError(f"{name} is damaged: {error}") from error
     if end or checksum != _sha256(text):
-        raise SerializationError(f"{os.path.basename(path)} is damaged: its checksum is another")
-    return json.loads(text)
+        raise DamagedError(f"{name} is damaged: its checksum is another")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{name} is damaged: {error}") from error
 
 
 def seal_of(path):
@@ -121,6 +176,37 @@ def seal_of(path):
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def find_damage(path, seal, keys):
+    """Says what is wrong with a part; empty if nothing is.
+
+    Args:
+        path: the file.
+        seal (dict): its size and SHA-256.
+        keys: names of the arrays in it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    name = os.path.basename(path)
+    with open_when_visible(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != seal["bytes"]:
+            return f"{name} is damaged: it has {size} bytes, not {seal['bytes']}"
+        if hashlib.file_digest(file, "sha256").hexdigest() != seal["sha256"]:
+            return f"{name} is damaged: its checksum is another"
+        try:
+            with zipfile.ZipFile(file) as archive:
+                members = archive.infolist()
+        except OSError:
+            raise
+        except Exception as error:  # the bytes are foreign: all that fails in reading is damage
+            return f"{name} is damaged: {error}"
+    # A compressed one, which nobody wrote, could fill the memory.
+    stored = {m.filename for m in members if m.compress_type == zipfile.ZIP_STORED}
+    lacking = sorted(key for key in keys if f"{key}.npy" not in stored)
+    return f"{name} is damaged: it lacks {', '.join(lacking[:20])}" if lacking else ""
 
 
 def _sha256(text):

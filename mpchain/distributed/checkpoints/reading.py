@@ -1,30 +1,41 @@
 """Loading a checkpoint on any number of ranks, or the one before if it is damaged."""
 
 import contextlib
+import functools
+import math
 import os
+import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 
 import numpy as np
 
-from mpchain.distributed.checkpoints import layout
+from mpchain.distributed.checkpoints import layout, manifests
+from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.serializer import SerializationError
-from mpchain.serializers.npz import restore
+from mpchain.serializers.npz import parse_npy, restore
 
-_OF_RANKS = ("_", "extensions/", "extension_triggers/", "stop_trigger/")
+_OF_RANKS = re.compile(
+    r"_|extensions/|extension_triggers/|stop_trigger/|updater/optimizer:[^/]+/exchange/compression/"
+)
 _RANDOM = "_random/"
 
 
 def load_checkpoint(folder, target, comm):
     """Restores an object from the latest checkpoint that is whole; collective.
 
-    Each file is verified before the object is touched. Where one is missing or damaged, rank 0
+    Each file is verified before the object is touched. Where the content of one is wrong, rank 0
     warns and renames the checkpoint, and the one before it is loaded.
 
-    With another number of ranks than it was saved with, what was divided among the ranks is divided
-    anew; what belongs to each rank (random states, states of extensions that only some of them
-    have) is kept by those that there are, and new ranks have that of the last one, but keep their
-    own random states where those of the ranks differed.
+    On the number of ranks that saved it, each rank gets its own state, bit by bit. On another
+    number, what was divided among the ranks is divided anew. What belongs to each rank (random
+    states, states of extensions that only some of them have) stays with its rank, and new ranks
+    have that of the last one, but keep their own random states where those of the ranks differed.
+    Persistent values of links that differ, such as the statistics of batch normalization, are
+    combined: of floating-point ones the mean over the ranks (as
+    :class:`~mpchain.distributed.extensions.AllreducePersistent` takes it), of integers, which count
+    something, the greatest.
 
     Args:
         folder: folder of the checkpoints.
@@ -32,60 +43,88 @@ def load_checkpoint(folder, target, comm):
         comm (Communicator): the ranks.
 
     Returns:
-        int: the number of the checkpoint; None if there is none.
+        int: the number of the checkpoint; None if the folder has none.
 
     Raises:
-        SerializationError: it does not fit the object, or this number of ranks.
+        OSError: a rank cannot read a file; raised on all ranks, and nothing is renamed. A file that
+            is not seen is looked for again, for some seconds.
+        SerializationError: every checkpoint is damaged, and nothing is renamed; or one does not fit
+            the object, does not fit this number of ranks, or has the format of a later version.
     """
-    names = comm.bcast_obj(layout.find(folder) if comm.rank == 0 else None)
+    agree = functools.partial(
+        on_all_ranks,
+        comm,
+        "load_checkpoint",
+        advice="no checkpoint was renamed; start again when the file can be read, or move its "
+        "folder elsewhere to use the checkpoint before it",
+    )
+    names = agree(lambda: layout.find(folder) if comm.rank == 0 else None)[0]
+    damages = {}
     for name in reversed(names):
         path = os.path.join(folder, name)
-        manifest, damage = None, ""
-        try:
-            manifest = _read_manifest(path)
-            damage = _find_damage(path, manifest, comm.rank, comm.size)
-        except SerializationError as error:
-            damage = str(error)
-        damages = list(dict.fromkeys(filter(None, comm.allgather_obj(damage))))
-        if not damages:
-            with contextlib.ExitStack() as stack:
-                values = Values(path, manifest, comm.rank, comm.size, stack)
-                restore("load_checkpoint", path, values, target)
-            return int(name.rpartition("_")[2])
-        if comm.rank == 0:
-            new_name = layout.set_aside(folder, name)
-            warnings.warn(
-                f"the checkpoint {path} is not whole and is now called {new_name}; the one before "
-                f"it is used, if there is one: {'; '.join(damages)}",
-                RuntimeWarning,
-                stacklevel=2,
+        manifest, damages[name] = _verify(path, comm, agree)
+        if not damages[name]:
+            break
+    else:
+        if names:
+            listing = "\n".join(f"{name}: {damage}" for name, damage in damages.items())
+            raise SerializationError(
+                f"load_checkpoint: all {len(names)} checkpoints in {folder} are damaged, and none "
+                "was renamed; restore one from a copy, or move the folder elsewhere to begin from "
+                f"the start\n{listing}"
             )
-        comm.barrier()
-    return None
+        return None
+    del damages[name]
+    agree(lambda: _set_aside(folder, damages) if comm.rank == 0 else None)
+    agree(lambda: _restore(path, manifest, target, comm))
+    return int(name.rpartition("_")[2])
 
 
-def _read_manifest(path):
-    manifest = layout.read_json(os.path.join(path, layout.MANIFEST))
-    if manifest.get("format") != layout.FORMAT:
-        raise SerializationError(
-            f"{layout.MANIFEST} is of the format {manifest.get('format')!r}, not {layout.FORMAT!r}"
-        )
-    return manifest
+def _verify(path, comm, agree):
+    """Returns the manifest of a checkpoint, and what is wrong with it; collective."""
+
+    def read_manifest():
+        try:
+            return (manifests.read(path), "") if comm.rank == 0 else None
+        except layout.DamagedError as error:
+            return None, str(error)
+
+    manifest, damage = agree(read_manifest)[0]
+    if damage:
+        return None, damage
+    found = agree(lambda: _find_damage(path, manifest, comm.rank, comm.size))
+    return manifest, "; ".join(filter(None, found))
 
 
 def _find_damage(path, manifest, rank, size):
     """Says what is wrong with this rank's share of the parts; empty if nothing is."""
     damages = []
     for number in range(rank, manifest["ranks"], size):
-        name = f"part_{number}.npz"
-        try:
-            seal = layout.seal_of(os.path.join(path, name))
-        except OSError as error:
-            damages.append(f"{name} cannot be read: {error.strerror}")
-            continue
-        if seal != manifest["parts"][number]:
-            damages.append(f"{name} is damaged: size or checksum are others")
-    return "; ".join(damages)
+        part = os.path.join(path, f"part_{number}.npz")
+        keys = {
+            key
+            for key, entries in manifest["values"].items()
+            if any(entry["part"] == number for entry in entries)
+        }
+        damages.append(layout.find_damage(part, manifest["parts"][number], keys))
+    return "; ".join(filter(None, damages))
+
+
+def _set_aside(folder, damages):
+    for name, damage in damages.items():
+        new_name = layout.set_aside(folder, name)
+        warnings.warn(
+            f"the checkpoint {os.path.join(folder, name)} is not whole and is now called "
+            f"{new_name}; the one before it is used: {damage}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _restore(path, manifest, target, comm):
+    with contextlib.ExitStack() as stack:
+        values = Values(path, manifest, comm.rank, comm.size, stack)
+        restore("load_checkpoint", path, values, target)
 
 
 class Values(Mapping):
@@ -111,51 +150,65 @@ class Values(Mapping):
         return sum(1 for _ in self)
 
     def __contains__(self, key):
-        return key in self._table and ("start" in self._table[key][0] or self._choose(key) != [])
+        entries = self._table.get(key, [])
+        is_new = self._rank >= self._n_saved and len(entries) > 1
+        return bool(entries) and not (is_new and key.startswith(_RANDOM))
 
     def __getitem__(self, key):
+        if key not in self:
+            raise KeyError(key)
         entries = self._table[key]
         if "start" in entries[0]:
             return self._put_together(key, entries)
-        chosen = self._choose(key)
-        if not chosen:
-            raise KeyError(key)
-        return self._read(key, chosen[0]["part"])
-
-    def _choose(self, key):
-        """The entry of a value for this rank, as a list of one; empty if it is not to have one."""
-        entries = self._table[key]
         if len(entries) == 1:
-            return entries
-        is_of_ranks = key.startswith(_OF_RANKS)
-        if self._size != self._n_saved and not is_of_ranks:
-            raise SerializationError(
-                f"{key!r} differs between the {self._n_saved} ranks that have saved it, so that "
-                f"only so many ranks can load it, not {self._size}"
-            )
-        if key.startswith(_RANDOM) and self._rank >= self._n_saved:
-            return []
-        like = min(self._rank, self._n_saved - 1)
-        own = [entry for entry in entries if like in entry["ranks"]]
-        return own or [entry for entry in entries if 0 in entry["ranks"]]
+            return self._read(key, entries[0])
+        if self._size == self._n_saved or _OF_RANKS.match(key):
+            like = min(self._rank, self._n_saved - 1)
+            own = [entry for entry in entries if like in entry["ranks"]]
+            return self._read(key, *(own or entries)[:1])
+        return self._combine(key, entries)
+
+    def _combine(self, key, entries):
+        """What another number of ranks gets of a value that differs between those that saved it."""
+        if all("persistent" in entry for entry in entries):
+            arrays = [self._read(key, entry) for entry in entries]
+            kinds = {array.dtype.kind for array in arrays}
+            if len({(array.dtype, array.shape) for array in arrays}) == 1:
+                if kinds == {"f"}:
+                    weights = [len(entry["ranks"]) for entry in entries]
+                    total = sum(w * x.astype(np.float64) for w, x in zip(weights, arrays))
+                    return np.asarray(total / sum(weights)).astype(arrays[0].dtype)
+                if kinds <= {"i", "u"} and arrays[0].shape == ():
+                    return max(arrays)
+        raise SerializationError(
+            f"{key!r} differs between the {self._n_saved} ranks that saved it and cannot be "
+            f"combined, so that only {self._n_saved} ranks can load it, not {self._size}; load it "
+            f"on {self._n_saved} ranks, make it the same on all of them, and save again"
+        )
 
     def _put_together(self, key, entries):
-        parts = [(entry["start"], self._read(key, entry["part"])) for entry in entries]
+        parts = [(entry["start"], self._read(key, entry)) for entry in entries]
         parts.sort(key=lambda part: (part[0], part[1].size))
-        whole = np.empty(entries[0]["shape"], parts[0][1].dtype)
-        flat, at = whole.reshape(-1), 0
+        at = 0
         for start, part in parts:
-            if part.size > 0:
-                if start != at:
-                    break
-                flat[at : at + part.size] = part
-                at += part.size
-        if at != flat.size:
+            if part.size > 0 and start != at:
+                break
+            at += part.size
+        shape = entries[0]["shape"]
+        if at != sum(part.size for _, part in parts) or at != math.prod(shape):
             raise SerializationError(f"{key!r}: the parts of the ranks do not make up the whole")
-        return whole
+        return np.concatenate([part for _, part in parts]).reshape(shape)
 
-    def _read(self, key, number):
+    def _read(self, key, entry):
+        number = entry["part"]
         if number not in self._files:
             path = os.path.join(self._path, f"part_{number}.npz")
-            self._files[number] = self._stack.enter_context(np.load(path))
-        return self._files[number][key]
+            self._files[number] = self._stack.enter_context(zipfile.ZipFile(path))
+        try:
+            return parse_npy(self._files[number].read(f"{key}.npy"))
+        except OSError:
+            raise
+        except Exception as error:
+            raise SerializationError(
+                f"part_{number}.npz: {key!r} cannot be read: {error}"
+            ) from error

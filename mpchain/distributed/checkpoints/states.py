@@ -18,11 +18,13 @@ class Value:
         array (numpy.ndarray): the value, or the elements of its part.
         start (int): of the flattened whole, the first element of the part; None for the whole.
         shape: of the whole.
+        is_persistent (bool): whether it is a persistent value of a link.
     """
 
     array: np.ndarray
     start: int | None
     shape: tuple
+    is_persistent: bool = False
 
     def digest(self):
         """A text that is the same only for the same value."""
@@ -35,7 +37,8 @@ class Value:
 class StateSerializer(Serializer):
     """Copies what an object saves; of what is divided among the ranks, this rank's part.
 
-    An object whose arrays are divided calls :meth:`part` with its part.
+    An object whose arrays are divided calls :meth:`part` with its part, a link :meth:`persistent`
+    for what may differ between ranks that train alike, such as statistics of their samples.
 
     Args:
         values (dict): filled with a :class:`Value` for each name.
@@ -52,6 +55,12 @@ class StateSerializer(Serializer):
     def __call__(self, key, value):
         array = _copy(key, value)
         self.values[self._path + key.lstrip("/")] = Value(array, None, array.shape)
+        return value
+
+    def persistent(self, key, value):
+        """Saves a persistent value of a link."""
+        self(key, value)
+        self.values[self._path + key.lstrip("/")].is_persistent = True
         return value
 
     def part(self, key, part, start, shape):

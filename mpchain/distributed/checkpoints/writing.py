@@ -1,9 +1,11 @@
 """Writing a checkpoint: each rank its part, all at the same time, while training goes on."""
 
+import numbers
 import os
 import threading
 
-from mpchain.distributed.checkpoints import layout
+from mpchain.distributed.checkpoints import layout, manifests
+from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.states import StateSerializer
 from mpchain.distributed.watch import waiting_for
 from mpchain.serializers.npz import write_npz
@@ -24,7 +26,12 @@ def save_checkpoint(folder, target, comm, iteration, n_retains=-1):
 
     Raises:
         OSError: this rank's part cannot be written. Then other ranks wait for it.
+        ValueError: ``iteration`` is no integer of at least 0.
     """
+    if not isinstance(iteration, numbers.Integral) or iteration < 0:
+        raise ValueError(
+            f"save_checkpoint: iteration must be an integer of at least 0, not {iteration!r}"
+        )
     run = open_folder(folder, comm)
     saving = Saving(folder, layout.name_of(iteration), run, comm, target, n_retains)
     saving.wait()
@@ -41,21 +48,23 @@ def open_folder(folder, comm):
     """
     run = comm.bcast_obj(os.urandom(4).hex())
     probe = os.path.join(folder, f".{run}.probe")
-    if comm.rank == 0:
-        os.makedirs(folder, exist_ok=True)
-        layout.remove_leftovers(folder)
-        with open(probe, "wb"):
-            pass
-    comm.barrier()
-    blind = [
-        rank for rank, sees in enumerate(comm.allgather_obj(os.path.exists(probe))) if not sees
-    ]
+
+    def prepare():
+        if comm.rank == 0:
+            layout.make_folder(folder)
+            layout.remove_leftovers(folder)
+            with open(probe, "wb"):
+                pass
+
+    on_all_ranks(comm, "checkpoint", prepare)
+    sees = comm.allgather_obj(os.path.exists(probe))
     if comm.rank == 0:
         os.unlink(probe)
-    if blind:
+    if not all(sees):
+        blind = ", ".join(str(rank) for rank in range(comm.size) if not sees[rank])
         raise FileNotFoundError(
             f"checkpoint: the folder {folder} must be one that all ranks see, but what rank 0 "
-            f"writes there is not seen by rank {', '.join(map(str, blind))}"
+            f"writes there is not seen by rank {blind}"
         )
     return run
 
@@ -124,6 +133,7 @@ class Saving:
                 "bytes": value.array.nbytes,
                 "start": value.start,
                 "shape": value.shape,
+                "is_persistent": value.is_persistent,
             }
             for key, value in self._values.items()
         }
@@ -149,7 +159,7 @@ class Saving:
             for rank in range(self._size):
                 os.unlink(self._path(f"{kind}_{rank}.json"))
         content = {
-            "format": layout.FORMAT,
+            "format": manifests.FORMAT,
             "name": self.name,
             "ranks": self._size,
             "parts": parts,
@@ -206,7 +216,7 @@ def list_values(indexes, writers):
     Returns:
         dict: by name a list with, for each different value or part of one: ``part``, the number of
         the part that has it; ``ranks``, those that hold it; of a part of an array also ``start``,
-        its first element, and ``shape`` of the whole.
+        its first element, and ``shape`` of the whole; of a link's persistent value ``persistent``.
     """
     table = {}
     for rank, index in enumerate(indexes):
@@ -216,6 +226,8 @@ def list_values(indexes, writers):
             if found is None:
                 found = of_key[entry["digest"]] = {"part": writers[key, entry["digest"]]}
                 found["ranks"] = []
+                if entry.get("is_persistent"):
+                    found["persistent"] = True
                 if entry["start"] is not None:
                     found |= {"start": entry["start"], "shape": entry["shape"]}
             found["ranks"].append(rank)
