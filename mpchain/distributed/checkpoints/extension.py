@@ -28,7 +28,9 @@ def checkpoint(
             must see it.
         n_retains (int): how many checkpoints to keep; 0 or less keeps all.
         autoload (bool): whether to go on from the latest checkpoint, if there is one, when training
-            begins. A damaged one is passed over, with a warning.
+            begins. A damaged one is passed over, with a warning, if an older one is whole. Training
+            does not begin where all are damaged, or where one cannot be read; see
+            :func:`~mpchain.distributed.load_checkpoint`.
         on_interrupt (bool): whether to save also when Ctrl-C or SIGTERM ends training.
         wait (bool): whether training waits until each checkpoint is written.
 
