@@ -1,6 +1,6 @@
 """Loops that numba compiles, where NumPy would go through memory many times.
 
-Compiling takes a second or two, once for each dtype: the result is kept on the disk.
+Compiling takes a second or two, once for each dtype: the result is kept on the disk if it can be.
 """
 
 import functools
@@ -23,11 +23,38 @@ def load_numba():
     return None if numba.config.DISABLE_JIT else numba
 
 
+def compile_loop(function, **options):
+    """Returns a function compiled by numba, which keeps the result on the disk where that works.
+
+    A container may have no folder that can be written, a disk may be full, and a file of the cache
+    damaged: then each process compiles for itself.
+
+    Args:
+        function: what to compile; it returns nothing, and raises nothing.
+        options: further ones of ``numba.njit``.
+    """
+    options |= {"nogil": True, "error_model": "numpy"}
+    njit = load_numba().njit
+    try:
+        compiled = njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder for the cache
+        return njit(**options)(function)
+
+    def run(*args):
+        nonlocal compiled
+        try:
+            compiled(*args)
+        except Exception:  # of the cache; if it is another one, it is raised again
+            compiled = njit(**options)(function)
+            compiled(*args)
+
+    return run
+
+
 @functools.cache
 def _compiled(function):
     # Sums may be taken in any order, eight elements at a time; infinities and NaN stay.
-    options = {"nogil": True, "error_model": "numpy", "cache": True}
-    return load_numba().njit(fastmath={"reassoc", "nsz", "contract"}, **options)(function)
+    return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
 def _refuse_normalization(x, gamma, axis):

@@ -10,7 +10,7 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.numba_cpu import compile_loop, load_numba
 
 _BLOCK_BYTES = 1 << 17
 """A step works through larger host arrays in blocks of this size, which stay in the cache."""
@@ -164,4 +164,4 @@ def _write_down(step, n_written, scalars):
 def _compiled(text):
     namespace = {"np": np}
     exec(text, namespace)
-    return load_numba().njit(nogil=True, error_model="numpy")(namespace["run"])
+    return compile_loop(namespace["run"])
