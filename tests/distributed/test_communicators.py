@@ -529,7 +529,7 @@ def test_sums_that_are_forgotten(comm):
 def test_sums_by_the_mpi_library(comm, monkeypatch):
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
-    monkeypatch.setattr(progress, "MOST_RANKS_SLICEWISE", 0)
+    monkeypatch.setattr(progress, "MOST_AT_ONCE", 0)
     x = np.arange(7.0) + comm.rank
     request = comm.iallreduce(x)
     while not request.Test():

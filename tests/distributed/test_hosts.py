@@ -51,13 +51,13 @@ def test_places(on_hosts, comm):
     assert on_hosts.intra_size == sum(host == on_hosts.inter_rank for host, _ in hosts)
 
 
-@pytest.mark.parametrize("library", [False, True], ids=["messages", "library"])
+@pytest.mark.parametrize("in_stages", [False, True], ids=["at once", "in stages"])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
 @pytest.mark.parametrize("piece", [3, 2**30])
-def test_sums_of_buffers(on_hosts, library, is_shared, piece, monkeypatch):
+def test_sums_of_buffers(on_hosts, in_stages, is_shared, piece, monkeypatch):
     monkeypatch.setattr(arrays, "PIECE", piece)
-    if library:
-        monkeypatch.setattr(progress, "MOST_RANKS_SLICEWISE", 0)
+    if in_stages:
+        monkeypatch.setattr(progress, "MOST_AT_ONCE", 2)
     if not is_shared:
         monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
     buffers = on_hosts.make_buffers(SPECIFICATIONS)

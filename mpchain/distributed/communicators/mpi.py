@@ -306,11 +306,11 @@ class MpiCommunicator(Communicator):
         # The library wants its sums begun in the same order everywhere; parts of others are not.
         is_part = self._tag_of_steps is not None
         buffer = self._host_copy(x, to_host=is_part)
-        if cuda.is_gpu_array(buffer):
+        many = self.size > progress.MOST_AT_ONCE and narrow is None
+        if cuda.is_gpu_array(buffer) or (many and not is_part):
             steps = progress.sum_by_library(self._everyone, buffer)
         else:
-            sum_over = progress.sum_slicewise if is_part else progress.sum_over
-            steps = sum_over(self._everyone, buffer, self._next_tag(), narrow)
+            steps = progress.sum_over(self._everyone, buffer, self._next_tag(), narrow)
         return _begin(steps, x, buffer)
 
     def _next_tag(self):
@@ -383,27 +383,21 @@ class MpiCommunicator(Communicator):
             shared = make_shared_arrays(self._host, specifications)
         if not all(self.mpi_comm.allgather(shared is not None)):
             shared, n_parts = None, 1
+        part, ranks = self.intra_rank, [self.rank]
+        if shared is not None and part < n_parts:
+            ranks = [host[part] for host in self._hosts]
+        group = progress.Group(self._mpi, self._messages, ranks)
         made = []
         for i, (n, dtype) in enumerate(specifications):
             tag = _FIRST_BUFFER_TAG + 2 * (self._n_buffers % _N_BUFFER_TAGS)
             self._n_buffers += 1
             if shared is None:
-                made.append(_Buffer(np.zeros(n, dtype), self._group(self._everyone.ranks, 0), tag))
+                made.append(_Buffer(np.zeros(n, dtype), self._everyone, tag))
             else:
-                part = self.intra_rank
-                ranks = [host[part] for host in self._hosts] if part < n_parts else [self.rank]
-                group = self._group(ranks, part if part < n_parts else self._mpi.UNDEFINED)
                 made.append(_SharedBuffer(shared[i], part, n_parts, group, tag))
         for buffer in made:
             self._buffers[buffer.array.ctypes.data] = buffer
         return [np.asarray(buffer) for buffer in made]
-
-    def _group(self, ranks, color):
-        """A group for the sums of one buffer, in any order relative to those of others; where the
-        MPI library does it, that takes a communicator of the buffer's own."""
-        many = max(self.inter_size, len(ranks)) > progress.MOST_RANKS_SLICEWISE
-        library = self._own(self.mpi_comm.Split(color, self.rank)) if many else None
-        return progress.Group(self._mpi, self._messages, ranks, library)
 
     # Life cycle
 

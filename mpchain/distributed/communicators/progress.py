@@ -1,29 +1,42 @@
-"""Operations over the ranks that go on while something else is computed.
+"""Operations over the ranks that progress while something else is computed.
 
-Each is a generator of its steps, which yields wherever it would have to wait. It goes on whenever a
-request of its communicator is asked: MPI libraries do nothing by themselves.
+Each is a generator of its steps, which yields wherever it would have to wait. It continues whenever
+a request is asked: MPI libraries do nothing by themselves.
 """
 
 import dataclasses
+import functools
 import itertools
+import math
 import os
+import threading
+import time
 from typing import Any
 
 import numpy as np
 
 from mpchain.distributed.communicators.arrays import byte_pieces, pieces
 
-MOST_RANKS_SLICEWISE = 16
-"""With more ranks the slices get small and the messages many: the MPI library's own sum is used."""
+MOST_AT_ONCE = 16
+"""Ranks that exchange messages with each other; more of them sum in stages."""
+
+_SPINS = 100  # looks, of a microsecond or two, before other threads and processes are let run
+_YIELDS = 300  # looks before the core is left to others
+_NAP = 50e-6  # seconds
+
+# By thread, of all communicators: a rank that waits anywhere must let all of them continue, but
+# only those that the same thread began, since another one may be in the middle of a step.
+_UNDER_WAY = {}
 
 
-_IMPATIENT = 100  # looks, of a microsecond or two, before others are let run
-
-_UNDER_WAY = []  # of all communicators: a rank that waits anywhere must let all of them go on
+def _of_this_thread():
+    return _UNDER_WAY.setdefault(threading.get_ident(), [])
 
 
 class PendingOperation:
     """An operation that is under way.
+
+    The thread that began it lets it continue; another one takes it over when it asks or waits.
 
     Args:
         steps: generator of its steps; what it returns is the result.
@@ -31,22 +44,29 @@ class PendingOperation:
 
     def __init__(self, steps):
         self._steps = steps
+        self._turn = threading.Lock()
         self.is_complete = False
         self.result = None
         # The list keeps buffers of what the caller forgets: messages may still arrive.
-        _UNDER_WAY.append(self)
+        self._list = _of_this_thread()
+        self._list.append(self)
         self.go_on()
 
     def go_on(self):
-        """Goes on as far as possible without waiting."""
-        if not self.is_complete:
-            try:
+        """Continues as far as possible without waiting."""
+        if not self._turn.acquire(blocking=False):
+            return  # another thread does
+        try:
+            if not self.is_complete:
                 next(self._steps)
-            except StopIteration as end:
-                self.result, self.is_complete, self._steps = end.value, True, None
+        except StopIteration as end:
+            self.result, self.is_complete, self._steps = end.value, True, None
+        finally:
+            self._turn.release()
 
     def Test(self):
-        """Lets all operations go on; returns whether this one is complete."""
+        """Lets all operations continue; returns whether this one is complete."""
+        self._take_over()
         progress_all()
         return self.is_complete
 
@@ -58,25 +78,40 @@ class PendingOperation:
 
     def Wait(self):
         """Waits until the operation is complete, and returns its result."""
+        self._take_over()
         wait_until(lambda: self.is_complete)
         return self.result
 
+    def _take_over(self):
+        mine = _of_this_thread()
+        if self._list is not mine and not self.is_complete:
+            others, self._list = self._list, mine
+            mine.append(self)
+            if self in others:
+                others.remove(self)
+
 
 def progress_all():
-    """Lets all operations that are under way go on as far as possible without waiting."""
-    for operation in _UNDER_WAY:
+    """Lets all operations of this thread continue as far as possible without waiting."""
+    mine = _of_this_thread()
+    for operation in mine:
         operation.go_on()
-    _UNDER_WAY[:] = [operation for operation in _UNDER_WAY if not operation.is_complete]
+    mine[:] = [op for op in mine if not op.is_complete and op._list is mine]
 
 
 def wait_until(is_done):
-    """Waits while all operations that are under way go on: other ranks may wait for these."""
+    """Waits while all operations of this thread continue: other ranks may wait for these.
+
+    A rank that waits for long leaves its core to others.
+    """
     for n_looks in itertools.count():
         if is_done():
             return
         progress_all()
-        if n_looks > _IMPATIENT:
-            os.sched_yield()  # other ranks may run, where there are more than cores, and threads
+        if n_looks > _YIELDS:
+            time.sleep(_NAP)
+        elif n_looks > _SPINS:
+            os.sched_yield()
 
 
 @dataclasses.dataclass
@@ -87,18 +122,33 @@ class Group:
         mpi (module): ``mpi4py.MPI``.
         comm (mpi4py.MPI.Comm): carries the messages; nothing else does.
         ranks (list of int): the ranks' numbers in ``comm``, in the order of summation.
-        library_comm (mpi4py.MPI.Comm): of just these ranks, for sums by the MPI library.
+        library_comm (mpi4py.MPI.Comm): of just these ranks, for sums by the MPI library; None if
+            there are none.
+        index (int): this rank's place among the ranks.
     """
 
     mpi: Any
     comm: Any
     ranks: list
-    library_comm: Any
+    library_comm: Any = None
 
-    @property
-    def index(self):
-        """This rank's place among the ranks."""
-        return self.ranks.index(self.comm.rank)
+    def __post_init__(self):
+        self.index = self.ranks.index(self.comm.rank)
+
+    @functools.cached_property
+    def stages(self):
+        """Groups with this rank, of :data:`MOST_AT_ONCE` ranks at most: those whose places differ
+        in one digit, if places are written with the factors of the number of ranks as radices.
+
+        A number with a larger prime factor has a stage of as many ranks.
+        """
+        stages, stride = [], 1
+        for n in _factors(len(self.ranks)):
+            first = self.index - self.index // stride % n * stride
+            ranks = self.ranks[first : first + n * stride : stride]
+            stages.append(Group(self.mpi, self.comm, ranks))
+            stride *= n
+        return stages
 
     def until_complete(self, requests):
         """Steps of waiting for MPI's requests."""
@@ -114,19 +164,13 @@ class Group:
         return self.until_complete(requests)
 
 
-def sum_over(group, array, tag, narrow=None):
-    """Steps of the sum of a contiguous host array over a group's ranks, in place.
-
-    Args:
-        group (Group): the ranks.
-        array: what to sum.
-        tag (int): tag of the messages; neither this nor the next must be in use.
-        narrow: how messages are encoded
-            (:mod:`~mpchain.distributed.communicators.half_precision`); None leaves them exact.
-    """
-    if len(group.ranks) > MOST_RANKS_SLICEWISE and narrow is None:
-        return sum_by_library(group, array)
-    return sum_slicewise(group, array, tag, narrow)
+def _factors(n):
+    """Returns factors of ``n``, none greater than :data:`MOST_AT_ONCE` if there are such."""
+    if n > MOST_AT_ONCE:
+        for factor in range(math.isqrt(n), 1, -1):
+            if n % factor == 0:
+                return _factors(factor) + _factors(n // factor)
+    return [n]
 
 
 def sum_by_library(group, array):
@@ -135,26 +179,53 @@ def sum_by_library(group, array):
     yield from group.until_complete(requests)
 
 
-def sum_slicewise(group, array, tag, narrow=None):
-    """As :func:`sum_over`, made of messages.
+def sum_over(group, array, tag, narrow=None):
+    """Steps of the sum of a contiguous host array over a group's ranks, in place.
 
     Each rank sums one slice of the array: it receives that slice from all others, adds in the order
     of the ranks, and sends the sum to all others. Each element is thus added once, and every rank
     has the same bits, which do not depend on how the array is divided into buckets. Measured with
-    Open MPI on one host, it takes half of ``Iallreduce``'s time, and as long as ``Allreduce``.
+    Open MPI on one host, it takes half of ``Iallreduce``'s time, and as long as ``Allreduce``. As
+    messages have tags, sums may begin in any order, which those of the library may not.
+
+    With many ranks the slices would be small and the messages many: these sum in stages, whose
+    ranks together send as little.
+
+    Args:
+        group (Group): the ranks.
+        array: what to sum.
+        tag (int): tag of the messages; neither this nor the next must be in use.
+        narrow: how messages are encoded
+            (:mod:`~mpchain.distributed.communicators.half_precision`), in one stage, which rounds
+            once; None leaves them exact.
     """
-    flat, n = array.reshape(-1), len(group.ranks)
-    slices = [flat[flat.size * i // n : flat.size * (i + 1) // n] for i in range(n)]
+    if narrow is None:
+        yield from _sum_in_stages(group.stages, array.reshape(-1), tag)
+        return
+    slices = _slices(group, array.reshape(-1))
     mine = slices[group.index]
     yield from sum_slice(group, slices, mine, tag, narrow)
-    if narrow is None:
-        yield from group.exchange(slices, [mine] * n, tag + 1)
-        return
     encoded = [np.empty(x.size, narrow.dtype) for x in slices]
     encoded[group.index] = narrow.encode(mine)
-    yield from group.exchange(encoded, [encoded[group.index]] * n, tag + 1)
+    yield from group.exchange(encoded, [encoded[group.index]] * len(slices), tag + 1)
     for x, narrowed in zip(slices, encoded, strict=True):  # mine too: all have the same bits
-        x[...] = narrow.decode(narrowed, flat.dtype)
+        x[...] = narrow.decode(narrowed, array.dtype)
+
+
+def _sum_in_stages(stages, flat, tag):
+    group, *further = stages
+    slices = _slices(group, flat)
+    mine = slices[group.index]
+    yield from sum_slice(group, slices, mine, tag)
+    if further:
+        yield from _sum_in_stages(further, mine, tag)
+    yield from group.exchange(slices, [mine] * len(slices), tag + 1)
+
+
+def _slices(group, flat):
+    """Cuts a flat array into one part for each rank of a group."""
+    n = len(group.ranks)
+    return [flat[flat.size * i // n : flat.size * (i + 1) // n] for i in range(n)]
 
 
 def sum_slice(group, slices, out, tag, narrow=None):
