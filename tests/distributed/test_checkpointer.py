@@ -1,5 +1,6 @@
 """ChainerMN's checkpointer, and snapshots of sets of ranks."""
 
+import errno
 import os
 import pathlib
 
@@ -16,8 +17,12 @@ from mpchain.distributed import (
     create_multi_node_optimizer,
     create_sharded_iterator,
 )
+from mpchain.distributed.extensions import checkpointer as checkpointing
 from mpchain.distributed.extensions import multi_node_snapshot
+from mpchain.serializer import SerializationError
 from mpchain.training import extensions
+
+from .checkpointing import damage
 
 N = 12
 
@@ -93,14 +98,61 @@ def test_the_latest_iteration_that_all_ranks_have_whole(comm, folder):
     last = comm.size - 1
     if comm.rank == last:
         os.unlink(folder / f"job.{last}.20")
-        damaged = folder / f"job.{last}.3"
-        content = bytearray(damaged.read_bytes())
-        content[len(content) // 2] ^= 1
-        damaged.write_bytes(content)
+        damage(folder / f"job.{last}.3")
     comm.barrier()
     assert checkpointer.maybe_load(trainer) == 2
     assert create_multi_node_checkpointer("job", comm).maybe_load(trainer, path=str(folder)) == 2
     assert create_multi_node_checkpointer("other", comm).maybe_load(trainer) is None
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_files_that_cannot_be_read_are_not_passed_over(comm, folder, monkeypatch, number):
+    checkpointer = create_multi_node_checkpointer("job", comm, path=str(folder))
+    trainer = make_trainer(comm, folder)
+    for iteration in (1, 2):
+        checkpointer.save(trainer, iteration)
+    last = comm.size - 1
+
+    def read(path):
+        if comm.rank == last:
+            raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(checkpointing, "read_npz", read)
+    message = rf"maybe_load: {os.strerror(number)} on rank {last}: '.*job.{last}.2'"
+    with pytest.raises(OSError, match=message) as caught:
+        checkpointer.maybe_load(trainer)
+    assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("harm", ["all damaged", "none in common"])
+def test_training_does_not_begin_anew_where_files_are_lost(comm, folder, harm):
+    if harm == "none in common" and comm.size == 1:
+        pytest.skip("one rank has its own files in common with itself")
+    checkpointer = create_multi_node_checkpointer("job", comm, path=str(folder))
+    trainer = make_trainer(comm, folder)
+    for iteration in (1, 2):
+        checkpointer.save(trainer, iteration)
+        if comm.rank == comm.size - 1 and harm == "all damaged":
+            damage(folder / f"job.{comm.rank}.{iteration}")
+        elif comm.rank == comm.size - 1:
+            os.unlink(folder / f"job.{comm.rank}.{iteration}")
+    comm.barrier()
+    held = r"\[1, 2\]" if harm == "all damaged" else "none"
+    damaged = "; checkpoint 2 is passed over: .*; checkpoint 1 is" if harm == "all damaged" else ""
+    message = rf"no iteration .*rank {comm.size - 1} has {held}{damaged}.*restore the missing"
+    with pytest.raises(SerializationError, match=message):
+        checkpointer.maybe_load(trainer)
+    comm.barrier()
+    assert files_of(folder, 0) == (["job.0.1", "job.0.2"])
+
+
+def test_the_first_checkpoint_was_not_complete(comm, folder):
+    checkpointer = create_multi_node_checkpointer("job", comm, path=str(folder))
+    trainer = make_trainer(comm, folder)
+    if comm.rank > 0:
+        checkpointer.save(trainer, 1)
+    comm.barrier()
+    assert checkpointer.maybe_load(trainer) is None
 
 
 def test_names_of_files_are_taken_literally(comm, folder):

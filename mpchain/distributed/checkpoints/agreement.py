@@ -3,13 +3,13 @@
 from mpchain.serializer import SerializationError
 
 
-def on_all_ranks(comm, function, action, *, advice=""):
-    """Calls ``action()`` on every rank; collective.
+def on_all_ranks(comm, function, action, *args, advice=""):
+    """Calls ``action(*args)`` on every rank; collective.
 
     Args:
         comm (Communicator): the ranks.
         function (str): the public function, for messages.
-        action: function of no argument that returns a small object.
+        action: function that returns a small object.
         advice (str): what to do about an error of the file system, for its message.
 
     Returns:
@@ -22,7 +22,7 @@ def on_all_ranks(comm, function, action, *, advice=""):
     """
     result = own = trouble = None
     try:
-        result = action()
+        result = action(*args)
     except OSError as error:
         own = error
         trouble = error.errno, error.strerror or str(error), error.filename

@@ -76,7 +76,7 @@ def load_checkpoint(folder, target, comm):
         return None
     del damages[name]
     agree(lambda: _set_aside(folder, damages) if comm.rank == 0 else None)
-    agree(lambda: _restore(path, manifest, target, comm))
+    agree(_restore, path, manifest, target, comm)
     return int(name.rpartition("_")[2])
 
 
@@ -92,7 +92,7 @@ def _verify(path, comm, agree):
     manifest, damage = agree(read_manifest)[0]
     if damage:
         return None, damage
-    found = agree(lambda: _find_damage(path, manifest, comm.rank, comm.size))
+    found = agree(_find_damage, path, manifest, comm.rank, comm.size)
     return manifest, "; ".join(filter(None, found))
 
 

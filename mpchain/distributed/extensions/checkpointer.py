@@ -1,9 +1,11 @@
 """ChainerMN's checkpointer: one file per rank and iteration, for the same number of ranks."""
 
+import functools
 import os
 import re
 import time
 
+from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.serializer import SerializationError
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.npz import read_npz
@@ -89,7 +91,7 @@ class MultiNodeCheckpointer(Extension):
     def maybe_load(self, trainer, optimizer=None, path=None):
         """Restores the trainer from the latest iteration that all ranks have; collective.
 
-        Files that are damaged on any rank are passed over.
+        Files whose content is damaged on any rank are passed over.
 
         Args:
             trainer: the trainer, or another object that was saved.
@@ -98,25 +100,38 @@ class MultiNodeCheckpointer(Extension):
 
         Returns:
             int: the iteration; None if there is nothing to load.
+
+        Raises:
+            OSError: a rank cannot read its files; raised on all ranks.
+            SerializationError: a rank has files of several iterations, but all ranks have none in
+                common, or each of these is damaged on some rank; or a file does not fit.
         """
         if self.path is None:
             self.path = path if path is not None else trainer.out
         folder = self.path if path is None else path
-        for iteration in reversed(self._common(folder)):
+        agree = functools.partial(on_all_ranks, self._comm, "maybe_load")
+        held = agree(self._find, folder)
+        common = sorted(set.intersection(*map(set, held)), reverse=True)
+        damages = []
+        for iteration in common:
             file = self._file(iteration, folder)
-            try:
-                read_npz(file)
-                trouble = None
-            except SerializationError as error:
-                trouble = str(error)
-            troubles = list(filter(None, self._comm.allgather_obj(trouble)))
+            troubles = list(filter(None, agree(_find_damage, file)))
             if not troubles:
-                load_npz(file, trainer)
+                agree(load_npz, file, trainer)
                 if self._comm.rank == 0:
                     print_line(f"training goes on from {file}")
                 return iteration
+            damages.append(f"checkpoint {iteration} is passed over: {'; '.join(troubles)}")
             if self._comm.rank == 0:
-                print_line(f"checkpoint {iteration} is passed over: {'; '.join(troubles)}")
+                print_line(damages[-1])
+        # The very first files may be those of a job that ended before each rank had its own.
+        if damages or max(map(len, held)) > 1:
+            rules = [f"rank {rank} has {found or 'none'}" for rank, found in enumerate(held)]
+            raise SerializationError(
+                f"maybe_load: {folder} has files of {self._job!r}, but no iteration whose files "
+                f"are whole on all ranks ({'; '.join([*rules, *damages])}); restore the missing "
+                "ones, or move them all elsewhere to begin from the start"
+            )
         return None
 
     def get_stats(self):
@@ -129,14 +144,13 @@ class MultiNodeCheckpointer(Extension):
         if self.path is not None and not self._has_failed:
             self._delete(self._find())
 
-    def _common(self, folder):
-        held = self._comm.allgather_obj(self._find(folder))
-        return sorted(set.intersection(*map(set, held)))
-
     def _find(self, folder=None):
         pattern = re.compile(rf"{re.escape(self._job)}\.{self._comm.rank}\.(\d+)")
         folder = self._folder() if folder is None else folder
-        names = os.listdir(folder) if os.path.isdir(folder) else []
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            names = []
         return sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)
 
     def _delete(self, iterations):
@@ -151,3 +165,12 @@ class MultiNodeCheckpointer(Extension):
     def _file(self, iteration, folder=None):
         name = f"{self._job}.{self._comm.rank}.{iteration}"
         return os.path.join(self._folder() if folder is None else folder, name)
+
+
+def _find_damage(file):
+    """Says what is wrong with a file; None if its content is whole."""
+    try:
+        read_npz(file)
+    except SerializationError as error:
+        return str(error)
+    return None
