@@ -36,6 +36,19 @@ TABLE = [
     ("testing", "training gradient_check"),
     ("runtime_info", "backend"),
 ]
+# The same for what is in mpchain/distributed.
+FLOORS = [
+    ("shared_memory", ""),
+    ("watch", "shared_memory"),
+    ("global_except_hook nccl testing", ""),
+    ("communicators", "watch global_except_hook"),
+    ("gradients functions datasets iterators", "communicators"),
+    ("optimizers", "gradients"),
+    ("links", "functions"),
+    ("checkpoints", "communicators"),
+    ("extensions", "checkpoints"),
+    ("updaters", "optimizers extensions"),
+]
 OPTIONAL = {
     "PIL",
     "cupy",
@@ -65,10 +78,10 @@ ONE_PLACE = {
 
 
 @functools.cache
-def _closure():
-    """For each room, the rooms that it may import."""
+def _closure(in_distributed=False):
+    """For each room, the rooms that it may import: those of rows above, so there is no circle."""
     allowed = {}
-    for rooms, below in TABLE:
+    for rooms, below in FLOORS if in_distributed else TABLE:
         rooms, below = set(rooms.split()), set(below.split())
         reach = rooms | below
         for room in below:
@@ -89,6 +102,12 @@ class _Import:
         package, _, rest = self.module.partition(".")
         return rest.partition(".")[0] if package == "mpchain" else None
 
+    @property
+    def floor(self):
+        """The same within mpchain.distributed."""
+        found = self.module.removeprefix("mpchain.distributed.")
+        return None if found == self.module else found.partition(".")[0]
+
     def __repr__(self):
         return f"{self.path}:{self.line}: {self.module}"
 
@@ -98,7 +117,7 @@ def _modules(node):
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     module = "." * node.level + (node.module or "")
-    if module in ("mpchain", "."):
+    if module in ("mpchain", ".", "mpchain.distributed"):
         return [f"{module.rstrip('.')}.{alias.name}" for alias in node.names]
     return [module]
 
@@ -140,6 +159,16 @@ def test_a_room_imports_what_the_table_allows(room):
     if room == "runtime_info":  # it tells the version, which stands at the top
         wrong = [i for i in wrong if i.room != ""]
     assert wrong == []
+
+
+def test_no_floor_of_the_runtime_imports_what_is_above_it():
+    allowed, folder = _closure(in_distributed=True), "mpchain/distributed"
+    for path in _files(folder):
+        name = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
+        if name != "__init__":
+            assert name in allowed, f"{name} is not in the table"
+            wrong = {i for i in _imports(path) if i.floor and i.floor not in allowed[name]}
+            assert wrong == set()
 
 
 def test_kernels_know_no_variables():
@@ -187,18 +216,21 @@ def test_the_reader_sees_every_form_of_import(tmp_path, monkeypatch):
         "import os.path, numpy\n"
         "from mpchain import links as L, config\n"
         "from mpchain.backends.cuda import copy\n"
+        "from mpchain.distributed import watch\n"
         "from . import near\n"
         "from .far import thing\n"
         "import mpchain\n"
         "class A:\n    import a\n    def f(self):\n        if True:\n            import b.c\n"
     )
     found = [(i.module, i.room, i.in_function) for i in _imports(path)]
+    assert [i.floor for i in _imports(path) if i.floor] == ["watch"]
     assert found == [
         ("os.path", None, False),
         ("numpy", None, False),
         ("mpchain.links", "links", False),
         ("mpchain.config", "config", False),
         ("mpchain.backends.cuda", "backends", False),
+        ("mpchain.distributed.watch", "distributed", False),
         (".near", None, False),
         (".far", None, False),
         ("mpchain", "", False),

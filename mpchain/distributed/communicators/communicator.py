@@ -19,7 +19,6 @@ from mpchain.distributed.communicators.arrays import (
     partition,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
-from mpchain.distributed.gradients import buckets, replication
 
 
 class Completed:
@@ -383,7 +382,7 @@ class Communicator:
         )
         return incoming
 
-    # Objects and models
+    # Objects, and shares of samples
 
     def share_of(self, n):
         """Returns the range (begin, end) of this rank's part of ``n`` samples.
@@ -399,34 +398,6 @@ class Communicator:
     def allreduce_obj(self, obj):
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks."""
         return functools.reduce(operator.add, self.allgather_obj(obj))
-
-    def bcast_data(self, model):
-        """Makes the parameters of ``model`` the same on all ranks: those of rank 0.
-
-        A parameter that is not initialised on a rank is initialised there. One that rank 0 has not
-        initialised is taken from the lowest rank that has.
-        """
-        replication.synchronise(self, dict(model.namedparams()))
-
-    broadcast_data = bcast_data
-
-    def multi_node_mean_grad(self, model, zero_fill=False):
-        """Replaces the gradients of ``model`` by their means over the ranks.
-
-        Args:
-            model (Link): its parameters must be the same on all ranks.
-            zero_fill (bool): whether a gradient that is None on some ranks counts as zeros there.
-                One that is None on all ranks stays None.
-
-        Raises:
-            ValueError: a gradient is None on some ranks only, and ``zero_fill`` is False.
-        """
-        reducer = buckets.GradientReducer(self, zero_fill=zero_fill)
-        reducer.watch(dict(model.namedparams(include_uninit=False)))
-        reducer.begin()
-        reducer.finish()
-
-    allreduce_grad = multi_node_mean_grad
 
     # Life cycle and configuration
 

@@ -1,0 +1,48 @@
+"""What communicators do with models: methods of theirs, which know of ranks and arrays alone."""
+
+import weakref
+
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients import buckets, replication
+
+
+def bcast_data(self, model):
+    """Makes the parameters of ``model`` the same on all ranks: those of rank 0.
+
+    A parameter that is not initialised on a rank is initialised there. One that rank 0 has not
+    initialised is taken from the lowest rank that has.
+    """
+    replication.synchronise(self, dict(model.namedparams()))
+
+
+def multi_node_mean_grad(self, model, zero_fill=False):
+    """Replaces the gradients of ``model`` by their means over the ranks.
+
+    Memory for the gradients is kept, as long as the model is, for the next call.
+
+    Args:
+        model (Link): its parameters must be the same on all ranks.
+        zero_fill (bool): whether a gradient that is None on some ranks counts as zeros there. One
+            that is None on all ranks stays None.
+
+    Raises:
+        ValueError: a gradient is None on some ranks only, and ``zero_fill`` is False.
+    """
+    params = dict(model.namedparams(include_uninit=False))
+    kind = (
+        zero_fill,
+        self.get_config("allreduce_grad_dtype"),
+        [(name, id(p), p.shape, p.dtype, p.xp) for name, p in params.items()],
+    )
+    kept = vars(self).setdefault("_reducers", weakref.WeakKeyDictionary())
+    kind_before, reducer = kept.pop(model, (None, None))
+    if kind_before != kind:
+        reducer = buckets.GradientReducer(self, zero_fill=zero_fill)
+        reducer.watch(params)
+    reducer.begin()
+    reducer.finish()
+    kept[model] = kind, reducer  # not if an exception has ended the step
+
+
+Communicator.bcast_data = Communicator.broadcast_data = bcast_data
+Communicator.multi_node_mean_grad = Communicator.allreduce_grad = multi_node_mean_grad
