@@ -96,9 +96,9 @@ class Bernoulli(Parametric):
         return choose(x >= 1, 1, choose(x < 0, 0, 1 - self.p))
 
     def sample_n(self, n):
-        p = self.p.array
-        uniform = draw(self.p, "random", size=(n, *self.batch_shape))
-        return as_variable((uniform < p).astype(np.int64))
+        size = (n, *self.batch_shape)
+        # Uniform numbers would do, but Chainer draws this way.
+        return as_variable(draw(self.p, "binomial", 1, self.p.array, size=size).astype(np.int64))
 
 
 _SUM_TOLERANCE = 1e-2

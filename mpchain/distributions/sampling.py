@@ -13,19 +13,20 @@ def draw(like, name, *parameters, size):
     Args:
         like: Variable whose dtype and device the result has.
         name (str): the method of the generator, which NumPy's and CuPy's have in common.
-        parameters: arrays of parameters on that device.
+        parameters: arrays of parameters on that device, or integers.
         size (tuple of int): the shape of the result.
 
     Returns:
         array.
     """
     device = like.device
-    wide = [p.astype("d") for p in parameters]
+    wide = [p if isinstance(p, int) else p.astype("d") for p in parameters]
     with backend.using_device(device):
         if random.is_by_sample():
             values = random.draw(device.xp, name, *wide, size=size)
         elif config.rng is None:
             values = getattr(device.xp.random, name)(*wide, size=size)
         else:
-            values = getattr(config.rng, name)(*map(cuda.to_cpu, wide), size=size)
+            on_host = [p if isinstance(p, int) else cuda.to_cpu(p) for p in wide]
+            values = getattr(config.rng, name)(*on_host, size=size)
         return device.xp.asarray(values, like.dtype)

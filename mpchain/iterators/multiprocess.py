@@ -150,7 +150,7 @@ class MultiprocessIterator(PrefetchingIterator):
         self._readers = readers
 
     def _end_readers(self):
-        self._go_back()
+        self._forget()
         if self._stop_readers is not None:
             self._stop_readers()
         self._readers = self._stop_readers = None

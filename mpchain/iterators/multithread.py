@@ -44,7 +44,7 @@ class MultithreadIterator(PrefetchingIterator):
 
     def finalize(self):
         """Ends the threads; the next batch, if any is asked for, starts new ones."""
-        self._go_back()
+        self._forget()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None

@@ -5,6 +5,8 @@ import json
 
 import numpy as np
 
+from mpchain.iterators.worker import peek_at_random_state
+
 
 class OrderSampler(abc.ABC):
     """A function that iterators call at the start of each epoch for the order of its examples."""
@@ -30,15 +32,13 @@ class ShuffleOrderSampler(OrderSampler):
     """Returns a random permutation for each epoch.
 
     Args:
-        random_state (numpy.random.RandomState): where the permutations come from. None makes one
-            whose seed is drawn from NumPy's global state, so that ``numpy.random.seed`` determines
-            the orders, but later draws from the global state do not change them.
+        random_state (numpy.random.RandomState): where the permutations come from; it is saved with
+            the iterator. None means NumPy's global state: after ``numpy.random.seed`` the orders are
+            those of Chainer.
     """
 
     def __init__(self, random_state=None):
-        if random_state is None:
-            random_state = np.random.RandomState(np.random.randint(2**32, dtype=np.uint32))
-        if not hasattr(random_state, "get_state"):
+        if random_state is not None and not hasattr(random_state, "get_state"):
             raise TypeError(
                 "ShuffleOrderSampler: random_state must be a numpy.random.RandomState, "
                 f"not {type(random_state).__name__}"
@@ -46,9 +46,18 @@ class ShuffleOrderSampler(OrderSampler):
         self._random = random_state
 
     def __call__(self, current_order, current_position):
-        return self._random.permutation(len(current_order))
+        random = np.random if self._random is None else self._random
+        return random.permutation(len(current_order))
+
+    def with_own_state(self):
+        """Returns the sampler; if it draws from the global state, one seeded from that instead."""
+        if self._random is not None:
+            return self
+        return ShuffleOrderSampler(np.random.RandomState(peek_at_random_state()))
 
     def serialize(self, serializer):
+        if self._random is None:
+            return
         state = self._random.get_state(legacy=False)
         text = json.dumps(state, default=np.ndarray.tolist)
         restored = serializer("random_state", text)

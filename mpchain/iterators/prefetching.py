@@ -2,12 +2,10 @@
 
 import abc
 import collections
-import contextlib
 import itertools
 
 from mpchain.iterators.serial import SerialIterator
 from mpchain.serializer import Deserializer
-from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
 _POSITION = ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail", "_order")
 
@@ -22,11 +20,21 @@ def divide(sequence, n_parts):
     return [sequence[begin:end] for begin, end in itertools.pairwise(bounds)]
 
 
+class _Ahead(SerialIterator):
+    """Runs ahead of another iterator, and lets that have the orders that are drawn for it."""
+
+    def _next_order(self):
+        if self.epoch + 1 not in self._later_orders:
+            self._later_orders[self.epoch + 1] = self._sample(self._order)
+        return self._later_orders[self.epoch + 1]
+
+
 class PrefetchingIterator(SerialIterator):
     """What iterators have in common that look ahead in the order of the examples.
 
     All attributes, and what is saved, belong to the batch that was returned last; what was asked
-    for beyond it is asked for again when training is resumed. All happens in the calling thread.
+    for beyond it is asked for again when training is resumed. The orders of later epochs that were
+    drawn for it are kept and saved, so none is drawn twice. All happens in the calling thread.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
@@ -54,11 +62,12 @@ class PrefetchingIterator(SerialIterator):
         self._look_ahead()
         if not self._requests:
             raise StopIteration
-        request, position, sampler_state = self._requests[0]
+        request, position = self._requests[0]
         self._wait(request)
         self._requests.popleft()
         vars(self).update(position)
-        self._sampler_state = sampler_state
+        for epoch in [epoch for epoch in self._later_orders if epoch <= self.epoch]:
+            del self._later_orders[epoch]
         return self._examples(request)
 
     def _fetch(self, indices):
@@ -78,46 +87,28 @@ class PrefetchingIterator(SerialIterator):
     def _look_ahead(self):
         """Asks for the next batches, as far as there are any."""
         if self._ahead is None:
-            self._ahead = object.__new__(SerialIterator)
-            names = ("dataset", "batch_size", "order_sampler", "_repeat", *_POSITION)
+            self._ahead = object.__new__(_Ahead)
+            names = ("dataset", "batch_size", "order_sampler", "_repeat", "_later_orders")
+            names += _POSITION
             vars(self._ahead).update({name: getattr(self, name) for name in names})
-            self._sampler_state = self._newest_sampler_state = self._save_sampler()
         while len(self._requests) <= self._n_prefetch:
-            order = self._ahead._order
             try:
                 indices = self._ahead._next_indices()
             except StopIteration:
                 return
-            if self._ahead._order is not order:
-                self._newest_sampler_state = self._save_sampler()
             position = {name: getattr(self._ahead, name) for name in _POSITION}
-            self._requests.append((self._start(indices), position, self._newest_sampler_state))
+            self._requests.append((self._start(indices), position))
 
     def _forget(self):
-        self._requests = collections.deque()  # with the state after each; the oldest comes first
+        """Forgets what was asked for; the next batch asks again."""
+        self._requests = collections.deque()  # with the position after each, the oldest first
         self._ahead = None  # the iterator that runs ahead
-
-    def _go_back(self):
-        """Forgets what was asked for and lets the order sampler forget the epochs begun by that."""
-        if self._ahead is not None:
-            self._restore_sampler(self._sampler_state)
-        self._forget()
 
     def _cancel(self):
         """Waits for what was asked for and forgets it."""
-        for request, _, _ in list(self._requests):
+        for request, _ in list(self._requests):
             self._wait(request)
-        self._go_back()
-
-    def _save_sampler(self):
-        saved = DictionarySerializer()
-        if hasattr(self.order_sampler, "serialize"):
-            self.order_sampler.serialize(saved)
-        return saved.target
-
-    def _restore_sampler(self, state):
-        if hasattr(self.order_sampler, "serialize"):
-            self.order_sampler.serialize(NpzDeserializer(state))
+        self._forget()
 
     # State
 
@@ -128,24 +119,12 @@ class PrefetchingIterator(SerialIterator):
     def serialize(self, serializer):
         if isinstance(serializer, Deserializer):
             self._cancel()
-        with self._sampler_as_delivered():
-            super().serialize(serializer)
-
-    @contextlib.contextmanager
-    def _sampler_as_delivered(self):
-        """In the block the order sampler's state belongs to the batch that was returned last."""
-        if self._ahead is None:
-            yield
-            return
-        self._restore_sampler(self._sampler_state)
-        try:
-            yield
-        finally:
-            self._restore_sampler(self._newest_sampler_state)
+        super().serialize(serializer)
 
     def __getstate__(self):
         """A copy stands at the same position and has nothing under way."""
-        return {name: x for name, x in vars(self).items() if name not in ("_requests", "_ahead")}
+        state = {name: x for name, x in vars(self).items() if name not in ("_requests", "_ahead")}
+        return state | {"_later_orders": dict(self._later_orders)}
 
     def __setstate__(self, state):
         vars(self).update(state)

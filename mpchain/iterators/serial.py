@@ -13,12 +13,13 @@ class SerialIterator(Iterator):
     """Yields batches of a dataset, in its own order or shuffled.
 
     A batch that reaches the end of an epoch is filled up from the next one if ``repeat``, else it
-    is the last and may be smaller. Saved in mid-epoch and restored, the iterator goes on with the
-    same batches, in this epoch and all later ones (if the order sampler can save its state, as
-    :class:`ShuffleOrderSampler` does).
+    is the last and may be smaller. Saved in mid-epoch and restored, the iterator continues with the
+    same batches: in this epoch, and in later ones if what their orders depend on is restored, too.
+    By default that is NumPy's global random state, which a trainer's snapshot contains.
 
     Args:
-        dataset: anything with ``len`` and integer indices.
+        dataset: anything with ``len`` and integer indices. It may be empty unless ``repeat``;
+            there are no batches then.
         batch_size (int): number of examples in a batch.
         repeat (bool): whether to go on after the first epoch.
         shuffle (bool): whether the order is random; None means True unless there is an order
@@ -32,14 +33,14 @@ class SerialIterator(Iterator):
 
     Raises:
         TypeError: ``batch_size`` is no integer.
-        ValueError: the dataset is empty, ``batch_size`` is below 1, or ``shuffle`` contradicts
-            ``order_sampler``.
+        ValueError: the dataset to repeat is empty, ``batch_size`` is below 1, or ``shuffle``
+            contradicts ``order_sampler``.
     """
 
     def __init__(self, dataset, batch_size, repeat=True, shuffle=None, order_sampler=None):
         kind = type(self).__name__
-        if len(dataset) == 0:
-            raise ValueError(f"{kind}: dataset must not be empty")
+        if repeat and len(dataset) == 0:
+            raise ValueError(f"{kind}: dataset must not be empty where repeat is true")
         if not hasattr(batch_size, "__index__"):
             raise TypeError(f"{kind}: batch_size must be an integer, not {batch_size!r}")
         if operator.index(batch_size) < 1:
@@ -66,10 +67,11 @@ class SerialIterator(Iterator):
         self.epoch = 0
         self.is_new_epoch = False
         self._previous_epoch_detail = -1.0
+        self._later_orders = {}  # by epoch: what was drawn before it was needed
         self._order = self._sample(np.arange(len(self.dataset)))
 
     def _sample(self, order):
-        if self.order_sampler is None:
+        if self.order_sampler is None or len(self.dataset) == 0:
             return order
         order = np.asarray(self.order_sampler(order, self.current_position))
         if order.size == 0:
@@ -78,7 +80,7 @@ class SerialIterator(Iterator):
 
     @property
     def epoch_detail(self):
-        return self.epoch + self.current_position / len(self._order)
+        return self.epoch + self.current_position / max(len(self._order), 1)
 
     @property
     def previous_epoch_detail(self):
@@ -89,7 +91,7 @@ class SerialIterator(Iterator):
 
     def _next_indices(self):
         """Moves on by one batch and returns the indices of its examples."""
-        if not self._repeat and self.epoch > 0:
+        if not self._repeat and (self.epoch > 0 or len(self.dataset) == 0):
             raise StopIteration
         self._previous_epoch_detail = self.epoch_detail
         self.is_new_epoch = False
@@ -107,11 +109,18 @@ class SerialIterator(Iterator):
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
     def _finish_epoch(self):
-        if self._repeat:
-            self._order = self._sample(self._order)
+        self._order = self._next_order()  # without repeat, too: Chainer draws one more
         self.current_position = 0
         self.epoch += 1
         self.is_new_epoch = True
+
+    def _next_order(self):
+        """Returns the order of the epoch after this one."""
+        if self.epoch + 1 not in self._later_orders:
+            return self._sample(self._order)
+        later = dict(self._later_orders)  # a copy of the iterator may share it
+        order, self._later_orders = later.pop(self.epoch + 1), later
+        return order
 
     def _fetch(self, indices):
         """Returns the examples with these indices (a subclass may take some of them only)."""
@@ -149,3 +158,21 @@ class SerialIterator(Iterator):
         order = serializer("order", None if isinstance(serializer, Deserializer) else self._order)
         if order is not None:
             self._order = order
+        self._later_orders = _serialize_later_orders(
+            serializer["later_orders"], self.epoch + 1, self._later_orders
+        )
+
+
+def _serialize_later_orders(serializer, epoch, orders):
+    """Saves or restores the orders of consecutive epochs from ``epoch`` on, and returns them."""
+    if not isinstance(serializer, Deserializer):
+        if orders:  # else nothing: most iterators have none
+            serializer("n", len(orders))
+        for i in range(len(orders)):
+            serializer(str(i), orders[epoch + i])
+        return orders
+    try:
+        n = serializer("n", 0)
+    except MissingKeyError:
+        n = 0
+    return {epoch + i: serializer(str(i), None) for i in range(n)}

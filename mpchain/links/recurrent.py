@@ -1,10 +1,15 @@
 """Recurrent cells: those that are given their state, and those that keep it between calls."""
 
+import math
+
+import numpy as np
+
 from mpchain import functions as F
 from mpchain.initializer import Initializer
 from mpchain.initializers import get_initializer
 from mpchain.link import Chain
 from mpchain.links.connection import Linear
+from mpchain.links.parameters import check_sizes
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
@@ -19,6 +24,18 @@ class _Interleaved(Initializer):
     def __call__(self, array):
         for k, initializer in enumerate(self.initializers):
             initializer(array[k :: len(self.initializers)])
+
+
+class _Quarters(Initializer):
+    """Fills each quarter of the rows by the same initializer."""
+
+    def __init__(self, initial):
+        self.initializer = get_initializer(initial)
+        super().__init__(getattr(self.initializer, "dtype", None))
+
+    def __call__(self, array):
+        for quarter in np.split(array, 4):
+            self.initializer(quarter)
 
 
 class _Stateful(Chain):
@@ -81,6 +98,21 @@ def _zeros(n, size, like):
 class _LSTMCell(Chain):
     """The parameters of LSTM cells."""
 
+    def __init__(self, upward, lateral):
+        super().__init__()
+        self.state_size = upward.out_size // 4
+        with self.init_scope():
+            self.upward = upward
+            self.lateral = lateral
+
+    def _gates(self, h, x):
+        gates = self.upward(x)
+        return gates if h is None else gates + self.lateral(h)
+
+
+class _PlainLSTMCell(_LSTMCell):
+    """An LSTM cell whose initial weights are drawn as Chainer draws them: together, in quarters."""
+
     def __init__(
         self,
         in_size,
@@ -90,41 +122,47 @@ class _LSTMCell(Chain):
         bias_init=None,
         forget_bias_init=None,
     ):
-        super().__init__()
         if out_size is None:
             in_size, out_size = None, in_size
-        self.state_size = out_size
+        check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
         bias = 0 if bias_init is None else bias_init
         forget_bias = 1 if forget_bias_init is None else forget_bias_init
-        with self.init_scope():
-            self.upward = Linear(
-                in_size,
-                4 * out_size,
-                initialW=_Interleaved(*[upward_init] * 4),
-                initial_bias=_Interleaved(bias, bias, forget_bias, bias),
-            )
-            self.lateral = Linear(
-                out_size, 4 * out_size, nobias=True, initialW=_Interleaved(*[lateral_init] * 4)
-            )
+        biases = _Interleaved(bias, bias, forget_bias, bias)
+        super().__init__(
+            Linear(None, 4 * out_size, initialW=_Quarters(upward_init), initial_bias=biases),
+            Linear(None, 4 * out_size, nobias=True, initialW=_Quarters(lateral_init)),
+        )
+        self.upward.in_size, self.lateral.in_size = in_size, out_size
+        if in_size is not None:
+            self._draw_weights(in_size)
 
-    def _gates(self, h, x):
-        gates = self.upward(x)
-        return gates if h is None else gates + self.lateral(h)
+    def _draw_weights(self, in_size):
+        params = self.lateral.W, self.upward.W
+        shapes = [(4 * self.state_size, n) for n in (self.state_size, in_size)]
+        arrays = [np.empty(shape, param.dtype) for shape, param in zip(shapes, params)]
+        for quarters in zip(*[np.split(array, 4) for array in arrays]):
+            for param, quarter in zip(params, quarters):
+                param.initializer.initializer(quarter)
+        for param, array in zip(params, arrays):
+            if not param.is_initialized:
+                param.array = param.device.send(array)
 
     def _step(self, c, h, x):
+        if not self.upward.W.is_initialized and x.ndim > 1:
+            self._draw_weights(math.prod(x.shape[1:]))
         gates = self._gates(h, x)
         return F.lstm(_zeros(x.shape[0], self.state_size, gates) if c is None else c, gates)
 
 
-class StatelessLSTM(_LSTMCell):
+class StatelessLSTM(_PlainLSTMCell):
     """Long short-term memory that is given its state: :func:`mpchain.functions.lstm`.
 
     Args:
         in_size (int): number of input features; None leaves it to the first input. If it is the
             only size given, it is the output's.
         out_size (int): number of units.
-        lateral_init, upward_init: initializers, numbers or arrays for the weights of each gate,
-            (out_size, out_size) and (out_size, in_size); None is LeCunNormal.
+        lateral_init, upward_init: initializers, numbers or arrays for each quarter of the rows of
+            the weights, (out_size, out_size) and (out_size, in_size); None is LeCunNormal.
         bias_init: the same for the bias of the input, its gate and the output gate, (out_size,);
             None is zeros.
         forget_bias_init: the same for the forget gate; None is ones.
@@ -148,7 +186,7 @@ class StatelessLSTM(_LSTMCell):
         return self._step(c, h, x)
 
 
-class LSTM(_StatefulMemory, _LSTMCell):
+class LSTM(_StatefulMemory, _PlainLSTMCell):
     """Long short-term memory that keeps its state: :func:`mpchain.functions.lstm`.
 
     Where a batch has fewer rows than the one before, the sequences of the last rows have ended;
@@ -202,7 +240,7 @@ class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
     """
 
     def __init__(self, in_size, out_size, c_ratio=0.5, h_ratio=0.5):
-        super().__init__(in_size, out_size, forget_bias_init=0)
+        super().__init__(Linear(in_size, 4 * out_size), Linear(out_size, 4 * out_size, nobias=True))
         self.c_ratio = c_ratio
         self.h_ratio = h_ratio
 
@@ -244,7 +282,7 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
     """
 
     def __init__(self, in_size, out_size):
-        super().__init__(in_size, out_size, forget_bias_init=0)
+        super().__init__(Linear(in_size, 4 * out_size), Linear(out_size, 4 * out_size, nobias=True))
         with self.init_scope():
             self.peep_i = Linear(out_size, out_size, nobias=True)
             self.peep_f = Linear(out_size, out_size, nobias=True)

@@ -9,7 +9,7 @@ import pytest
 
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers, serializers
+from mpchain import optimizers, report, serializers
 from mpchain.datasets import TupleDataset
 from mpchain.distributed import (
     MultiNodeUpdater,
@@ -76,6 +76,18 @@ def test_generic_evaluator_needs_its_methods(comm):
         evaluator.calc_local(1)
     with pytest.raises(NotImplementedError, match="does not implement aggregate"):
         evaluator.aggregate([])
+
+
+def test_an_evaluator_whose_other_ranks_have_no_samples(comm):
+    mine = np.full((3 if comm.rank == 0 else 0, 1), 2, np.float32)
+    iterator = SerialIterator(TupleDataset(mine), 2, repeat=False, shuffle=False)
+    model = L.Linear(1, 1, nobias=True, initialW=3)
+    evaluator = extensions.Evaluator(
+        iterator, model, eval_func=lambda x: report({"loss": F.average(model(x))}, model)
+    )
+    assert create_multi_node_evaluator(evaluator, comm)() == {"main/loss": 6}
+    words = SerialIterator(mine[:, 0], 2, repeat=False)
+    assert Words(comm, words, model)() == {"words": [2, 2, 2]}
 
 
 def test_one_progress_bar_of_evaluators(comm, capsys):

@@ -17,8 +17,9 @@ N = 10
 
 
 def make(batch_size, seed=3, **options):
-    """An iterator whose order depends on NumPy's random state."""
-    np.random.seed(seed)
+    """An iterator whose order depends on the seed."""
+    if options.get("shuffle") is None:
+        options["order_sampler"] = ShuffleOrderSampler(np.random.RandomState(seed))
     return SerialIterator(list(range(N)), batch_size, **options)
 
 
@@ -61,8 +62,8 @@ def test_iterators_that_look_ahead(comm, batch_size):
             read.append(i)
             return super().__getitem__(i)
 
-    np.random.seed(3 + comm.rank)
-    actual = MultithreadIterator(Dataset(range(N)), batch_size)
+    sampler = ShuffleOrderSampler(np.random.RandomState(3 + comm.rank))
+    actual = MultithreadIterator(Dataset(range(N)), batch_size, order_sampler=sampler)
     alone = make(batch_size)
     with create_sharded_iterator(actual, comm) as sharded:
         for i in range(9):
@@ -92,6 +93,17 @@ def test_any_sampler_gives_one_order(comm):
         epoch = comm.allreduce_obj(next(sharded)) + comm.allreduce_obj(next(sharded))
         # Ranks that each had an order of their own would see some samples twice.
         assert sorted(epoch) == list(range(N))
+
+
+def test_orders_do_not_depend_on_what_else_is_drawn(comm):
+    def epochs(n_drawn):
+        np.random.seed(4)
+        sharded = create_sharded_iterator(SerialIterator(list(range(N)), N), comm)
+        for _ in range(3):
+            yield comm.allreduce_obj(next(sharded))
+            np.random.rand(n_drawn)
+
+    assert list(epochs(0)) == list(epochs(1 + comm.rank))
 
 
 @pytest.mark.parametrize("saver", [0, -1])
@@ -264,8 +276,9 @@ def test_joined_once_and_again(comm):
 
 def test_joined_is_restored_in_mid_epoch(comm):
     def joined(seed):
-        np.random.seed(seed)
-        actual = SerialIterator(list(range(3 + 2 * comm.rank)), 2, repeat=False)
+        sampler = ShuffleOrderSampler(np.random.RandomState(seed))
+        data = list(range(3 + 2 * comm.rank))
+        actual = SerialIterator(data, 2, repeat=False, order_sampler=sampler)
         return create_joined_iterator(actual, comm)
 
     first, second = joined(1), joined(2)

@@ -322,3 +322,14 @@ def test_divergence_of_batches_that_broadcast():
     p = D.MultivariateNormal(np.zeros((3, 1, 2)), scale_tril=_E)
     q = D.MultivariateNormal(np.zeros((4, 2)), scale_tril=_E)
     np.testing.assert_array_equal(kl_divergence(p, q).array, np.zeros((3, 4)))
+
+
+def test_bernoulli_samples_are_those_that_chainer_draws():
+    # Printed by Chainer 7.8.1.
+    np.random.seed(0)
+    distribution = D.Bernoulli(p=np.array([0.2, 0.5, 0.9], np.float32))
+    expected = [[0, 1, 1], [0, 0, 1], [0, 1, 0], [0, 1, 1]]
+    assert distribution.sample((4,)).array.tolist() == expected
+    assert np.random.rand() == pytest.approx(0.568045, abs=1e-6)
+    with mpchain.using_config("rng", np.random.default_rng(0)):
+        assert distribution.sample((4,)).array.shape == (4, 3)

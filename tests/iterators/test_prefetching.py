@@ -58,8 +58,29 @@ def test_batches_are_those_of_a_serial_iterator(make, shuffled, batch_size):
     iterator.reset()
     serial.reset()
     for _ in range(10):
-        assert next(iterator) == next(serial)
+        batch, expected = next(iterator), next(serial)
+        assert shuffled or batch == expected
         assert state(iterator) == state(serial)
+
+
+def test_orders_that_were_drawn_ahead_are_saved_and_not_drawn_again(make):
+    saved = make(Numbers(5), 2)
+    np.random.seed(0)
+    for _ in range(4):
+        next(saved)  # one to six batches more are being read
+    written = DictionarySerializer()
+    written.save(saved)
+    state_then = np.random.get_state()
+    expected = [next(saved) for _ in range(20)]
+    for resumed in (make(Numbers(5), 2), SerialIterator(Numbers(5), 2)):
+        np.random.set_state(state_then)
+        NpzDeserializer(written.target).load(resumed)
+        assert [next(resumed) for _ in range(20)] == expected
+
+
+def test_an_empty_dataset_has_no_batches(make):
+    iterator = make(Numbers(0), 3, repeat=False)
+    assert list(iterator) == []
 
 
 def test_without_repeat(make):
@@ -76,7 +97,7 @@ def test_without_repeat(make):
 def test_resume_goes_on_exactly(make, steps):
     def iterators():
         for kind in (SerialIterator, make):
-            yield kind(Numbers(23), 3, order_sampler=ShuffleOrderSampler())
+            yield kind(Numbers(23), 3, order_sampler=seeded())
 
     serial = next(iterators())
     saved = make(Numbers(23), 3, order_sampler=copy.deepcopy(serial.order_sampler))
@@ -88,9 +109,9 @@ def test_resume_goes_on_exactly(make, steps):
     expected, written = DictionarySerializer(), DictionarySerializer()
     expected.save(serial)
     written.save(saved)
-    assert written.target.keys() == expected.target.keys()
     for name, value in expected.target.items():
-        np.testing.assert_array_equal(written.target[name], value)
+        if not name.startswith("order_sampler/"):  # which may be ahead
+            np.testing.assert_array_equal(written.target[name], value)
     resumed = list(iterators())
     next(resumed[1])
     for iterator in resumed:

@@ -1,5 +1,7 @@
 """SerialIterator and the order samplers."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -71,17 +73,30 @@ def test_shuffled_epochs_are_permutations(options):
     assert epochs[0] != list(range(100))
 
 
-def test_numpys_global_seed_determines_all_orders():
-    def batches():
-        np.random.seed(5)
-        iterator = SerialIterator(range(20), 7)
-        result = []
-        for _ in range(9):
-            result.append(next(iterator))
-            np.random.rand(3)  # what the program draws does not matter
-        return result
+def test_orders_are_drawn_from_numpys_global_state_when_chainer_draws_them():
+    # Printed by Chainer 7.8.1.
+    np.random.seed(0)
+    iterator = SerialIterator(range(7), 3)
+    expected = [[6, 2, 1], [3, 0, 5], [4, 1, 0], [6, 3, 4], [2, 5, 6], [3, 5, 1], [2, 4, 0]]
+    assert [next(iterator) for _ in range(7)] == expected
+    assert np.random.rand() == 0.3373961604172684
 
-    assert batches() == batches()
+    np.random.seed(0)
+    iterator = SerialIterator(range(7), 3, repeat=False)
+    assert list(iterator) == [[6, 2, 1], [3, 0, 5], [4]]
+    assert np.random.rand() == 0.9636627605010293
+    iterator.reset()
+    assert list(iterator) == [[4, 6, 3], [5, 0, 1], [2]]
+    assert np.random.rand() == 0.9571551589530464
+
+
+def test_a_copy_draws_orders_of_its_own():
+    iterator = SerialIterator(range(7), 7)
+    other = copy.deepcopy(iterator)
+    np.random.seed(0)
+    orders = [next(iterator), next(iterator)]
+    np.random.seed(0)
+    assert [next(other), next(other)] == orders
 
 
 def test_an_order_sampler():
@@ -149,11 +164,40 @@ def test_resume_goes_on_exactly(tmp_path, shuffle, steps):
     load_npz(tmp_path / "state", resumed)
     assert state(resumed) == state(saved)
     for _ in range(40):  # five epochs: later orders are the same, too
-        assert next(resumed) == next(saved)
+        batches = []
+        for iterator in (resumed, saved):
+            np.random.seed(3)
+            batches.append(next(iterator))
+        assert batches[0] == batches[1]
         assert state(resumed) == state(saved)
+
+
+def test_resume_with_a_random_state_of_its_own():
+    saved, resumed = (
+        SerialIterator(range(9), 2, order_sampler=ShuffleOrderSampler(np.random.RandomState(i)))
+        for i in range(2)
+    )
+    for _ in range(6):
+        next(saved)
+    serializer = DictionarySerializer()
+    serializer.save(saved)
+    NpzDeserializer(serializer.target).load(resumed)
+    assert [next(resumed) for _ in range(20)] == [next(saved) for _ in range(20)]
     resumed.reset()
     saved.reset()
     assert next(resumed) == next(saved)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}])
+def test_an_empty_dataset_has_no_batches(options):
+    iterator = SerialIterator([], 2, repeat=False, **options)
+    for _ in range(2):
+        assert list(iterator) == []
+        assert state(iterator) == (0, False, 0, 0.0, None)
+        iterator.reset()
+    serializer = DictionarySerializer()
+    serializer.save(iterator)
+    NpzDeserializer(serializer.target).load(iterator)
 
 
 def test_resume_with_orders_of_varying_length():
@@ -206,7 +250,7 @@ def test_resume_on_another_dataset():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], 2), "dataset must not be empty"),
+        (([], 2), "dataset must not be empty where repeat is true"),
         (([1], 0), "batch_size must be at least 1, not 0"),
         (([1], -3), "batch_size must be at least 1, not -3"),
         (([1], 1, True, False, lambda order, position: order), "shuffle must be None"),

@@ -208,16 +208,57 @@ def states_of(link):
 def test_initial_values_of_each_gate():
     link = L.LSTM(3, 2, bias_init=5, forget_bias_init=np.array([6, 7]), upward_init=_numbered())
     assert link.upward.b.array.tolist() == [5, 5, 6, 5, 5, 5, 7, 5]
-    assert link.upward.W.array[:, 0].tolist() == [1, 2, 3, 4] * 2
-    link = L.StatelessLSTM(2, lateral_init=mpchain.initializers.Orthogonal(1.0))
+    assert link.upward.W.array[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
+    link = L.StatelessLSTM(2, 2, lateral_init=mpchain.initializers.Orthogonal(1.0))
     assert link.upward.b.array.tolist() == [0, 0, 1, 0] * 2
-    for k in range(4):
-        W = link.lateral.W.array[k::4]
+    for W in np.split(link.lateral.W.array, 4):
         np.testing.assert_allclose(W @ W.T, np.eye(2), atol=1e-6)
     link = L.StatelessGRU(3, 2, 1, 2, 3)
     assert {p.array.ravel()[0].item() for p in (link.W.W, link.W_r.W, link.W_z.W)} == {1}
     assert {p.array.ravel()[0].item() for p in (link.U.W, link.U_r.W, link.U_z.W)} == {2}
     assert link.U_z.b.array.tolist() == link.W.b.array.tolist() == [3, 3]
+
+
+# The first columns of the weights that Chainer 7.8.1 draws after numpy.random.seed(0).
+CHAINERS_LSTM = {
+    "upward": "1.078235 -.087386 .256264 -.118448 1.310443 -.108071 -.200867 .694194",
+    "lateral": "1.247373 .692072 .101854 .538135 -1.805236 .611249 .109564 -.627759",
+}
+CHAINERS_PEEPHOLE = {
+    "upward": "1.018476 1.29378 .548534 .237059 .439385 .192647 .18075 .377367",
+    "lateral": "1.604959 .032356 1.083839 .109564 -.627759 -.246011 .869947 -.273881",
+}
+
+
+@pytest.mark.parametrize(
+    "make, expected",
+    [
+        (lambda: L.LSTM(3, 2), CHAINERS_LSTM),
+        (lambda: L.StatelessLSTM(3, 2), CHAINERS_LSTM),
+        (lambda: L.LSTM(None, 2), CHAINERS_LSTM),
+        (lambda: L.StatefulZoneoutLSTM(3, 2), CHAINERS_PEEPHOLE),
+        (lambda: L.StatefulPeepholeLSTM(3, 2), CHAINERS_PEEPHOLE),
+    ],
+)
+def test_initial_weights_are_those_that_chainer_draws(make, expected):
+    np.random.seed(0)
+    link = make()
+    if not link.upward.W.is_initialized:
+        assert not link.lateral.W.is_initialized
+        link(np.ones((1, 3), np.float32))
+    for name, column in expected.items():
+        W = getattr(link, name).W.array
+        np.testing.assert_allclose(W[:, 0], np.array(column.split(), float), atol=1e-6)
+        assert W.dtype == np.float32
+
+
+def test_weights_that_are_there_stay_when_others_are_drawn():
+    link = L.LSTM(None, 2)
+    link.lateral.W.initialize((8, 2))
+    W = link.lateral.W.array.copy()
+    link(np.ones((1, 3), np.float32))
+    np.testing.assert_array_equal(link.lateral.W.array, W)
+    assert link.upward.W.shape == (8, 3)
 
 
 def _numbered():
