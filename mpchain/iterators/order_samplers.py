@@ -33,8 +33,8 @@ class ShuffleOrderSampler(OrderSampler):
 
     Args:
         random_state (numpy.random.RandomState): where the permutations come from; it is saved with
-            the iterator. None means NumPy's global state: after ``numpy.random.seed`` the orders are
-            those of Chainer.
+            the iterator. None means NumPy's global state: with equal seeds the orders are those
+            of Chainer.
     """
 
     def __init__(self, random_state=None):
