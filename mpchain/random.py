@@ -21,24 +21,25 @@ _CALLS = 1 << 20  # calls that one turn may make before its numbers run into the
 
 class _Local(threading.local):
     generator = None
+    order = None  # the samples that sequences belong to, where they are sorted
 
 
 _local = _Local()
 
 
-def source(xp, lengths=None):
+def source(xp, steps=None):
     """Returns the generator that functions draw from.
 
     Args:
         xp (module): of the arrays to draw, NumPy or CuPy.
-        lengths (sequence of int): for arrays whose first axis joins one sequence per sample, the
-            lengths of these sequences.
+        steps (sequence of int): for arrays whose first axis joins the time steps of sequences, the
+            longest first: the number of sequences at each step.
 
     Returns:
         ``xp.random``, or an object with the methods of that module that this package uses.
     """
     generator = _local.generator
-    return xp.random if generator is None else _Source(generator, xp, lengths)
+    return xp.random if generator is None else _Source(generator, xp, steps)
 
 
 def draw(xp, name, *parameters, size):
@@ -55,6 +56,20 @@ def draw(xp, name, *parameters, size):
     turned = (size[1], size[0], *size[2:])
     parameters = [xp.broadcast_to(p, size).swapaxes(0, 1) for p in parameters]
     return getattr(source(xp), name)(*parameters, size=turned).swapaxes(0, 1)
+
+
+@contextlib.contextmanager
+def sorted_samples(order):
+    """Context manager: functions get sequences in another order than that of the samples.
+
+    Args:
+        order (array of int): the sample of each sequence.
+    """
+    outer, _local.order = _local.order, order
+    try:
+        yield
+    finally:
+        _local.order = outer
 
 
 def is_by_sample():
@@ -109,19 +124,19 @@ class SampleGenerator:
         finally:
             _local.generator = outer
 
-    def words(self, xp, shape, n_words, lengths=None):
+    def words(self, xp, shape, n_words, steps=None):
         """Draws 32-bit words.
 
         Args:
             xp (module): NumPy or CuPy.
             shape (tuple of int): of the array to draw.
             n_words (int): words for each of its elements.
-            lengths: as in :func:`source`.
+            steps: as in :func:`source`.
 
         Returns:
             array of uint32 (*shape, n_words).
         """
-        samples, blocks, n_rows, (low, high) = self._rows(xp, shape, lengths)
+        samples, blocks, n_rows, (low, high) = self._rows(xp, shape, steps)
         n_row_words = math.prod(shape) * n_words // n_rows if n_rows else 0
         n_blocks = -(-n_row_words // 4)
         call = self._turn * _CALLS + self.n_calls
@@ -131,13 +146,14 @@ class SampleGenerator:
         words = words.reshape(n_rows, -1)[:, :n_row_words]
         return words.reshape(*shape, n_words)
 
-    def _rows(self, xp, shape, lengths):
+    def _rows(self, xp, shape, steps):
         """Returns the sample of each row, its number among the sample's rows, and the key."""
         low, high = self._key
         n = self._n
-        if lengths is not None and n == len(lengths) and shape[0] == sum(lengths):
-            samples = np.repeat(np.arange(self._first, self._first + n), lengths)
-            blocks = np.concatenate([np.arange(length) for length in lengths])
+        if steps and n == steps[0] and shape[0] == sum(steps):
+            order = np.arange(n) if _local.order is None else _local.order
+            samples = self._first + np.concatenate([order[:n_rows] for n_rows in steps])
+            blocks = np.repeat(np.arange(len(steps)), steps)
         elif n and shape and shape[0] % n == 0:
             samples, blocks = np.arange(self._first, self._first + n), np.zeros(n, np.int64)
         else:
@@ -148,7 +164,10 @@ class SampleGenerator:
     def is_repeated_batch(self, shape):
         """Whether the second axis, not the first, is the samples: draws that repeat a batch."""
         n = self._n
-        return len(shape) > 1 and n > 0 and shape[0] != n and shape[1] % n == 0
+        if len(shape) < 2 or n == 0 or shape[1] % n:
+            return False
+        # Of vectors of parameters as long as the batch, one draw for each sample is more likely.
+        return len(shape) > 2 or shape[0] != n
 
     def row_seeds(self, n_rows):
         """Returns for each row of an array a seed (4 words), for draws of varying length."""
@@ -158,8 +177,8 @@ class SampleGenerator:
 class _Source:
     """The methods of ``numpy.random`` on a :class:`SampleGenerator`, for one call."""
 
-    def __init__(self, generator, xp, lengths):
-        self._generator, self._xp, self._lengths = generator, xp, lengths
+    def __init__(self, generator, xp, steps):
+        self._generator, self._xp, self._lengths = generator, xp, steps
 
     def _uniforms(self, size, n=1):
         """Array (*size, n) of float64, uniform in the open interval (0, 1), 32 bits each."""

@@ -70,7 +70,7 @@ DRAWS = {
     ),
     "prior": lambda x: distributions.Normal(np.zeros(12), np.ones(12)).sample(len(x)).array,
     "gamma": lambda x: distributions.Gamma(x + 1, x + 1).sample().array,
-    "poisson": lambda x: distributions.Poisson(x + 1).sample(7).array.swapaxes(0, 1),
+    "poisson": lambda x: distributions.Poisson(x + 1).sample(3).array.swapaxes(0, 1),
     "categorical": lambda x: distributions.Categorical(F.softmax(x)).sample().array,
     "multivariate": lambda x: (
         distributions.MultivariateNormal(
@@ -97,15 +97,18 @@ def test_draws_do_not_depend_on_the_division_of_the_batch(name):
         np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_sequences_of_one_sample_each():
-    lengths = [3, 1, 4, 2]
-    x = np.ones((sum(lengths), 40), "f")
-    with generator(0, 4).in_use():
-        whole = F.noise.dropout_mask(x, 0.5, lengths)
-    with generator(2, 2, stream=1).in_use():
-        part = F.noise.dropout_mask(x[4:], 0.5, lengths[2:])
-    np.testing.assert_array_equal(part, whole[4:])
+def test_steps_of_sequences():
+    """Samples 0 to 3 have sequences of 2, 1, 3 and 2 steps; they are sorted by length."""
+
+    def draw(first, order, steps):
+        x = np.ones((sum(steps), 40), "f")
+        with generator(first, len(order)).in_use(), random.sorted_samples(np.array(order)):
+            return F.noise.dropout_mask(x, 0.5, steps)
+
+    whole = draw(0, [2, 0, 3, 1], [4, 3, 1])
     assert len(np.unique(whole, axis=0)) == len(whole)
+    part = draw(2, [0, 1], [2, 2, 1])
+    np.testing.assert_array_equal(part, whole[[0, 2, 4, 6, 7]])
 
 
 def test_what_belongs_to_no_sample_differs_between_streams():

@@ -160,6 +160,15 @@ class SynchronizedIterator(Iterator):
 class ShardedIterator(SynchronizedIterator):
     """What :func:`create_sharded_iterator` returns: all ranks' batches together are the whole."""
 
+    @property
+    def global_batch_size(self):
+        """Number of samples of the latest batch on all ranks together."""
+        iterator = self.actual_iterator
+        if iterator.repeat or not iterator.is_new_epoch:
+            return iterator.batch_size
+        n = len(iterator.dataset)
+        return n - round(iterator.previous_epoch_detail * n)
+
     def _choose(self, indices):
         begin, end = self.communicator.share_of(len(indices))
         return indices[begin:end]

@@ -77,13 +77,22 @@ class MultiNodeUpdater(StandardUpdater):
         observations = [{} for _ in parts]
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
-        optimizer.update_in_parts(
-            [
-                (len(part), functools.partial(self._loss, part, observation))
-                for part, observation in zip(parts, observations)
-            ]
-        )
+        with self._division(len(batch)):
+            optimizer.update_in_parts(
+                [
+                    (len(part), functools.partial(self._loss, part, observation))
+                    for part, observation in zip(parts, observations)
+                ]
+            )
         self._report_means(parts, observations)
+
+    def _division(self, n):
+        """Says how the batch is divided among the ranks, if the iterator tells."""
+        n_of_all = getattr(self.get_iterator("main"), "global_batch_size", None)
+        if n_of_all is None:
+            return contextlib.nullcontext()
+        begin, end = self.communicator.share_of(n_of_all)
+        return self.communicator.batch(n_of_all) if end - begin == n else contextlib.nullcontext()
 
     def _loss(self, batch, observation):
         """Returns the loss of a batch; what is reported meanwhile goes into ``observation``."""

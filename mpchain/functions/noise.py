@@ -43,14 +43,14 @@ def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
     return (y, mask) if return_mask else y
 
 
-def dropout_mask(x, ratio, lengths=None):
+def dropout_mask(x, ratio, steps=None):
     """Draws the factors of :func:`dropout`: an array of the shape and dtype of ``x``.
 
     Args:
-        lengths: see :func:`mpchain.random.source`.
+        steps: see :func:`mpchain.random.source`.
     """
     _check_ratio("dropout", ratio)
-    draws = random.source(backend.get_array_module(x), lengths)
+    draws = random.source(backend.get_array_module(x), steps)
     keep = draws.random_sample(x.shape) >= ratio
     return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
 

@@ -372,8 +372,8 @@ def _scan_backwards(step, state, inputs):
     return outputs[::-1], state
 
 
-def _dropout_of_sequences(x, ratio, lengths):
-    mask = dropout_mask(x, ratio, lengths) if config.train else None
+def _dropout_of_sequences(x, ratio, steps):
+    mask = dropout_mask(x, ratio, steps) if config.train else None
     return dropout(x, ratio, mask=mask)
 
 

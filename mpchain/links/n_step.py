@@ -3,6 +3,7 @@
 import numpy as np
 
 from mpchain import functions as F
+from mpchain import random
 from mpchain.initializers import get_initializer
 from mpchain.link import ChainList, Link
 from mpchain.utils.type_check import check
@@ -83,7 +84,8 @@ class _NStepRNN(ChainList):
             xs = [xs[i] for i in order]
             states = [F.permutate(s, order, axis=1) for s in states]
         steps = F.transpose_sequence(xs) or (xs[0],)
-        *states, ys = self.rnn(self.n_layers, self.dropout, *states, self.ws, self.bs, steps)
+        with random.sorted_samples(order):
+            *states, ys = self.rnn(self.n_layers, self.dropout, *states, self.ws, self.bs, steps)
         steps, ys = ys, list(F.transpose_sequence(ys))
         if len(ys) < len(xs):
             ys += [steps[0][:0]] * (len(xs) - len(ys))

@@ -12,6 +12,7 @@ from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
+from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
 from mpchain.serializer import MissingKeyError
@@ -84,6 +85,7 @@ class MultiNodeOptimizer:
             "_known",
             "_waiting",
             "_reducer",
+            "_draws",
             "_joint_link",
             "_exchanges",
             "_n_accumulated",
@@ -101,6 +103,7 @@ class MultiNodeOptimizer:
         self._known = {}  # id of each parameter by name
         self._waiting = set()  # names of those that were not initialised when last looked at
         self._reducer = reducer
+        self._draws = SampleDraws(communicator)
         self._joint_link = None  # name of a link that computes with all ranks together
         self._exchanges = True  # whether updates are more than accumulation
         self._n_accumulated = 0  # samples whose mean gradients wait for the next update
@@ -126,6 +129,7 @@ class MultiNodeOptimizer:
         self._check_links(link)
         self._known = {}
         self._n_accumulated = 0
+        self._draws.set_up()
         self._synchronise()
         return self
 
@@ -192,8 +196,10 @@ class MultiNodeOptimizer:
                 gradients are used as they are.
         """
         if lossfun is not None:
-            part = self.n_samples, functools.partial(lossfun, *args, **kwds)
-            self.update_in_parts([] if self.n_samples == 0 else [part])
+            n, before = self._n_samples(), self.n_samples
+            part = n, functools.partial(lossfun, *args, **kwds)
+            self.update_in_parts([] if n == 0 else [part])
+            self.n_samples = before
         elif not self._exchanges:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: within no_sync it needs a loss function, whose "
@@ -202,7 +208,7 @@ class MultiNodeOptimizer:
         elif self.communicator.micro_shards:
             self._update_in_micro_shards([])
         elif self._may_step():
-            self._reducer.begin(self._n_accumulated or self.n_samples)
+            self._reducer.begin(self._n_accumulated or self._n_samples())
             self._finish()
 
     def update_in_parts(self, parts):
@@ -214,6 +220,7 @@ class MultiNodeOptimizer:
         """
         if not self._may_step():
             return
+        parts = self._draws.numbered(parts, self.t)
         if self.communicator.micro_shards:
             self._update_in_micro_shards(parts)
             return
@@ -240,6 +247,11 @@ class MultiNodeOptimizer:
             self._finish()
         else:
             self._n_accumulated = _weight(n)
+
+    def _n_samples(self):
+        """This rank's number of samples; None if it is unknown."""
+        mine = divided(self.communicator)
+        return self.n_samples if mine is None else mine.stop - mine.start
 
     def _update_in_micro_shards(self, parts):
         """The same with a reproducible communicator: each part is a micro-shard, maybe empty."""
@@ -314,7 +326,8 @@ class MultiNodeOptimizer:
         What has not been sent is each rank's own; so it is best if all ranks save snapshots.
         """
         self.actual_optimizer.serialize(serializer)
-        with contextlib.suppress(MissingKeyError):  # a file from before, or of one process
+        with contextlib.suppress(MissingKeyError):  # a file of one process
+            self._draws.serialize(serializer["exchange"])
             self._reducer.serialize(serializer["exchange"])
 
     def _finish(self):
@@ -326,7 +339,9 @@ class MultiNodeOptimizer:
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "whose loss scale was another: it goes with a constant loss scale only"
             )
-        if self._reducer.finish() > 0:
+        n_total = self._reducer.finish()
+        self._draws.finish(n_total)
+        if n_total > 0:
             self._step()
 
     def _step(self):

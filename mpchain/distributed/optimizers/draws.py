@@ -1,0 +1,142 @@
+"""Numbering the samples of a batch over all ranks, for draws by sample."""
+
+import contextlib
+import functools
+import itertools
+
+import numpy as np
+
+from mpchain import random
+from mpchain.distributed.communicators import Communicator
+from mpchain.iterators.worker import peek_at_random_state
+
+
+@contextlib.contextmanager
+def batch(comm, n):
+    """Context manager: one batch of ``n`` samples is divided among the ranks.
+
+    Multi-node optimizers that are updated within it weigh each rank by its samples, and dropout
+    and other noise inside their loss functions belong to samples: any number of ranks draws what
+    one draws.
+
+    Args:
+        n (int): the number of samples on all ranks together, the same on all ranks.
+
+    Yields:
+        slice: this rank's samples, which may be none.
+
+    Example:
+        >>> from mpchain import create_communicator
+        >>> comm = create_communicator()
+        >>> x = np.arange(6.0)
+        >>> with comm.batch(len(x)) as mine:
+        ...     x[mine].sum()
+        15.0
+    """
+    begin, end = comm.share_of(n)
+    outer = divided(comm)
+    comm._divided = slice(begin, end)
+    try:
+        yield comm._divided
+    finally:
+        comm._divided = outer
+
+
+def divided(comm):
+    """Returns this rank's samples within :func:`batch`, None outside."""
+    return getattr(comm, "_divided", None)
+
+
+Communicator.batch = batch
+
+
+class SampleDraws:
+    """Lets the parts of an optimizer's batches draw by sample.
+
+    The number of a rank's first sample is known within ``comm.batch``. Otherwise the ranks are
+    taken to have equally many samples, unless the last step has shown that they have not: then each
+    rank draws from a stream that is independent of the other ranks'.
+
+    Args:
+        comm (Communicator): the ranks.
+    """
+
+    def __init__(self, comm):
+        self._comm = comm
+        self._key = (0, 0)
+        self._n_turns = self._n_own = 0
+        self._are_equal = True
+
+    def set_up(self):
+        """Agrees on a new key with the other ranks, which rank 0's random state determines."""
+        comm = self._comm
+        comm._n_draw_keys = getattr(comm, "_n_draw_keys", 0) + 1
+        # Peeking leaves NumPy's state as it is: other draws keep Chainer's order.
+        seed = comm.bcast_obj(peek_at_random_state() if comm.rank == 0 else None)
+        sequence = np.random.SeedSequence([seed, comm._n_draw_keys])
+        self._key = tuple(sequence.generate_state(2).tolist())
+
+    def numbered(self, parts, step):
+        """Returns the parts of this rank's batch with loss functions that draw by sample.
+
+        Args:
+            parts: list of pairs: a number of samples, None if unknown, and a function without
+                arguments.
+            step (int): the number of updates that the optimizer has done.
+        """
+        numbers = [_n_samples(*part) for part in parts]
+        n = sum(numbers)
+        first = self._first(n)
+        turn, self._n_turns, self._n_own = self._n_turns, self._n_turns + 1, self._n_own + n
+        offsets = itertools.accumulate(numbers, initial=0)
+        n_streams = self._comm.micro_shards or self._comm.size
+        own_stream = self._comm.rank * n_streams // self._comm.size
+        numbered = []
+        for i, (part, n_part, offset) in enumerate(zip(parts, numbers, offsets)):
+            is_known = first is not None and n_part > 0
+            samples = {"first": first + offset if is_known else None, "n": n_part}
+            stream = own_stream + (i if self._comm.micro_shards else 0)
+            generator = functools.partial(
+                random.SampleGenerator, self._key, step, turn, stream=stream, **samples
+            )
+            numbered.append((part[0], functools.partial(_draw_from, generator, part[1])))
+        return numbered
+
+    def _first(self, n):
+        own = divided(self._comm)
+        if own is not None and n == own.stop - own.start:
+            return own.start
+        # On one rank reproducible training must know no more than on several.
+        if self._comm.micro_shards or not self._are_equal:
+            return None
+        return self._comm.rank * n
+
+    def finish(self, n_total):
+        """Ends a step, in which all ranks together had ``n_total`` samples."""
+        if n_total > 0:  # which are numbers of samples or, where these are unknown, of ranks
+            self._are_equal = n_total in (self._n_own * self._comm.size, self._comm.size)
+        self._n_turns = self._n_own = 0
+
+    def serialize(self, serializer):
+        """Saves or restores the key."""
+        self._key = tuple(np.asarray(serializer("draws", np.array(self._key, np.uint32))).tolist())
+
+
+def _draw_from(make_generator, compute_loss):
+    with make_generator().in_use():
+        return compute_loss()
+
+
+def _n_samples(n, compute_loss):
+    """The number of samples; if unknown, the length of the first argument that has one, or 0."""
+    if n is not None:
+        return n
+    lengths = (_length(x) for x in getattr(compute_loss, "args", ()))
+    return next((length for length in lengths if length is not None), 0)
+
+
+def _length(x):
+    if isinstance(x, (list, tuple)):
+        return len(x)
+    shape = getattr(x, "shape", None)
+    return shape[0] if shape else None
