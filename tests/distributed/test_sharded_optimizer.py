@@ -174,7 +174,7 @@ def test_saved_whole_and_loaded_by_any(comm):
             file.seek(0), reference.seek(0)
             with np.load(file) as saved, np.load(reference) as expected:
                 assert set(saved) == set(expected)
-                for key in expected:
+                for key in set(expected) - {"exchange/draws"}:  # a key for each optimizer
                     np.testing.assert_array_equal(saved[key], expected[key], err_msg=key)
         data = comm.bcast_obj(file.getvalue(), root=root)
         train(plain, comm, 3, first=3)
