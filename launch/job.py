@@ -15,11 +15,15 @@ from .plan import START_RANK, Plan
 from .processes import adopt_orphans, kill_descendants, shell_code, signal_session, spawn
 from .rank import VARIABLE
 from .remote_rank import Rank
+from .standstill import Standstill, timeout_of
 from .talk import say
 
 # For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
+# For whoever connects to say who it is, and how many may be about it besides the ranks.
+TIME_TO_INTRODUCE = 30.0
+MOST_STRANGERS = 50
 # Ranks on other hosts that have not come by then are looked for.
 TIME_TO_START = 20.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
@@ -39,6 +43,9 @@ class Job:
 
     Attributes:
         is_final: Whether the user ended it, so that it must not be started again.
+        ranks: The `Rank` of each number that said hello.
+        starter_stopped: When mpirun was stopped, as `Loop.time`; None if it is not.
+        standstill: The `Standstill` that looks after the job.
     """
 
     def __init__(self, plan: Plan, start: int = 1):
@@ -50,7 +57,9 @@ class Job:
         self.stdout = self._screen(1)
         self.stderr = self._screen(2)
         self._connections = []
-        self._ranks = {}
+        self._strangers = []
+        self.ranks = {}
+        self.starter_stopped = None
         self._ends = []
         self._first_without_guard = None
         self._culprit = None
@@ -62,6 +71,7 @@ class Job:
         self._starter_words = b""
         self._starter_code = None
         self._starts = 0
+        self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
 
     def run(self) -> int:
         """Runs the job to its end, whatever happens; returns the exit code."""
@@ -85,6 +95,8 @@ class Job:
             self.loop.run(until=self._finished)
         finally:
             self._listener.close()
+            for stranger in list(self._strangers):
+                self.forget(stranger)
             kill_descendants(spared)
             if self._starter_code != 0:
                 leftovers.remove_session(self._starter)
@@ -131,23 +143,33 @@ class Job:
     # What happens on the side of the ranks
 
     def _accept(self):
-        with contextlib.suppress(ConnectionError):  # gone before we looked
-            self._connections.append(Rank(self, self._listener.accept()[0]))
-            self._pause_or_resume()
+        with contextlib.suppress(OSError):  # gone before we looked, or too many files are open
+            stranger = Rank(self, self._listener.accept()[0])
+            self._strangers.append(stranger)
+            self.loop.after(TIME_TO_INTRODUCE, lambda: self._drop_stranger(stranger))
+        if len(self._strangers) > self.plan.n + MOST_STRANGERS:
+            self.forget(self._strangers[0])
+
+    def _drop_stranger(self, rank):
+        if rank in self._strangers:
+            self.forget(rank)
 
     def welcome(self, rank: Rank):
         """Takes a rank whose supervisor has said hello."""
-        if rank.number in self._ranks or rank.number >= self.plan.n:
-            sentence = f"{self._starter_name} started two processes as {rank.name}"
+        self._strangers.remove(rank)
+        self._connections.append(rank)
+        self._pause_or_resume()
+        if rank.number in self.ranks or rank.number >= self.plan.n:
+            sentence = f"{self.starter_name} started two processes as {rank.name}"
             self._end(sentence, 1, signal.SIGTERM)
-        self._ranks[rank.number] = rank
+        self.ranks[rank.number] = rank
         if self._stop_signal:
             rank.stop(self._stop_signal, self.plan.grace, self._asks_where)
 
     def forget(self, rank: Rank):
         """Closes the connection of a rank, or of a stranger."""
         rank.channel.close()
-        self._connections.remove(rank)
+        (self._strangers if rank in self._strangers else self._connections).remove(rank)
 
     def take_end(self, rank: Rank):
         """Learns that the program of a rank ended."""
@@ -158,9 +180,10 @@ class Job:
             self._introduce(rank, report.describe_end(rank.code))
         rank.show_rest()
         if failed and rank.has_guard:
-            self._end(
-                f"{rank.end}{self._fate_of_others}", shell_code(rank.code), signal.SIGTERM, True
-            )
+            gone = [n for n, each in sorted(self.ranks.items()) if each.has_finished]
+            hint = f"; {report.describe_numbers(gone)} had finished before" if gone else ""
+            sentence = f"{rank.end}{hint}{self._fate_of_others}"
+            self._end(sentence, shell_code(rank.code), signal.SIGTERM, True)
 
     def hear_of_guard(self, rank: Rank):
         """Learns that mpirun, or somebody else, ended the guard of a rank."""
@@ -168,14 +191,19 @@ class Job:
 
     def lose(self, rank: Rank):
         """Learns that the supervisor of a rank is gone, as it should be after the program."""
+        if rank in self._strangers:
+            self._strangers.remove(rank)
+            return
         self._connections.remove(rank)
-        if rank.number is not None and not rank.ended:
+        if not rank.ended:
             self._introduce(rank, f"was lost: {rank.lost}")
             sentence = f"{rank.name} was lost: {rank.lost}{self._fate_of_others}"
             self._end(sentence, 128 + signal.SIGKILL, signal.SIGTERM, True)
-        if not self._connections and len(self._ranks) == self.plan.n:
-            seconds = TIME_TO_FOLLOW if self._verdict else TIME_TO_CLOSE
-            self.loop.after(seconds, self._end_starter)
+        if not self._connections and len(self.ranks) == self.plan.n:
+            if self._verdict:
+                self.loop.after(TIME_TO_FOLLOW, self._end_starter)
+            else:
+                self.loop.after(TIME_TO_CLOSE, self._give_up_starter)
 
     def _introduce(self, rank, fate):
         """Shows the last words of the rank that failed first before those of all others."""
@@ -188,7 +216,7 @@ class Job:
             self.stderr.put(head.encode() + last)
 
     def _look_for_missing(self):
-        missing = sorted(set(range(self.plan.n)) - set(self._ranks))
+        missing = sorted(set(range(self.plan.n)) - set(self.ranks))
         if not missing or self._verdict:
             return
         if sentence := self._complaint_about_hosts():
@@ -200,7 +228,7 @@ class Job:
         """One sentence about a host on which nothing can be started; empty if there is none."""
         from . import inquiry  # seldom needed, and slow to import
 
-        seen = {rank.host for rank in self._ranks.values()}
+        seen = {rank.host for rank in self.ranks.values()}
         hosts = [host for host in self.plan.hosts if host not in seen]
         shell, seconds = self.plan.remote_shell, self.plan.host_timeout
         bad = list(inquiry.complaints(hosts, shell, START_RANK, seconds).values())
@@ -212,11 +240,15 @@ class Job:
     def _collect(self):
         if self._starter_code is not None:
             return
-        ended, status = os.waitpid(self._starter, os.WNOHANG)
-        if ended:
+        changes = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
+        ended, status = os.waitpid(self._starter, changes)
+        if ended and (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+            self.starter_stopped = self.loop.time if os.WIFSTOPPED(status) else None
+            self._collect()
+        elif ended:
             self._keep_words()
             if self._failed_in_passing():
-                say(f"{self._starter_name} failed to start; trying again")
+                say(f"{self.starter_name} failed to start; trying again")
                 self._start()
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
@@ -227,7 +259,7 @@ class Job:
 
     def _failed_in_passing(self):
         """Whether nothing was started, for a reason that may be gone already."""
-        nothing = not self._ranks and not self._connections and self._verdict is None
+        nothing = not self.ranks and not self._connections and self._verdict is None
         passing = any(words in self._starter_words for words in PASSING_FAILURES)
         return nothing and passing and self._starts < MOST_STARTS
 
@@ -242,6 +274,11 @@ class Job:
         self._asks_where = True
         self._stop(signal.SIGTERM)
 
+    def _give_up_starter(self):
+        if self._starter_code is None:
+            self._end(f"{self.starter_name} did not end after all ranks had", 1, signal.SIGTERM)
+            self._end_starter()
+
     def _end_starter(self):
         if self._starter_code is None:
             signal_session(self._starter, signal.SIGTERM)
@@ -254,7 +291,7 @@ class Job:
     # What happens on the side of the user
 
     def _pass_on(self, number):
-        for rank in self._ranks.values():
+        for rank in self.ranks.values():
             rank.pass_on(number)
 
     def _interrupt(self, number):
@@ -284,8 +321,13 @@ class Job:
             on_error=self._lose_screen,
         )
 
+    @property
+    def screen_is_full(self):
+        """Whether so much waits to be shown that no more is taken from the ranks."""
+        return self.stdout.full or self.stderr.full
+
     def _pause_or_resume(self):
-        full = self.stdout.full or self.stderr.full
+        full = self.screen_is_full
         for rank in self._connections:
             if full:
                 rank.channel.pause()
@@ -293,6 +335,15 @@ class Job:
                 rank.channel.resume()
 
     # The end
+
+    @property
+    def is_ending(self):
+        """Whether somebody has ended the job already."""
+        return self._verdict is not None
+
+    def end_for(self, sentence: str):
+        """Ends the job because somebody stands still."""
+        self._end(f"{sentence}{self._fate_of_others}", 1, signal.SIGTERM, True)
 
     def _end(self, sentence, code, number, asks_where=False):
         if not self._verdict:
@@ -304,10 +355,10 @@ class Job:
         if self._stop_signal:
             return
         self._stop_signal = number
-        for rank in self._ranks.values():
+        for rank in self.ranks.values():
             rank.stop(number, self.plan.grace, self._asks_where)
         self.loop.after(self.plan.grace + TIME_TO_FOLLOW, self._kill)
-        if not self._ranks:
+        if not self.ranks:
             self._end_starter()
 
     def _kill(self):
@@ -321,8 +372,8 @@ class Job:
 
     def _explain(self):
         sentence, code = self._verdict or self._verdict_of_mpirun()
-        if code and self._ranks and self._asks_where:
-            for line in report.describe_ranks(self._ranks, self.plan.n, without=self._culprit):
+        if code and self.ranks and self._asks_where:
+            for line in report.describe_ranks(self.ranks, self.plan.n, without=self._culprit):
                 say(f"  {line}")
         if sentence:
             say(sentence)
@@ -340,7 +391,7 @@ class Job:
             abort = f"{culprits[0].name} aborted the job with exit code {code}"
             exception = f" ({culprits[0].exception})" if culprits[0].exception else ""
             return f"{abort}{exception}{self._fate_of_others}", code
-        few = len(self._ranks) < self.plan.n
+        few = len(self.ranks) < self.plan.n
         if few and self.plan.hosts and (sentence := self._complaint_about_hosts()):
             self._asks_where = False  # no rank is to blame
             return sentence, code or 1
@@ -350,19 +401,23 @@ class Job:
         if code:
             return self._end_of_starter, code
         if few:
-            return f"{self._starter_name} started {len(self._ranks)} of {self.plan.n} ranks", 1
+            return f"{self.starter_name} started {len(self.ranks)} of {self.plan.n} ranks", 1
         return "", 0
 
     @property
-    def _starter_name(self):
+    def starter_name(self):
         path = self.plan.starter.path
         return os.path.basename(path) if path else "the starter of the rank"
 
     @property
     def _end_of_starter(self):
-        first = self._first_without_guard
-        hint = f"; {first.name} was ended first" if first else ""
-        return f"{self._starter_name} {report.describe_end(self._starter_code)}{hint}"
+        hint = ""
+        if first := self._first_without_guard:
+            hint = f"; {first.name} was ended first"
+        # Where MPI runs, no program ends well without coming to its end, but for os._exit.
+        if left := [rank for rank in self._ends if rank.code == 0 and not rank.done]:
+            hint = f"; {left[0].name} ended first, with exit code 0 but without MPI_Finalize"
+        return f"{self.starter_name} {report.describe_end(self._starter_code)}{hint}"
 
     @property
     def _fate_of_others(self):

@@ -12,15 +12,23 @@ import select
 import signal
 import time
 
+# A loop that is later than this was held up, as by SIGSTOP.
+MOST_LATE = 1.0
+
 
 class Loop:
-    """Calls actions when files become readable or writable, when signals arrive and times come."""
+    """Calls actions when files become readable or writable, when signals arrive and times come.
+
+    Its time stands still while the process is stopped: those it waits for may be stopped as well.
+    """
 
     def __init__(self):
         # Unlike epoll, poll accepts regular files, to which standard output may be redirected.
         self._poll = select.poll()
         self._actions = {}  # file descriptor → event → action
         self._alarms = []
+        self._last = time.monotonic()
+        self._held_up = 0.0
         self._order = itertools.count()
         self._signal_actions = {}
         self._old_handlers = {}
@@ -44,9 +52,14 @@ class Loop:
         old = signal.signal(number, lambda *_: None)
         self._old_handlers.setdefault(number, old)
 
+    @property
+    def time(self) -> float:
+        """Seconds that the loop has been running, from some point on."""
+        return time.monotonic() - self._held_up
+
     def after(self, seconds, action):
-        """Calls `action` once when that many seconds have passed."""
-        heapq.heappush(self._alarms, (time.monotonic() + seconds, next(self._order), action))
+        """Calls `action` once when that many seconds of `time` have passed."""
+        heapq.heappush(self._alarms, (self.time + seconds, next(self._order), action))
 
     def close(self):
         """Gives signals back to those who had them before; the loop must not be used after."""
@@ -58,6 +71,7 @@ class Loop:
 
     def run(self, until):
         """Serves events until ``until()`` is true."""
+        self._last = time.monotonic()
         while not until():
             self._serve()
 
@@ -75,15 +89,23 @@ class Loop:
                 self._poll.unregister(descriptor)
 
     def _serve(self):
-        timeout = max(0, self._alarms[0][0] - time.monotonic()) if self._alarms else None
-        for descriptor, ready in self._poll.poll(timeout and math.ceil(timeout * 1000)):
+        timeout = max(0, self._alarms[0][0] - self.time) if self._alarms else None
+        ready_files = self._poll.poll(timeout and math.ceil(timeout * 1000))
+        self._notice_delay(timeout)
+        for descriptor, ready in ready_files:
             for event in (select.POLLIN, select.POLLOUT):
                 # An earlier action of this round may have ended this watch.
                 action = self._actions.get(descriptor, {}).get(event)
                 if action and ready & (event | select.POLLHUP | select.POLLERR):
                     action()
-        while self._alarms and self._alarms[0][0] <= time.monotonic():
+        while self._alarms and self._alarms[0][0] <= self.time:
             heapq.heappop(self._alarms)[2]()
+
+    def _notice_delay(self, timeout):
+        now = time.monotonic()
+        if timeout is not None and (late := now - self._last - timeout) > MOST_LATE:
+            self._held_up += late
+        self._last = now
 
     def _take_signals(self):
         for number in set(os.read(self._wakeup, 4096)):

@@ -4,6 +4,8 @@ A message is a kind (one byte), a length (four bytes) and that many bytes. Those
 values hold words: importing json would cost more than all the rest of a rank's start.
 """
 
+import errno
+import os
 import socket
 import struct
 
@@ -13,10 +15,15 @@ HELLO = b"H"  # supervisor: the job's token, the rank, the name of its host
 OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
 ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
+DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
 END = b"X"  # supervisor: exit code (-n for signal n), and 1 if the supervisor had sent a signal
 STACKS = b"K"  # supervisor: bytes that the program wrote about where it was
 PASS = b"P"  # launcher: a signal that is passed on to the program
 STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
+BEAT = b"B"  # launcher: 1 to ask what the program does; supervisor: its state, its CPU seconds
+
+# The longest payload of any message, and of a stranger's first, before which it sends nothing else.
+LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10
 
 HEADER = struct.Struct("!cI")
 
@@ -56,7 +63,12 @@ class Channel:
         on_close: Called once when the other side is gone, with the OSError that told of it, or None
             if it closed the connection.
         on_full: Called when `full` changes.
+
+    Attributes:
+        longest: The longest payload of a message; a longer one ends the connection.
     """
+
+    longest = LONGEST
 
     def __init__(self, loop, connection, on_message, on_close, on_full=lambda: None):
         connection.setblocking(False)
@@ -122,6 +134,9 @@ class Channel:
         self._incoming += data
         while self.open and len(self._incoming) >= HEADER.size:
             kind, length = HEADER.unpack_from(self._incoming)
+            if length > self.longest:
+                self._lose(OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE)))
+                return
             end = HEADER.size + length
             if len(self._incoming) < end:
                 return

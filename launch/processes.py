@@ -156,16 +156,32 @@ def descendants(ancestor: int, spared=frozenset()) -> list[int]:
     return found
 
 
+def activity_of(process: int) -> tuple[str, float]:
+    """The state of a process, such as R, S or T for a stopped one, and its CPU seconds so far.
+
+    Those of its descendants are added. It is ("?", 0.0) where there is no /proc.
+    """
+    fields = [_status(each) for each in (process, *descendants(process))]
+    ticks = sum(sum(map(int, each[11:15])) for each in fields if each)
+    return (fields[0][0], ticks / os.sysconf("SC_CLK_TCK")) if fields[0] else ("?", 0.0)
+
+
 def _processes():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _libc else []
 
 
 def _parent(process):
+    status = _status(process)
+    return int(status[1]) if status else 0
+
+
+def _status(process):
+    """What the kernel knows about a process, from its state on; nothing when it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+            return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0  # it ended while we looked
+        return []
 
 
 def _prctl(option, value):

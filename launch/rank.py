@@ -22,6 +22,8 @@ import sys
 from . import binding, environments, leftovers
 from .loop import Loop
 from .messages import (
+    BEAT,
+    DONE,
     END,
     ERRORS,
     HELLO,
@@ -35,6 +37,7 @@ from .messages import (
     words,
 )
 from .processes import (
+    activity_of,
     adopt_orphans,
     collect_children,
     descendants,
@@ -47,6 +50,7 @@ from .processes import (
 
 VARIABLE = "MPCHAIN_LAUNCH"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
+OVER = b"\0"  # what start_program.py writes into the pipe for stacks at the end
 
 # For helpers of the program that clean up after it, such as multiprocessing's resource tracker.
 TIME_TO_CLEAN_UP = 1.0
@@ -89,7 +93,7 @@ def main(command) -> int:
         os.close(guard_end)
         os.setsid()
         _let_go_of_mpirun()
-        hello = words(token, place.rank, here)
+        hello = words(token, place.rank, here, os.getpid())
         share = binding.rank_variables(os.environ, place.local_rank, place.local_size)
         supervisor = Supervisor(connection, lifeline, hello, float(patience))
         environment = {**os.environ, **share}
@@ -241,10 +245,17 @@ class Supervisor:
         except BlockingIOError:
             return False
         if data:
-            self._channel.send(self._pipes[pipe], data)
+            self._send(self._pipes[pipe], data)
         else:
             self._close(pipe)
         return bool(data)
+
+    def _send(self, kind, data):
+        if kind == STACKS and OVER in data:
+            self._channel.send(DONE)
+            data = data.replace(OVER, b"")
+        if data:
+            self._channel.send(kind, data)
 
     def _close(self, pipe):
         self._loop.on_readable(pipe, None)
@@ -252,6 +263,10 @@ class Supervisor:
         del self._pipes[pipe]
 
     def _obey(self, kind, payload):
+        if kind == BEAT:
+            asked = payload == b"1" and self._program and self._code is None
+            self._channel.send(BEAT, words(*activity_of(self._program)) if asked else b"")
+            return
         if kind == PASS:
             if self._program and self._code is None:
                 signal_process(self._program, int(payload))

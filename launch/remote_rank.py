@@ -3,9 +3,15 @@
 from . import messages, report
 from .messages import Channel, words
 from .output import Errors, Lines
+from .rank import WHERE
+from .standstill import STOPPED
 
 # A traceback that does not end its program in this time was only logged, and is shown.
 TIME_TO_DIE = 2.0
+
+# A program waits if it neither runs nor waits for a disk, and uses less of one core than this.
+ACTIVE = ("R", "D")
+LEAST_ACTIVITY = 0.05
 
 # How much of what a rank printed is remembered, for the report of its end.
 MOST_BYTES, MOST_LINES = 4096, 10
@@ -21,6 +27,11 @@ class Rank:
     Attributes:
         number: Its number, None before it said hello.
         host: Name of its host.
+        process: Id of its supervisor.
+        heard: When its supervisor last sent anything, as `Loop.time`.
+        active: When its program was last seen to work.
+        moved: When its program was last seen not to be stopped, as by SIGSTOP.
+        done: Whether its program is over and did not fail; only MPI_Finalize may be left.
         code: Exit code of its program, -n if signal n killed it, None before its end.
         ended_itself: Whether its program ended before anybody asked it to.
         has_guard: Whether mpirun, or somebody else, has not ended its guard.
@@ -36,10 +47,17 @@ class Rank:
             messages.ERRORS: lambda data: self._show(job.stderr, self._errors.take(data), data),
             messages.STACKS: self._take_stacks,
             messages.TOLD: lambda data: self._lose_guard(),
+            messages.DONE: self._take_done,
             messages.END: self._take_end,
+            messages.BEAT: self._take_beat,
         }
         self.number = None
         self.host = ""
+        self.process = 0
+        self.heard = self.active = self.moved = self._asked = job.loop.time
+        self.is_stopped = False
+        self._seconds = 0.0
+        self.done = False
         self.code = None
         self.ended_itself = False
         self.has_guard = True
@@ -49,6 +67,7 @@ class Rank:
         self._last = b""
         messages.watch_over(connection, job.plan.host_timeout)
         self.channel = Channel(job.loop, connection, self._take, self._lose)
+        self.channel.longest = messages.LONGEST_HELLO
 
     @property
     def name(self) -> str:
@@ -67,6 +86,11 @@ class Rank:
         return self.ended and self.code != 0
 
     @property
+    def has_finished(self) -> bool:
+        """Whether its program came to its end without a failure."""
+        return self.done and self.code in (None, 0)
+
+    @property
     def end(self) -> str:
         """How it ended, with the exception if one was shown."""
         exception = f" ({self.exception})" if self.exception else ""
@@ -80,6 +104,14 @@ class Rank:
     def pass_on(self, number: int):
         """Sends its program a signal that does not end the job."""
         self.channel.send(messages.PASS, words(int(number)))
+
+    def ask(self, what: bool):
+        """Asks its supervisor for a sign of life, and what its program does if `what`."""
+        self.channel.send(messages.BEAT, b"1" if what else b"")
+
+    def ask_where(self):
+        """Asks its program where it is, without ending it."""
+        self.pass_on(WHERE)
 
     def stop(self, number: int, grace: float, where: bool):
         """Sends it a signal, and SIGKILL after some seconds of grace.
@@ -108,6 +140,7 @@ class Rank:
         self._job.logs.write(self.number, data)
 
     def _take(self, kind, payload):
+        self.heard = self._job.loop.time
         if self.number is None:
             self._take_hello(kind, payload)
         else:
@@ -118,7 +151,8 @@ class Rank:
         if kind != messages.HELLO or token != self._job.token:
             self._job.forget(self)
             return
-        self.number, self.host = int(rest[0]), rest[1].decode()
+        self.number, self.host, self.process = int(rest[0]), rest[1].decode(), int(rest[2])
+        self.channel.longest = messages.LONGEST
         prefix = f"[{self.number}] " if self._job.plan.prefix else ""
         raw = self._job.plan.n == 1 and not prefix
         self._output = Lines(None if raw else prefix.encode())
@@ -139,9 +173,26 @@ class Rank:
         self.has_guard = False
         self._job.hear_of_guard(self)
 
+    def _take_done(self, data):
+        self.done = True
+        self._job.standstill.note_progress()
+
+    def _take_beat(self, payload):
+        if not payload:
+            return
+        state, seconds = payload.decode().split()
+        now, used = self.heard, float(seconds) - self._seconds
+        if state in ACTIVE or used > LEAST_ACTIVITY * (now - self._asked):
+            self.active = now
+        self.is_stopped = state in STOPPED
+        if not self.is_stopped:
+            self.moved = now
+        self._seconds, self._asked = float(seconds), now
+
     def _take_end(self, payload):
         code, signalled = map(int, payload.split())
         self.code, self.ended_itself = code, not signalled
+        self._job.standstill.note_progress()
         self._job.take_end(self)
 
     def _lose(self, error):

@@ -9,6 +9,7 @@ MOST_LINES = 20
 
 # Frames inside these are passed over: where the user's own program was says more.
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_MPCHAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpchain", "")
 _STARTERS = (
     "start_program.py",
     os.path.join("mpi4py", "run.py"),
@@ -41,17 +42,27 @@ def describe_place(stacks: bytes) -> str:
     Returns:
         Such as ``in wait (threading.py:320) called by main (train.py:40)``, or an empty string.
     """
-    _, _, stack = stacks.rpartition(b"Current thread")
-    frames = [match.groups() for match in map(_FRAME.fullmatch, stack.splitlines()) if match]
-    frames = [tuple(part.decode(errors="replace") for part in frame) for frame in frames]
-    frames = [frame for frame in frames if not _is_starter(frame[0])]
-    if not frames:
+    # The current thread, the main one, comes last. Where it waits for another, that one says more.
+    before, head, current = stacks.rpartition(b"Current thread")
+    others = before.rpartition(b"Current thread")[2].split(b"Thread 0x")[1:]
+    threads = [frames for each in [current, *others] if (frames := _frames(each))]
+    if not head or not threads:
         return ""
-    users = [frame for frame in frames if not _is_library(frame[0])]
+    frames, users = next(((f, u) for f in threads if (u := _users(f))), (threads[0], []))
     place = f"in {_describe_frame(frames[0])}"
     if users and users[0] is not frames[0]:
         place += f" called by {_describe_frame(users[0])}"
     return place
+
+
+def _frames(stack):
+    frames = [match.groups() for match in map(_FRAME.fullmatch, stack.splitlines()) if match]
+    frames = [tuple(part.decode(errors="replace") for part in frame) for frame in frames]
+    return [frame for frame in frames if not _is_starter(frame[0])]
+
+
+def _users(frames):
+    return [frame for frame in frames if not _is_library(frame[0])]
 
 
 def describe_ranks(ranks: dict, n: int, without=None) -> list[str]:
@@ -69,7 +80,7 @@ def describe_ranks(ranks: dict, n: int, without=None) -> list[str]:
             groups.setdefault(("", "never started"), []).append(number)
         elif rank is not without:
             groups.setdefault((f" on {rank.host}", _describe_fate(rank)), []).append(number)
-    lines = [f"{_describe_numbers(g)}{host}: {fate}" for (host, fate), g in groups.items()]
+    lines = [f"{describe_numbers(g)}{host}: {fate}" for (host, fate), g in groups.items()]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more such lines"]
     return lines
@@ -98,12 +109,13 @@ def _describe_fate(rank):
         fate = f"lost: {rank.lost}"
     else:
         fate = "ended by mpchain-launch" if rank.ended else "killed, as it did not end"
+        fate = "had finished; " * rank.done + "was stopped; " * rank.is_stopped + fate
     place = describe_place(rank.stacks)
     return f"{fate}, {place}" if place else fate
 
 
 def _is_library(path):
-    return path.startswith(_STANDARD_LIBRARY) or "-packages" + os.sep in path
+    return path.startswith((_STANDARD_LIBRARY, _MPCHAIN)) or "-packages" + os.sep in path
 
 
 def _is_starter(path):
@@ -115,8 +127,8 @@ def _describe_frame(frame):
     return f"{function} ({os.path.basename(path)}:{line})"
 
 
-def _describe_numbers(numbers):
-    """Such as ``ranks 0-2, 5``."""
+def describe_numbers(numbers: list[int]) -> str:
+    """Some ranks, in ascending order, such as ``ranks 0-2, 5``."""
     spans = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

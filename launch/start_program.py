@@ -1,14 +1,19 @@
-"""Runs the program of a rank, as ``python`` does, and tells where it is when a signal asks.
+"""Runs the program of a rank, as ``python`` does, and writes where it is when a signal asks.
 
 The supervisor (rank.py) starts it with its pipe for stacks, the number of the signal that asks for
 one, and what ``python`` would be given.
 """
 
+import atexit
 import faulthandler
 import importlib
 import os
 import runpy
+import signal
 import sys
+
+# Written into the pipe for stacks when the program is over and did not fail.
+OVER = b"\0"
 
 
 def tell_where(pipe, number):
@@ -17,6 +22,26 @@ def tell_where(pipe, number):
         faulthandler.enable()  # a crash shows its stack, too
     os.set_inheritable(pipe, False)
     faulthandler.register(number, file=pipe)
+    # What is registered first is called last: the program, its threads and its own functions have
+    # ended then, and only MPI_Finalize follows.
+    atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
+
+
+def tell_end(pipe, number, process, identity):
+    """Writes that the program of this process is over, after which nobody may ask any more."""
+    if os.getpid() == process:  # not one that was forked from it
+        faulthandler.unregister(number)
+        signal.signal(number, signal.SIG_IGN)
+        # The program may have closed all files, and opened another of this number.
+        if _identity(pipe) == identity:
+            os.write(pipe, OVER)
+
+
+def _identity(descriptor):
+    try:
+        return os.fstat(descriptor)[1:3]
+    except OSError:
+        return None
 
 
 def of_program(traceback):
@@ -55,5 +80,7 @@ if __name__ == "__main__":
     try:
         run(sys.argv[3:])
     except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code:
+            atexit.unregister(tell_end)  # the end of a failure
         error.__traceback__ = of_program(error.__traceback__)
         raise

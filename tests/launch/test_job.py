@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from launch import mpi_library, mpirun
+from launch.messages import HEADER, message
 
 pytestmark = [
     pytest.mark.skipif(mpirun.find() is None, reason="needs mpirun: pip install 'mpchain[mpi]'"),
@@ -117,6 +118,31 @@ def test_place_of_the_others(run, script):
     code, _, errors = run("-n", 2, path)
     assert code == 4
     assert f"rank 0 on {HERE}: ended by mpchain-launch, in wait_for_all (script.py:5)" in errors
+
+
+@needs_mpi4py
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("os._exit(0)", "rank 1 of 2 on {} ended first, with exit code 0 but without MPI_Finalize"),
+        ("sys.exit()", "rank 1 had finished before; the other ranks were ended"),
+    ],
+)
+def test_verdict_names_the_rank_that_left(run, script, end, words):
+    path = script(f"""
+        import os, sys, time
+        from mpi4py import MPI
+
+        rank = MPI.COMM_WORLD.rank
+        MPI.COMM_WORLD.Barrier()
+        if rank == 1:
+            {end}
+        time.sleep(2)  # so long it waits for rank 1, in vain
+        sys.exit(5)
+    """)
+    code, _, errors = run("-n", 2, path)
+    assert code != 0
+    assert words.format(HERE) in verdict(errors)
 
 
 @needs_mpi4py
@@ -404,6 +430,29 @@ def test_timeout(start, script):
         "6)",
         "mpchain-launch: the job was ended, as --timeout asks",
     ]
+
+
+@pytest.mark.parametrize("first", [b"", message(b"O", b"x"), HEADER.pack(b"H", 2**32 - 1)])
+def test_stranger_on_the_port_is_dropped(start, script, tmp_path, first):
+    """At once where it says too much, and else at the latest when the ranks have ended."""
+    path = script("""
+        import os
+
+        # The environment of the guard has what ranks are told about the launcher.
+        guard = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
+        variables = open(f"/proc/{guard}/environ").read().split("\\0")
+        print(next(each for each in variables if each.startswith("MPCHAIN_LAUNCH=")), flush=True)
+        open("pipe").close()
+    """)
+    os.mkfifo(tmp_path / "pipe")
+    launched = start("-n", 2, "--no-prefix", "--grace", 1000, path)
+    line = launched.read_lines(2)[0]
+    with socket.create_connection(("127.0.0.1", int(line.split()[1]))) as stranger:
+        stranger.sendall(first)
+        if first:
+            assert stranger.recv(1) == b""
+        open(tmp_path / "pipe", "w").close()
+        assert launched.finish()[0] == 0
 
 
 @pytest.mark.parametrize("n", [1, 2])

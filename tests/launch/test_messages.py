@@ -4,8 +4,9 @@ import socket
 
 import pytest
 
+from launch import loop as loop_module
 from launch.loop import Loop, Writer
-from launch.messages import Channel, message, watch_over, words
+from launch.messages import HEADER, Channel, message, watch_over, words
 
 
 @pytest.fixture
@@ -61,6 +62,17 @@ def test_lost_connection_is_told_once(loop, sockets):
     assert (lost, channel.open, channel.sent) == ([1], False, True)
 
 
+def test_message_that_is_too_long_ends_the_connection(loop, sockets):
+    there, here = sockets
+    got, lost = [], []
+    channel = Channel(loop, here, lambda *each: got.append(each), lost.append)
+    channel.longest = 8
+    there.sendall(message(b"H", bytes(8)) + HEADER.pack(b"H", 9))
+    loop.run(until=lambda: lost)
+    assert (got, channel.open) == ([(b"H", bytes(8))], False)
+    assert isinstance(lost[0], OSError)
+
+
 def test_words():
     assert words("127.0.0.1", 80, 0.5) == b"127.0.0.1 80 0.5"
 
@@ -71,6 +83,32 @@ def test_alarms_in_order(loop):
     loop.after(0.001, lambda: calls.append("first"))
     loop.run(until=lambda: len(calls) == 2)
     assert calls == ["first", "second"]
+
+
+class Clock:
+    """Takes the place of a loop's poll and of its clock: each wait takes as long as told."""
+
+    def __init__(self, waits):
+        self.now, self.waits = 1000.0, iter(waits)
+
+    def poll(self, milliseconds):
+        self.now += next(self.waits)
+        return []
+
+    def monotonic(self):
+        return self.now
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(loop, monkeypatch):
+    clock = Clock([2, 3600, 2, 2.5])
+    monkeypatch.setattr(loop_module, "time", clock)
+    monkeypatch.setattr(loop, "_poll", clock)
+    begin, calls = loop.time, []
+    for seconds in (2, 4, 8):
+        loop.after(seconds, lambda: calls.append(loop.time - begin))
+    loop.run(until=lambda: len(calls) == 3)
+    assert calls == [2, 4, 8.5]
+    assert clock.now > 4600
 
 
 def test_signal(loop):

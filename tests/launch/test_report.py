@@ -13,6 +13,7 @@ class Rank:
     def __init__(self, host="a", code=None, ended_itself=True, lost="", stacks=b""):
         self.host, self.code, self.ended_itself = host, code, ended_itself
         self.lost, self.stacks, self.ended = lost, stacks, code is not None
+        self.done = self.is_stopped = False
 
 
 def stack(*frames, head="Current thread 0x00007f (most recent call first):"):
@@ -58,6 +59,13 @@ def test_place_of_the_thread_that_was_asked():
     other = stack('  File "/x/b.py", line 1 in b', head="Thread 0x00007a (most recent call first):")
     here = stack('  File "/x/a.py", line 2 in a')
     assert report.describe_place(other + b"\n" + here) == "in a (a.py:2)"
+
+
+def test_place_of_the_thread_for_which_the_main_one_waits():
+    other = stack('  File "/x/b.py", line 1 in b', head="Thread 0x00007a (most recent call first):")
+    here = stack(f'  File "{LIBRARY}/threading.py", line 9 in _shutdown')
+    assert report.describe_place(other + b"\n" + here) == "in b (b.py:1)"
+    assert report.describe_place(here) == "in _shutdown (threading.py:9)"
 
 
 @pytest.mark.parametrize("text", [b"", b"nothing", stack(*STARTED)])

@@ -1,0 +1,117 @@
+"""Finds out who stands still while all others wait, which nobody would notice otherwise.
+
+A process that was stopped, or that hangs after the program's end, fails nowhere. The other ranks
+wait for it in MPI_Finalize, where Python no longer runs and the distributed runtime watches nobody.
+Time in which the launcher was stopped does not count, because the whole job may have been.
+"""
+
+import math
+
+from . import report
+from .processes import activity_of
+from .talk import say
+
+TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
+DEFAULT_TIMEOUT = 300.0
+LONGEST_PERIOD = 5.0
+# A rank that computes after all others have finished may take so many timeouts.
+MOST_TIMEOUTS_OF_WORK = 6
+TIME_TO_ANSWER = 1.0
+STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
+
+
+def timeout_of(variables) -> float:
+    """Seconds that ranks wait for each other, as the distributed runtime reads the environment."""
+    try:
+        seconds = float(variables.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
+    except ValueError:  # the runtime complains
+        return DEFAULT_TIMEOUT
+    return seconds if seconds > 0 else DEFAULT_TIMEOUT
+
+
+class Standstill:
+    """Asks all supervisors for a sign of life, and ends a job in which somebody stands still.
+
+    Args:
+        job: The `Job`.
+        timeout: Seconds of standing still after which the job is ended; it may be infinite.
+    """
+
+    def __init__(self, job, timeout: float):
+        self._job, self._timeout = job, timeout
+        self._progress = job.loop.time
+        self._has_reported = False
+        if timeout < math.inf:
+            self._plan_next()
+
+    def note_progress(self):
+        """Learns that a program has come to its end."""
+        self._progress = self._job.loop.time
+        self._has_reported = False
+
+    def _plan_next(self):
+        self._job.loop.after(min(LONGEST_PERIOD, self._timeout / 4), self._look)
+
+    def _look(self):
+        job = self._job
+        if job.is_ending:
+            return
+        if sentence := self._find():
+            job.end_for(sentence)
+            return
+        some_wait = any(rank.done or rank.ended for rank in job.ranks.values())
+        for rank in job.ranks.values():
+            rank.ask(what=some_wait and not rank.ended)
+        self._plan_next()
+
+    def _find(self):
+        """A sentence about who stands still; empty if nobody has for too long."""
+        job, now = self._job, self._job.loop.time
+        if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
+            return f"{job.starter_name} has been stopped for {self._timeout:g} s"
+        for rank in job.ranks.values():
+            if job.screen_is_full:  # nobody is heard then
+                rank.heard = now
+            if rank.channel.open and now - rank.heard > self._timeout:
+                return self._describe_loss(rank)
+        waited = now - self._progress
+        if waited > self._timeout and len(job.ranks) == job.plan.n:
+            return self._find_late_ranks(now, waited)
+        return ""
+
+    def _describe_loss(self, rank):
+        state = "" if self._job.plan.hosts else activity_of(rank.process)[0]
+        fate = "is stopped" if state in STOPPED else "does not answer"
+        rank.lost = f"its supervisor (process {rank.process}) {fate}"
+        return f"{rank.name} was lost: {rank.lost}"
+
+    def _find_late_ranks(self, now, waited):
+        running = {number: rank for number, rank in self._job.ranks.items() if not rank.ended}
+        late = {number: rank for number, rank in running.items() if not rank.done}
+        waiting = sorted(set(running) - set(late))
+        stopped = [n for n, rank in running.items() if now - rank.moved > self._timeout]
+        if len(late) == self._job.plan.n or not (waiting or stopped):
+            return ""  # all are at work, or those that are do not use MPI
+        names = report.describe_numbers(sorted(late))
+        causes = [f"{report.describe_numbers(waiting)} waited in MPI_Finalize"] if waiting else []
+        causes += [f"stopped: {report.describe_numbers(sorted(stopped))}"] if stopped else []
+        cause = "; ".join(causes)
+        if not late:
+            return f"{cause}, and not all ended within {self._timeout:g} s"
+        are_still = all(now - rank.active > self._timeout for rank in late.values())
+        if stopped or are_still or waited > MOST_TIMEOUTS_OF_WORK * self._timeout:
+            return f"{names} did not finish within {waited:.0f} s after the others; {cause}"
+        self._report_work(names, list(late.values()))
+        return ""
+
+    def _report_work(self, names, ranks):
+        """Says once where ranks are that compute while the others have finished."""
+        if not self._has_reported:
+            self._has_reported = True
+            for rank in ranks:
+                rank.ask_where()
+            self._job.loop.after(TIME_TO_ANSWER, lambda: self._say_where(names, ranks))
+
+    def _say_where(self, names, ranks):
+        places = [place for rank in ranks if (place := report.describe_place(rank.stacks))]
+        say(", ".join([f"the other ranks have finished and wait for {names}", *places[:1]]))
