@@ -43,6 +43,16 @@ def test_philox_yields_the_published_words(counter, key, expected):
         assert words.tolist() == [list(expected)], kernel.library
 
 
+def test_every_kernel_yields_the_words_of_the_reference():
+    samples, begins = np.array([0, 5, 2**32 + 7, 2**40]), np.array([0, 3, 2**32 - 2, 2**33])
+    *others, reference = kernels.kernels_of("philox")
+    arguments = samples, begins, 9, 3 * 2**32 + 5, 2**32 - 1, *KEY
+    expected = reference.compute(*arguments)
+    assert others
+    for kernel in others:
+        np.testing.assert_array_equal(kernel.compute(*arguments), expected, kernel.library)
+
+
 def test_blocks_and_rows_are_counted_across_chunks(monkeypatch):
     monkeypatch.setattr(philox, "_CHUNK", 5)
     samples, begins = np.array([3, 4, 2**32 + 3]), np.array([0, 9, 0])

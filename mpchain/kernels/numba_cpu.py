@@ -135,3 +135,40 @@ def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_be
         for n in range(n_samples):
             for i in range(size):
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
+
+
+def _refuse_words(samples, begins, n_blocks, *counters):
+    if not isinstance(samples, np.ndarray):
+        return "it takes NumPy arrays"
+    if 4 * len(samples) * n_blocks < _WORTH_COMPILING:
+        return "too small to compile for"
+    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
+
+
+@register("numba_cpu", _refuse_words)
+def philox(samples, begins, n_blocks, call, step, low, high):
+    """As the reference, a block at a time."""
+    words = np.empty((len(samples), 4 * n_blocks), np.uint32)
+    constants = [np.uint32(value % (1 << 32)) for value in (call, step, low, high)]
+    _compiled(_draw_words)(words, samples, begins, n_blocks, *constants)
+    return words
+
+
+def _draw_words(words, samples, begins, n_blocks, call, step, low, high):
+    for row in range(samples.size):
+        for block in range(n_blocks):
+            a, b, c, d = np.uint32(begins[row] + block), call, step, np.uint32(samples[row])
+            k, l = low, high
+            for _ in range(10):
+                first = np.uint64(a) * np.uint64(0xD2511F53)
+                second = np.uint64(c) * np.uint64(0xCD9E8D57)
+                a = np.uint32(second >> np.uint64(32)) ^ b ^ k
+                b = np.uint32(second & np.uint64(0xFFFFFFFF))
+                c = np.uint32(first >> np.uint64(32)) ^ d ^ l
+                d = np.uint32(first & np.uint64(0xFFFFFFFF))
+                k = np.uint32(k + np.uint32(0x9E3779B9))
+                l = np.uint32(l + np.uint32(0xBB67AE85))
+            words[row, 4 * block] = a
+            words[row, 4 * block + 1] = b
+            words[row, 4 * block + 2] = c
+            words[row, 4 * block + 3] = d
