@@ -4,15 +4,16 @@ import weakref
 
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients import buckets, replication
+from mpchain.distributed.gradients.persistents import named_persistents
 
 
 def bcast_data(self, model):
-    """Makes the parameters of ``model`` the same on all ranks: those of rank 0.
+    """Makes parameters and persistent values of ``model`` those of rank 0 on all ranks.
 
-    A parameter that is not initialised on a rank is initialised there. One that rank 0 has not
-    initialised is taken from the lowest rank that has.
+    A parameter that is not initialized on a rank is initialized there. What rank 0 does not have is
+    taken from the lowest rank that has it.
     """
-    replication.synchronise(self, dict(model.namedparams()))
+    replication.replicate(self, dict(model.namedparams()), named_persistents(model))
 
 
 def multi_node_mean_grad(self, model, zero_fill=False):

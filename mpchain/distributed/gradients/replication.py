@@ -1,4 +1,4 @@
-"""Making parameters the same on all ranks."""
+"""Making parameters and persistent values the same on all ranks."""
 
 import hashlib
 
@@ -7,56 +7,138 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.configuration import using_config
+from mpchain.distributed.communicators.arrays import WIRE_DTYPES
+from mpchain.parameter_tree import is_array
+
+BUCKET_BYTES = 4 * 1024 * 1024
+"""Smaller arrays travel together, in messages of about this size; larger ones by themselves."""
 
 
-def synchronise(comm, params):
-    """Makes parameters the same on all ranks.
+def replicate(comm, params, persistents):
+    """Makes parameters and persistent values those of rank 0 on all ranks.
 
-    Where they differ, those of the lowest rank that has initialised the parameter count: of rank 0,
-    if it has. A parameter that is not initialised on a rank is initialised there. One that is not
-    initialised anywhere stays so.
+    What rank 0 does not have (a parameter that is not initialized, a persistent value that is None)
+    is taken from the lowest rank that has it. A parameter that is not initialized on a rank is
+    initialized there. What no rank has stays so.
 
     Args:
         comm (Communicator): the ranks.
         params (dict): parameters by name, with the same names on all ranks.
-
-    Returns:
-        list of str: the names of the parameters that differed, the same list on all ranks.
+        persistents (dict): :class:`~mpchain.distributed.gradients.persistents.Persistent` by path,
+            likewise.
 
     Raises:
         ValueError: names, shapes or dtypes differ between ranks.
     """
-    names = sorted(params)
-    tables = comm.allgather_obj({name: _fingerprint(params[name]) for name in names})
+    kinds = {name: _kind(param.array) for name, param in params.items()}
+    kinds |= {name: _kind(persistent.value) for name, persistent in persistents.items()}
+    tables = comm.allgather_obj(kinds)
     _check_names(tables)
-    differing = []
-    for name in names:
+    by_root = {}
+    for name in sorted(kinds):
         held = [table[name] for table in tables]
-        if len(set(held)) > 1:
-            _check_shapes(name, held)
-            root = next(rank for rank, fingerprint in enumerate(held) if fingerprint is not None)
-            _take_from(comm, params[name], root, held[root])
-            differing.append(name)
-    return differing
+        root = next((rank for rank, kind in enumerate(held) if kind is not None), None)
+        if root is None:
+            continue
+        _check_alike("parameter" if name in params else "persistent value", name, held)
+        array = (_room_in_param if name in params else _room_in_persistent)(
+            (params if name in params else persistents)[name], held[root]
+        )
+        if array is not None:
+            by_root.setdefault(root, []).append(array)
+    for root, arrays in sorted(by_root.items()):
+        _broadcast(comm, arrays, root)
 
 
-def _fingerprint(param):
-    """Shape, dtype and a hash of the bytes; None for an uninitialised parameter."""
-    if not param.is_initialized:
+def are_alike(comm, params):
+    """Returns whether parameters have the same values on all ranks; on all ranks the same answer.
+
+    Args:
+        comm (Communicator): the ranks.
+        params (dict): parameters by name.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, param in sorted(params.items()):
+        digest.update(f"{name} {param.is_initialized}".encode())
+        if param.is_initialized:
+            array = np.ascontiguousarray(cuda.to_cpu(param.array))
+            digest.update(array.reshape(-1).view(np.uint8))
+    return len(set(comm.allgather_obj(digest.digest()))) == 1
+
+
+def _kind(value):
+    """What the ranks tell each other: shape and dtype of an array, any other value as it is."""
+    if value is None:
         return None
-    array = np.ascontiguousarray(cuda.to_cpu(param.array))
-    digest = hashlib.blake2b(array.reshape(-1).view(np.uint8), digest_size=16).digest()
-    return param.shape, str(param.dtype), digest
+    return ("array", value.shape, str(value.dtype)) if is_array(value) else ("value", value)
 
 
-def _take_from(comm, param, root, fingerprint):
+def _room_in_param(param, kind):
+    """Returns the parameter's array, which is about to be overwritten."""
     if not param.is_initialized:
         # These values are about to be replaced: they must not cost the program random numbers.
         with using_config("rng", np.random.RandomState(0)):
-            param.initialize(fingerprint[0])
-    array = comm.bcast(param.array if comm.rank == root else None, root)
-    if comm.rank != root:
-        backend.copyto(param.array, array)
+            param.initialize(kind[1])
+    return param.array
+
+
+def _room_in_persistent(persistent, kind):
+    """Sets a value that is no array; returns the array that is about to be overwritten, or None."""
+    if kind[0] == "value":
+        persistent.value = kind[1]
+        return None
+    if persistent.value is None:
+        device = persistent.link.device
+        with device.create_context():
+            persistent.value = device.xp.empty(*kind[1:])
+    return persistent.value
+
+
+def _broadcast(comm, arrays, root):
+    """Overwrites arrays with those of the root, all of them under way at the same time."""
+    requests, with_room = [], {}
+    # From wide to narrow elements, each array of a bucket begins at a multiple of its width.
+    for array in sorted(arrays, key=lambda array: -array.itemsize):
+        xp = backend.get_array_module(array)
+        if (
+            array.nbytes >= BUCKET_BYTES // 4
+            and array.dtype in WIRE_DTYPES
+            and array.flags.c_contiguous
+        ):
+            requests.append((comm.ibcast(array, root), None))
+            continue
+        if array.size == 0:
+            continue
+        bucket = with_room.setdefault(xp, [])
+        bucket.append(array)
+        if sum(x.nbytes for x in bucket) >= BUCKET_BYTES:
+            requests.append(_send_together(comm, with_room.pop(xp), root))
+    requests += [_send_together(comm, bucket, root) for bucket in with_room.values()]
+    for request, take in requests:
+        request.Wait()
+        if take is not None and comm.rank != root:
+            take()
+
+
+def _send_together(comm, arrays, root):
+    """Begins to broadcast arrays as one; returns the request, and what takes them from it."""
+    xp = backend.get_array_module(arrays[0])
+    ends = np.cumsum([array.nbytes for array in arrays]).tolist()
+    message = xp.empty(-(-ends[-1] // 4), np.int32)
+    in_bytes = message.view(np.uint8)
+    parts = [
+        in_bytes[end - array.nbytes : end].view(array.dtype).reshape(array.shape)
+        for end, array in zip(ends, arrays, strict=True)
+    ]
+
+    def take():
+        for part, array in zip(parts, arrays, strict=True):
+            array[...] = part
+
+    if comm.rank == root:
+        for part, array in zip(parts, arrays, strict=True):
+            part[...] = array
+    return comm.ibcast(message, root), take
 
 
 def _check_names(tables):
@@ -66,13 +148,18 @@ def _check_names(tables):
             name = min(unlike)
             has, lacks = (0, rank) if name in tables[0] else (rank, 0)
             raise ValueError(
-                f"the model must have the same parameters on all ranks, but rank {has} has {name} "
-                f"and rank {lacks} has not"
+                "the model must have the same parameters and persistent values on all ranks, "
+                f"but rank {has} has {name} and rank {lacks} does not"
             )
 
 
-def _check_shapes(name, held):
-    kinds = {fingerprint[:2] for fingerprint in held if fingerprint is not None}
-    if len(kinds) > 1:
-        text = ", ".join(f"rank {r}: {h[0]} {h[1]}" for r, h in enumerate(held) if h is not None)
-        raise ValueError(f"parameter {name} must have one shape and dtype on all ranks: {text}")
+def _check_alike(what, name, held):
+    """Raises ValueError if arrays have different shapes or dtypes, or only some are arrays."""
+    kinds = [None if kind is None else kind if kind[0] == "array" else "a value" for kind in held]
+    if len({kind for kind in kinds if kind is not None}) > 1:
+        text = ", ".join(
+            f"rank {rank}: {' '.join(map(str, kind[1:])) if kind[0] == 'array' else repr(kind[1])}"
+            for rank, kind in enumerate(held)
+            if kind is not None
+        )
+        raise ValueError(f"{what} {name} must have one shape and dtype on all ranks: {text}")

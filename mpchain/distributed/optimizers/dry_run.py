@@ -1,10 +1,12 @@
 """Running a forward pass only for the parameters that it initialises."""
 
+import contextlib
+
 import numpy as np
 
 from mpchain import backend
-from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
+from mpchain.parameter_tree import is_array
 
 
 class DryRun:
@@ -24,11 +26,12 @@ class DryRun:
             (value, value.copy())
             for _, attributes in self._attributes
             for value in attributes.values()
-            if isinstance(value, np.ndarray) or cuda.is_gpu_array(value)
+            if is_array(value)
         ]
         self._state = np.random.get_state()
         self._rng = np.random.RandomState()
         self._rng.set_state(self._state)
+        self._has_initialized_attributes = False
 
     def __enter__(self):
         self._scope = using_config("rng", config.rng or self._rng)
@@ -44,7 +47,23 @@ class DryRun:
         What initialisers drew remains drawn, as if the parameters had been initialised beforehand.
         """
         for link, attributes in self._attributes:
-            vars(link).update(attributes)
+            held = vars(link)
+            self._has_initialized_attributes |= any(
+                value is None and is_array(held.get(name)) for name, value in attributes.items()
+            )
+            held.update(attributes)
         for array, values in self._arrays:
             backend.copyto(array, values)
         np.random.set_state(self._state if config.rng else self._rng.get_state())
+
+    def initial_values_of(self, comm):
+        """Context manager: in the pass that follows :meth:`undo`, initial values of attributes that
+        it took back, such as random vectors, are the same on all ranks.
+
+        Args:
+            comm (Communicator): the ranks, all of which call this.
+        """
+        key = comm.bcast_obj(self._state[1])
+        if config.rng or not self._has_initialized_attributes:
+            return contextlib.nullcontext()
+        return using_config("rng", np.random.RandomState(key))

@@ -12,6 +12,7 @@ from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
+from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
@@ -66,9 +67,11 @@ class MultiNodeOptimizer:
     on every rank alike. What the ranks compute together (:mod:`mpchain.distributed.functions`) is
     thus differentiated rightly, too, however the samples are divided.
 
-    Parameters are the same on all ranks before they are used: those that are initialised are made
-    so by :meth:`setup`, the others as soon as a forward pass has initialised them, which is then
-    repeated. So the first update is a real one.
+    Parameters are the same on all ranks before they are used: those that are initialized are made
+    so by :meth:`setup`, the others as soon as a forward pass has initialized them, which is then
+    repeated. So the first update is a real one. Persistent values (running statistics) are made
+    those of rank 0 by :meth:`setup`; later each rank updates its own, see
+    :class:`mpchain.distributed.extensions.AllreducePersistent`.
 
     Attributes:
         actual_optimizer, communicator, zero_fill: as given.
@@ -83,6 +86,7 @@ class MultiNodeOptimizer:
             "zero_fill",
             "n_samples",
             "_known",
+            "_known_links",
             "_waiting",
             "_reducer",
             "_draws",
@@ -101,6 +105,7 @@ class MultiNodeOptimizer:
         self.zero_fill = zero_fill
         self.n_samples = None
         self._known = {}  # id of each parameter by name
+        self._known_links = set()  # ids of those whose persistent values are the same on all ranks
         self._waiting = set()  # names of those that were not initialised when last looked at
         self._reducer = reducer
         self._draws = SampleDraws(communicator)
@@ -120,7 +125,9 @@ class MultiNodeOptimizer:
             setattr(self.actual_optimizer, name, value)
 
     def setup(self, link):
-        """Sets the model, and makes its initialised parameters those of rank 0 on all ranks.
+        """Sets the model, and makes its parameters and persistent values those of rank 0.
+
+        Parameters that are not initialized yet follow in the first update.
 
         Returns:
             The optimizer itself.
@@ -128,9 +135,10 @@ class MultiNodeOptimizer:
         self.actual_optimizer.setup(link)
         self._check_links(link)
         self._known = {}
+        self._known_links = set()
         self._n_accumulated = 0
         self._draws.set_up()
-        self._synchronise()
+        self._replicate()
         return self
 
     def _check_links(self, model):
@@ -186,9 +194,9 @@ class MultiNodeOptimizer:
     def update(self, lossfun=None, *args, **kwds):
         """Updates the parameters.
 
-        A step whose gradients were computed with parameters that were not yet the same on all ranks
-        is left out, with a warning. That can happen once, if a forward pass outside of ``lossfun``
-        initialised them.
+        Parameters that are new, such as those of a link that was added, are first made those of
+        rank 0. Without ``lossfun`` their gradients exist already; if the ranks' values differed,
+        the step is skipped, with a warning.
 
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss, the mean over this
@@ -207,7 +215,7 @@ class MultiNodeOptimizer:
             )
         elif self.communicator.micro_shards:
             self._update_in_micro_shards([])
-        elif self._may_step():
+        elif self._were_alike():
             self._reducer.begin(self._n_accumulated or self._n_samples())
             self._finish()
 
@@ -218,8 +226,8 @@ class MultiNodeOptimizer:
             parts: list of pairs: a number of samples, and a function without arguments that
                 computes the mean loss over them. Empty on a rank that has no samples.
         """
-        if not self._may_step():
-            return
+        if self._has_new_parameters():
+            self._replicate()
         parts = self._draws.numbered(parts, self.t)
         if self.communicator.micro_shards:
             self._update_in_micro_shards(parts)
@@ -364,21 +372,26 @@ class MultiNodeOptimizer:
             scale = share * (1 if scale is None else scale)
         loss.backward(loss_scale=scale)
 
-    def _may_step(self):
-        """Makes new parameters the same on all ranks; returns whether they were so before."""
+    def _has_new_parameters(self):
+        """Whether parameters may not be the same on all ranks yet."""
         if self.target is None:
             raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before")
-        known = {name: id(param) for name, param in self._params().items()}
-        if known == self._known and not self._waiting:
+        return bool(self._waiting) or self._known != _ids(self._params())
+
+    def _were_alike(self):
+        """Makes new parameters the same on all ranks; returns whether they were so before."""
+        if not self._has_new_parameters():
             return True
-        if not self._synchronise():
+        alike = replication.are_alike(self.communicator, self._new_parameters())
+        self._replicate()
+        if alike:
             return True
         self._n_accumulated = 0
         if self.communicator.rank == 0:
             warnings.warn(
-                "MultiNodeOptimizer.update: this step is left out, because its gradients were "
-                "computed with initial parameters that differed between ranks; from now on they "
-                "are the same",
+                "MultiNodeOptimizer.update: this step is skipped, because its gradients were "
+                "computed with initial parameters that differed between ranks; from now on the "
+                "parameters are the same. Give update a loss function to lose no step",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -391,26 +404,40 @@ class MultiNodeOptimizer:
         with DryRun(self.target) as rehearsal:
             loss = compute_loss()
         n_waiting = len(self._waiting)
-        self._synchronise()
+        self._replicate()
         if len(self._waiting) == n_waiting:
             return loss
         rehearsal.undo()
-        return compute_loss()
+        with rehearsal.initial_values_of(self.communicator):
+            return compute_loss()
 
-    def _synchronise(self):
-        """Makes parameters that are new or were waiting the same on all ranks; returns whether some
-        were not."""
-        params = self._params()
-        known = {name: id(param) for name, param in params.items()}
-        new = {
-            k: v for k, v in params.items() if k in self._waiting or self._known.get(k) != known[k]
+    def _new_parameters(self):
+        """Parameters by name that were not initialized, or not there, when last looked at."""
+        return {
+            name: param
+            for name, param in self._params().items()
+            if name in self._waiting or self._known.get(name) != id(param)
         }
-        differing = replication.synchronise(self.communicator, new)
+
+    def _replicate(self):
+        """Makes what is new of parameters and persistent values the same on all ranks."""
+        params, new = self._params(), self._new_parameters()
+        persistents = {
+            path: persistent
+            for path, persistent in named_persistents(self.target).items()
+            if id(persistent.link) not in self._known_links
+        }
+        replication.replicate(self.communicator, new, persistents)
+        self._known_links = {id(link) for link in self.target.links()}
+        known = _ids(params)
         waiting = {name for name, param in new.items() if not param.is_initialized}
         if known != self._known or waiting != self._waiting:
             self._reducer.watch({k: v for k, v in params.items() if k not in waiting})
         self._known, self._waiting = known, waiting
-        return bool(differing)
+
+
+def _ids(params):
+    return {name: id(param) for name, param in params.items()}
 
 
 def _no_loss():
