@@ -10,7 +10,7 @@ import sys
 
 from .groups import Group, chainer_python, compare
 
-_SIZES = """
+SIZES = """
 import numpy as np
 large = [2_359_296] * 3 + [1_048_576] * 6 + [2_048_000] + [589_824] * 6 + [262_144] * 14
 n_small = 161 - len(large)
@@ -21,7 +21,7 @@ gradients = [np.ones(n, np.float32) for n in sizes]
 """
 
 _MPCHAIN = (
-    _SIZES
+    SIZES
     + """
 from mpchain.distributed import create_communicator
 from mpchain.distributed.gradients.buckets import GradientReducer
@@ -53,7 +53,7 @@ def step():
 """
 
 _MPI4PY = (
-    _SIZES
+    SIZES
     + """
 from mpi4py import MPI
 sums = [np.empty_like(gradient) for gradient in gradients]
@@ -65,7 +65,7 @@ def step():
 )
 
 _CHAINERMN = (
-    _SIZES
+    SIZES
     + """
 import chainer, chainermn
 comm = chainermn.create_communicator('naive')

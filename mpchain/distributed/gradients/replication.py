@@ -10,8 +10,8 @@ from mpchain.configuration import using_config
 from mpchain.distributed.communicators.arrays import WIRE_DTYPES
 from mpchain.parameter_tree import is_array
 
-BUCKET_BYTES = 4 * 1024 * 1024
-"""Smaller arrays travel together, in messages of about this size; larger ones by themselves."""
+BUCKET_BYTES = 16 * 1024 * 1024
+"""Small arrays travel together, in messages of about this size."""
 
 
 def replicate(comm, params, persistents):
@@ -32,7 +32,7 @@ def replicate(comm, params, persistents):
     """
     kinds = {name: _kind(param.array) for name, param in params.items()}
     kinds |= {name: _kind(persistent.value) for name, persistent in persistents.items()}
-    tables = comm.allgather_obj(kinds)
+    tables = _tables_of_all(comm, kinds)
     _check_names(tables)
     by_root = {}
     for name in sorted(kinds):
@@ -64,6 +64,13 @@ def are_alike(comm, params):
             array = np.ascontiguousarray(cuda.to_cpu(param.array))
             digest.update(array.reshape(-1).view(np.uint8))
     return len(set(comm.allgather_obj(digest.digest()))) == 1
+
+
+def _tables_of_all(comm, table):
+    """Returns the list of all ranks' tables, of which only a hash travels where they are equal."""
+    digest = hashlib.blake2b(repr(sorted(table.items())).encode(), digest_size=16).digest()
+    are_equal = len(set(comm.allgather_obj(digest))) == 1
+    return [table] * comm.size if are_equal else comm.allgather_obj(table)
 
 
 def _kind(value):
@@ -101,7 +108,7 @@ def _broadcast(comm, arrays, root):
     for array in sorted(arrays, key=lambda array: -array.itemsize):
         xp = backend.get_array_module(array)
         if (
-            array.nbytes >= BUCKET_BYTES // 4
+            array.nbytes >= BUCKET_BYTES // 16
             and array.dtype in WIRE_DTYPES
             and array.flags.c_contiguous
         ):
