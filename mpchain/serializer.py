@@ -1,10 +1,10 @@
 """The protocol by which objects are saved and restored, whatever the file format.
 
 An object has one method, ``serialize(serializer)``, for both directions. It hands each value to the
-serializer and
-keeps what comes back: a :class:`Serializer` stores the value and returns it, a
-    :class:`Deserializer` returns the
-stored one. ``serializer[key]`` is the serializer of a child.
+serializer and keeps what comes back: a :class:`Serializer` stores the value and returns it, a
+:class:`Deserializer` returns the stored one. ``serializer[key]`` is the serializer of a child.
+Before a file is loaded, a :class:`Deserializer` that returns each value as it is finds out what the
+object asks for.
 """
 
 import abc
@@ -12,6 +12,10 @@ import abc
 
 class SerializationError(ValueError):
     """A file cannot be restored: it is damaged, or what it holds does not fit the object."""
+
+
+class DamagedFileError(SerializationError):
+    """The content of a file is damaged (not: it does not fit, or could not be read this time)."""
 
 
 class MissingKeyError(SerializationError, KeyError):
@@ -49,7 +53,14 @@ class Serializer(AbstractSerializer):
 
 
 class Deserializer(AbstractSerializer):
-    """Base of the serializers that load."""
+    """Base of the serializers that load.
+
+    Attributes:
+        restores (bool): whether it returns what is stored; if not, it returns each value as it is,
+            to find out what an object asks for.
+    """
+
+    restores = True
 
     def load(self, obj):
         """Restores ``obj`` by its ``serialize`` method."""

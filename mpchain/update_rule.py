@@ -278,7 +278,7 @@ class UpdateRule:
     def serialize(self, serializer):
         """Saves or restores ``t`` and the states."""
         self.t = serializer("t", self.t)
-        if not isinstance(serializer, Deserializer):
+        if not (isinstance(serializer, Deserializer) and serializer.restores):
             for name, value in (self.state or {}).items():
                 serializer(name, value)
         elif self.t == 0:

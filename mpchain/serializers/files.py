@@ -1,6 +1,7 @@
 """Writing files so that nobody ever sees half of one."""
 
 import contextlib
+import errno
 import os
 
 
@@ -20,6 +21,7 @@ def replacing(path):
 
     Raises:
         FileNotFoundError: the folder does not exist.
+        OSError: the disk is full, for instance; it has the name of the file.
         ValueError: ``path`` is something else than a regular file.
     """
     path = os.path.realpath(path)
@@ -34,7 +36,9 @@ def replacing(path):
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = path
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         raise
@@ -70,3 +74,13 @@ def sync_folder(folder):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def is_of_the_system(error):
+    """Returns whether an error in reading a file is the operating system's, such as EIO or EMFILE.
+
+    Any other is the content's, which is damaged: also EINVAL, by which a place before the start of
+    the file is refused, and errors of decompressors, which are without a number.
+    """
+    is_os_error = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+    return is_os_error or isinstance(error, MemoryError)

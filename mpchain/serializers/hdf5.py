@@ -7,18 +7,21 @@ before the library sees the file (see :mod:`mpchain.serializers.sealed`). Files 
 neither and load as well.
 """
 
+import contextlib
 import io
 import os
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
-from mpchain.serializer import Deserializer, MissingKeyError, SerializationError, Serializer
+from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
 from mpchain.serializers import sealed
-from mpchain.serializers.files import replacing
+from mpchain.serializers.files import is_of_the_system, replacing
 from mpchain.serializers.npz import restore
 from mpchain.serializers.values import as_bytes, from_array, from_bytes, is_none, to_array
 
+_MOST_UNWRITTEN = 1 << 20  # bytes that a dataset may claim without having been written
 _CHECKSUM = "mpchain crc32"
 _DTYPE = "mpchain dtype"
 """Attribute of a dataset of bytes: the dtype that HDF5 does not know and the bytes have."""
@@ -143,46 +146,66 @@ def save_hdf5(filename, obj, compression=4):
 def load_hdf5(filename, obj):
     """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
 
-    The file is read and its checksums are verified before the object is touched. Files of other
-    programs have no checksums: a damaged one may even hang the HDF5 library.
+    What the object asks for must fit, and all checksums are verified, before it is touched. Files
+    of other programs have no checksums: a damaged one may even hang the HDF5 library.
 
     Args:
         filename (str): path of the file.
         obj: the object.
 
     Raises:
-        SerializationError: the file is damaged or holds something that does not fit
-            (:class:`MissingKeyError` if arrays are missing; the message lists all of them).
+        SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
+            are missing; the message lists all of them), or the file is damaged
+            (:class:`DamagedFileError`).
         RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
     """
-    restore("load_hdf5", filename, read_hdf5(filename), obj)
-
-
-def read_hdf5(path):
-    """Reads all datasets of an HDF5 file and verifies them.
-
-    Returns:
-        dict: name to array.
-
-    Raises:
-        SerializationError: the file is damaged; the message names file and array.
-    """
     h5py = _load_h5py("load_hdf5")
-    path = os.fspath(path)
+    path = os.fspath(filename)
     sealed.verify(path)
     try:
         file = h5py.File(path, "r")
-    except FileNotFoundError:
-        raise
     except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
-        raise SerializationError(f"{path} is no HDF5 file, or was truncated: {error}") from error
+        if is_of_the_system(error):
+            raise
+        raise DamagedFileError(f"{path} is no HDF5 file, or was truncated: {error}") from error
     with file:
         try:
-            return {name: _read(dataset) for name, dataset in _datasets(h5py, file).items()}
-        except SerializationError as error:
-            raise SerializationError(f"{path}: {error}") from error
+            datasets = _Datasets(h5py, file)
         except Exception as error:
-            raise SerializationError(f"{path} cannot be read: {error}") from error
+            if is_of_the_system(error):
+                raise
+            raise DamagedFileError(f"{path} cannot be read: {error}") from error
+        restore("load_hdf5", filename, datasets, obj)
+
+
+class _Datasets(Mapping):
+    """The datasets of a file as arrays by name, which are read when asked for."""
+
+    def __init__(self, h5py, file):
+        self._datasets, self._kept = _datasets(h5py, file), {}
+
+    def __iter__(self):
+        return iter(self._datasets)
+
+    def __len__(self):
+        return len(self._datasets)
+
+    def __contains__(self, key):
+        return key in self._datasets
+
+    def __getitem__(self, key):
+        return self._kept[key] if key in self._kept else _read(self._datasets[key])
+
+    def header(self, key):
+        """Returns (shape, dtype) of an array; None for None."""
+        return _header(self._datasets[key])
+
+    def verify(self, keys):
+        """Reads the arrays of the given names, which verifies them. (The file's own checksums,
+        where it has any, were verified before.)"""
+        for key in self:
+            self.header(key)
+        self._kept = {key: self[key] for key in keys}
 
 
 def _load_h5py(function):
@@ -229,22 +252,43 @@ def _ranges(dataset):
     return [(chunk.byte_offset, chunk.size) for chunk in chunks]
 
 
-def _read(dataset):
-    name = dataset.name.lstrip("/")
-    try:
+def _header(dataset):
+    """(shape, dtype) of the array that a dataset stands for; None for None."""
+    with _reading(dataset):
         if not hasattr(dataset, "dtype"):
             raise ValueError("it is a group, not a dataset")
         if dataset.external or dataset.is_virtual:
             raise ValueError("its content is in other files, which are never opened")
         if dataset.shape is None:
-            return np.array(None)
+            return None
         if dataset.dtype.hasobject:
             raise ValueError(f"dtype {dataset.dtype} of Python objects is not supported")
+        if dataset.nbytes > _MOST_UNWRITTEN and dataset.id.get_storage_size() == 0:
+            raise ValueError(f"its {dataset.nbytes} bytes were never written")
+        dtype = dataset.attrs.get(_DTYPE)
+        if dtype is None:
+            return dataset.shape, dataset.dtype
+        return None if dtype == "None" else (dataset.shape[:-1], np.dtype(dtype))
+
+
+def _read(dataset):
+    if _header(dataset) is None:
+        return np.array(None)
+    with _reading(dataset):
         array = dataset[()] if dataset.shape else np.array(dataset[()], dataset.dtype)
         expected = dataset.attrs.get(_CHECKSUM)
         if expected is not None and expected != _checksum(array):
             raise ValueError("it fails its checksum")
         dtype = dataset.attrs.get(_DTYPE)
         return array if dtype is None else from_bytes(array, dtype)
+
+
+@contextlib.contextmanager
+def _reading(dataset):
+    try:
+        yield
     except Exception as error:
-        raise SerializationError(f"array {name!r} cannot be read: {error}") from error
+        if is_of_the_system(error):
+            raise
+        name = dataset.name.lstrip("/")
+        raise DamagedFileError(f"array {name!r} cannot be read: {error}") from error

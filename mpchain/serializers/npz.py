@@ -6,7 +6,9 @@ be such a comment. All is verified before anything is restored; files of Chainer
 ``numpy.savez`` have neither mark nor comment and load as well.
 """
 
+import contextlib
 import io
+import math
 import os
 import zipfile
 import zlib
@@ -15,12 +17,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.lib import format as npy
 
-from mpchain.serializer import Deserializer, MissingKeyError, SerializationError, Serializer
-from mpchain.serializers.files import open_atomic
-from mpchain.serializers.values import from_array, to_array
+from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
+from mpchain.serializers.files import is_of_the_system, open_atomic
+from mpchain.serializers.restoring import restore_checked
+from mpchain.serializers.values import NONE_DTYPE, check_shape, from_array, to_array
 
 _CHUNK = 1 << 20
-_MOST_LISTED = 20  # names in a message
+_END = 22 + (1 << 16)  # bytes at the end of an archive, at most, that say where its directory is
+_MOST_HEADER = 1 << 16  # bytes of a member that are read for its header
 _COMMENT = b"mpchain npz 1 "
 _MARK = b"mp\x08\x00mpchain1"  # an "extra field" of the zip format: id, length, content
 _HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -79,19 +83,26 @@ class NpzDeserializer(Deserializer):
             value.
         ignore_names: entries to leave as they are: a full name, a function from full names to bool,
             or a list of these.
+
+    Attributes:
+        latest (list): the one name that was asked for last, for messages.
     """
 
     def __init__(self, npz, path="", strict=True, ignore_names=None):
-        self.npz = _read_members(npz.zip, "") if isinstance(npz, np.lib.npyio.NpzFile) else npz
+        self.npz = dict(_Members(npz.zip, "")) if isinstance(npz, np.lib.npyio.NpzFile) else npz
         self.path = _as_prefix(path)
         self.strict = strict
         self.ignore_names = _as_list(ignore_names)
+        self.latest = [self.path]
 
     def __getitem__(self, key):
-        return NpzDeserializer(self.npz, self.path + key.strip("/"), self.strict, self.ignore_names)
+        path = self.path + key.strip("/")
+        child = NpzDeserializer(self.npz, path, self.strict, self.ignore_names)
+        child.latest = self.latest
+        return child
 
     def __call__(self, key, value):
-        key = self.path + key.lstrip("/")
+        self.latest[0] = key = self.path + key.lstrip("/")
         if self.ignores(key):
             return value
         if key in self.npz:
@@ -105,29 +116,6 @@ class NpzDeserializer(Deserializer):
         return any(
             key == name if isinstance(name, str) else name(key) for name in self.ignore_names
         )
-
-
-class _Probe(Deserializer):
-    """Restores no array; finds out what an object asks for, and whether it can do without."""
-
-    def __init__(self, deserializer, without, asked):
-        self.deserializer = deserializer
-        self.without = without  # names that are known to be missing
-        self.asked = asked
-
-    def __getitem__(self, key):
-        return _Probe(self.deserializer[key], self.without, self.asked)
-
-    def __call__(self, key, value):
-        name = self.deserializer.path + key.lstrip("/")
-        self.asked.add(name)
-        if name in self.deserializer.npz:
-            # What numbers say decides what is asked for next.
-            is_array = value is None or hasattr(getattr(value, "array", value), "shape")
-            return value if is_array else self.deserializer(key, value)
-        if name in self.without or self.deserializer.ignores(name):
-            return value
-        raise MissingKeyError(name)
 
 
 def _as_prefix(path):
@@ -170,7 +158,7 @@ def save_npz(file, obj, compression=False):
 def load_npz(file, obj, path="", strict=True, ignore_names=None):
     """Restores an object from an .npz file.
 
-    The file is read and its checksums are verified before the object is touched.
+    What the object asks for must fit, and all checksums are verified, before it is touched.
 
     Args:
         file: a path, or a file object opened for reading bytes.
@@ -183,10 +171,12 @@ def load_npz(file, obj, path="", strict=True, ignore_names=None):
             or a list of these.
 
     Raises:
-        SerializationError: the file is damaged or holds something that does not fit
-            (:class:`MissingKeyError` if arrays are missing; the message lists all of them).
+        SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
+            are missing; the message lists all of them), or the file is damaged
+            (:class:`DamagedFileError`).
     """
-    restore("load_npz", file, read_npz(file, path), obj, path, strict, ignore_names)
+    with _open_npz(file, path) as arrays:
+        restore("load_npz", file, arrays, obj, path, strict, ignore_names)
 
 
 def restore(function, file, arrays, obj, path="", strict=True, ignore_names=None):
@@ -195,56 +185,10 @@ def restore(function, file, arrays, obj, path="", strict=True, ignore_names=None
     Args:
         function (str): the public function, for messages.
         file: the file, for messages.
-        arrays (dict): name to array.
+        arrays (Mapping): name to array.
     """
     deserializer = NpzDeserializer(arrays, path, strict, ignore_names)
-    try:
-        try:
-            deserializer.load(obj)
-        except MissingKeyError:
-            _check_complete(deserializer, obj)
-            raise
-    except SerializationError as error:
-        raise type(error)(f"{function}: {name_of(file)}: {error}") from error
-
-
-def _check_complete(deserializer, obj):
-    """Raises MissingKeyError, listing all of them, if ``obj`` cannot do without some arrays."""
-    missing, asked = _find_missing(deserializer, obj)
-    if missing:
-        raise MissingKeyError(
-            f"arrays that are missing: {_listing(missing)}; arrays that nothing asks for: "
-            f"{_listing(set(deserializer.npz) - asked)}{_elsewhere(missing, deserializer.npz)}"
-        )
-
-
-def _find_missing(deserializer, obj):
-    """Returns which arrays are missing, at most one more than are listed, and all asked for.
-
-    Each try finds the first that the object, knowing of the others, does not do without.
-    """
-    missing, asked = [], set()
-    while len(missing) <= _MOST_LISTED:
-        try:
-            _Probe(deserializer, missing, asked).load(obj)
-            break
-        except MissingKeyError as error:
-            missing.append(error.args[0])
-    return missing, asked
-
-
-def _listing(keys):
-    more = ", ..." if len(keys) > _MOST_LISTED else ""
-    return ", ".join(sorted(keys)[:_MOST_LISTED]) + more if keys else "nothing"
-
-
-def _elsewhere(missing, found):
-    """Advice, if what is missing is in the file, but below another path."""
-    for name in found:
-        path = name.removesuffix(missing[0])
-        if path.endswith("/") and path != name and all(path + key in found for key in missing):
-            return f"; all that is missing is there below path={path!r}"
-    return ""
+    restore_checked(function, name_of(file), deserializer, obj)
 
 
 def name_of(file):
@@ -305,39 +249,101 @@ def read_npz(file, path=""):
         dict: name to array.
 
     Raises:
-        SerializationError: the file is damaged; the message names file and array.
+        DamagedFileError: the file is damaged; the message names file and array.
     """
+    with _open_npz(file, path) as arrays:
+        return dict(arrays)
+
+
+@contextlib.contextmanager
+def _open_npz(file, path):
+    """Context manager: the arrays below a path in an .npz file, to be read when asked for."""
     if is_path(file):
-        with open(file, "rb") as opened:
-            return read_npz(opened, path)
+        with open(file, "rb") as opened, _open_npz(opened, path) as arrays:
+            yield arrays
+        return
     try:
+        # First without zipfile, which takes an error of the system in reading the end for damage.
+        file.seek(max(file.seek(0, os.SEEK_END) - _END, 0))
+        file.read()
         archive = zipfile.ZipFile(file)
     except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
-        raise SerializationError(
+        if is_of_the_system(error):
+            raise
+        raise DamagedFileError(
             f"{name_of(file)} is no .npz file, or was truncated: {error}"
         ) from error
     with archive:
         archive.fp.seek(0)
         is_ours = archive.comment.startswith(_COMMENT) or _MARK in archive.fp.read(1024)
         if is_ours and archive.comment != _fingerprint(archive):
-            raise SerializationError(
+            raise DamagedFileError(
                 f"{name_of(file)} is damaged: its list of arrays fails its checksum"
             )
-        return _read_members(archive, _as_prefix(path))
+        yield _Members(archive, _as_prefix(path))
 
 
-def _read_members(archive, prefix):
-    arrays = {}
-    for info in archive.infolist():
-        key, extension = os.path.splitext(info.filename)
-        if key.startswith(prefix) and extension == ".npy":
-            try:
-                arrays[key] = parse_npy(archive.read(info))
-            except Exception as error:
-                raise SerializationError(
-                    f"{name_of(archive.fp)}: array {key!r} cannot be read: {error}"
-                ) from error
-    return arrays
+class _Members(Mapping):
+    """The arrays of an archive by name. What is kept of an array by :meth:`verify` is read once."""
+
+    def __init__(self, archive, prefix):
+        self._archive, self._infos, self._kept = archive, {}, {}
+        for info in archive.infolist():
+            key, extension = os.path.splitext(info.filename)
+            if key in self._infos:
+                raise DamagedFileError(f"{name_of(archive.fp)} has two arrays named {key!r}")
+            if key.startswith(prefix) and extension == ".npy":
+                self._infos[key] = info
+
+    def __iter__(self):
+        return iter(self._infos)
+
+    def __len__(self):
+        return len(self._infos)
+
+    def __contains__(self, key):
+        return key in self._infos
+
+    def __getitem__(self, key):
+        if key in self._kept:
+            return self._kept[key]
+        with self._reading(key) as info:
+            self._header(info)  # first: the size that it means is that of the content, or it lies
+            return parse_npy(self._archive.read(info))
+
+    def header(self, key):
+        """Returns (shape, dtype) of an array; None for None."""
+        with self._reading(key) as info:
+            header, _ = self._read_header(info)
+            return None if header is None or header[1] == NONE_DTYPE else header[:2]
+
+    def verify(self, keys):
+        """Verifies all arrays; those of the given names are kept, of others no more than a part
+        is in memory at a time."""
+        for key in self:
+            if key in keys:
+                self._kept[key] = self[key]
+            else:
+                with self._reading(key) as info:
+                    self._read_header(info)
+                    with self._archive.open(info) as member:
+                        while member.read(_CHUNK):
+                            pass
+
+    @contextlib.contextmanager
+    def _reading(self, key):
+        try:
+            yield self._infos[key]
+        except Exception as error:
+            if is_of_the_system(error):
+                raise
+            raise DamagedFileError(
+                f"{name_of(self._archive.fp)}: array {key!r} cannot be read: {error}"
+            ) from error
+
+    def _read_header(self, info):
+        with self._archive.open(info) as member:
+            return _parse_header(member.read(_MOST_HEADER), info.file_size)
 
 
 def parse_npy(content):
@@ -346,6 +352,21 @@ def parse_npy(content):
     Raises:
         ValueError: they are not that, or hold pickled objects.
     """
+    header, start = _parse_header(content, len(content))
+    if header is None:
+        return np.array(None)
+    shape, dtype, fortran_order = header
+    array = np.frombuffer(content, dtype, offset=start)
+    return array.reshape(shape, order="F" if fortran_order else "C")
+
+
+def _parse_header(content, size):
+    """Reads the first bytes of an .npy file of that size.
+
+    Returns:
+        ``((shape, dtype, whether in Fortran's order), start)``, or ``(None, start)`` for None;
+        ``start`` is where the data begin.
+    """
     stream = io.BytesIO(content)
     version = npy.read_magic(stream)
     if version not in _HEADER_READERS:
@@ -353,10 +374,13 @@ def parse_npy(content):
     shape, fortran_order, dtype = _HEADER_READERS[version](stream)
     start = stream.tell()
     if dtype.hasobject:
-        if content[start:] in _PICKLED_NONE:
-            return np.array(None)
+        if len(content) == size and stream.read() in _PICKLED_NONE:
+            return None, start
         raise ValueError(
             "it holds pickled Python objects, which are never loaded since that could run any code"
         )
-    array = np.frombuffer(content, dtype, offset=start)
-    return array.reshape(shape, order="F" if fortran_order else "C")
+    check_shape(shape)
+    expected = start + math.prod(shape) * dtype.itemsize
+    if size != expected:
+        raise ValueError(f"it has {size} bytes, but should have {expected}")
+    return (shape, dtype, fortran_order), start

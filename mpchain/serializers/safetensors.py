@@ -13,10 +13,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mpchain.serializer import SerializationError
+from mpchain.serializer import DamagedFileError
 from mpchain.serializers.files import open_atomic
 from mpchain.serializers.npz import DictionarySerializer, is_path, name_of, restore
-from mpchain.serializers.values import as_bytes, from_bytes, is_none
+from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none
 
 _CODES = {
     "|b1": "BOOL",
@@ -71,8 +71,9 @@ def load_safetensors(file, obj, path="", strict=True, ignore_names=None):
             or a list of these.
 
     Raises:
-        SerializationError: the file is damaged or holds something that does not fit
-            (:class:`MissingKeyError` if arrays are missing; the message lists all of them).
+        SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
+            are missing; the message lists all of them), or the file is damaged
+            (:class:`DamagedFileError`).
     """
     restore("load_safetensors", file, read_safetensors(file), obj, path, strict, ignore_names)
 
@@ -131,7 +132,7 @@ def read_safetensors(file):
         dict: name to array.
 
     Raises:
-        SerializationError: the file is damaged; the message names file and array.
+        DamagedFileError: the file is damaged; the message names file and array.
     """
     if is_path(file):
         with open(file, "rb") as opened:
@@ -142,7 +143,7 @@ def read_safetensors(file):
         records = _records(header)
         _check_layout(header, len(data))
     except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
-        raise SerializationError(
+        raise DamagedFileError(
             f"{name_of(file)} is no safetensors file, or is damaged: {error}"
         ) from error
     arrays = {}
@@ -150,7 +151,7 @@ def read_safetensors(file):
         try:
             arrays[key] = _parse(entry, data, records.get(key))
         except Exception as error:
-            raise SerializationError(
+            raise DamagedFileError(
                 f"{name_of(file)}: array {key!r} cannot be read: {error}"
             ) from error
     return arrays
@@ -196,6 +197,7 @@ def _parse(entry, data, record):
     code, shape = entry["dtype"], tuple(entry["shape"])
     if code not in _DTYPES:
         raise ValueError(f"dtype {code} is not supported")
+    check_shape(shape)
     start, end = entry["data_offsets"]
     content = data[start:end]
     if record is not None and zlib.crc32(content) != record[0]:

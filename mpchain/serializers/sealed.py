@@ -10,7 +10,8 @@ import json
 import os
 import zlib
 
-from mpchain.serializer import SerializationError
+from mpchain.serializer import DamagedFileError
+from mpchain.serializers.files import is_of_the_system
 
 BLOCK = 512
 _MARK = b"mpchain sealed 1 "
@@ -42,7 +43,7 @@ def verify(path):
     """Verifies a sealed file; does nothing for a file that never was one.
 
     Raises:
-        SerializationError: the file is damaged; the message names it, and the array that is.
+        DamagedFileError: the file is damaged; the message names it, and the array that is.
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -51,19 +52,19 @@ def verify(path):
         if not (first.startswith(_MARK) or last.startswith(_MARK)):
             return
         if first != last:
-            raise SerializationError(f"{path} is damaged: its first and last block differ")
+            raise DamagedFileError(f"{path} is damaged: its first and last block differ")
         table, end = _read_table(path, file, size, first)
         damaged = [
             name for name, (crc32, parts) in table["arrays"].items() if _crc32(file, parts) != crc32
         ]
         if damaged:
             listing = ", ".join(map(repr, damaged[:20]))
-            raise SerializationError(
+            raise DamagedFileError(
                 f"{path}: array {listing} cannot be read: its bytes fail their checksum"
             )
         ranges = [parts for _, parts in table["arrays"].values()]
         if _crc32(file, _others(ranges, end)) != table["rest"]:
-            raise SerializationError(
+            raise DamagedFileError(
                 f"{path} is damaged: what describes its arrays fails its checksum"
             )
 
@@ -79,9 +80,11 @@ def _read_table(path, file, size, block):
         end = int(block.split()[3].removeprefix(b"table="))
         content = _read_at(file, end, size - BLOCK - end)
     except (ValueError, IndexError, OSError) as error:
-        raise SerializationError(f"{path} is damaged: {error}") from error
+        if is_of_the_system(error):
+            raise
+        raise DamagedFileError(f"{path} is damaged: {error}") from error
     if _block(end, content) != block:
-        raise SerializationError(
+        raise DamagedFileError(
             f"{path} is damaged: the table of its checksums fails its own checksum"
         )
     return json.loads(content), end

@@ -6,7 +6,7 @@ from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.serializer import SerializationError
 
-_NONE = np.dtype([("None", "?")])
+NONE_DTYPE = np.dtype([("None", "?")])
 """None is stored as an empty array of this dtype."""
 
 
@@ -21,7 +21,7 @@ def to_array(key, value):
         TypeError: NumPy has no plain dtype for the value.
     """
     if value is None:
-        return np.empty(0, _NONE)
+        return np.empty(0, NONE_DTYPE)
     value = getattr(value, "array", value)
     array = np.asarray(cuda.to_cpu(value) if cuda.is_gpu_array(value) else value)
     if array.dtype.kind in "OV":
@@ -34,7 +34,18 @@ def to_array(key, value):
 
 def is_none(array):
     """Returns whether an array is what :func:`to_array` makes of None."""
-    return array.dtype == _NONE
+    return array.dtype == NONE_DTYPE
+
+
+def header_of(array):
+    """Returns (shape, dtype) of what :func:`to_array` made; None for None."""
+    return None if is_none(array) or _holds_none(array) else (array.shape, array.dtype)
+
+
+def check_shape(shape):
+    """Raises ValueError unless a shape, as a file has it, is one: of integers not below 0."""
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"{tuple(shape)} is no shape")
 
 
 def as_bytes(array):
@@ -65,13 +76,16 @@ def from_array(key, array, value):
         value: the present value. An array or variable is overwritten in place; a scalar, string,
             list or tuple says what type to return; None lets the stored array itself be returned.
     """
-    if is_none(array) or _holds_none(array):
+    if header_of(array) is None:
         return None
+    problem = misfit(key, array.shape, array.dtype, value)
+    if problem:
+        raise SerializationError(problem)
     target = getattr(value, "array", value)
     if target is None:
         return array.copy()
     if isinstance(target, np.ndarray) or cuda.is_gpu_array(target):
-        _overwrite(key, target, array)
+        backend.copyto(target, array)
         return value
     if isinstance(value, (list, tuple)):
         return type(value)(array.tolist())
@@ -82,23 +96,29 @@ def _holds_none(array):
     return array.dtype == object and array.shape == () and array[()] is None
 
 
-def _overwrite(key, target, array):
-    if target.shape != array.shape:
-        raise SerializationError(
-            f"{key!r} has shape {array.shape} in the file but {target.shape} in the object"
+def misfit(key, shape, dtype, value):
+    """Says why a stored array of a shape and dtype cannot restore a value; None if it can.
+
+    Args:
+        key (str): its name, for the message.
+        value: the present value; see :func:`from_array`.
+    """
+    target = getattr(value, "array", value)
+    if target is None or isinstance(value, (list, tuple)):
+        return None
+    if not (isinstance(target, np.ndarray) or cuda.is_gpu_array(target)):
+        kind = type(value).__name__
+        return (
+            None if shape == () else f"{key!r} has shape {shape} in the file but is a {kind} here"
         )
-    if not np.can_cast(array.dtype, target.dtype, "same_kind"):
-        raise SerializationError(
-            f"{key!r} has dtype {array.dtype} in the file but {target.dtype} in the object"
-        )
-    backend.copyto(target, array)
+    if target.shape != shape:
+        return f"{key!r} has shape {shape} in the file but {target.shape} in the object"
+    if not np.can_cast(dtype, target.dtype, "same_kind"):
+        return f"{key!r} has dtype {dtype} in the file but {target.dtype} in the object"
+    return None
 
 
 def _scalar(key, array, value):
-    if array.shape != ():
-        raise SerializationError(
-            f"{key!r} has shape {array.shape} in the file but is a {type(value).__name__} here"
-        )
     if isinstance(value, int) and array.dtype.kind in "fc":
         return array.item()  # an object that started with 0 may have counted up to 0.5
     try:
