@@ -6,6 +6,7 @@ import json
 import numpy as np
 
 from mpchain.iterators.worker import peek_at_random_state
+from mpchain.serializers.generators import check_generator_state
 
 
 class OrderSampler(abc.ABC):
@@ -62,4 +63,6 @@ class ShuffleOrderSampler(OrderSampler):
         text = json.dumps(state, default=np.ndarray.tolist)
         restored = serializer("random_state", text)
         if restored != text:
-            self._random.set_state(json.loads(restored))
+            state = json.loads(restored)
+            check_generator_state(state)
+            self._random.set_state(state)

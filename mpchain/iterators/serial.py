@@ -151,6 +151,20 @@ class SerialIterator(Iterator):
             self._serialize_order(serializer)
             if hasattr(self.order_sampler, "serialize") and not is_of_chainer:
                 self.order_sampler.serialize(serializer["order_sampler"])
+        if isinstance(serializer, Deserializer) and serializer.restores:
+            self._check_state(n)
+
+    def _check_state(self, n):
+        """Raises SerializationError where a file has led nowhere, before it is followed."""
+        orders = [self._order, *self._later_orders.values()]
+        what = next(filter(None, (_fault(order, n) for order in orders)), None)
+        position = self.current_position
+        if what is None and not 0 <= position <= len(self._order):
+            what = f"current_position is {position} in an order of {len(self._order)}"
+        if what is None and not 0 <= self.epoch < 2**53:
+            what = f"epoch is {self.epoch}"
+        if what is not None:
+            raise SerializationError(f"{type(self).__name__}: the saved {what}")
 
     def _serialize_order(self, serializer):
         # The saved order may have another length than the present one (some samplers vary it), so
@@ -163,6 +177,16 @@ class SerialIterator(Iterator):
         )
 
 
+def _fault(order, n):
+    """Says what is wrong with a restored order of n examples, if anything is."""
+    order = np.asarray(order)
+    if order.ndim != 1 or order.dtype.kind not in "iu" or (order.size == 0 and n > 0):
+        return f"order has dtype {order.dtype} and shape {order.shape}"
+    if order.size > 0 and not (order.min() >= 0 and order.max() < n):
+        return f"order has indices from {order.min()} to {order.max()} of {n} examples"
+    return None
+
+
 def _serialize_later_orders(serializer, epoch, orders):
     """Saves or restores the orders of consecutive epochs from ``epoch`` on, and returns them."""
     if not isinstance(serializer, Deserializer):
@@ -170,6 +194,8 @@ def _serialize_later_orders(serializer, epoch, orders):
             serializer("n", len(orders))
         for i in range(len(orders)):
             serializer(str(i), orders[epoch + i])
+        return orders
+    if not serializer.restores:
         return orders
     try:
         n = serializer("n", 0)

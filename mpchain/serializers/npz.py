@@ -287,7 +287,7 @@ class _Members(Mapping):
     """The arrays of an archive by name. What is kept of an array by :meth:`verify` is read once."""
 
     def __init__(self, archive, prefix):
-        self._archive, self._infos, self._kept = archive, {}, {}
+        self._archive, self._infos, self._kept, self._headers = archive, {}, {}, {}
         for info in archive.infolist():
             key, extension = os.path.splitext(info.filename)
             if key in self._infos:
@@ -314,7 +314,7 @@ class _Members(Mapping):
     def header(self, key):
         """Returns (shape, dtype) of an array; None for None."""
         with self._reading(key) as info:
-            header, _ = self._read_header(info)
+            header, _ = self._header(info)
             return None if header is None or header[1] == NONE_DTYPE else header[:2]
 
     def verify(self, keys):
@@ -325,7 +325,7 @@ class _Members(Mapping):
                 self._kept[key] = self[key]
             else:
                 with self._reading(key) as info:
-                    self._read_header(info)
+                    self._header(info)
                     with self._archive.open(info) as member:
                         while member.read(_CHUNK):
                             pass
@@ -340,6 +340,11 @@ class _Members(Mapping):
             raise DamagedFileError(
                 f"{name_of(self._archive.fp)}: array {key!r} cannot be read: {error}"
             ) from error
+
+    def _header(self, info):
+        if info.filename not in self._headers:
+            self._headers[info.filename] = self._read_header(info)
+        return self._headers[info.filename]
 
     def _read_header(self, info):
         with self._archive.open(info) as member:

@@ -11,6 +11,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.serializer import SerializationError
+from mpchain.serializers.generators import check_generator_state
 from mpchain.training.states import is_loading, serialize_optional
 
 _NAMES = ("numpy", "python", "config", "cupy")
@@ -30,10 +31,18 @@ def serialize_random_states(serializer, device_ids, iteration):
 
     Returns:
         dict: what a file holds, for :func:`restore_random_states`; empty when saving.
+
+    Raises:
+        Exception: a file holds what is no state of a generator.
     """
     if is_loading(serializer):
-        stored = {name: serialize_optional(serializer, name, None) for name in _NAMES}
-        return {name: _decode(state) for name, state in stored.items() if state is not None}
+        states = {}
+        for name in _NAMES:
+            stored = serialize_optional(serializer, name, None)
+            if stored is not None:
+                states[name] = json.loads(stored.tobytes())
+                _CHECKS[name](states[name])
+        return states
     seed = _derived_seed(iteration)
     states = {
         "numpy": np.random.get_state(legacy=False),
@@ -69,10 +78,6 @@ def _encode(state):
     return np.frombuffer(text.encode(), np.uint8)  # NumPy's strings take four bytes a character
 
 
-def _decode(array):
-    return json.loads(array.tobytes())
-
-
 def _derived_seed(iteration):
     copy = np.random.RandomState()
     copy.set_state(np.random.get_state())
@@ -86,9 +91,9 @@ def _state_of(rng):
     return rng.bit_generator.state
 
 
-def _restore_python(state):
+def _restore_python(state, generator=random):
     version, internal, gauss = state
-    random.setstate((version, tuple(internal), gauss))
+    generator.setstate((version, tuple(internal), gauss))
 
 
 def _restore_config(state):
@@ -112,8 +117,20 @@ def _seed_cupy(seeds):
             cuda.cupy.random.seed(seed)
 
 
+def _check_seeds(seeds):
+    for number, seed in seeds.items():
+        if int(number) < 0 or not 0 <= seed < 2**63:
+            raise SerializationError(f"{seed!r} for GPU {number!r} is no seed")
+
+
 _RESTORERS = {
     "numpy": np.random.set_state,
     "python": _restore_python,
     "config": _restore_config,
+}
+_CHECKS = {
+    "numpy": check_generator_state,
+    "python": lambda state: _restore_python(state, random.Random()),
+    "config": lambda state: state is None or check_generator_state(state),
+    "cupy": _check_seeds,
 }

@@ -230,19 +230,16 @@ class Trainer:
             _serialize_part(entry.extension, extensions[name])
             _serialize_part(entry.trigger, triggers[name])
         elapsed_time = serializer("_snapshot_elapsed_time", self.elapsed_time)
-        observation = _scalars(self.observation)
-        observation = serialize_optional(serializer, "_observation", json.dumps(observation))
-        outstanding = serialize_optional(serializer, "_outstanding", json.dumps(self._outstanding))
+        observation = _serialize_json(serializer, "_observation", _scalars(self.observation))
+        outstanding = _serialize_json(serializer, "_outstanding", self._outstanding)
         self._random_states = serialize_random_states(
             serializer["_random"], self._device_ids(), self.updater.iteration
         )
         if is_loading(serializer):
             self._resume_clock(elapsed_time)
             # The stop trigger has not seen the iteration that the snapshot ended with.
-            self.observation = {
-                name: _from_numbers(value) for name, value in json.loads(observation).items()
-            }
-            self._outstanding = json.loads(outstanding)
+            self.observation = {name: _from_numbers(value) for name, value in observation.items()}
+            self._outstanding = outstanding
 
     def _device_ids(self):
         """The numbers of the GPUs that the models are on."""
@@ -297,6 +294,10 @@ def _as_numbers(value):
 
 def _from_numbers(value):
     return tuple(value) if isinstance(value, list) else value
+
+
+def _serialize_json(serializer, key, value):
+    return json.loads(serialize_optional(serializer, key, json.dumps(value)))
 
 
 def _serialize_part(part, serializer):

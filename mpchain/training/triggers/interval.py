@@ -3,6 +3,8 @@
 import math
 import numbers
 
+from mpchain.serializer import SerializationError
+
 UNITS = ("epoch", "iteration")
 
 # An epoch's progress is a quotient: 3 batches of 10 in 100 samples, over a period of 0.1 epochs,
@@ -79,6 +81,12 @@ class ProgressTrigger:
             "epoch": serializer("previous_epoch_detail", self._previous["epoch"]),
             "iteration": serializer("previous_iteration", self._previous["iteration"]),
         }
+        for unit, done in self._previous.items():
+            if not (isinstance(done, numbers.Real) and 0 <= done < math.inf):
+                raise SerializationError(
+                    f"{type(self).__name__}: the saved progress in {unit}s is {done!r}, but must "
+                    "be a finite number not below 0"
+                )
 
 
 class IntervalTrigger(ProgressTrigger):

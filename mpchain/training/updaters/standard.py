@@ -2,6 +2,7 @@
 
 from mpchain import backend
 from mpchain.dataset import concat_examples
+from mpchain.serializer import SerializationError
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.updaters.updater import Updater
 
@@ -202,3 +203,8 @@ class StandardUpdater(Updater):
             optimizer.target.serialize(serializer[f"model:{name}"])
             optimizer.serialize(serializer[f"optimizer:{name}"])
         self.iteration = serializer("iteration", self.iteration)
+        if not 0 <= self.iteration < 2**53:
+            raise SerializationError(
+                f"{type(self).__name__}: the saved iteration is {self.iteration}, but must be from "
+                "0 to 2**53"
+            )
