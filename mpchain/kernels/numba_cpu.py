@@ -24,14 +24,17 @@ def load_numba():
 
 
 def compile_loop(function, **options):
-    """Returns a function compiled by numba, which keeps the result on the disk where that works.
+    """Compiles a function by numba and caches the result on the disk, if possible.
 
-    A container may have no folder that can be written, a disk may be full, and a file of the cache
-    damaged: then each process compiles for itself.
+    Without a folder that can be written (read-only containers), on a full disk, and if a file of
+    the cache is damaged, each process compiles for itself.
 
     Args:
-        function: what to compile; it returns nothing, and raises nothing.
-        options: further ones of ``numba.njit``.
+        function: the function, which writes into its arguments and returns None.
+        options: options of ``numba.njit``.
+
+    Returns:
+        The compiled function.
     """
     options |= {"nogil": True, "error_model": "numpy"}
     njit = load_numba().njit
@@ -44,7 +47,7 @@ def compile_loop(function, **options):
         nonlocal compiled
         try:
             compiled(*args)
-        except Exception:  # of the cache; if it is another one, it is raised again
+        except Exception:  # of the cache; any other is raised again
             compiled = njit(**options)(function)
             compiled(*args)
 

@@ -234,11 +234,11 @@ def why_absent():
 
 
 def _miscounts_slices(window):
-    """Whether oneDNN's filter gradient is wrong: of 3-D windows, where they leave the padding.
+    """Returns whether oneDNN's gradient of a 3-D filter is wrong, because of the depth.
 
-    oneDNN counts the slices that each window shares with the input. For the first window behind
-    the front padding its number is only right if that window ends inside the input, or if the
-    padding is at most one stride. Otherwise it reads and writes past the ends of its arrays.
+    oneDNN counts the slices that each window shares with the input. For the first window past the
+    front padding the count is right if that window ends inside the input, or if the padding is at
+    most one stride. Otherwise oneDNN reads and writes past the ends of its arrays.
     """
     k, stride, pad, size = (values[0] for values in (*window[:3], window.in_size))
     return 1 < stride < pad and size < k + -pad % stride

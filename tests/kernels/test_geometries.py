@@ -1,7 +1,7 @@
-"""Convolution and pooling over random geometries, while all fresh memory is NaN.
+"""Convolution and pooling over random geometries, with NaN in all fresh memory.
 
-The values are small integers, whose sums are exact: what a kernel computes is right to the bit or
-wrong. Memory that a kernel was to write and did not, or reads beyond its arrays, shows as NaN.
+The values are small integers, whose sums are exact: kernels must agree to the bit. A kernel that
+leaves memory unwritten, or reads past the ends of its arrays, returns NaN.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ from mpchain.kernels import onednn
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
-FENCE = 1 << 12  # bytes that are NaN on both sides of each array
+FENCE = 1 << 12  # bytes on each side of an array
 
 
 class Memory:
-    """Hands out arrays between fences, and knows which fences were written to."""
+    """Allocates arrays of NaN between fences of NaN, and finds fences that were written to."""
 
     def __init__(self):
         self.buffers = []
@@ -49,7 +49,7 @@ def memory(monkeypatch):
 
 
 def _blocks(ordinary, slow, size):
-    """Seeds of blocks of ``size`` geometries, and what is marked slow."""
+    """Seeds and sizes of blocks of geometries; the slow blocks have 1000 each."""
     blocks = [pytest.param(seed, size, id=f"{size} of seed {seed}") for seed in range(ordinary)]
     return blocks + [
         pytest.param(seed, 1000, id=f"1000 of seed {seed}", marks=pytest.mark.slow)
@@ -74,7 +74,7 @@ MEMBERS = {"output": "xW", "input": "yW", "filter": "xy"}
 
 
 def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
-    """The members of the family and the kernels of them that differ from the reference."""
+    """Describes each kernel of the family whose result differs from the reference's."""
     shapes = {
         "x": (n, c, *window.in_size),
         "W": (o, c // window.groups, *window.ksize),
@@ -100,7 +100,7 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
     return wrong
 
 
-# What oneDNN 3.2 gets wrong with AVX-512: n, c, o, groups; sizes of x, windows, strides, padding.
+# oneDNN 3.2 computes these wrong with AVX-512: n, c, o, groups, in_size, ksize, stride, pad.
 REFUSED = {
     "stride 2": (2, 3, 8, 1, (4, 6, 6), (5, 3, 3), (2, 2, 2), (3, 1, 1)),
     "one channel": (3, 1, 3, 1, (6, 3, 7), (6, 1, 5), (2, 1, 1), (5, 0, 1)),
@@ -130,7 +130,7 @@ def _filter_arguments(n, c, o, groups, *geometry):
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *TAKEN])
-def test_filter_gradients_that_onednn_gets_wrong_are_not_left_to_it(name, memory):
+def test_filter_gradients_where_the_depth_is_hard_to_count(name, memory):
     rng = np.random.default_rng(0)
     n, c, o, groups, *geometry = {**REFUSED, **TAKEN}[name]
     window = _window(*geometry, groups=groups)
@@ -139,7 +139,7 @@ def test_filter_gradients_that_onednn_gets_wrong_are_not_left_to_it(name, memory
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *TAKEN])
-def test_refused_are_filter_gradients_of_few_slices_alone(name, monkeypatch):
+def test_onednn_refuses_only_the_filter_gradients_that_it_computes_wrong(name, monkeypatch):
     monkeypatch.setattr(onednn, "why_absent", lambda: None)
     x, y, window = _filter_arguments(*{**REFUSED, **TAKEN}[name])
     with mpchain.using_config("kernels", ("onednn",)):
@@ -152,7 +152,7 @@ def test_refused_are_filter_gradients_of_few_slices_alone(name, monkeypatch):
 
 
 def _draw_convolution(rng, deep):
-    """A random convolution; a deep one of few slices, padded by more than its stride."""
+    """Returns a random case; a deep one has few slices, a large window and much padding."""
     ndim = 3 if deep else rng.integers(1, 4)
     while True:
         k, s, p, d, size = rng.integers([1, 1, 0, 1, 1], [6, 4, 6, 4, 9], (ndim, 5)).T.tolist()
@@ -182,14 +182,14 @@ def test_convolutions(seed, size, memory):
     assert not found, "\n".join(found)
 
 
-# Pooling: the functions, with each library that has a kernel, against plain NumPy.
+# Pooling: the functions, through each library that has a kernel, against plain NumPy.
 
 POOLINGS = ("sum_windows", "spread_windows", "max_windows", "take_from_windows", "place_in_windows")
 LIBRARIES = sorted({k.library for name in POOLINGS for k in kernels.kernels_of(name)})
 
 
 def _spread(array, window, fill):
-    """``array`` (..., *in_size) as its windows, (..., *out_size, elements), beyond it ``fill``."""
+    """Returns the windows of an array (..., *in_size) as (..., *out_size, n_elements)."""
     axes = zip(window.out_size, window.ksize, window.stride, window.pad, window.in_size)
     room = [(p, max((o - 1) * s + k - size - p, 0)) for o, k, s, p, size in axes]
     lead = array.ndim - len(room)
@@ -203,8 +203,9 @@ def _spread(array, window, fill):
 
 
 def _plain_pooling(kind, x, gy, window):
-    """Values and gradients, an element at a time: each window's elements get their part of gy."""
-    positions = np.arange(np.prod(window.in_size)).reshape(window.in_size)
+    """Returns values and gradients: each element of a window gets its part of gy."""
+    size = np.prod(window.in_size)
+    positions = np.arange(size).reshape(window.in_size)
     positions = np.broadcast_to(_spread(positions, window, -1), (*gy.shape, window.n_elements))
     if kind == "max":
         windows = _spread(x, window, -np.inf)
@@ -215,11 +216,11 @@ def _plain_pooling(kind, x, gy, window):
         count = window.n_elements if kind == "average" else (positions >= 0).sum(-1)
         y = _spread(x, window, 0).sum(-1) / count
         parts = np.broadcast_to((gy / count)[..., None], positions.shape)
-    gx = np.zeros((*x.shape[:2], positions[0, 0].max(initial=0) + np.prod(window.in_size) + 1))
+    gx = np.zeros((*x.shape[:2], size + 1))
     n, c = np.indices(x.shape[:2])
     n, c = (v.reshape(*v.shape, *(1,) * (positions.ndim - 2)) for v in (n, c))
-    np.add.at(gx, (n, c, positions), parts)  # -1, the last one, takes what falls on the padding
-    return y, gx[..., : np.prod(window.in_size)].reshape(x.shape)
+    np.add.at(gx, (n, c, positions), parts)  # the padding's part goes to the last element
+    return y, gx[..., :-1].reshape(x.shape)
 
 
 def _pool(kind, x, gy, window, cover_all):
@@ -238,7 +239,7 @@ def _draw_pooling(rng):
     ndim = rng.integers(1, 4)
     while True:
         k, s, p, size = rng.integers([1, 1, 0, 1], [6, 5, 5, 9], (ndim, 4)).T.tolist()
-        p = [min(p, k - 1) for p, k in zip(p, k)]  # else a mean is of no elements
+        p = [min(p, k - 1) for p, k in zip(p, k)]  # a mean of no elements is not defined
         cover_all = bool(rng.integers(2))
         window = _window(*map(tuple, (size, k, s, p)), cover_all=cover_all)
         if min(window.out_size) > 0:
