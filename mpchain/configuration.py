@@ -16,9 +16,28 @@ import numpy as np
 
 
 class Mixed16:
-    """The dtype policy that stores parameters in float32 and computes in float16.
+    """The dtype policy of mixed precision: ``mpchain.global_config.dtype = mpchain.mixed16``.
 
-    To NumPy it is the dtype of the data: ``x.astype(mixed16)`` is float16.
+    Links that are made under it have float16 parameters, except that those of BatchNormalization,
+    BatchRenormalization, GroupNormalization and InstanceNormalization, and their statistics, are
+    float32. To NumPy it is the dtype of the data: ``x.astype(mixed16)`` is float16. Call the
+    optimizer's ``use_fp32_update()``, which updates float32 copies of the parameters, and
+    ``loss_scaling()``, which keeps small gradients from vanishing; otherwise it warns.
+
+    Under every policy, dtypes that differ meet by these rules:
+
+    - A function of inputs and parameters (linear, convolutions, bilinear, prelu, normalisations,
+      recurrent layers, ...) gives results of the dtype of its inputs. Parameters may be wider than
+      inputs: float32 ones and a float16 input are computed in float32, and the result is rounded.
+      Losses that have parameters stay as wide as these.
+    - Inputs must not be wider than parameters: InvalidType. The result, and all that follows, would
+      be computed in the wider dtype. So a float64 array, NumPy's default, is refused by float32
+      parameters, and a float32 one by float16 parameters: cast it, ``x.astype(np.float32)``, or
+      ``functions.cast(x, "float32")``.
+    - Functions of several inputs alike, such as ``x + y``, matmul, concat and where, promote as
+      NumPy does: float16 and float32 give float32. Gates and memory of an LSTM must be of one
+      dtype.
+    - Gradients have the dtype of their variables.
     """
 
     dtype = np.dtype(np.float16)

@@ -8,6 +8,8 @@ import inspect
 import math
 import warnings
 
+import numpy as np
+
 from mpchain.link import Link
 from mpchain.update_rule import (
     HookList,
@@ -248,7 +250,8 @@ class GradientMethod(Optimizer):
 
     rule = None
     _use_cleargrads = True
-    _use_fp32_update = False
+    _use_fp32_update = None  # nobody has chosen
+    _has_looked_for_float16 = False
 
     def __init__(self):
         self.hyperparam = Hyperparameter()
@@ -271,9 +274,10 @@ class GradientMethod(Optimizer):
 
     def setup(self, link):
         super().setup(link)
+        self._has_looked_for_float16 = False
         for param in link.params():
             param.update_rule = self.create_update_rule()
-            param.update_rule.use_fp32_update(self._use_fp32_update)
+            param.update_rule.use_fp32_update(bool(self._use_fp32_update))
         return self
 
     def use_cleargrads(self, use=True):
@@ -281,7 +285,10 @@ class GradientMethod(Optimizer):
         self._use_cleargrads = use
 
     def use_fp32_update(self, flag=True):
-        """Lets float16 parameters be updated on float32 copies."""
+        """Lets float16 parameters be updated on float32 copies, in which small steps add up.
+
+        Without a choice, or without a loss scale, the first update of float16 parameters warns.
+        """
         self._use_fp32_update = flag
         if self.target is not None:
             for param in self.target.params():
@@ -305,11 +312,17 @@ class GradientMethod(Optimizer):
         Raises:
             RuntimeError: :meth:`setup` was not called.
             TypeError: ``lossfun`` returns no Variable.
+
+        Warns:
+            UserWarning: once, if parameters are float16 and nobody has called
+                :meth:`use_fp32_update` and :meth:`loss_scaling` (or :meth:`set_loss_scale`).
         """
         self._check_set_up("update")
         if lossfun is not None:
             self._compute_grads(lossfun(*args, **kwds))
         params = list(self.target.params(include_uninit=False))
+        if not self._has_looked_for_float16:
+            self._look_for_float16(params)
         if any(param.grad is None for param in params):
             self.reallocate_cleared_grads()
         self.check_nan_in_grads()
@@ -321,6 +334,22 @@ class GradientMethod(Optimizer):
             update_all(params)
             self.call_hooks("post")
         self.update_loss_scale()
+
+    def _look_for_float16(self, params):
+        """Suggests what float16 parameters need, unless it is there."""
+        self._has_looked_for_float16 = True
+        missing = []
+        if self._use_fp32_update is None:
+            missing.append("use_fp32_update(): small steps are rounded away without it")
+        if self._loss_scale is None:
+            missing.append("loss_scaling(): small gradients become zero without it")
+        if missing and any(param.dtype == np.float16 for param in params):
+            warnings.warn(
+                f"{self._called('update')}: parameters are float16: call the optimizer's "
+                f"{'; and '.join(missing)}",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _compute_grads(self, loss):
         if not isinstance(loss, Variable):

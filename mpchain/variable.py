@@ -559,7 +559,7 @@ class Parameter(Variable):
             return self._array.dtype
         # A NumPy scalar's own dtype says nothing: numbers take the dtype of the configuration.
         told = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
-        return get_dtype(told, map_mixed16=np.float32)
+        return get_dtype(told, map_mixed16=np.float16)
 
     @property
     def device(self):

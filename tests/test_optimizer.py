@@ -241,6 +241,7 @@ def test_hooks_of_one_parameter():
 # Float16 and loss scale
 
 
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 def test_float16_parameters_on_float32_copies():
     link, plain = model_of(1, dtype=np.float16), model_of(1, dtype=np.float16)
     optimizer = optimizers.SGD(1e-4)
@@ -260,6 +261,39 @@ def test_float16_parameters_on_float32_copies():
     assert seen.calls[0][1].dtype == np.float32
 
 
+_BOTH = r"use_fp32_update\(\): .* and loss_scaling\(\): "
+_ADVICE = {
+    "neither": (lambda optimizer: None, _BOTH),
+    "no copies": (lambda optimizer: optimizer.set_loss_scale(8), r"use_fp32_update\(\): [a-z ]*$"),
+    "no scale": (lambda optimizer: optimizer.use_fp32_update(), r"optimizer's loss_scaling\(\): "),
+}
+
+
+@pytest.mark.parametrize("prepare, advice", _ADVICE.values(), ids=_ADVICE)
+def test_the_first_update_of_float16_parameters_suggests_what_is_missing(prepare, advice):
+    link = model_of(1, 1, dtype=np.float16)
+    optimizer = optimizers.SGD(0).setup(link)
+    prepare(optimizer)
+    with pytest.warns(
+        UserWarning, match=f"^SGD.update: parameters are float16: .*{advice}"
+    ) as seen:
+        optimizer.update()
+        optimizer.update()
+    assert len(seen) == 1 and seen[0].filename == __file__
+    optimizer.setup(model_of(1)).update()
+    with pytest.warns(UserWarning, match="parameters are float16"):
+        optimizer.setup(link).update()
+
+
+@pytest.mark.parametrize("flag, scale", [(True, 8.0), (False, 1.0)])
+def test_nothing_is_suggested_to_those_who_have_chosen(flag, scale):
+    optimizer = optimizers.SGD(0).setup(model_of(1, dtype=np.float16))
+    optimizer.use_fp32_update(flag)
+    optimizer.set_loss_scale(scale)
+    optimizer.update()
+
+
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 def test_float32_copies_follow_parameters_that_somebody_sets():
     link = model_of(2, dtype=np.float16)
     optimizer = optimizers.SGD(2.0**-13).setup(link)

@@ -48,6 +48,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     "dtype, rtol", [(np.float64, 1e-8), (np.float32, 1e-6), (np.float16, 1e-2)]
@@ -78,6 +79,7 @@ def test_the_norm_is_that_of_all_gradients_together():
     np.testing.assert_allclose(link.b.grad, 1.2, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 def test_squares_of_float16_gradients_do_not_overflow():
     gradient = apply(optimizer_hooks.GradientClipping(1), np.float16, g=np.full((2, 2), 1000.0))
     np.testing.assert_allclose(gradient, 0.5, rtol=1e-3)

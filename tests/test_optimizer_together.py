@@ -70,6 +70,7 @@ def alone(monkeypatch):
     return call
 
 
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_the_same_to_the_bit(name, dtype, alone, gathered):

@@ -41,7 +41,7 @@ def test_a_number_fills_in_the_dtype_of_the_configuration(number):
         p = Parameter(number, 3)
     assert p.dtype == np.float64 and p.array.tolist() == [2, 2, 2]
     with mpchain.using_config("dtype", mpchain.mixed16):
-        assert Parameter(number, ()).dtype == np.float32
+        assert Parameter(number, ()).dtype == np.float16
 
 
 def test_nothing_fills_with_nan():

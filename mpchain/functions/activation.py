@@ -10,6 +10,7 @@ from mpchain.configuration import config
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import concat, reshape
 from mpchain.functions.declaration import differentiable, elementwise
+from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
 from mpchain.functions.special import ndtr
 from mpchain.utils.type_check import check
@@ -118,6 +119,8 @@ def prelu(x, W):
 
     See K. He et al., Delving deep into rectifiers, ICCV 2015.
     """
+    if differ(x, W):
+        return mixed("prelu", prelu, {"x": x}, {"W": W})
     return _prelu(x, aligned("prelu", x, W, 1))
 
 
@@ -233,6 +236,8 @@ def swish(x, beta):
 
     See P. Ramachandran et al., Searching for activation functions, 2017.
     """
+    if differ(x, beta):
+        return mixed("swish", swish, {"x": x}, {"beta": beta})
     x = as_variable(x)
     return x * sigmoid(x * aligned("swish", x, beta, 1))
 

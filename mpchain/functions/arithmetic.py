@@ -7,6 +7,7 @@ import numpy as np
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import elementwise
+from mpchain.functions.precision import differ, mixed
 from mpchain.functions.symbol import Symbol
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -176,6 +177,15 @@ def aligned(name, x, y, axis):
     return reshape(y, (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim))
 
 
+def _along_axis(name, function, x, y, axis):
+    def call(x, y):
+        return function(x, aligned(name, x, y, axis))
+
+    if x.dtype.kind == y.dtype.kind == "f" and differ(x, y):
+        return mixed(name, call, {"x": x}, {"y": y})
+    return call(x, y)
+
+
 def scale(x, y, axis=1):
     """Product with an array along some axes, as a scale per channel.
 
@@ -190,7 +200,7 @@ def scale(x, y, axis=1):
     Raises:
         InvalidType: ``y`` does not fit.
     """
-    return _multiply(x, aligned("scale", x, y, axis))
+    return _along_axis("scale", _multiply, x, y, axis)
 
 
 def bias(x, y, axis=1):
@@ -207,7 +217,7 @@ def bias(x, y, axis=1):
     Raises:
         InvalidType: ``y`` does not fit.
     """
-    return _add(x, aligned("bias", x, y, axis))
+    return _along_axis("bias", _add, x, y, axis)
 
 
 def _operator(function, with_constant):

@@ -12,6 +12,7 @@ from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.image import im2col
+from mpchain.functions.precision import differ, mixed
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import as_tuple, get_conv_outsize, get_deconv_outsize, spatial
 from mpchain.utils.type_check import check
@@ -48,7 +49,8 @@ def linear(x, W, b=None, n_batch_axes=1):
         Variable (N, O), with all ``n_batch_axes`` leading axes of ``x``.
 
     Raises:
-        InvalidType: sizes do not fit.
+        InvalidType: sizes do not fit, or ``x`` has a wider dtype than ``W`` or ``b``; the rules of
+            dtypes are at ``mpchain.mixed16``.
     """
     is_positive = isinstance(n_batch_axes, (int, np.integer)) and n_batch_axes > 0
     check(is_positive, "linear", "n_batch_axes must be a positive int", n_batch_axes=n_batch_axes)
@@ -61,6 +63,9 @@ def linear(x, W, b=None, n_batch_axes=1):
         x = reshape(x, (n, x.size // n if n else W.shape[1]))
     floating = x.dtype.kind == W.dtype.kind == "f"
     check(floating, "linear", "x and W must be floating point", x=x, W=W)
+    if differ(x, W, b):
+        y = mixed("linear", linear, {"x": x}, {"W": W, "b": b})
+        return y if n_batch_axes == 1 else reshape(y, (*batch_shape, W.shape[0]))
     fits = W.ndim == 2 and x.shape[1] == W.shape[1]
     check(fits, "linear", "W must have as many columns as x has features", x=x, W=W)
     if b is None:
@@ -125,7 +130,8 @@ def convolution_nd(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, gro
         Variable (N, O, ...).
 
     Raises:
-        InvalidType: ranks or channels do not fit, or a window is larger than the padded input.
+        InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the
+            dtype of ``x`` is wider than that of ``W`` or ``b`` (see ``mpchain.mixed16``).
     """
     return _convolution("convolution_nd", x, W, b, stride, pad, cover_all, dilate, groups)
 
@@ -138,9 +144,18 @@ def _check_operands(name, x, W, groups):
     check(groups >= 1, name, "groups must be positive", groups=groups)
 
 
+def _mixed(function, name, x, W, b, *options):
+    def call(x, W, b=None):
+        return function(name, x, W, b, *options)
+
+    return mixed(name, call, {"x": x}, {"W": W, "b": b})
+
+
 def _convolution(name, x, W, b, stride, pad, cover_all, dilate, groups):
     n = x.ndim - 2
     _check_operands(name, x, W, groups)
+    if differ(x, W, b):
+        return _mixed(_convolution, name, x, W, b, stride, pad, cover_all, dilate, groups)
     channels = f"x has {x.shape[1]} channels but W expects {W.shape[1] * groups} (groups={groups})"
     check(x.shape[1] == W.shape[1] * groups, name, channels, x=x, W=W)
     check(W.shape[0] % groups == 0, name, f"groups={groups} must divide the output channels", W=W)
@@ -197,6 +212,8 @@ def deconvolution_nd(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, grou
 def _deconvolution(name, x, W, b, stride, pad, outsize, dilate, groups):
     n = x.ndim - 2
     _check_operands(name, x, W, groups)
+    if differ(x, W, b):
+        return _mixed(_deconvolution, name, x, W, b, stride, pad, outsize, dilate, groups)
     check(x.shape[1] == W.shape[0], name, "W must have one row per channel of x", x=x, W=W)
     check(x.shape[1] % groups == 0, name, f"groups={groups} must divide the channels", x=x)
     stride, pad, dilate = spatial(name, n, stride=stride, pad=pad, dilate=dilate)
@@ -256,7 +273,8 @@ def depthwise_convolution_2d(x, W, b=None, stride=1, pad=0):
         Variable (N, C * D, out_h, out_w).
 
     Raises:
-        InvalidType: ranks or channels do not fit, or a window is larger than the padded input.
+        InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the
+            dtype of ``x`` is wider than that of ``W`` or ``b`` (see ``mpchain.mixed16``).
 
     See L. Sifre, Rigid-motion scattering for image classification, 2014.
     """
@@ -291,6 +309,8 @@ def local_convolution_2d(x, W, b=None, stride=1):
     check(ranks, name, "x must be (N, C, H, W) and W (O, out_h, out_w, C, kh, kw)", x=x, W=W)
     floating = x.dtype.kind == W.dtype.kind == "f"
     check(floating, name, "x and W must be floating point", x=x, W=W)
+    if differ(x, W, b):
+        return mixed(name, local_convolution_2d, {"x": x}, {"W": W, "b": b}, stride=stride)
     (stride,) = spatial(name, 2, stride=stride)
     axes = zip(x.shape[2:], W.shape[4:], stride)
     sizes = tuple(get_conv_outsize(size, k, s, 0) for size, k, s in axes)
@@ -332,6 +352,9 @@ def bilinear(e1, e2, W, V1=None, V2=None, b=None):
     e1, e2 = (reshape(e, (e.shape[0], math.prod(e.shape[1:]))) for e in (e1, e2))
     floating = e1.dtype.kind == e2.dtype.kind == W.dtype.kind == "f"
     check(floating, "bilinear", "e1, e2 and W must be floating point", e1=e1, e2=e2, W=W)
+    if differ(e1, e2, W, V1, V2, b):
+        parameters = {"W": W, "V1": V1, "V2": V2, "b": b}
+        return mixed("bilinear", bilinear, {"e1": e1, "e2": e2}, parameters)
     fits = W.ndim == 3 and W.shape[:2] == (e1.shape[1], e2.shape[1])
     check(fits, "bilinear", "W must be (J, K, L) for e1 (N, J) and e2 (N, K)", e1=e1, e2=e2, W=W)
     y = einsum("nj,nk,jkl->nl", e1, e2, W)

@@ -9,6 +9,7 @@ from mpchain.functions.array import cast, reshape, swapaxes
 from mpchain.functions.array import mean as average
 from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.precision import check_widths
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
 
@@ -130,5 +131,6 @@ def fixed_decorrelated_batch_normalization(x, mean, projection, groups=16):
     name = "fixed_decorrelated_batch_normalization"
     grouped = _grouped(name, x, groups)
     _check_statistics(name, grouped, mean, projection)
+    check_widths(name, {"x": x}, {"mean": mean, "projection": projection})
     mean = reshape(mean, (*mean.shape, 1))
     return _ungrouped(matmul(projection, grouped - mean), x)

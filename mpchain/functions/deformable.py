@@ -8,6 +8,7 @@ from mpchain.functions.array import cast, reshape
 from mpchain.functions.contraction import matmul
 from mpchain.functions.image import spatial_transformer_sampler
 from mpchain.functions.padding import pad as pad_with
+from mpchain.functions.precision import differ, mixed
 from mpchain.utils.conv import get_conv_outsize, spatial
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable
@@ -48,8 +49,13 @@ def deformable_convolution_2d_sampler(x, offset, W, b=None, stride=1, pad=0):
     x, offset, W = as_variable(x), as_variable(offset), as_variable(W)
     ranks = x.ndim == W.ndim == 4 and x.shape[1] == W.shape[1]
     check(ranks, name, "x must be (N, C, H, W) and W (O, C, kh, kw)", x=x, W=W)
-    alike = x.dtype.kind == "f" and x.dtype == offset.dtype == W.dtype
-    check(alike, name, "x, offset and W must have one floating dtype", x=x, offset=offset, W=W)
+    floating = x.dtype.kind == offset.dtype.kind == W.dtype.kind == "f"
+    rule = "x, offset and W must be floating point"
+    check(floating, name, rule, x=x, offset=offset, W=W)
+    if differ(x, offset, W, b):
+        inputs, parameters = {"x": x, "offset": offset}, {"W": W, "b": b}
+        function = deformable_convolution_2d_sampler
+        return mixed(name, function, inputs, parameters, stride=stride, pad=pad)
     stride, pad = spatial(name, 2, stride=stride, pad=pad)
     n, n_out, ksize = x.shape[0], W.shape[0], W.shape[2:]
     axes = zip(x.shape[2:], ksize, stride, pad)

@@ -9,6 +9,7 @@ from mpchain.functions.array import concat, get_item, mean, reshape, sum
 from mpchain.functions.contraction import matmul
 from mpchain.functions.loss import check_labels, check_option, reduced
 from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_difference, where
+from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
@@ -227,6 +228,7 @@ def _check_scored(name, x, t, W):
     """Checks inputs (N, D), labels (N,) and one weight vector (D,) per label."""
     fits = x.ndim == W.ndim == 2 and x.dtype.kind == W.dtype.kind == "f"
     check(fits and x.shape[1] == W.shape[1], name, "x (N, D) and W (V, D) must fit", x=x, W=W)
+    check_widths(name, {"x": x}, {"W": W})
     fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
     check(fits, name, "t must hold an integer per sample", t=t, x=x)
 

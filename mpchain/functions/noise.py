@@ -7,6 +7,7 @@ from mpchain.functions.array import reshape
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
 from mpchain.functions.mathematics import exp, where
+from mpchain.functions.precision import differ, mixed
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
 
@@ -159,6 +160,10 @@ def simplified_dropconnect(x, W, b=None, ratio=0.5, train=True, mask=None, use_b
     floating = x.dtype.kind == W.dtype.kind == "f"
     rule = "x and W must be floating point, W with as many columns as x has features"
     check(floating and x.shape[1] == W.shape[1], name, rule, x=x, W=W)
+    if differ(x, W, b):
+        options = {"ratio": ratio, "train": train, "mask": mask}
+        options["use_batchwise_mask"] = use_batchwise_mask
+        return mixed(name, simplified_dropconnect, {"x": x}, {"W": W, "b": b}, **options)
     if mask is None and train:
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
         mask = random.source(backend.get_array_module(x)).random_sample(shape) >= ratio

@@ -10,6 +10,7 @@ import numpy as np
 from mpchain import kernels
 from mpchain.functions.array import cast, reshape, sum_to
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.precision import check_widths
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
 
@@ -27,6 +28,7 @@ def _statistics(x, axis, eps):
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
         return kernels.call("batch_normalization_gradient", g, x, gamma, *aux, axis)
+    g, x, gamma = _wide(g), _wide(x), _wide(gamma)
     mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
     normalised = (x - mean) * inverse_std
     g_beta = np.sum(g, axis=axis, keepdims=True)
@@ -53,6 +55,7 @@ def _shape_of_parameters(name, x, axis, gamma, **parameters):
     axis = (axis,) if isinstance(axis, int) else axis
     check(all(-x.ndim <= a < x.ndim for a in axis), name, "x must have every axis", x=x, axis=axis)
     axis = tuple(a % x.ndim for a in axis)
+    check_widths(name, {"x": x}, {"gamma": gamma, "beta": parameters["beta"]})
     kept = tuple(n for i, n in enumerate(x.shape) if i not in axis)
     for argument, value in {"gamma": gamma, **parameters}.items():
         if value is not None and value.shape != kept:
@@ -81,7 +84,7 @@ def batch_normalization(
         Variable of the shape of ``x``.
 
     Raises:
-        InvalidType: gamma or beta do not fit.
+        InvalidType: gamma or beta do not fit, or are of a narrower dtype than ``x``.
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
@@ -130,7 +133,7 @@ def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
 
 def _fixed(name, x, gamma, beta, mean, var, eps, axis):
     axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, mean=mean, var=var)
-    gamma, beta, mean, var = (reshape(p, shape) for p in (gamma, beta, mean, var))
+    gamma, beta, mean, var = (reshape(_wide(p), shape) for p in (gamma, beta, mean, var))
     y = (x - mean) * (gamma * (var + eps) ** -0.5) + beta
     return cast(y, x.dtype)
 
@@ -185,8 +188,7 @@ def batch_renormalization(
         raise TypeError(f"{name}: running_mean and running_var are required")
     statistics = {"running_mean": running_mean, "running_var": running_var}
     axis, shape = _shape_of_parameters(name, x, None, gamma, beta=beta, **statistics)
-    array = as_array(x)
-    mean, inverse_std = _statistics(array, axis, eps)
+    mean, inverse_std = _statistics(as_array(_wide(x)), axis, eps)
     running_inverse_std = (running_var.reshape(shape) + eps) ** -0.5
     r = (running_inverse_std / inverse_std).clip(1 / rmax, rmax).astype(x.dtype, copy=False)
     d = ((mean - running_mean.reshape(shape)) * running_inverse_std).clip(-dmax, dmax)
@@ -281,6 +283,7 @@ def _trailing_axes(name, x, **parameters):
         fits = shape and value.shape == shape == x.shape[-len(shape) :]
         rule = f"{argument} must have the shape of the last axes of x"
         check(fits and value.dtype.kind == "f", name, rule, x=x, **{argument: value})
+    check_widths(name, {"x": x}, parameters)
     return tuple(range(-len(shape), 0))
 
 
@@ -313,6 +316,7 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
     for argument, value in {"gamma": gamma, "beta": beta}.items():
         fits = value.shape == (channels,) and value.dtype.kind == "f"
         check(fits, name, f"{argument} must have one element per channel", x=x, **{argument: value})
+    check_widths(name, {"x": x}, {"gamma": gamma, "beta": beta})
     size = math.prod(x.shape[2:])
     shape = (1, groups, channels // groups, 1)
     y = _sample_normalization(

@@ -12,11 +12,12 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.configuration import config
 from mpchain.functions import recurrence
 from mpchain.functions.activation import relu, sigmoid, tanh
-from mpchain.functions.array import concat, split_axis, with_zeros
+from mpchain.functions.array import cast, concat, split_axis, with_zeros
 from mpchain.functions.connection import linear
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import separate, stack
 from mpchain.functions.noise import dropout, dropout_mask
+from mpchain.functions.precision import check_widths
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
@@ -393,6 +394,7 @@ def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, x
         for is_backwards in (False, True)[:n_directions]:
             k = len(final)
             W, b, matrices = cell.joined(ws[k], bs[k])
+            matrices = [cast(m, x.dtype) for m in matrices]
             inputs = [linear(x, W, b), *matrices, *starts[k]]
             y, *state = layer(inputs, cell, lengths, len(states), is_backwards)
             final.append(state)
@@ -417,20 +419,21 @@ def _check_layers(name, n_layers, n_directions, states, ws, bs, xs):
         check(x.shape[0] <= rows, name, "xs and hx must be sorted, longest first", x=x, rows=rows)
         rows = x.shape[0]
     check(len(ws) == len(bs) == n, name, f"ws and bs must hold {n} lists", ws=len(ws), bs=len(bs))
-    _check_weights(name, n_directions, hx.shape[2], xs[0].shape[1], ws, bs)
+    _check_weights(name, n_directions, hx.shape[2], xs[0], ws, bs)
 
 
-def _check_weights(name, n_directions, size, in_size, ws, bs):
+def _check_weights(name, n_directions, size, x, ws, bs):
     n_weights = {"lstm": 8, "gru": 6, "rnn": 2}[name.removeprefix("n_step_").removeprefix("bi")]
     for k, (layer_ws, layer_bs) in enumerate(zip(ws, bs)):
         rule = f"ws[{k}] and bs[{k}] must hold {n_weights} arrays each"
         counts = len(layer_ws), len(layer_bs)
         check(counts == (n_weights, n_weights), name, rule, n_ws=counts[0], n_bs=counts[1])
-        columns = in_size if k < n_directions else size * n_directions
+        columns = x.shape[1] if k < n_directions else size * n_directions
         for j, (W, b) in enumerate(zip(layer_ws, layer_bs)):
             shape = (size, columns if j < n_weights // 2 else size)
             check(W.shape == shape, name, f"ws[{k}][{j}] must be of shape {shape}", W=W)
             check(b.shape == (size,), name, f"bs[{k}][{j}] must be of shape ({size},)", b=b)
+            check_widths(name, {"x": x}, {f"ws[{k}][{j}]": W, f"bs[{k}][{j}]": b})
 
 
 def n_step_lstm(n_layers, dropout_ratio, hx, cx, ws, bs, xs):

@@ -8,6 +8,7 @@ from mpchain.functions.array import cast, concat, get_item, reshape, split_axis
 from mpchain.functions.declaration import differentiable, elementwise
 from mpchain.functions.indexing import select_item
 from mpchain.functions.loss import check_labels, check_option, reduced
+from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -213,6 +214,7 @@ def _check_field(name, cost, xs, ys=None):
         check(
             fits, name, "every x must be floating point (B, K), cost being (K, K)", x=x, cost=cost
         )
+        check_widths(name, {"x": x}, {"cost": cost})
         check(len(x) <= len(before), name, "batches must not grow along xs", x=x, before=before)
         before = x
     if ys is None:

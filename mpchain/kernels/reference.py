@@ -66,6 +66,7 @@ def batch_normalization(x, gamma, beta, axis, eps):
 @register("reference")
 def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`."""
+    (g,) = _wide(g)
     normalised = (x - mean) * inverse_std
     g_beta = g.sum(axis=axis, keepdims=True)
     g_gamma = (g * normalised).sum(axis=axis, keepdims=True)

@@ -5,6 +5,7 @@ import heapq
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.functions.precision import check_widths
 from mpchain.initializers import Uniform, get_initializer
 from mpchain.link import Link
 from mpchain.utils.type_check import check
@@ -140,6 +141,7 @@ class BinaryHierarchicalSoftmax(Link):
         name = "BinaryHierarchicalSoftmax"
         fits = x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == self.W.shape[1]
         check(fits, name, "x must be floating point (N, in_size)", x=x, W=self.W)
+        check_widths(name, {"x": x}, {"W": self.W})
         fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
         check(fits, name, "t must hold an integer per sample", t=t, x=x)
         known = (t >= 0) & (t < len(self._lengths))

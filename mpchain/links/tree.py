@@ -23,7 +23,10 @@ class _TreeLSTM(Chain):
         zeros = as_variable(self.xp.zeros(shape, known.dtype))
         states = [zeros if v is None else as_variable(v) for v in cshsx[:-1]]
         x, b = cshsx[-1], self.W_x.b
-        of_x = F.broadcast_to(b, (shape[0], b.size)) if x is None else self.W_x(x)
+        if x is None:
+            of_x = F.cast(F.broadcast_to(b, (shape[0], b.size)), known.dtype)
+        else:
+            of_x = self.W_x(x)
         return states[:n], states[n:], of_x
 
 

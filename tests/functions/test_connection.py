@@ -263,7 +263,7 @@ WRONG = [
     (
         "deformable_convolution_2d_sampler",
         (f(1, 2, 3, 3), f(1, 8, 2, 2, dtype=np.float64), f(3, 2, 2, 2)),
-        "one floating dtype",
+        "offset must not have a wider dtype than W (cast it by functions.cast(offset, 'float32'))",
         "float64",
     ),
 ]

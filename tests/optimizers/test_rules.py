@@ -265,6 +265,7 @@ def test_formula(case, shape):
     np.testing.assert_allclose(run(name, arguments, p, gs).array, expected, **tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype, tolerance", [(np.float32, 3e-4), (np.float16, 0.06)])
 def test_dtypes(case, dtype, tolerance):

@@ -1,0 +1,57 @@
+"""One rule for functions whose inputs and parameters differ in dtype; see ``mpchain.mixed16``."""
+
+import numpy as np
+
+from mpchain.functions.array import cast
+from mpchain.utils.type_check import check
+from mpchain.variable import Variable
+
+
+def differ(x, *parameters):
+    """Returns whether a parameter that is not None has another dtype than ``x``."""
+    dtype = x.dtype
+    for p in parameters:
+        if p is not None and p.dtype != dtype:
+            return True
+    return False
+
+
+def check_widths(name, inputs, parameters):
+    """Raises InvalidType if an input has a wider dtype than a parameter.
+
+    The result would silently be as wide, and so would everything that is computed from it.
+
+    Args:
+        name (str): the function that the message names.
+        inputs, parameters (dict): floating-point Variables or arrays by argument name, or None.
+    """
+    for p_name, p in parameters.items():
+        for x_name, x in inputs.items():
+            if p is None or p.dtype == x.dtype:
+                continue
+            check(x.dtype.kind == "f", name, f"{x_name} must be floating point", **{x_name: x})
+            check(p.dtype.kind == "f", name, f"{p_name} must be floating point", **{p_name: p})
+            if np.promote_types(x.dtype, p.dtype) != p.dtype:
+                to_cast = (
+                    "functions.cast({}, {!r})" if isinstance(x, Variable) else "{}.astype({!r})"
+                )
+                to_cast = to_cast.format(x_name, p.dtype.name)
+                rule = f"{x_name} must not have a wider dtype than {p_name} (cast it by {to_cast})"
+                check(False, name, rule, **{x_name: x, p_name: p})
+
+
+def mixed(name, function, inputs, parameters, **options):
+    """Computes a function of inputs and wider parameters in the widest dtype of all.
+
+    Args:
+        name, inputs, parameters: as for :func:`check_widths`.
+        function: called with inputs, parameters and ``options`` by name; returns a Variable.
+
+    Returns:
+        Variable of the widest dtype of the inputs.
+    """
+    check_widths(name, inputs, parameters)
+    given = {k: v for k, v in (inputs | parameters).items() if v is not None}
+    wide = np.result_type(*[v.dtype for v in given.values()])
+    y = function(**{k: cast(v, wide) for k, v in given.items()}, **options)
+    return cast(y, np.result_type(*[x.dtype for x in inputs.values()]))

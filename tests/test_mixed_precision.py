@@ -1,0 +1,120 @@
+"""Training under mixed16: float16 parameters, updated on float32 copies, with a loss scale."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import Chain, ChainList, Sequential, mixed16, optimizers, using_config
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain.serializers import load_npz, save_npz
+
+
+class ConvNet(Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.conv = L.Convolution2D(None, 6, 3, pad=1, nobias=True)
+            self.norm = L.BatchNormalization(6)
+            self.conv2 = L.Convolution2D(6, 8, 3, stride=2)
+            self.norm2 = L.GroupNormalization(2, 8)
+            self.fc = L.Linear(None, 3)
+
+    def forward(self, x):
+        h = F.relu(self.norm(self.conv(F.reshape(x, (-1, 1, 6, 6)))))
+        return self.fc(F.relu(self.norm2(self.conv2(h))))
+
+
+class LanguageModel(ChainList):
+    def __init__(self):
+        super().__init__(L.EmbedID(7, 12), L.LSTM(12, 12), L.Linear(12, 7))
+
+    def forward(self, x):
+        embed, lstm, out = self
+        lstm.reset_state()
+        return F.concat([out(lstm(embed(column))) for column in x.T], 0)
+
+
+def images(dtype):
+    random = np.random.RandomState(0)
+    labels = random.randint(0, 3, 60).astype(np.int32)
+    x = random.randn(60, 36) * 0.5
+    x[np.arange(60), labels] += 2
+    return x.astype(dtype), labels
+
+
+def text(dtype):
+    """Sequences in which each symbol is the one before plus a step of that sequence."""
+    starts, steps = np.meshgrid(np.arange(7), np.arange(1, 4))
+    x = (starts.reshape(-1, 1) + steps.reshape(-1, 1) * np.arange(8)) % 7
+    return x[:, :-1].astype(np.int32), x[:, 1:].T.reshape(-1).astype(np.int32)
+
+
+def mlp():
+    return Sequential(L.Linear(None, 20), F.relu, L.LayerNormalization(20), L.Linear(20, 3))
+
+
+MODELS = {"mlp": (mlp, images), "convnet": (ConvNet, images), "lstm": (LanguageModel, text)}
+
+
+def trained(name, policy, scaling=None, steps=60):
+    """Trains; returns the model and the losses."""
+    make, data = MODELS[name]
+    np.random.seed(0)
+    with using_config("dtype", policy):
+        model = make()
+        x, t = data(mpchain.get_dtype(policy, np.float16))
+        optimizer = optimizers.Adam(0.01).setup(model)
+        if policy is mixed16:
+            optimizer.use_fp32_update()
+            optimizer.loss_scaling(**scaling)
+        losses = []
+
+        def loss():
+            y = model(x)
+            assert y.dtype == mpchain.get_dtype(policy, np.float16)
+            value = F.softmax_cross_entropy(y, t)
+            losses.append(float(value.array))
+            return value
+
+        for _ in range(steps):
+            optimizer.update(loss)
+    return model, losses
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_in_half_precision_converges_as_in_single(name):
+    model, losses = trained(name, mixed16, {"scale": 128.0})
+    _, expected = trained(name, np.dtype(np.float32))
+    assert expected[-1] < 0.5 * expected[0]
+    # The spacing of float16 is 1e-3 of a number, of weights as of the loss itself.
+    np.testing.assert_allclose(losses, expected, rtol=0.05, atol=5e-3)
+    assert np.dtype(np.float16) in {p.dtype for p in model.params()}
+
+
+def test_a_dynamic_loss_scale_finds_its_range():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, losses = trained("convnet", mixed16, {}, steps=80)
+    assert all("is left out" in str(w.message) for w in caught) and len(caught) < 5
+    _, expected = trained("convnet", np.dtype(np.float32), steps=80)
+    assert losses[-1] < max(2 * expected[-1], 0.05)
+
+
+def test_half_precision_loads_a_file_of_single_precision(tmp_path):
+    model, _ = trained("convnet", np.dtype(np.float32), steps=2)
+    save_npz(tmp_path / "model.npz", model)
+    with using_config("dtype", mixed16):
+        half = ConvNet()
+        load_npz(tmp_path / "model.npz", half)
+    assert half.conv.W.dtype == half.fc.W.dtype == np.float16
+    assert half.norm.gamma.dtype == half.norm.avg_var.dtype == np.float32
+    np.testing.assert_array_equal(half.conv.W.array, model.conv.W.array.astype(np.float16))
+    np.testing.assert_array_equal(half.norm.avg_var, model.norm.avg_var)
+    x = images(np.float32)[0]
+    with using_config("train", False):
+        half_y, y = half(x.astype(np.float16)), model(x)
+    assert half_y.dtype == np.float16
+    np.testing.assert_allclose(half_y.array, y.array, rtol=0.02, atol=0.01)
