@@ -16,6 +16,7 @@ from mpchain.update_rule import (
     Hyperparameter,
     HyperparameterProxy,
     UpdateRule,
+    if_saved,
     update_all,
 )
 from mpchain.variable import Variable
@@ -220,18 +221,10 @@ class Optimizer:
         self.epoch = serializer("epoch", self.epoch)
         if self._loss_scale_growth is not None:
             for name in ("_loss_scale", "_loss_scale_growth"):
-                setattr(self, name, _if_saved(serializer, name.strip("_"), getattr(self, name)))
+                setattr(self, name, if_saved(serializer, name.strip("_"), getattr(self, name)))
         for name, param in self.target.namedparams():
             if param.update_rule is not None:
                 param.update_rule.serialize(serializer[name])
-
-
-def _if_saved(serializer, key, value):
-    """As ``serializer(key, value)``, but keeps the value where a file (of Chainer) has none."""
-    try:
-        return serializer(key, value)
-    except KeyError:
-        return value
 
 
 def _kind(value):

@@ -195,6 +195,8 @@ class UpdateRule:
         if self._fp32_param is None:
             self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)
         copy = self._fp32_param
+        if copy.device != param.device:
+            copy.to_device(param.device)
         if copy.grad is None and param.grad is not None:
             copy.grad = param.grad.astype(np.float32)
             # Where somebody else has set the parameter meanwhile, the copy follows.
@@ -276,11 +278,13 @@ class UpdateRule:
         return {name: as_python_number(values[name]) for name in self.hyperparameters}
 
     def serialize(self, serializer):
-        """Saves or restores ``t`` and the states."""
+        """Saves or restores ``t``, the states and the float32 copy of a float16 parameter."""
         self.t = serializer("t", self.t)
         if not (isinstance(serializer, Deserializer) and serializer.restores):
             for name, value in (self.state or {}).items():
                 serializer(name, value)
+            if self._fp32_param is not None:
+                serializer("fp32_param", self._fp32_param.array)
         elif self.t == 0:
             self.state = None
         else:
@@ -292,6 +296,9 @@ class UpdateRule:
         self.state = {name: serializer(name, value) for name, value in state.items()}
         if any(value is None for value in self.state.values()):
             self.state = None  # the file has none, and lets it start anew
+        if self._use_fp32_update:
+            copy = if_saved(serializer, "fp32_param", None)
+            self._fp32_param = None if copy is None else Parameter(copy)
 
     def _state_names(self):
         """Names of the states, also of a rule that overrides :meth:`init_state`."""
@@ -301,6 +308,14 @@ class UpdateRule:
         vars(probe).update(vars(self), state={})
         probe.init_state(Parameter(np.zeros(1, np.float32)))
         return tuple(probe.state)
+
+
+def if_saved(serializer, key, value):
+    """As ``serializer(key, value)``, but keeps the value where a file (of Chainer) has none."""
+    try:
+        return serializer(key, value)
+    except KeyError:
+        return value
 
 
 def as_python_number(value):

@@ -11,6 +11,7 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain.dataset import concat_examples
 from mpchain.datasets import TupleDataset
+from mpchain.initializers import LeCunNormal
 from mpchain.iterators import SerialIterator
 
 RNG = np.random.default_rng(0)
@@ -25,7 +26,8 @@ class Regression(mpchain.Chain):
     def __init__(self, n_in=3):
         super().__init__()
         with mpchain.using_config("dtype", np.float64), self.init_scope():
-            self.first = L.Linear(n_in, 5)
+            # The dtype is told for where the weights are made later, under another configuration.
+            self.first = L.Linear(n_in, 5, initialW=LeCunNormal(dtype=np.float64))
             self.second = L.Linear(5, 2)
             self.unused = L.Linear(2, 2)
             for link in self.children():

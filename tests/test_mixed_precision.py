@@ -103,6 +103,53 @@ def test_a_dynamic_loss_scale_finds_its_range():
     assert losses[-1] < max(2 * expected[-1], 0.05)
 
 
+def test_training_goes_on_from_a_file_as_if_it_had_not_stopped(tmp_path):
+    def run(model, optimizer, steps):
+        x, t = images(np.float16)
+        for _ in range(steps):
+            optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+        return [p.array for p in model.params()]
+
+    def make():
+        with using_config("dtype", mixed16):
+            model = Sequential(L.Linear(36, 20), F.relu, L.Linear(20, 3))
+        optimizer = optimizers.Adam(1e-4).setup(model)
+        optimizer.use_fp32_update()
+        optimizer.loss_scaling(scale=128.0)
+        return model, optimizer
+
+    model, optimizer = make()
+    run(model, optimizer, 5)
+    save_npz(tmp_path / "model.npz", model)
+    save_npz(tmp_path / "optimizer.npz", optimizer)
+    expected = run(model, optimizer, 5)
+    model, optimizer = make()
+    load_npz(tmp_path / "model.npz", model)
+    load_npz(tmp_path / "optimizer.npz", optimizer)
+    for array, other in zip(run(model, optimizer, 5), expected, strict=True):
+        np.testing.assert_array_equal(array, other)
+
+
+def test_a_file_without_float32_copies_loads(tmp_path):
+    """Chainer's files have none: the copies start from the parameters."""
+    link = L.Linear(2, 2, initialW=np.float16(0.5))
+    for param in link.params():
+        param.array = param.array.astype(np.float16)
+    optimizer = optimizers.MomentumSGD(0).setup(link)
+    optimizer.use_fp32_update()
+    optimizer.loss_scaling(scale=1)
+    optimizer.update(lambda: F.sum(link(np.ones((1, 2), np.float16))))
+    save_npz(tmp_path / "optimizer.npz", optimizer)
+    with np.load(tmp_path / "optimizer.npz") as file:
+        assert file["W/fp32_param"].dtype == np.float32
+        kept = {k: v for k, v in file.items() if "fp32" not in k}
+    np.savez(tmp_path / "old.npz", **kept)
+    load_npz(tmp_path / "old.npz", optimizer)
+    assert optimizer.t == 1
+    optimizer.update(lambda: F.sum(link(np.ones((1, 2), np.float16))))
+    np.testing.assert_array_equal(link.W.array, np.full((2, 2), np.float16(0.5)))
+
+
 def test_half_precision_loads_a_file_of_single_precision(tmp_path):
     model, _ = trained("convnet", np.dtype(np.float32), steps=2)
     save_npz(tmp_path / "model.npz", model)

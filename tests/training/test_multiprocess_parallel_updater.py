@@ -141,6 +141,7 @@ def test_one_process_alone(make):
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
 def test_float16(make):
     model = Regression()
     for param in model.params():
