@@ -394,8 +394,7 @@ def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, x
         for is_backwards in (False, True)[:n_directions]:
             k = len(final)
             W, b, matrices = cell.joined(ws[k], bs[k])
-            matrices = [cast(m, x.dtype) for m in matrices]
-            inputs = [linear(x, W, b), *matrices, *starts[k]]
+            inputs = [linear(x, W, b), *(cast(m, x.dtype) for m in matrices), *starts[k]]
             y, *state = layer(inputs, cell, lengths, len(states), is_backwards)
             final.append(state)
             ys.append(y)
@@ -410,7 +409,8 @@ def _check_layers(name, n_layers, n_directions, states, ws, bs, xs):
     fits = hx.ndim == 3 and hx.shape[0] == n and hx.dtype.kind == "f"
     check(fits, name, f"hx must be floating point of shape ({n}, B, N)", hx=hx)
     for cx in states[1:]:
-        check(cx.shape == hx.shape, name, "cx must have the shape of hx", cx=cx, hx=hx)
+        fits = cx.shape == hx.shape and cx.dtype == hx.dtype
+        check(fits, name, "cx must have the shape and dtype of hx", cx=cx, hx=hx)
     check(len(xs) > 0, name, "xs must hold an array per time step", xs=xs)
     rows = hx.shape[1]
     for x in xs:

@@ -345,7 +345,7 @@ WRONG = [
     ("n_step_gru", _gru(xs=[f(2, 3), f(1, 2)]), "every x must be (B_t, I)", "(1, 2)"),
     ("n_step_gru", _gru(xs=[f(2, 3, dtype=np.float64)]), "dtype of hx", "float64"),
     ("n_step_gru", _gru(xs=[]), "an array per time step", "[]"),
-    ("n_step_lstm", (1, 0.0, f(1, 2, 2), f(1, 1, 2), [], [], []), "cx must have the shape of hx"),
+    ("n_step_lstm", (1, 0.0, f(1, 2, 2), f(1, 1, 2), [], [], []), "cx must have the shape and"),
     ("n_step_bigru", _gru(), "hx must be floating point of shape (2, B, N)"),
 ]
 
