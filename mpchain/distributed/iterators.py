@@ -161,13 +161,14 @@ class ShardedIterator(SynchronizedIterator):
     """What :func:`create_sharded_iterator` returns: all ranks' batches together are the whole."""
 
     @property
-    def global_batch_size(self):
-        """Number of samples of the latest batch on all ranks together."""
+    def mine(self):
+        """This rank's samples of the latest batch, as a slice of the batch of all ranks."""
         iterator = self.actual_iterator
-        if iterator.repeat or not iterator.is_new_epoch:
-            return iterator.batch_size
-        n = len(iterator.dataset)
-        return n - round(iterator.previous_epoch_detail * n)
+        n = iterator.batch_size
+        if iterator.is_new_epoch and not iterator.repeat:
+            n = len(iterator.dataset)
+            n -= round(iterator.previous_epoch_detail * n)
+        return slice(*self.communicator.share_of(n))
 
     def _choose(self, indices):
         begin, end = self.communicator.share_of(len(indices))

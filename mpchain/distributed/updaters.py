@@ -88,11 +88,9 @@ class MultiNodeUpdater(StandardUpdater):
 
     def _division(self, n):
         """Says how the batch is divided among the ranks, if the iterator tells."""
-        n_of_all = getattr(self.get_iterator("main"), "global_batch_size", None)
-        if n_of_all is None:
-            return contextlib.nullcontext()
-        begin, end = self.communicator.share_of(n_of_all)
-        return self.communicator.batch(n_of_all) if end - begin == n else contextlib.nullcontext()
+        mine = getattr(self.get_iterator("main"), "mine", None)
+        is_known = mine is not None and mine.stop - mine.start == n
+        return self.communicator.batch(mine=mine) if is_known else contextlib.nullcontext()
 
     def _loss(self, batch, observation):
         """Returns the loss of a batch; what is reported meanwhile goes into ``observation``."""

@@ -1,10 +1,11 @@
 """Trains the same models on several numbers of ranks, and prints how far the results are apart.
 
 ``python -m tests.distributed.equality`` trains each model with each optimizer for 20 updates in
-float64: with an ordinary optimizer in one process, and with multi-node optimizers on 1, 2, 3 and 4
-ranks, in each combination of gradient accumulation, a sharded optimizer and uneven shards of the
-batch. It prints a table of the greatest relative differences of losses and final parameters from
-the one process, and ends with an error if one is above 1e-12.
+float64: in one process, with an ordinary optimizer or, where the model draws random numbers, a
+multi-node one; and with multi-node optimizers on 1, 2, 3 and 4 ranks, in each combination of
+gradient accumulation, a sharded optimizer and uneven shards of the batch. It prints a table of the
+greatest relative differences of losses and final parameters from the one process, and ends with an
+error if one is above 1e-12.
 
 With ``--reproducible`` it does so in float32 with a reproducible communicator, whose results are
 to have the same bits on any number of ranks.
@@ -26,6 +27,7 @@ from mpchain.distributed import (
     create_multi_node_optimizer,
     create_sharded_optimizer,
 )
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.iterators import ShardedIterator
 from mpchain.iterators import SerialIterator
 from mpchain.reporter import Reporter, report
@@ -60,17 +62,28 @@ class UnevenIterator(ShardedIterator):
             weights[-1] = 0
         ends = np.cumsum(weights) * len(indices) // weights.sum()
         begin = 0 if self.communicator.rank == 0 else ends[self.communicator.rank - 1]
-        return indices[begin : ends[self.communicator.rank]]
+        self._mine = slice(int(begin), int(ends[self.communicator.rank]))
+        return indices[self._mine]
+
+    @property
+    def mine(self):
+        return self._mine
 
 
 def train(model_name, optimizer_name, comm, options, n_updates):
     """Trains a model; ``comm`` None means an ordinary optimizer in one process.
+
+    Models that draw within updates draw the same with a multi-node optimizer alone.
 
     Returns:
         dict of arrays: the losses, and the parameters by name.
     """
     np.random.seed(3)
     kind = MODELS[model_name]
+    if comm is None and kind.ratio:
+        comm = Communicator()
+    if comm is not None:
+        vars(comm).pop("_n_draw_keys", None)  # as in a program of its own
     dtype = mpchain.config.dtype
     arrays = (
         x.astype(dtype if x.dtype.kind == "f" else np.int32)
@@ -223,13 +236,13 @@ class Suite:
     def print_table(self, differences):
         """Prints the differences, a line for each model and optimizer."""
         columns = ["+".join(combination) or "plain" for combination in self.options]
-        print("model    optimizer  " + "  ".join(columns))
+        print("model            optimizer  " + "  ".join(columns))
         for model, optimizer in itertools.product(self.models, self.optimizer_names):
             cells = [
                 f"{differences[model, optimizer, options]:{len(column)}.1e}"
                 for options, column in zip(self.options, columns)
             ]
-            print(f"{model:7}  {optimizer:9}  " + "  ".join(cells))
+            print(f"{model:15}  {optimizer:9}  " + "  ".join(cells))
 
 
 def main():

@@ -3,6 +3,7 @@
 import numpy as np
 
 import mpchain
+from mpchain import distributions
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.link import Chain
@@ -11,7 +12,16 @@ N_SAMPLES = 45
 N_WORDS = 11
 
 
-class MLP(Chain):
+class Model(Chain):
+    """A model that may drop activations."""
+
+    ratio = 0.0
+
+    def drop(self, x):
+        return F.dropout(x, self.ratio) if self.ratio else x
+
+
+class MLP(Model):
     """A classifier with layer normalisation."""
 
     def __init__(self):
@@ -22,14 +32,14 @@ class MLP(Chain):
             self.l2 = L.Linear(None, 4)
 
     def forward(self, x, t):
-        return F.softmax_cross_entropy(self.l2(F.tanh(self.norm(self.l1(x)))), t)
+        return F.softmax_cross_entropy(self.l2(self.drop(F.tanh(self.norm(self.l1(x))))), t)
 
     @staticmethod
     def samples(random):
         return random.normal(size=(N_SAMPLES, 10)), random.randint(4, size=N_SAMPLES)
 
 
-class CNN(Chain):
+class CNN(Model):
     """A classifier of pictures with group normalisation."""
 
     def __init__(self):
@@ -42,7 +52,7 @@ class CNN(Chain):
             self.l = L.Linear(None, 3)
 
     def forward(self, x, t):
-        h = F.max_pooling_2d(F.relu(self.norm1(self.conv1(x))), 2)
+        h = self.drop(F.max_pooling_2d(F.relu(self.norm1(self.conv1(x))), 2))
         return F.softmax_cross_entropy(self.l(F.leaky_relu(self.norm2(self.conv2(h)))), t)
 
     @staticmethod
@@ -50,7 +60,7 @@ class CNN(Chain):
         return random.normal(size=(N_SAMPLES, 2, 10, 10)), random.randint(3, size=N_SAMPLES)
 
 
-class WGANGP(Chain):
+class WGANGP(Model):
     """A critic that is penalised where the norm of its gradient is not one."""
 
     def __init__(self):
@@ -63,9 +73,14 @@ class WGANGP(Chain):
             self.l3 = L.Linear(None, 1, nobias=True)
 
     def critic(self, x):
-        return self.l3(F.tanh(self.l2(F.leaky_relu(self.norm(self.l1(x))))))
+        h = self.drop(F.leaky_relu(self.norm(self.l1(x))))
+        return self.l3(F.tanh(self.l2(h)))
 
     def forward(self, real, fake, mixture):
+        if self.ratio:  # then all its noise is drawn within the update
+            draw = distributions.Uniform(low=np.zeros(()), high=np.ones(()))
+            mixture = draw.sample(len(real)).array.astype(real.dtype)
+            fake = F.gaussian(fake, np.zeros_like(fake)).array
         between = mpchain.Variable(mixture[:, None] * real + (1 - mixture[:, None]) * fake)
         y = self.critic(between)
         (gradient,) = mpchain.grad([y], [between], enable_double_backprop=True)
@@ -79,7 +94,7 @@ class WGANGP(Chain):
         return real + 1, fake, random.uniform(size=N_SAMPLES)
 
 
-class R1(Chain):
+class R1(Model):
     """A convolutional critic whose gradient on real pictures is penalised."""
 
     def __init__(self):
@@ -90,7 +105,7 @@ class R1(Chain):
             self.l = L.Linear(None, 1)
 
     def critic(self, x):
-        return self.l(F.softplus(self.norm(self.conv(x))))
+        return self.l(self.drop(F.softplus(self.norm(self.conv(x)))))
 
     def forward(self, real, fake):
         real = mpchain.Variable(real)
@@ -105,7 +120,7 @@ class R1(Chain):
         return real + 0.5, fake
 
 
-class LanguageModel(Chain):
+class LanguageModel(Model):
     """Predicts each next word by an LSTM with layer normalisation."""
 
     def __init__(self):
@@ -120,7 +135,7 @@ class LanguageModel(Chain):
         self.lstm.reset_state()
         loss = 0
         for now, following in zip(words.T[:-1], words.T[1:]):
-            y = self.l(self.norm(self.lstm(self.embed(now))))
+            y = self.l(self.drop(self.norm(self.lstm(self.embed(now)))))
             loss += F.softmax_cross_entropy(y, following)
         return loss / (words.shape[1] - 1)
 
@@ -129,7 +144,7 @@ class LanguageModel(Chain):
         return (random.randint(N_WORDS, size=(N_SAMPLES, 7)),)
 
 
-class Seq2seq(Chain):
+class Seq2seq(Model):
     """Translates sequences of different lengths, with layer normalisation of the decoder."""
 
     def __init__(self):
@@ -137,8 +152,9 @@ class Seq2seq(Chain):
         with self.init_scope():
             self.embed_x = L.EmbedID(N_WORDS, 6)
             self.embed_y = L.EmbedID(N_WORDS, 6)
-            self.encoder = L.NStepLSTM(1, 6, 8, 0.0)
-            self.decoder = L.NStepLSTM(1, 6, 8, 0.0)
+            n_layers = 2 if self.ratio else 1
+            self.encoder = L.NStepLSTM(n_layers, 6, 8, self.ratio)
+            self.decoder = L.NStepLSTM(n_layers, 6, 8, self.ratio)
             self.norm = L.LayerNormalization(8)
             self.l = L.Linear(8, N_WORDS)
 
@@ -165,4 +181,8 @@ MODELS = {
     "R1": R1,
     "LSTM LM": LanguageModel,
     "seq2seq": Seq2seq,
+}
+MODELS |= {
+    f"{name} dropout": type(f"{kind.__name__}WithDropout", (kind,), {"ratio": 0.3})
+    for name, kind in MODELS.items()
 }

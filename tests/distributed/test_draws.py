@@ -179,6 +179,24 @@ def test_unequal_batches_without_a_word_are_independent(comm):
     assert len(set(rows)) == len(rows)
 
 
+def test_ranks_that_divide_a_batch_in_their_own_way(comm):
+    ends = np.cumsum(np.arange(1, comm.size + 1)) * N // (comm.size * (comm.size + 1) // 2)
+    mine = slice(int(ends[comm.rank - 1]) if comm.rank else 0, int(ends[comm.rank]))
+    model, optimizer = make(comm)
+    for step in range(3):
+        with comm.batch(mine=mine):
+            optimizer.update(model, *(x[mine] for x in batch(step)))
+    expected, _ = train(Communicator(), range(3))
+    assert_same(model, expected)
+
+
+@pytest.mark.parametrize("n", [None, -1, 2.5, "3"])
+def test_the_size_of_a_batch_is_checked(comm, n):
+    with pytest.raises(ValueError, match=r"Communicator.batch: n must be a number of samples, not"):
+        with comm.batch(n):
+            pass
+
+
 def test_within_a_batch_ranks_weigh_by_samples(comm):
     model = L.Linear(1, 1, nobias=True, initialW=np.zeros((1, 1)))
     optimizer = create_multi_node_optimizer(optimizers.SGD(1), comm).setup(model)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import numbers
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from mpchain.iterators.worker import peek_at_random_state
 
 
 @contextlib.contextmanager
-def batch(comm, n):
+def batch(comm, n=None, *, mine=None):
     """Context manager: one batch of ``n`` samples is divided among the ranks.
 
     Multi-node optimizers that are updated within it weigh each rank by its samples, and dropout
@@ -21,6 +22,8 @@ def batch(comm, n):
 
     Args:
         n (int): the number of samples on all ranks together, the same on all ranks.
+        mine (slice): this rank's samples, where the ranks divide the batch in their own way; then
+            ``n`` is not needed. All ranks' slices must cover the batch without overlapping.
 
     Yields:
         slice: this rank's samples, which may be none.
@@ -33,9 +36,12 @@ def batch(comm, n):
         ...     x[mine].sum()
         15.0
     """
-    begin, end = comm.share_of(n)
+    if mine is None:
+        if not isinstance(n, numbers.Integral) or n < 0:
+            raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
+        mine = slice(*comm.share_of(n))
     outer = divided(comm)
-    comm._divided = slice(begin, end)
+    comm._divided = mine
     try:
         yield comm._divided
     finally:
@@ -84,15 +90,15 @@ class SampleDraws:
                 arguments.
             step (int): the number of updates that the optimizer has done.
         """
-        numbers = [_n_samples(*part) for part in parts]
-        n = sum(numbers)
+        counts = [_n_samples(*part) for part in parts]
+        n = sum(counts)
         first = self._first(n)
         turn, self._n_turns, self._n_own = self._n_turns, self._n_turns + 1, self._n_own + n
-        offsets = itertools.accumulate(numbers, initial=0)
+        offsets = itertools.accumulate(counts, initial=0)
         n_streams = self._comm.micro_shards or self._comm.size
         own_stream = self._comm.rank * n_streams // self._comm.size
         numbered = []
-        for i, (part, n_part, offset) in enumerate(zip(parts, numbers, offsets)):
+        for i, (part, n_part, offset) in enumerate(zip(parts, counts, offsets)):
             is_known = first is not None and n_part > 0
             samples = {"first": first + offset if is_known else None, "n": n_part}
             stream = own_stream + (i if self._comm.micro_shards else 0)
