@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpchain.dataset import Iterator
-from mpchain.iterators import OrderSampler, ShuffleOrderSampler
+from mpchain.iterators import OrderSampler
 from mpchain.iterators.prefetching import PrefetchingIterator
 from mpchain.serializer import Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
@@ -108,12 +108,10 @@ class SynchronizedIterator(Iterator):
         self.actual_iterator = actual_iterator
         self.communicator = communicator
         self._check_alike(maker)
-        sampler = actual_iterator.order_sampler
-        if isinstance(sampler, ShuffleOrderSampler):
-            # What a rank draws from NumPy's global state depends on the size of its part.
-            sampler = sampler.with_own_state()
-        if sampler is not None:
-            actual_iterator.order_sampler = _SharedOrder(sampler, communicator)
+        if actual_iterator.order_sampler is not None:
+            actual_iterator.order_sampler = _SharedOrder(
+                actual_iterator.order_sampler, communicator
+            )
         self._take_state_of_rank_0()
         self._looks_ahead = isinstance(actual_iterator, PrefetchingIterator)
         if self._looks_ahead:  # what it asks for is to be this rank's samples only

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 
-from mpchain.iterators.worker import peek_at_random_state
 from mpchain.serializers.generators import check_generator_state
 
 
@@ -49,12 +48,6 @@ class ShuffleOrderSampler(OrderSampler):
     def __call__(self, current_order, current_position):
         random = np.random if self._random is None else self._random
         return random.permutation(len(current_order))
-
-    def with_own_state(self):
-        """Returns the sampler; if it draws from the global state, one seeded from that instead."""
-        if self._random is not None:
-            return self
-        return ShuffleOrderSampler(np.random.RandomState(peek_at_random_state()))
 
     def serialize(self, serializer):
         if self._random is None:
