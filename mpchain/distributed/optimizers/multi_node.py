@@ -73,6 +73,13 @@ class MultiNodeOptimizer:
     those of rank 0 by :meth:`setup`; later each rank updates its own, see
     :class:`mpchain.distributed.extensions.AllreducePersistent`.
 
+    Random numbers that functions and distributions draw inside a loss function belong to samples:
+    any number of ranks draws what one rank draws with this class (:mod:`mpchain.random`). For that
+    the optimizer must know which samples of the batch a rank has: :class:`MultiNodeUpdater` and
+    ``comm.batch`` tell it, and batches of the same size on all ranks are taken to be in the order
+    of the ranks. Otherwise the ranks draw independently of each other. Draws outside of a loss
+    function given to :meth:`update`, and a program's own, come from ``numpy.random`` as everywhere.
+
     Attributes:
         actual_optimizer, communicator, zero_fill: as given.
         n_samples (int): this rank's number of samples in the next update, which updaters set; 0 for
