@@ -21,7 +21,8 @@ T = RNG.integers(3, size=25).astype(np.int32)
 
 def make_model():
     weights = np.random.default_rng(2).normal(size=(3, 4))
-    return L.Classifier(L.Linear(4, 3, initialW=weights, initial_bias=np.zeros(3)))
+    with mpchain.using_config("dtype", np.float64):
+        return L.Classifier(L.Linear(4, 3, initialW=weights, initial_bias=np.zeros(3)))
 
 
 def make_iterator(batch_size=10):
