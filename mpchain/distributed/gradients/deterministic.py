@@ -12,6 +12,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.configuration import config, using_config
 
 
 class Tree:
@@ -154,13 +155,24 @@ class DeterministicReducer:
         self._request.Wait()
         return self._totals[index]
 
-    def seeded(self, index, function):
+    def seeded(self, index, function, with_initial_values=False):
         """Returns a function that calls another for this rank's micro-shard ``index``: with NumPy's
-        global generator in a state that is drawn for it, and otherwise left as it is."""
+        global generator in a state that is drawn for it, and otherwise left as it is.
+
+        Args:
+            index (int): as above.
+            function: function without arguments.
+            with_initial_values (bool): whether the function initializes persistent values, which
+                are drawn alike in all micro-shards.
+        """
         shard = self._comm.rank * self._n_own + index
 
         def call():
-            with _seeded([int(self._total(2)), shard]):
+            seed = int(self._total(2))
+            rng = config.rng
+            if rng is None and with_initial_values:
+                rng = np.random.RandomState([seed])
+            with _seeded([seed, shard]), using_config("rng", rng):
                 return function()
 
         return call

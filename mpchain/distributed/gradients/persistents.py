@@ -1,5 +1,13 @@
 """Persistent values of models, on several ranks."""
 
+import weakref
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.backends import cuda
+from mpchain.parameter_tree import is_array
+
 
 class Persistent:
     """A persistent value of a link.
@@ -31,3 +39,110 @@ def named_persistents(model):
             for name in sorted(link._persistents):
                 found[f"{path.rstrip('/')}/{name}"] = Persistent(link, name)
     return found
+
+
+def remember(comm, model):
+    """Notes that a model is trained on these ranks; all of them call this in the same order."""
+    models = vars(comm).setdefault("_models", [])
+    if all(reference() is not model for reference in models):
+        models.append(weakref.ref(model))
+
+
+def remembered(comm):
+    """Returns the models that are trained on these ranks, by their numbers."""
+    models = ((i, reference()) for i, reference in enumerate(vars(comm).get("_models", ())))
+    return {i: model for i, model in models if model is not None}
+
+
+class MicroShardPersistents:
+    """The persistent values that a step's forward passes update, the same for any number of ranks.
+
+    Each micro-shard starts from the values at the start of the step. Afterwards a floating-point
+    number or array is the mean of what the micro-shards made of it, weighted by their numbers of
+    samples: so running statistics follow the step's mean statistics once. Any other value must have
+    become the same in all of them: a counter counts the step once. Micro-shards without samples do
+    not count. The values are those of all models that are trained on these ranks, since one model's
+    loss function may call another model (a generator and its critic).
+
+    Args:
+        comm (Communicator): the ranks; a reproducible one.
+    """
+
+    def __init__(self, comm):
+        self._comm = comm
+        self._values, seen = {}, set()
+        for i, model in remembered(comm).items():
+            for path, persistent in named_persistents(model).items():
+                place = id(persistent.link), persistent.name
+                if place not in seen:
+                    seen.add(place)
+                    self._values[i, path] = persistent
+        self._start = {key: (p.value, _copy(p.value)) for key, p in self._values.items()}
+        self._own = []  # of each micro-shard: number of samples, and the values that it changed
+
+    @property
+    def are_complete(self):
+        """Whether none is None, to be initialized by a forward pass."""
+        return all(value is not None for value, _ in self._start.values())
+
+    def add(self, n):
+        """Takes what the next micro-shard, of ``n`` samples, has made of the values."""
+        changed = {}
+        for key, persistent in self._values.items():
+            value, (original, copy) = persistent.value, self._start[key]
+            if not _are_equal(value, copy):
+                changed[key] = cuda.to_cpu(_copy(value))
+                persistent.value = original
+                if is_array(original):
+                    backend.copyto(original, copy)
+        if n > 0:
+            self._own.append((n, changed))
+
+    def finish(self):
+        """Sets the values; collective.
+
+        Raises:
+            ValueError: a value that is no floating-point number or array is not the same in all
+                micro-shards, or shapes differ.
+        """
+        shards = [shard for part in self._comm.allgather_obj(self._own) for shard in part]
+        for key in sorted({key for _, changed in shards for key in changed}):
+            persistent, start = self._values[key], cuda.to_cpu(self._start[key][1])
+            results = [changed.get(key, start) for _, changed in shards]
+            value = _combined(key[1], [n for n, _ in shards], results)
+            held = persistent.value
+            if is_array(held) and is_array(value) and held.shape == value.shape:
+                backend.copyto(held, value.astype(held.dtype, copy=False))
+            else:
+                persistent.value = persistent.link.device.send(value) if is_array(value) else value
+
+
+def _copy(value):
+    return value.copy() if is_array(value) else value
+
+
+def _are_equal(x, y):
+    if not (is_array(x) and is_array(y)):
+        return type(x) is type(y) and x == y
+    return x.dtype == y.dtype and x.shape == y.shape and bool((x == y).all())
+
+
+def _combined(name, weights, values):
+    """Returns the weighted mean of values, exactly the value where all are equal."""
+    first = values[0]
+    arrays = [np.asarray(value) for value in values]
+    if len({(array.shape, array.dtype) for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
+        if all(_are_equal(value, first) for value in values):
+            return first
+        raise ValueError(
+            f"MultiNodeOptimizer.update: persistent value {name} is not the same after each of the "
+            f"{len(values)} micro-shards, and has no mean, since it is no floating-point number or "
+            f"array of one shape: {first!r:.40}, ..., {values[-1]!r:.40}. Update it outside of the "
+            "loss function"
+        )
+    stacked = np.stack(arrays)
+    dtype = np.promote_types(stacked.dtype, np.float64)
+    weights = np.array(weights, dtype).reshape(-1, *(1,) * (stacked.ndim - 1))
+    mean = (weights * stacked).sum(0) / weights.sum()
+    result = np.where((stacked == stacked[0]).all(0), stacked[0], mean).astype(stacked.dtype)
+    return result if is_array(first) else type(first)(result)

@@ -10,18 +10,19 @@ from mpchain.parameter_tree import is_array
 
 
 class DryRun:
-    """Context manager: what a forward pass does to a model, but for its parameters, can be undone.
+    """Context manager: what a forward pass does to models, but for parameters, can be undone.
 
     Within it, initialisers draw from a copy of NumPy's random state, unless ``config.rng`` says
     from where. So initial values do not depend on what the pass draws besides (dropout), which in
     turn depends on the share of the batch that a rank has.
 
     Args:
-        model (Link): the model.
+        models (iterable of Link): the models.
     """
 
-    def __init__(self, model):
-        self._attributes = [(link, dict(vars(link))) for link in model.links()]
+    def __init__(self, models):
+        links = {id(link): link for model in models for link in model.links()}
+        self._attributes = [(link, dict(vars(link))) for link in links.values()]
         self._arrays = [
             (value, value.copy())
             for _, attributes in self._attributes

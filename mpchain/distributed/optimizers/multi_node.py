@@ -12,7 +12,13 @@ from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
-from mpchain.distributed.gradients.persistents import named_persistents
+from mpchain.distributed.gradients.persistents import (
+    MicroShardPersistents,
+    named_persistents,
+    remember,
+    remembered,
+)
+from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
@@ -144,6 +150,7 @@ class MultiNodeOptimizer:
         self._known = {}
         self._known_links = set()
         self._n_accumulated = 0
+        remember(self.communicator, link)
         self._draws.set_up()
         self._replicate()
         return self
@@ -205,23 +212,39 @@ class MultiNodeOptimizer:
         rank 0. Without ``lossfun`` their gradients exist already; if the ranks' values differed,
         the step is skipped, with a warning.
 
+        With a reproducible communicator the loss function is called for one micro-shard at a time.
+        Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
+        a batch of this rank's samples (``comm.batch`` says which these are) and is cut along its
+        first axis; models, numbers and all else are passed on as they are.
+
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss, the mean over this
                 rank's samples; not called if :attr:`n_samples` is 0. If None, the parameters'
                 gradients are used as they are.
+
+        Raises:
+            RuntimeError: with a reproducible communicator, without ``lossfun`` or in ``no_sync``.
+            ValueError: with a reproducible communicator, there is no batch among the arguments, or
+                their lengths differ, or one is a Variable that was computed outside of ``lossfun``.
         """
         if lossfun is not None:
             n, before = self._n_samples(), self.n_samples
-            part = n, functools.partial(lossfun, *args, **kwds)
-            self.update_in_parts([] if n == 0 else [part])
+            if self._n_micro_shards:
+                parts = micro_batches.cut(lossfun, args, kwds, n, self._n_micro_shards)
+            else:
+                parts = [] if n == 0 else [(n, functools.partial(lossfun, *args, **kwds))]
+            self.update_in_parts(parts)
             self.n_samples = before
         elif not self._exchanges:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: within no_sync it needs a loss function, whose "
                 "gradients it accumulates"
             )
-        elif self.communicator.micro_shards:
-            self._update_in_micro_shards([])
+        elif self._n_micro_shards:
+            raise RuntimeError(
+                "MultiNodeOptimizer.update: a reproducible communicator needs a loss function, "
+                "which it calls for one micro-shard at a time, with the batch as its arguments"
+            )
         elif self._were_alike():
             self._reducer.begin(self._n_accumulated or self._n_samples())
             self._finish()
@@ -231,12 +254,13 @@ class MultiNodeOptimizer:
 
         Args:
             parts: list of pairs: a number of samples, and a function without arguments that
-                computes the mean loss over them. Empty on a rank that has no samples.
+                computes the mean loss over them. Empty on a rank that has no samples; with a
+                reproducible communicator one for each of this rank's micro-shards, maybe of none.
         """
         if self._has_new_parameters():
             self._replicate()
         parts = self._draws.numbered(parts, self.t)
-        if self.communicator.micro_shards:
+        if self._n_micro_shards:
             self._update_in_micro_shards(parts)
             return
         n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
@@ -268,28 +292,55 @@ class MultiNodeOptimizer:
         mine = divided(self.communicator)
         return self.n_samples if mine is None else mine.stop - mine.start
 
+    @property
+    def _n_micro_shards(self):
+        """This rank's number of micro-shards, 0 unless the communicator is reproducible."""
+        return (self.communicator.micro_shards or 0) // self.communicator.size
+
     def _update_in_micro_shards(self, parts):
         """The same with a reproducible communicator: each part is a micro-shard, maybe empty."""
-        n_own = self.communicator.micro_shards // self.communicator.size
-        if len(parts) != n_own or not self._exchanges:
+        if len(parts) != self._n_micro_shards or not self._exchanges:
             raise RuntimeError(
-                "MultiNodeOptimizer.update: a reproducible communicator wants each batch in "
-                f"{n_own} micro-shards on each rank, as MultiNodeUpdater hands them over, but got "
-                f"{len(parts) if self._exchanges else 'no_sync'}"
+                "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs "
+                f"{self._n_micro_shards} parts on each rank, its micro-shards, but got "
+                f"{len(parts) if self._exchanges else 'no_sync'}: let update cut the batch, or "
+                "use MultiNodeUpdater"
             )
         reducer = self._reducer
         self.n_samples = sum(n for n, _ in parts)
+        persistents = MicroShardPersistents(self.communicator)
+        uninitialized = self._uninitialized_params_of_others()
         reducer.begin(self.n_samples)
-        self._check_presence()
         for i, (n, compute_loss) in enumerate(parts):
-            compute_loss = reducer.seeded(i, compute_loss) if n > 0 else _no_loss
+            if n > 0:
+                compute_loss = reducer.seeded(i, compute_loss, not persistents.are_complete)
+            else:
+                compute_loss = _no_loss
             loss = self._first_loss(compute_loss) if i == 0 else compute_loss()
             self.target.cleargrads()
             if n > 0:
                 self._backward(loss, reducer.share_of(n))
             del loss
             reducer.add(n > 0)
+            persistents.add(n)
+        if any(param.is_initialized for param in uninitialized):
+            raise RuntimeError(
+                "MultiNodeOptimizer.update: the loss function has initialized parameters of a "
+                "model of another optimizer, which would depend on the number of ranks: give the "
+                "links of that model the sizes of their inputs"
+            )
+        persistents.finish()
         self._finish()
+
+    def _uninitialized_params_of_others(self):
+        own = set(map(id, self.target.params()))
+        models = remembered(self.communicator).values()
+        return [
+            param
+            for model in models
+            for param in model.params()
+            if not param.is_initialized and id(param) not in own
+        ]
 
     def _scale_accumulated(self, share, n):
         """Makes what was accumulated a part of the mean over ``n`` samples, of that share."""
@@ -408,13 +459,15 @@ class MultiNodeOptimizer:
         """Returns the loss, computed with parameters that are the same on all ranks."""
         if not self._waiting:
             return compute_loss()
-        with DryRun(self.target) as rehearsal:
+        with DryRun(remembered(self.communicator).values()) as rehearsal:
             loss = compute_loss()
         n_waiting = len(self._waiting)
         self._replicate()
         if len(self._waiting) == n_waiting:
             return loss
         rehearsal.undo()
+        if self._n_micro_shards:  # they draw initial values alike anyway
+            return compute_loss()
         with rehearsal.initial_values_of(self.communicator):
             return compute_loss()
 

@@ -1,0 +1,93 @@
+"""Cutting the arguments of a loss function into micro-shards."""
+
+import functools
+
+from mpchain.distributed.communicators.arrays import partition
+from mpchain.parameter_tree import is_array
+from mpchain.variable import Parameter, Variable
+
+
+def cut(lossfun, args, kwargs, n_samples, n_parts):
+    """Returns the parts of a batch that a loss function gets as its arguments.
+
+    Every array, Variable and list among the arguments, also within tuples and dicts, is a batch and
+    is cut along its first axis. All others are passed on as they are.
+
+    Args:
+        lossfun: the loss function.
+        args, kwargs: its arguments.
+        n_samples (int): the number of samples; None means the length of the batches.
+        n_parts (int): the number of parts; the first ones may have one sample more.
+
+    Returns:
+        list of pairs: a number of samples, which may be 0, and a function without arguments.
+
+    Raises:
+        ValueError: there is no batch, lengths differ, or a Variable was computed outside.
+    """
+    if n_samples == 0:
+        return [(0, None)] * n_parts
+    named = {f"argument {i}": value for i, value in enumerate(args)} | kwargs
+    lengths = {
+        f"{name}{place}": len(batch)
+        for name, value in named.items()
+        for place, batch in _batches(value)
+    }
+    held = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+    if len({n_samples, *lengths.values()} - {None}) != 1 or not lengths:
+        known = "" if n_samples is None else f", for {n_samples} samples"
+        raise ValueError(
+            "MultiNodeOptimizer.update: a reproducible communicator cuts the arrays, Variables and "
+            "lists among the loss function's arguments into micro-shards, so there must be some, "
+            f"each as long as the batch; lengths are: {held or 'none'}{known}. Pass the batch as "
+            "arguments, and bind what must stay whole by functools.partial"
+        )
+    n_samples = next(iter(lengths.values()))
+    parts = []
+    for i in range(n_parts):
+        part = slice(*partition(n_samples, i, n_parts))
+        parts.append(
+            (
+                part.stop - part.start,
+                functools.partial(
+                    lossfun,
+                    *(_part_of(value, part) for value in args),
+                    **{name: _part_of(value, part) for name, value in kwargs.items()},
+                ),
+            )
+        )
+    return parts
+
+
+def _is_batch(value):
+    if isinstance(value, Parameter):
+        return False
+    return isinstance(value, list) or (
+        (is_array(value) or isinstance(value, Variable)) and value.ndim > 0
+    )
+
+
+def _batches(value):
+    """Yields where within an argument a batch is, and the batch."""
+    if isinstance(value, (tuple, dict)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            for place, batch in _batches(item):
+                yield f"[{key!r}]{place}", batch
+    elif _is_batch(value):
+        if isinstance(value, Variable) and value.creator_node is not None:
+            raise ValueError(
+                "MultiNodeOptimizer.update: with a reproducible communicator the loss function "
+                "cannot take a Variable that was computed before it, from all of this rank's "
+                "samples together: compute it within the loss function"
+            )
+        yield "", value
+
+
+def _part_of(value, part):
+    if isinstance(value, tuple):
+        items = [_part_of(item, part) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, dict):
+        return {key: _part_of(item, part) for key, item in value.items()}
+    return value[part] if _is_batch(value) else value
