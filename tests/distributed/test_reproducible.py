@@ -143,6 +143,7 @@ if comm.rank == 0:
 """
 
 
+@pytest.mark.timeout(600)  # starts 15 ranks
 def test_bits_do_not_depend_on_the_number_of_ranks(needs_mpirun):
     alone = subprocess.run(
         [sys.executable, "-c", SCRIPT],
