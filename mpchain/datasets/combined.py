@@ -3,11 +3,38 @@
 import bisect
 import itertools
 
+import numpy as np
+
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.dataset import DatasetMixin
 
 
-class TupleDataset(DatasetMixin):
+class _SideBySide(DatasetMixin):
+    """Datasets of one length, of which a list of indices gives columns."""
+
+    def __getitem__(self, index):
+        if isinstance(index, (list, np.ndarray)) and np.ndim(index):
+            return self._each(lambda dataset: self._column(dataset, index))
+        return super().__getitem__(index)
+
+    def _column(self, dataset, index):
+        if isinstance(dataset, (np.ndarray, DatasetMixin)) or is_gpu_array(dataset):
+            return dataset[index]
+        return [dataset[i] for i in self._as_integers(index)]
+
+    def get_example(self, i):
+        return self._each(lambda dataset: dataset[i])
+
+
+class TupleDataset(_SideBySide):
     """Datasets side by side; an example is the tuple of their examples.
+
+    A slice gives a list of examples. A list or array of indices gives a tuple of columns, as in
+    Chainer: of an array ``x``, ``x[indices]``; of anything else, a list.
+
+        >>> x, t = TupleDataset(np.eye(3), np.arange(3))[[2, 0]]
+        >>> t
+        array([2, 0])
 
     Args:
         datasets: datasets (arrays, lists, ...) of one length.
@@ -22,12 +49,15 @@ class TupleDataset(DatasetMixin):
     def __len__(self):
         return len(self._datasets[0])
 
-    def get_example(self, i):
-        return tuple([dataset[i] for dataset in self._datasets])
+    def _each(self, read):
+        return tuple([read(dataset) for dataset in self._datasets])
 
 
-class DictDataset(DatasetMixin):
+class DictDataset(_SideBySide):
     """Datasets side by side; an example is the dict of their examples.
+
+    A slice gives a list of examples, a list or array of indices a dict of columns, as
+    :class:`TupleDataset` does.
 
     Args:
         datasets: datasets (arrays, lists, ...) of one length, by key.
@@ -40,8 +70,8 @@ class DictDataset(DatasetMixin):
     def __len__(self):
         return len(next(iter(self._datasets.values())))
 
-    def get_example(self, i):
-        return {key: dataset[i] for key, dataset in self._datasets.items()}
+    def _each(self, read):
+        return {key: read(dataset) for key, dataset in self._datasets.items()}
 
 
 def _check_lengths(kind, datasets):

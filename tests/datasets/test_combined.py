@@ -15,7 +15,6 @@ def test_tuple_dataset():
     np.testing.assert_array_equal(example[0], [2, 3])
     assert example[1] == 20
     assert [label for _, label in dataset[::-1]] == [30, 20, 10]
-    assert [label for _, label in dataset[[2, 0]]] == [30, 10]
     assert dataset[-1][1] == 30
 
 
@@ -63,3 +62,31 @@ def test_transform_dataset_transforms_when_read():
     assert dataset[1] == 20
     assert seen == [2]
     assert dataset[:] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("indices", [[2, -3, 2], [True, False, True], []])
+@pytest.mark.parametrize("as_index", [list, np.array])
+def test_indices_give_columns(indices, as_index):
+    x, words = np.arange(6.0).reshape(3, 2), ["a", "b", "c"]
+    index = as_index(indices)
+    index = index.astype(int) if as_index is np.array and not indices else index
+    positions = np.arange(3)[index].tolist()
+    columns = TupleDataset(x, words)[index]
+    assert type(columns) is tuple
+    np.testing.assert_array_equal(columns[0], x[index])
+    assert columns[1] == [words[i] for i in positions]
+    by_key = DictDataset(x=x, t=TupleDataset(x, x[:, 0]))[index]
+    np.testing.assert_array_equal(by_key["x"], x[index])
+    np.testing.assert_array_equal(by_key["t"][1], x[index, 0])
+
+
+def test_batches_of_a_loop_without_iterator():
+    x, t = np.random.RandomState(0).randn(7, 2), np.arange(7)
+    data = TupleDataset(x, t)
+    order = np.random.RandomState(1).permutation(7)
+    for i in range(0, 7, 3):
+        batch_x, batch_t = data[order[i : i + 3]]
+        np.testing.assert_array_equal(batch_x, x[order[i : i + 3]])
+        np.testing.assert_array_equal(batch_t, order[i : i + 3])
+    assert type(data[1:3]) is list and len(data[1:3][0]) == 2
+    assert data[np.int64(2)][1] == data[np.array(2)][1] == 2
