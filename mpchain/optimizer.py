@@ -7,6 +7,7 @@ state that belongs to that parameter (momentum and the like).
 import inspect
 import math
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -270,6 +271,7 @@ class GradientMethod(Optimizer):
         self._has_looked_for_float16 = False
         for param in link.params():
             param.update_rule = self.create_update_rule()
+            param.update_rule.enabled = param._update_enabled
             param.update_rule.use_fp32_update(bool(self._use_fp32_update))
         return self
 
@@ -370,6 +372,12 @@ def _constructor(class_name, hyperparameters):
             values = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{class_name}: {error}; the arguments are {signature}") from None
+        for name, value in values.arguments.items():
+            if isinstance(value, (Link, Iterator, list, dict)):
+                raise TypeError(
+                    f"{class_name}: {name} must be a number, not {_kind(value)}; the parameters to "
+                    f"update are set by {class_name}().setup(model)"
+                )
         values.apply_defaults()
         GradientMethod.__init__(self)
         vars(self.hyperparam).update(values.arguments)

@@ -200,15 +200,16 @@ class ParameterTree(DeviceResident):
             param.zerograd()
 
     def enable_update(self):
-        """Lets optimizers update the parameters."""
+        """Lets optimizers update the parameters, which they do by default."""
         self._set_update_enabled(True)
 
     def disable_update(self):
-        """Lets optimizers leave the parameters as they are."""
+        """Lets optimizers leave the parameters as they are, those that are set up later, too."""
         self._set_update_enabled(False)
 
     def _set_update_enabled(self, enabled):
         for param in self.params():
+            param._update_enabled = enabled
             if param.update_rule is not None:
                 param.update_rule.enabled = enabled
 

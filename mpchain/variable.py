@@ -226,8 +226,16 @@ class Variable(Transferable):
 
     @property
     def requires_grad(self):
-        """Whether gradients flow into the variable."""
+        """Whether gradients flow into the variable. It is set when the variable is made."""
         return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value):
+        raise AttributeError(
+            f"{self._called()}.requires_grad cannot be set: to keep optimizers from updating a "
+            "link's parameters use link.disable_update(); a variable without gradient is "
+            "Variable(array, requires_grad=False)"
+        )
 
     @property
     def shape(self):
@@ -431,6 +439,31 @@ class Variable(Transferable):
         """Returns the one element as a Python scalar."""
         return self._checked_array("item").item()
 
+    def __float__(self):
+        return float(self._only_element("float"))
+
+    def __int__(self):
+        return int(self._only_element("int"))
+
+    def _only_element(self, function):
+        if self.size != 1:
+            raise TypeError(
+                f"{function}: {self._called()} must have one element, but has shape {self.shape}"
+            )
+        return self.item()
+
+    def __array__(self, dtype=None, copy=None):
+        """Returns the array, for ``numpy.asarray`` and libraries that plot or analyze."""
+        if self._requires_grad and self.creator_node is not None:
+            raise TypeError(
+                f"{self._called()} was computed by {self.creator_node.label}, and as a NumPy array "
+                "it would lose its history: use its attribute array"
+            )
+        array = self._checked_array("values")
+        if is_gpu_array(array):
+            raise TypeError(f"{self._called()} is on a GPU: use mpchain.cuda.to_cpu(x.array)")
+        return np.asarray(array, dtype=dtype, copy=copy)
+
     def to_device(self, device):
         """Moves array and gradient to ``device``, in place. Only a leaf can be moved."""
         device = backend.get_device(device)
@@ -525,6 +558,7 @@ class Parameter(Variable):
 
     initializer = None
     update_rule = None
+    _update_enabled = True
     _initial_device = backend.CpuDevice()
 
     def __init__(self, initializer=None, shape=None, name=None):
@@ -546,6 +580,18 @@ class Parameter(Variable):
             self.initializer = initializer
             if shape is not None:
                 self.initialize(shape)
+
+    @property
+    def enabled(self):
+        """No switch of a parameter: its update rule has one, and its link."""
+        raise AttributeError(f"{type(self).__name__} has no attribute 'enabled'")
+
+    @enabled.setter
+    def enabled(self, value):
+        raise AttributeError(
+            f"{self._called()}.enabled cannot be set: use link.disable_update() or, once an "
+            "optimizer is set up, param.update_rule.enabled"
+        )
 
     @property
     def is_initialized(self):

@@ -130,6 +130,31 @@ def test_parameters_that_are_not_to_be_updated():
     assert model.a.W.update_rule.t == 0
 
 
+def test_what_is_disabled_before_setup_stays_disabled():
+    model = Chain(base=L.Linear(1, 1, initialW=1), head=L.Linear(None, 1, initialW=1))
+    model.base.disable_update()
+    model.head.disable_update()
+    model.head.enable_update()
+    optimizer = optimizers.SGD(0.5).setup(model)
+    optimizer.update(lambda: F.sum(model.head(model.base(np.ones((1, 1), np.float32)))))
+    assert model.base.W.array == 1 and model.head.W.array == 0.5
+    assert not model.base.update_enabled and model.head.update_enabled
+    model.base.enable_update()
+    set_grads(model)
+    optimizer.update()
+    assert model.base.W.array == 0.5
+
+
+@pytest.mark.parametrize("kind", [optimizers.Adam, optimizers.SGD])
+def test_parameters_are_no_hyperparameters(kind):
+    model = L.Linear(1, 1)
+    name, first = kind.__name__, next(iter(kind.rule.hyperparameters))
+    for wrong in (model.params(), list(model.params()), model):
+        rule = rf"^{name}: {first} must be a number, not (generator|list|Linear); .*"
+        with pytest.raises(TypeError, match=rule + rf"set by {name}\(\).setup\(model\)"):
+            kind(wrong)
+
+
 def test_a_shared_parameter_is_updated_once():
     shared = L.Linear(1, 1, initialW=1)
     model = Chain(a=shared, b=shared)

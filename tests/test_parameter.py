@@ -163,3 +163,12 @@ def test_pickle(shape):
     if shape is None:
         q.initialize(2)
     assert q.array.tolist() == [3, 3]
+
+
+def test_enabled_is_a_switch_of_the_update_rule():
+    p = Parameter(1, (2,), name="W")
+    assert not hasattr(p, "enabled")
+    with pytest.raises(
+        AttributeError, match=r"^Parameter 'W'.enabled cannot be set: use link\.dis"
+    ):
+        p.enabled = False

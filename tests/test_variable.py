@@ -450,3 +450,44 @@ def test_there_and_back():
     F.sum(x * 3).backward()
     x.to_cpu()
     np.testing.assert_array_equal(x.grad, [5, 5])
+
+
+def test_numpy_takes_a_leaf_as_its_array():
+    for x in (Variable(np.arange(3.0)), Variable(np.arange(3.0), requires_grad=False)):
+        assert np.asarray(x) is x.array
+        assert np.array(x) is not x.array
+        np.testing.assert_array_equal(np.asarray(x, np.float32), np.arange(3, dtype=np.float32))
+    with mpchain.no_backprop_mode():
+        y = 2 * Variable(np.arange(3.0))
+    assert np.asarray(y) is y.array
+    assert np.asarray([Variable(np.ones(2)), np.zeros(2)]).tolist() == [[1, 1], [0, 0]]
+
+
+def test_numpy_does_not_take_the_history_of_a_computed_variable():
+    y = 2 * Variable(np.arange(3.0))
+    for convert in (np.asarray, np.array, lambda y: np.asarray([y, y])):
+        with pytest.raises(TypeError, match=r"^Variable was computed by .* attribute array"):
+            convert(y)
+    assert isinstance(np.ones(3) * y, Variable) and isinstance(np.exp(y), Variable)
+    with pytest.raises(TypeError):
+        np.sort(Variable(np.arange(3.0)))  # a function of NumPy that mpchain does not know
+
+
+def test_one_element_as_a_number():
+    for shape in ((), (1,), (1, 1)):
+        loss = Variable(np.full(shape, 2.5, np.float32)) * 1
+        assert (float(loss), int(loss)) == (2.5, 2)
+        assert type(float(loss)) is float
+    with pytest.raises(
+        TypeError, match=r"^float: Variable must have one element, but has shape \(2,\)"
+    ):
+        float(Variable(np.ones(2)))
+    with pytest.raises(RuntimeError, match="has no array yet"):
+        float(Variable())
+
+
+def test_requires_grad_says_what_to_do_instead_of_setting_it():
+    x = Variable(np.ones(2), name="x")
+    with pytest.raises(AttributeError, match=r"^Variable 'x'.requires_grad cannot be set: to keep"):
+        x.requires_grad = False
+    assert x.requires_grad

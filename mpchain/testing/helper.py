@@ -87,8 +87,15 @@ def run_module(name, file):
     Args:
         name: its ``__name__``.
         file: its ``__file__``.
+
+    Raises:
+        RuntimeError: pytest is not installed.
     """
     if name == "__main__":
-        import pytest
-
+        try:
+            import pytest
+        except ImportError as error:
+            raise RuntimeError(
+                "mpchain.testing.run_module needs pytest: pip install 'mpchain[test]'"
+            ) from error
         sys.exit(pytest.main([file, "-vvs", "-x"]))

@@ -1,6 +1,8 @@
 """Decorators of tests and other tools, as pytest and unittest see them."""
 
 import os
+import re
+import subprocess
 import sys
 import unittest
 import unittest.mock
@@ -364,11 +366,46 @@ def test_requirements(decorate, runs):
             test()
 
 
+_WITHOUT_PYTEST = """
+import sys, unittest
+sys.modules["pytest"] = None
+import numpy as np
+from mpchain import functions as F, testing
+
+@testing.unary_math_function_unittest(F.exp)
+class TestExp(unittest.TestCase):
+    pass
+
+class TestMarked(unittest.TestCase):
+    @testing.attr.slow
+    def test_slow(self): pass
+
+    @testing.attr.chainerx
+    def test_chainerx(self): raise AssertionError
+
+try:
+    testing.run_module("__main__", __file__)
+except RuntimeError as error:
+    assert "pip install 'mpchain[test]'" in str(error), error
+else:
+    raise AssertionError("run_module needs pytest")
+unittest.main()
+"""
+
+
+def test_without_pytest(tmp_path):
+    program = tmp_path / "test_without_pytest.py"
+    program.write_text(_WITHOUT_PYTEST)
+    command = [sys.executable, str(program), "-v"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "test_slow (__main__.TestMarked.test_slow) ... ok" in result.stderr
+    assert "skipped 'mpchain has no ChainerX'" in result.stderr
+    assert re.search(r"test_forward_cpu .* ok", result.stderr)
+
+
 def test_what_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pytest", None)
     monkeypatch.setitem(sys.modules, "packaging.requirements", None)
-    with pytest.raises(RuntimeError, match=r"attr needs pytest: pip install 'mpchain.test.'"):
-        testing.attr.slow(lambda: None)
     with pytest.raises(RuntimeError, match=r"need packaging: pip install 'mpchain.test.'"):
         testing.with_requires("numpy")
 
