@@ -6,9 +6,13 @@ import warnings
 from multiprocessing import resource_tracker, util
 
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
-from mpchain.iterators.reader import Reader
+from mpchain.iterators.reader import Reader, ThreadReader
 from mpchain.iterators.shared_memory import Shared
-from mpchain.iterators.worker import get_context, peek_at_random_state
+from mpchain.iterators.worker import (
+    get_context,
+    peek_at_random_state,
+    runs_main_program_again,
+)
 
 
 class _TimeoutWarning(RuntimeWarning):
@@ -29,7 +33,9 @@ class MultiprocessIterator(PrefetchingIterator):
     was killed, the next call begins anew with the batch that was lost.
 
     Processes are not forked from this one, which neither MPI nor threads bear. So a script does its
-    work below ``if __name__ == "__main__":``, and datasets and transforms are importable.
+    work below ``if __name__ == "__main__":``, and datasets and transforms are importable. Otherwise
+    (a lambda, a function in a function) threads read the examples, and a warning says why; Python's
+    lock then limits the speed.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
@@ -41,11 +47,13 @@ class MultiprocessIterator(PrefetchingIterator):
             :attr:`TimeoutWarning`; None never warns.
         maxtasksperchild (int): number of batches after which a process is replaced by a new one,
             against datasets that leak memory; None means never.
-        start_method (str): 'forkserver', 'spawn' or (not with MPI) 'fork'; None means what the
-            program has set by :func:`multiprocessing.set_start_method`, but never 'fork'; else the
-            forkserver or, where there is none, spawn.
+        start_method (str): 'forkserver', 'spawn' or (not with MPI, nor after OpenMP has started
+            threads) 'fork'. None means what the program has set by
+            :func:`multiprocessing.set_start_method`, but never 'fork'; else the forkserver or,
+            where there is none, spawn. Only with None do threads take the place of processes.
 
     Raises:
+        TypeError: the dataset cannot be pickled, and ``start_method`` is not None.
         ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: 0), or as
             :class:`SerialIterator` does.
     """
@@ -130,24 +138,51 @@ class MultiprocessIterator(PrefetchingIterator):
 
     def _start_readers(self):
         context = get_context(self._start_method, "MultiprocessIterator")
-        forks = context.get_start_method() == "fork"
-        shared = _Inherited(self.dataset) if forks else _share(self.dataset)
         n_readers = min(self.n_processes, self.batch_size)
-        readers = [
-            Reader(
-                context,
-                shared,
-                (peek_at_random_state(), i),
-                n_segments=self._n_prefetch + 1,
-                n_indices=-(-self.batch_size // n_readers),
-                shared_mem=self.shared_mem,
-                max_tasks=self.maxtasksperchild,
+        try:
+            shared = self._shared_dataset(context.get_start_method())
+        except TypeError as error:
+            if self._start_method is not None:
+                raise
+            warnings.warn(
+                f"{error}; threads read the examples instead, which may be slower",
+                RuntimeWarning,
+                stacklevel=5,
             )
-            for i in range(n_readers)
-        ]
+            shared, readers = None, [ThreadReader(self.dataset) for _ in range(n_readers)]
+        else:
+            readers = [
+                Reader(
+                    context,
+                    shared,
+                    (peek_at_random_state(), i),
+                    n_segments=self._n_prefetch + 1,
+                    n_indices=-(-self.batch_size // n_readers),
+                    shared_mem=self.shared_mem,
+                    max_tasks=self.maxtasksperchild,
+                )
+                for i in range(n_readers)
+            ]
         # It also runs when the iterator is collected, and before this process ends.
         self._stop_readers = util.Finalize(self, _stop, (readers, shared), exitpriority=10)
         self._readers = readers
+
+    def _shared_dataset(self, start_method):
+        """Returns what processes load the dataset from; raises TypeError if they cannot."""
+        if start_method == "fork":
+            return _Inherited(self.dataset)
+        if self._start_method is None and runs_main_program_again():
+            raise TypeError(
+                "MultiprocessIterator: the program does its work outside of "
+                "`if __name__ == '__main__':`, and so each process would do it again"
+            )
+        try:
+            return Shared(self.dataset)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise TypeError(
+                "MultiprocessIterator: the dataset must be picklable, to be sent to processes, "
+                f"but: {error} (functions in it must be importable: no lambdas, no local ones)"
+            ) from error
 
     def _end_readers(self):
         self._forget()
@@ -165,16 +200,6 @@ class MultiprocessIterator(PrefetchingIterator):
 
 def _n_cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _share(dataset):
-    try:
-        return Shared(dataset)
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise TypeError(
-            "MultiprocessIterator: the dataset must be picklable, to be sent to other processes, "
-            f"but: {error} (functions in it must be importable: no lambdas, no local ones)"
-        ) from error
 
 
 class _Inherited:
@@ -197,4 +222,5 @@ def _stop(readers, shared):
         reader.hang_up()
     for reader in readers:
         reader.close()
-    shared.unlink()
+    if shared is not None:
+        shared.unlink()

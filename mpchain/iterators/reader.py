@@ -1,6 +1,7 @@
 """A process that reads examples of a dataset: both its ends."""
 
 import collections
+import concurrent.futures
 import random
 import warnings
 
@@ -130,6 +131,52 @@ class Reader:
         for segment in self._segments:
             _free(segment)
         self._worker, self._segments = None, []
+        self._under_way.clear()
+
+
+class ThreadReader:
+    """A thread that reads examples, as a :class:`Reader` does.
+
+    Args:
+        dataset: the dataset.
+    """
+
+    def __init__(self, dataset):
+        self._dataset = dataset
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "read_examples")
+        self._under_way = collections.deque()
+
+    def request(self, indices):
+        """Asks for the examples with these indices."""
+        self._under_way.append(self._thread.submit(self._read, indices.tolist()))
+
+    def _read(self, indices):
+        examples = []
+        try:
+            for i in indices:
+                examples.append(self._dataset[i])
+        except Exception as error:
+            error.add_note(f"while reading example {i} of the dataset")
+            return error
+        return examples
+
+    def poll(self, timeout):
+        """Returns whether the oldest request was answered in that time."""
+        return bool(concurrent.futures.wait([self._under_way[0]], timeout).done)
+
+    def receive(self):
+        """Returns the examples of the oldest request, or the exception that the dataset raised."""
+        answer = self._under_way[0].result()
+        self._under_way.popleft()
+        return answer
+
+    def hang_up(self):
+        """Lets the thread end as soon as it is idle."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def close(self):
+        """Waits for the end of the thread."""
+        self._thread.shutdown()
         self._under_way.clear()
 
 

@@ -40,7 +40,36 @@ class Segment(SharedMemory):
 
 
 def _path(name):
-    return f"/dev/shm/{name}"
+    return name if name.startswith("/") else f"/dev/shm/{name}"
+
+
+class _Nameless:
+    """Shared memory in no file system: ``/dev/shm``, of 64 MB in a container, is no limit.
+
+    It is freed when no process has it open or mapped. Others open it as the file ``name``.
+    """
+
+    def __init__(self, size):
+        self._file = os.memfd_create("mpchain_dataset")
+        os.ftruncate(self._file, size)
+        self._map = mmap.mmap(self._file, size)
+        self.buf = memoryview(self._map)
+        self.name = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def close(self):
+        self.buf.release()
+        self._map.close()
+        os.close(self._file)
+
+    def unlink(self):
+        """There is no name to remove."""
+
+
+def _memory(size):
+    """Returns memory for a dataset, if possible with no limit but the machine's."""
+    if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
+        return _Nameless(size)
+    return Segment(size)
 
 
 class Pickled:
@@ -89,7 +118,7 @@ class Shared:
 
     def __init__(self, obj):
         pickled = Pickled(obj)
-        self._segment = Segment(max(pickled.nbytes, 1))
+        self._segment = _memory(max(pickled.nbytes, 1))
         self._name = self._segment.name
         self._content = pickled.lay_into(self._segment.buf)
 

@@ -1,12 +1,16 @@
 """A process that works for this one: how it is started, watched and ended."""
 
 import contextlib
+import ctypes
+import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
+import tokenize
 import traceback
 from multiprocessing import connection, forkserver
 
@@ -14,6 +18,8 @@ import numpy as np
 
 _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MV2_", "MPIR_")
 """How the names of variables begin by which a process knows that it is a rank."""
+
+_OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 
 _GRACE = 2.0  # seconds that a process has to end when it is asked to
 
@@ -29,7 +35,8 @@ def get_context(start_method, caller):
 
     Raises:
         ValueError: there is no such method.
-        RuntimeError: 'fork' after MPI was initialised, which breaks MPI in ways that show later.
+        RuntimeError: 'fork' after MPI was initialized, which breaks MPI in ways that show later, or
+            after OpenMP has started threads, for which the forked process would wait forever.
     """
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
@@ -44,11 +51,57 @@ def get_context(start_method, caller):
             f"{caller}: processes must not be forked after MPI was initialised; "
             "use start_method='forkserver' or 'spawn'"
         )
+    if start_method == "fork" and (runtime := openmp_with_threads()):
+        raise RuntimeError(
+            f"{caller}: processes must not be forked after OpenMP ({runtime}) has started threads, "
+            "which oneDNN, Numba and PyTorch use: a forked process would hang. Ask for the first "
+            "batch earlier, set OMP_NUM_THREADS=1, or use start_method='forkserver' or 'spawn'"
+        )
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver" and _uses_default_preload():
         # The server imports this once, before it forks, and its processes start the faster.
         context.set_forkserver_preload(["__main__", __name__])
     return context
+
+
+def openmp_with_threads():
+    """Returns the name of an OpenMP runtime that has threads here, or None (only Linux knows)."""
+    try:
+        with open("/proc/self/maps") as file:
+            paths = {line.split(maxsplit=5)[-1].strip() for line in file if ".so" in line}
+        n_threads = len(os.listdir("/proc/self/task"))
+    except OSError:
+        return None
+    n_known = threading.active_count()
+    for path in paths:
+        if "openblas" in os.path.basename(path):  # its threads do not mind a fork
+            n_known += _n_openblas_threads(path) - 1
+    runtimes = [p for p in map(os.path.basename, paths) if _OPENMP.match(p)]
+    return min(runtimes) if runtimes and n_threads > n_known else None
+
+
+def _n_openblas_threads(path):
+    library = ctypes.CDLL(path)
+    for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
+        with contextlib.suppress(AttributeError):
+            return getattr(library, f"{prefix}openblas_get_num_threads{suffix}")()
+    return 1
+
+
+def runs_main_program_again():
+    """Returns whether processes that are not forked would run the main program from its start.
+
+    They import the script, and it does not ask for ``__name__``.
+    """
+    main = sys.modules["__main__"]
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if path is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
+        return False
+    try:
+        with tokenize.open(path) as file:
+            return "__name__" not in file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return False
 
 
 def _uses_default_preload():

@@ -3,11 +3,13 @@
 import gc
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import types
 import warnings
 
@@ -16,7 +18,7 @@ import pytest
 
 from mpchain.dataset import concat_examples
 from mpchain.datasets import TransformDataset, TupleDataset
-from mpchain.iterators import MultiprocessIterator, shared_memory
+from mpchain.iterators import MultiprocessIterator, shared_memory, worker
 from mpchain.iterators.worker import WorkerError, get_context
 from tests.iterators.example_datasets import (
     CountsReads,
@@ -245,6 +247,7 @@ def test_processes_write_into_arrays_of_their_own():
 
 
 def test_without_dev_shm(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(shared_memory, "_path", lambda name: "/nonexistent/" + name)
     shared = shared_memory.Shared({"x": np.arange(5)})
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(shared)).load()["x"], np.arange(5))
@@ -275,9 +278,93 @@ def test_a_segment_larger_than_there_is_memory():
         shared_memory.Segment(shutil.disk_usage("/dev/shm").total + (1 << 20))
 
 
+def test_a_dataset_larger_than_dev_shm(monkeypatch):
+    make_segment = shared_memory.Segment.__init__
+
+    def limited(self, size=0, name=None):
+        if size > 1 << 16:
+            raise OSError(28, "No space left on device")
+        make_segment(self, size, name)
+
+    monkeypatch.setattr(shared_memory.Segment, "__init__", limited)
+    x = np.random.RandomState(0).randint(256, size=(100, 3, 32, 32)).astype(np.uint8)
+    before = len(os.listdir("/proc/self/fd"))
+    with make(TupleDataset(x, np.arange(100)), 10, shared_mem=3072, maxtasksperchild=2) as iterator:
+        for i in range(0, 100, 10):
+            batch_x, batch_t = concat_examples(next(iterator))
+            np.testing.assert_array_equal(batch_x, x[i : i + 10])
+            np.testing.assert_array_equal(batch_t, np.arange(i, i + 10))
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # the forkserver may be new
+
+
 def test_a_dataset_that_cannot_be_pickled():
-    with pytest.raises(TypeError, match=r"the dataset must be picklable.*<lambda>"):
-        next(make(TransformDataset(Numbers(3), lambda x: x)))
+    dataset = TransformDataset(Numbers(3), lambda x: x)
+    for start_method in ("spawn", "forkserver"):
+        with pytest.raises(
+            TypeError, match=r"^MultiprocessIterator: the dataset must be picklable.*<lambda>"
+        ):
+            next(make(dataset, start_method=start_method))
+
+
+def test_a_dataset_that_cannot_be_pickled_is_read_by_threads():
+    function = Raises(ValueError)
+    dataset = TransformDataset(Numbers(9), lambda i: function(i) + 0)
+    n_threads = threading.active_count()
+    with make(dataset, dataset_timeout=None) as iterator:
+        with pytest.warns(RuntimeWarning, match=r"must be picklable.*; threads read the") as caught:
+            assert next(iterator) == [0, 1, 2]
+        assert len(caught) == 1 and caught[0].filename == __file__
+        with pytest.raises(ValueError, match="five") as raised:
+            next(iterator)
+        assert "while reading example 5 of the dataset" in raised.value.__notes__
+        assert next(iterator) == [6, 7, 8]
+    assert threading.active_count() == n_threads
+
+
+def test_a_forked_dataset_need_not_be_pickled(monkeypatch):
+    monkeypatch.setattr(worker, "openmp_with_threads", lambda: None)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    dataset = TransformDataset(Numbers(3), lambda x: 2 * x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there are threads
+        with make(dataset, start_method="fork") as iterator:
+            assert next(iterator) == [0, 2, 4]
+
+
+_FORKING = """
+import sys
+import numpy as np
+import torch
+from mpchain.iterators import MultiprocessIterator
+
+if __name__ == "__main__":
+    np.ones((500, 500)) @ np.ones((500, 500))  # NumPy's own threads do not mind
+    if sys.argv[1] == "pool":
+        torch.ones(1 << 22).exp().sum()
+    with MultiprocessIterator([1], 1, n_processes=1, start_method="fork") as iterator:
+        print(next(iterator))
+"""
+
+
+@pytest.mark.parametrize(("pool", "n_threads"), [("pool", 2), ("none", 2)])
+def test_no_fork_after_openmp_has_started_threads(tmp_path, pool, n_threads):
+    program = tmp_path / "program.py"
+    program.write_text(_FORKING)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
+    environment.pop("OPENBLAS_NUM_THREADS", None)
+    result = subprocess.run(
+        [sys.executable, program, pool],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        check=False,
+    )
+    if (pool, n_threads) == ("pool", 2):
+        assert result.returncode == 1
+        assert re.search(r"must not be forked after OpenMP \(lib.omp.*\) has", result.stderr)
+    else:
+        assert result.stdout == "[1]\n", result.stderr
 
 
 def test_processes_do_not_take_themselves_for_ranks(monkeypatch):
@@ -396,12 +483,30 @@ def test_a_program_that_is_interrupted(tmp_path, number, to_group):
         assert stderr.strip().endswith("KeyboardInterrupt")
 
 
-def test_a_program_without_main_guard_is_told_so(tmp_path):
-    program = """
-        from mpchain.iterators import MultiprocessIterator
-        next(MultiprocessIterator(range(5), 2, n_processes=1))
-    """
-    with run(tmp_path, "", program) as process:
+_UNGUARDED = """
+    import warnings
+    from mpchain.iterators import MultiprocessIterator
+    warnings.simplefilter("always")
+    print("once")
+    with warnings.catch_warnings(record=True) as caught, MultiprocessIterator(
+        range(5), 2, shuffle=False, n_processes=1, start_method=METHOD
+    ) as iterator:
+        print(next(iterator), next(iterator))
+    print(*[w.message for w in caught])
+"""
+
+
+def test_a_program_without_main_guard_has_threads(tmp_path):
+    with run(tmp_path, "", _UNGUARDED.replace("METHOD", "None")) as process:
+        stdout, stderr = process.communicate()
+    assert process.returncode == 0 and stderr == ""
+    once, batches, message = stdout.splitlines()
+    assert (once, batches) == ("once", "[0, 1] [2, 3]")
+    assert re.search("outside of `if __name__ == '__main__':`, .*; threads read", message)
+
+
+def test_a_program_without_main_guard_that_asks_for_processes_is_told_so(tmp_path):
+    with run(tmp_path, "", _UNGUARDED.replace("METHOD", "'spawn'")) as process:
         _, stderr = process.communicate()
     assert process.returncode == 1
     assert "A script that starts processes must do so below" in stderr.splitlines()[-1]
