@@ -124,7 +124,8 @@ class DeterministicReducer:
     def __init__(self, comm, *, zero_fill=True):
         self._comm, self._zero_fill = comm, zero_fill
         self._n_own = comm.micro_shards // comm.size
-        self._totals = np.zeros(3)
+        self._totals = np.zeros(2)
+        self._seed = (0,)
         self.watch({})
 
     def watch(self, params):
@@ -135,10 +136,16 @@ class DeterministicReducer:
     def serialize(self, serializer):
         """Nothing waits from step to step."""
 
-    def begin(self, n_samples):
-        """Starts a step in which this rank has so many samples; draws one random number."""
-        seed = np.random.randint(2**31) if self._comm.rank == 0 else 0
-        self._totals[:] = n_samples, n_samples > 0, seed
+    def begin(self, n_samples, seed=(0,)):
+        """Starts a step.
+
+        Args:
+            n_samples (int): this rank's number of samples.
+            seed (sequence of int): what random numbers are drawn from in the step, 32-bit words,
+                the same on all ranks.
+        """
+        self._seed = seed
+        self._totals[:] = n_samples, n_samples > 0
         self._request = self._comm.iallreduce(self._totals)
         self._counts = np.int64(0)
         self._n_added = 0
@@ -168,11 +175,10 @@ class DeterministicReducer:
         shard = self._comm.rank * self._n_own + index
 
         def call():
-            seed = int(self._total(2))
             rng = config.rng
             if rng is None and with_initial_values:
-                rng = np.random.RandomState([seed])
-            with _seeded([seed, shard]), using_config("rng", rng):
+                rng = np.random.RandomState([*self._seed])
+            with _seeded([*self._seed, shard]), using_config("rng", rng):
                 return function()
 
         return call

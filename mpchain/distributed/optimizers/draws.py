@@ -108,6 +108,14 @@ class SampleDraws:
             numbered.append((part[0], functools.partial(_draw_from, generator, part[1])))
         return numbered
 
+    def seed(self, step):
+        """Returns words for a generator of the batch that was numbered last.
+
+        Args:
+            step (int): the number of updates that the optimizer has done.
+        """
+        return (*self._key, step, self._n_turns)
+
     def _first(self, n):
         own = divided(self._comm)
         if own is not None and n == own.stop - own.start:

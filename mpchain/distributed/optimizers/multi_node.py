@@ -310,7 +310,7 @@ class MultiNodeOptimizer:
         self.n_samples = sum(n for n, _ in parts)
         persistents = MicroShardPersistents(self.communicator)
         uninitialized = self._uninitialized_params_of_others()
-        reducer.begin(self.n_samples)
+        reducer.begin(self.n_samples, self._draws.seed(self.t))
         for i, (n, compute_loss) in enumerate(parts):
             if n > 0:
                 compute_loss = reducer.seeded(i, compute_loss, not persistents.are_complete)
