@@ -9,6 +9,7 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.configuration import config
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import concat, reshape
+from mpchain.functions.array import sum as sum_over
 from mpchain.functions.declaration import differentiable, elementwise
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
@@ -389,7 +390,7 @@ def maxout(x, pool_size, axis=1):
 
 def _softmax_derivative(g, y, axis):
     gy = g * y
-    return gy - y * np.sum(gy, axis=axis, keepdims=True)
+    return gy - y * sum_over.on(gy, axis, True)
 
 
 @differentiable(_softmax_derivative, any_dtype=False)
@@ -406,9 +407,7 @@ def softmax(x, axis=1):
     return kernels.call("softmax", x, axis)
 
 
-@differentiable(
-    lambda g, y, axis: g - np.exp(y) * np.sum(g, axis=axis, keepdims=True), any_dtype=False
-)
+@differentiable(lambda g, y, axis: g - np.exp(y) * sum_over.on(g, axis, True), any_dtype=False)
 def log_softmax(x, axis=1):
     """Logarithm of the softmax along an axis: x - log(sum(exp(x))), without overflow.
 

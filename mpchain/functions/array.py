@@ -121,6 +121,13 @@ def _broadcasts_to(shape, target):
     return lead >= 0 and all(n in (1, m) for n, m in zip(shape, target[lead:]))
 
 
+def _summed(x, axis, keepdims):
+    """Sums of an array; of half precision in single, as a sum of ones else ends at 2048."""
+    if x.dtype != np.float16:
+        return x.sum(axis=axis, keepdims=keepdims)
+    return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
+
+
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
 def sum_to(x, shape):
     """Sums over axes until ``shape`` is left: the adjoint of :func:`broadcast_to`.
@@ -141,7 +148,7 @@ def sum_to(x, shape):
         raise InvalidType(f"sum_to: {shape} does not broadcast to x of shape {x.shape}")
     lead = x.ndim - len(shape)
     axes = tuple(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1)
-    return x.sum(axis=tuple(range(lead)) + axes, keepdims=True).reshape(shape)
+    return _summed(x, tuple(range(lead)) + axes, True).reshape(shape)
 
 
 fit_with(sum_to.on, _cast.on)
@@ -170,9 +177,9 @@ def sum(x, axis=None, keepdims=False):
         keepdims (bool): keep the summed axes, of size one.
 
     Returns:
-        Variable of the dtype of ``x``.
+        Variable of the dtype of ``x``; float16 is summed in float32.
     """
-    return x.sum(axis=axis, keepdims=keepdims)
+    return _summed(x, axis, keepdims)
 
 
 def _mean_derivative(g, x_shape, axis):

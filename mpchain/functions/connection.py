@@ -9,6 +9,7 @@ import numpy as np
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape, transpose
+from mpchain.functions.array import sum as sum_over
 from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.image import im2col
@@ -29,7 +30,7 @@ def _linear(x, W):
 @differentiable(
     lambda g, W: np.matmul(g, W),
     lambda g, x: np.matmul(np.transpose(g), x),
-    lambda g: np.sum(g, axis=0),
+    lambda g: sum_over.on(g, 0),
 )
 def _linear_with_bias(x, W, b):
     return kernels.call("linear", x, W, b)

@@ -31,19 +31,21 @@ def _add_in_place(y, b):
 def softmax(x, axis):
     """exp(x) / sum(exp(x)) along ``axis``."""
     xp = get_array_module(x)
-    y = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+    (wide,) = _wide(x)
+    y = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
     xp.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True)
-    return y
+    return y.astype(x.dtype, copy=False)
 
 
 @register("reference")
 def log_softmax(x, axis):
     """x - log(sum(exp(x))) along ``axis``."""
     xp = get_array_module(x)
-    y = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+    (wide,) = _wide(x)
+    y = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
-    return y
+    return y.astype(x.dtype, copy=False)
 
 
 @register("reference")
@@ -141,12 +143,12 @@ def convolution_filter(x, y, window):
 @register("reference")
 def sum_windows(x, window):
     """The sum of each window, padding counted as zeros: (N, C, *out_size)."""
-    padded = _padded(x, window)
+    padded = _padded(*_wide(x), window)
     first, *others = layout(window).offsets
     y = padded[(..., *first)].copy()
     for place in others:
         y += padded[(..., *place)]
-    return y
+    return y.astype(x.dtype, copy=False)
 
 
 @register("reference")

@@ -130,3 +130,31 @@ def test_statistics_of_half_precision_are_single():
     (gx,) = mpchain.grad([F.sum(y * y * y)], [x], enable_double_backprop=True)
     (ggx,) = mpchain.grad([F.sum(gx * 1000)], [x])
     assert np.isfinite(gx.array).all() and np.isfinite(ggx.array).all()
+
+
+def test_sums_of_half_precision_are_single():
+    """In float16, 2048 + 1 is 2048 again."""
+    n = 6000
+    x, b = np.ones((n, 3), np.float16), Variable(np.zeros(3, np.float16))
+    assert F.sum(x, 0).array.tolist() == [n] * 3 and F.sum(x).dtype == np.float16
+    W = np.ones((3, 3), np.float16)
+    images = np.ones((n, 3, 2, 1), np.float16)
+    for y in (
+        F.linear(x, W, b),
+        F.bias(x, b),
+        Variable(x) + b,
+        F.convolution_2d(images, W[:, :, None, None], b)[:, :, :1],
+    ):
+        b.cleargrad()
+        y.grad = np.ones_like(y.array)
+        y.backward()
+        assert b.grad.dtype == np.float16 and b.grad.tolist() == [n] * 3
+    for average in (F.average_pooling_2d(np.ones((1, 1, 80, 80), np.float16), 80), F.mean(x, 0)):
+        assert (average.array == 1).all() and average.dtype == np.float16
+    logits = Variable(np.zeros((n, 1), np.float16))
+    np.testing.assert_allclose(F.softmax(logits, 0).array, 1 / n, rtol=1e-2)
+    np.testing.assert_allclose(F.log_softmax(logits, 0).array, -np.log(n), rtol=1e-3)
+    y = F.log_softmax(logits, 0)
+    y.grad = np.ones_like(y.array)
+    y.backward()
+    np.testing.assert_allclose(logits.grad, 0, atol=5e-3)
