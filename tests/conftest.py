@@ -1,5 +1,6 @@
 """What all tests share: the device that a test runs on, and fresh seeds."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -23,12 +24,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 tqdm.tqdm.monitor_interval = 0
 
 
-def pytest_collection_modifyitems(items):
-    if any("gpu" in item.keywords for item in items) and not cuda.available:
+def pytest_collection_modifyitems(config, items):
+    """Where there is no GPU, leaves out what needs one, or skips it if ``-m gpu`` asks for it."""
+    on_gpu = [item for item in items if "gpu" in item.keywords]
+    if not on_gpu or cuda.available:
+        return
+    if "gpu" in config.option.markexpr:
         reason = pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}")
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(reason)
+        for item in on_gpu:
+            item.add_marker(reason)
+    else:
+        config.hook.pytest_deselected(items=on_gpu)
+        items[:] = [item for item in items if "gpu" not in item.keywords]
+
+
+def pytest_collection_finish():
+    # Thousands of items live until the end: collections of garbage in tests need not visit them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["@numpy", pytest.param("@cupy:0", marks=pytest.mark.gpu)])

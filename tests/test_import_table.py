@@ -122,15 +122,18 @@ def _modules(node):
     return [module]
 
 
-def _imports(path, node=None, in_function=False):
-    relative = path.relative_to(ROOT).as_posix()
-    if node is None:
-        node = ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def _imports(path):
+    """The imports in a file."""
+    return list(_find(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))))
+
+
+def _find(relative, node, in_function=False):
     for child in ast.iter_child_nodes(node):
         inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield from (_Import(relative, child, m, in_function) for m in _modules(child))
-        yield from _imports(path, child, inside)
+        yield from _find(relative, child, inside)
 
 
 def _files(folder):
