@@ -1,0 +1,63 @@
+"""What ``python -m tests.distributed.resume_faults`` does many times, a few times."""
+
+import errno
+import random
+import tempfile
+
+import numpy as np
+import pytest
+
+from . import ranks, resume_faults
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The result of a training that nothing disturbs."""
+    if reason := ranks.why_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory() as folder:
+        return resume_faults.result_of(resume_faults.run(1, folder))
+
+
+def test_killed_trainings_end_with_the_same_bits(expected):
+    chain = resume_faults.Chain([1, 2, 3], random.Random(1), expected)
+    chain.run(3)
+    assert chain.n_kills > 0
+
+
+@pytest.mark.parametrize(("number", "n_ranks"), [(errno.EMFILE, 2), (errno.ENOENT, 1)])
+def test_files_that_cannot_be_read(number, n_ranks, expected):
+    assert resume_faults.fail_to_read(number, n_ranks, random.Random(3), expected)
+
+
+def run_in_turn(folder, sizes, plan):
+    """Trains with each number of ranks for an equal part of the iterations; returns the result."""
+    for i, n_ranks in enumerate(sizes):
+        until = resume_faults.N_ITERATIONS * (i + 1) // len(sizes)
+        outcome = resume_faults.run(n_ranks, folder, plan | {"until": until})
+        result = resume_faults.result_of(outcome)
+        if i > 0:
+            assert f"/iteration_{resume_faults.N_ITERATIONS * i // len(sizes)}" in outcome[1]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("plan", "tolerance"),
+    [
+        # In mid-epoch: 10 batches of 12 from 50 samples. Statistics of micro-shards are each
+        # rank's own.
+        ({"normalization": "batch", "reproducible": False, "dropout": 0}, None),
+        ({"normalization": "multi-node", "reproducible": False, "dropout": 0}, 1e-12),
+        ({"normalization": None, "reproducible": True}, 0),
+    ],
+)
+def test_four_ranks_then_three_then_one(needs_mpirun, tmp_path, plan, tolerance):
+    result = run_in_turn(tmp_path / "a", [4, 3, 1], plan)
+    assert np.isfinite(list(result["losses"].values())).all()
+    if tolerance is None:
+        return
+    alone = run_in_turn(tmp_path / "b", [1], plan)
+    if tolerance == 0:
+        assert result["digest"] == alone["digest"]
+    for iteration, loss in result["losses"].items():
+        assert abs(loss / alone["losses"][iteration] - 1) <= tolerance
