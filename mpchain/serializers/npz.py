@@ -175,7 +175,7 @@ def load_npz(file, obj, path="", strict=True, ignore_names=None):
             are missing; the message lists all of them), or the file is damaged
             (:class:`DamagedFileError`).
     """
-    with _open_npz(file, path) as arrays:
+    with open_npz(file, path) as arrays:
         restore("load_npz", file, arrays, obj, path, strict, ignore_names)
 
 
@@ -251,15 +251,25 @@ def read_npz(file, path=""):
     Raises:
         DamagedFileError: the file is damaged; the message names file and array.
     """
-    with _open_npz(file, path) as arrays:
+    with open_npz(file, path) as arrays:
         return dict(arrays)
 
 
 @contextlib.contextmanager
-def _open_npz(file, path):
-    """Context manager: the arrays below a path in an .npz file, to be read when asked for."""
+def open_npz(file, path=""):
+    """Context manager: the arrays below a path in an .npz file, to be read when asked for.
+
+    Args:
+        file, path: see :func:`read_npz`.
+
+    Yields:
+        Mapping: name to array.
+
+    Raises:
+        DamagedFileError: the list of arrays is damaged; the message names the file.
+    """
     if is_path(file):
-        with open(file, "rb") as opened, _open_npz(opened, path) as arrays:
+        with open(file, "rb") as opened, open_npz(opened, path) as arrays:
             yield arrays
         return
     try:

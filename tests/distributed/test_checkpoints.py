@@ -26,6 +26,7 @@ from mpchain.distributed.checkpoints import layout, states, writing
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.extensions import checkpoint
 from mpchain.serializer import SerializationError
+from mpchain.serializers import DictionarySerializer
 from mpchain.training.extensions import LogReport
 
 from . import faults, ranks
@@ -40,11 +41,11 @@ def _double():
         yield
 
 
-def make_trainer(comm, out, n=N, create=create_sharded_optimizer, before=(), **options):
+def make_trainer(comm, out, n=N, create=create_sharded_optimizer, before=(), last=(), **options):
     np.random.seed(3)
     random = np.random.RandomState(1)
     data = list(zip(random.randn(20, 4), random.randn(20, 2), strict=True))
-    net = mpchain.Sequential(L.Linear(None, 6), F.tanh, L.Linear(6, 2))
+    net = mpchain.Sequential(L.Linear(None, 6), F.tanh, *last, L.Linear(6, 2))
     model = L.Classifier(net, F.mean_squared_error)
     model.compute_accuracy = False
     optimizer = create(optimizers.Adam(0.01), comm).setup(model)
@@ -64,6 +65,12 @@ def make_trainer(comm, out, n=N, create=create_sharded_optimizer, before=(), **o
     return trainer
 
 
+def state_of(trainer):
+    serializer = DictionarySerializer()
+    serializer.save(trainer.updater.get_optimizer("main").target)
+    return serializer.target
+
+
 @pytest.mark.parametrize(
     ("n", "create"),
     [
@@ -73,15 +80,21 @@ def make_trainer(comm, out, n=N, create=create_sharded_optimizer, before=(), **o
     ],
 )
 def test_training_goes_on_as_if_it_had_not_ended(comm, folder, n, create):
-    undisturbed = make_trainer(comm, folder / "a", create=create)
-    undisturbed.run()
-    make_trainer(comm, folder / "b", n, create).run()
-    resumed = make_trainer(comm, folder / "b", create=create)
-    resumed.run()
+    trainers = []
+    for name, length in (("a", N), ("b", n), ("b", N)):
+        last = [L.BatchNormalization(6)]
+        trainers.append(make_trainer(comm, folder / name, length, create, last=last))
+        trainers[-1].run()
+    undisturbed, _, resumed = trainers
     begun = n // 4 * 4
     assert list(resumed.losses) == list(range(begun + 1, N + 1))
     for i, loss in resumed.losses.items():
         assert loss == undisturbed.losses[i]
+    # Statistics of batch normalization are each rank's own.
+    expected, model = state_of(undisturbed), state_of(resumed)
+    assert any("avg_mean" in key for key in model)
+    assert expected.keys() == model.keys()
+    assert all(np.array_equal(model[key], expected[key]) for key in model)
     comm.barrier()  # rank 0 deletes older ones
     assert sorted(os.listdir(folder / "b" / "checkpoints")) == ["iteration_12", "iteration_8"]
     if comm.rank == 0:

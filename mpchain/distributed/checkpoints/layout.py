@@ -20,10 +20,10 @@ import pathlib
 import re
 import shutil
 import time
-import zipfile
 
-from mpchain.serializer import SerializationError
+from mpchain.serializer import DamagedFileError
 from mpchain.serializers.files import open_atomic, sync_folder
+from mpchain.serializers.npz import open_npz
 
 MANIFEST = "manifest.json"
 SECONDS_TO_APPEAR = 30.0
@@ -31,10 +31,6 @@ SECONDS_TO_APPEAR = 30.0
 
 _NAME = re.compile(r"iteration_(\d+)")
 _LONGEST_PAUSE = 0.5
-
-
-class DamagedError(SerializationError):
-    """The content of a file is wrong."""
 
 
 def name_of(iteration):
@@ -153,7 +149,7 @@ def read_json(path):
     """Reads and verifies what :func:`write_json` or :func:`write_message` wrote.
 
     Raises:
-        DamagedError: its content is wrong.
+        DamagedFileError: its content is wrong.
         OSError: it cannot be read.
     """
     name = os.path.basename(path)
@@ -162,13 +158,13 @@ def read_json(path):
     try:
         text, checksum, end = content.decode().split("\n")
     except ValueError as error:
-        raise DamagedError(f"{name} is damaged: {error}") from error
+        raise DamagedFileError(f"{name} is damaged: {error}") from error
     if end or checksum != _sha256(text):
-        raise DamagedError(f"{name} is damaged: its checksum is another")
+        raise DamagedFileError(f"{name} is damaged: its checksum is another")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{name} is damaged: {error}") from error
+        raise DamagedFileError(f"{name} is damaged: {error}") from error
 
 
 def seal_of(path):
@@ -197,15 +193,10 @@ def find_damage(path, seal, keys):
         if hashlib.file_digest(file, "sha256").hexdigest() != seal["sha256"]:
             return f"{name} is damaged: its checksum is another"
         try:
-            with zipfile.ZipFile(file) as archive:
-                members = archive.infolist()
-        except OSError:
-            raise
-        except Exception as error:  # the bytes are foreign: all that fails in reading is damage
+            with open_npz(file) as arrays:
+                lacking = sorted(set(keys) - set(arrays))
+        except DamagedFileError as error:
             return f"{name} is damaged: {error}"
-    # A compressed one, which nobody wrote, could fill the memory.
-    stored = {m.filename for m in members if m.compress_type == zipfile.ZIP_STORED}
-    lacking = sorted(key for key in keys if f"{key}.npy" not in stored)
     return f"{name} is damaged: it lacks {', '.join(lacking[:20])}" if lacking else ""
 
 

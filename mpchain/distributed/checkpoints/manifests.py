@@ -2,8 +2,8 @@
 
 import os
 
-from mpchain.distributed.checkpoints.layout import MANIFEST, DamagedError, read_json
-from mpchain.serializer import SerializationError
+from mpchain.distributed.checkpoints.layout import MANIFEST, read_json
+from mpchain.serializer import DamagedFileError, SerializationError
 
 FORMAT = "mpchain checkpoint 1"
 _FORMATS = "mpchain checkpoint "
@@ -13,7 +13,7 @@ def read(path):
     """Reads and verifies the manifest of a checkpoint.
 
     Raises:
-        DamagedError: its content is wrong; the message names the entry.
+        DamagedFileError: its content is wrong; the message names the entry.
         SerializationError: another version of mpchain wrote it.
         OSError: it cannot be read.
     """
@@ -33,7 +33,7 @@ def read(path):
 def _check(manifest, name):
     def check(is_right, entry, value, rule):
         if not is_right:
-            raise DamagedError(f"{MANIFEST}: {entry} must be {rule}, not {_short(value)}")
+            raise DamagedFileError(f"{MANIFEST}: {entry} must be {rule}, not {_short(value)}")
 
     check(isinstance(manifest, dict), "it", manifest, "an object")
     get = manifest.get

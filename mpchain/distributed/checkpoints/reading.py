@@ -6,15 +6,14 @@ import math
 import os
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping
 
 import numpy as np
 
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
-from mpchain.serializer import SerializationError
-from mpchain.serializers.npz import parse_npy, restore
+from mpchain.serializer import DamagedFileError, SerializationError
+from mpchain.serializers.npz import open_npz, restore
 
 _OF_RANKS = re.compile(
     r"_|extensions/|extension_triggers/|stop_trigger/|updater/optimizer:[^/]+/exchange/compression/"
@@ -86,7 +85,7 @@ def _verify(path, comm, agree):
     def read_manifest():
         try:
             return (manifests.read(path), "") if comm.rank == 0 else None
-        except layout.DamagedError as error:
+        except DamagedFileError as error:
             return None, str(error)
 
     manifest, damage = agree(read_manifest)[0]
@@ -141,7 +140,7 @@ class Values(Mapping):
     def __init__(self, path, manifest, rank, size, stack):
         self._path, self._rank, self._size = path, rank, size
         self._n_saved, self._table = manifest["ranks"], manifest["values"]
-        self._stack, self._files = stack, {}
+        self._stack, self._parts = stack, {}
 
     def __iter__(self):
         return (key for key in self._table if key in self)
@@ -155,36 +154,53 @@ class Values(Mapping):
         return bool(entries) and not (is_new and key.startswith(_RANDOM))
 
     def __getitem__(self, key):
+        entries = self._chosen(key)
+        if "start" in entries[0]:
+            return self._put_together(key, entries)
+        if len(entries) > 1:
+            return self._combine(key, entries)
+        return self._read(key, entries[0])
+
+    def header(self, key):
+        """Returns (shape, dtype) of a value; None for None."""
+        entries = self._chosen(key)
+        header = self._part(entries[0]).header(key)
+        if "start" in entries[0]:
+            return tuple(entries[0]["shape"]), header[1]
+        return self._header_of_all(key, entries) if len(entries) > 1 else header
+
+    def _chosen(self, key):
+        """Returns the entries of what this rank gets: one, several to combine, or the parts."""
         if key not in self:
             raise KeyError(key)
         entries = self._table[key]
-        if "start" in entries[0]:
-            return self._put_together(key, entries)
-        if len(entries) == 1:
-            return self._read(key, entries[0])
-        if self._size == self._n_saved or _OF_RANKS.match(key):
-            like = min(self._rank, self._n_saved - 1)
-            own = [entry for entry in entries if like in entry["ranks"]]
-            return self._read(key, *(own or entries)[:1])
-        return self._combine(key, entries)
+        is_own = self._size == self._n_saved or _OF_RANKS.match(key)
+        if not is_own or "start" in entries[0]:
+            return entries
+        like = min(self._rank, self._n_saved - 1)
+        return [entry for entry in entries if like in entry["ranks"]] or entries[:1]
 
-    def _combine(self, key, entries):
-        """What another number of ranks gets of a value that differs between those that saved it."""
-        if all("persistent" in entry for entry in entries):
-            arrays = [self._read(key, entry) for entry in entries]
-            kinds = {array.dtype.kind for array in arrays}
-            if len({(array.dtype, array.shape) for array in arrays}) == 1:
-                if kinds == {"f"}:
-                    weights = [len(entry["ranks"]) for entry in entries]
-                    total = sum(w * x.astype(np.float64) for w, x in zip(weights, arrays))
-                    return np.asarray(total / sum(weights)).astype(arrays[0].dtype)
-                if kinds <= {"i", "u"} and arrays[0].shape == ():
-                    return max(arrays)
+    def _header_of_all(self, key, entries):
+        """(shape, dtype) of what another number of ranks gets of a value that differs."""
+        headers = {self._part(entry).header(key) for entry in entries}
+        if len(headers) == 1 and all("persistent" in entry for entry in entries):
+            shape, dtype = next(iter(headers)) or ((), np.dtype(bool))
+            if dtype.kind == "f" or (dtype.kind in "iu" and shape == ()):
+                return shape, dtype
         raise SerializationError(
             f"{key!r} differs between the {self._n_saved} ranks that saved it and cannot be "
             f"combined, so that only {self._n_saved} ranks can load it, not {self._size}; load it "
             f"on {self._n_saved} ranks, make it the same on all of them, and save again"
         )
+
+    def _combine(self, key, entries):
+        _, dtype = self._header_of_all(key, entries)
+        arrays = [self._read(key, entry) for entry in entries]
+        if dtype.kind != "f":
+            return max(arrays)
+        weights = [len(entry["ranks"]) for entry in entries]
+        total = sum(weight * x.astype(np.float64) for weight, x in zip(weights, arrays))
+        return np.asarray(total / sum(weights)).astype(dtype)
 
     def _put_together(self, key, entries):
         parts = [(entry["start"], self._read(key, entry)) for entry in entries]
@@ -200,15 +216,13 @@ class Values(Mapping):
         return np.concatenate([part for _, part in parts]).reshape(shape)
 
     def _read(self, key, entry):
+        return self._part(entry)[key]
+
+    def _part(self, entry):
+        """The arrays in the part that has an entry, by name."""
         number = entry["part"]
-        if number not in self._files:
+        if number not in self._parts:
             path = os.path.join(self._path, f"part_{number}.npz")
-            self._files[number] = self._stack.enter_context(zipfile.ZipFile(path))
-        try:
-            return parse_npy(self._files[number].read(f"{key}.npy"))
-        except OSError:
-            raise
-        except Exception as error:
-            raise SerializationError(
-                f"part_{number}.npz: {key!r} cannot be read: {error}"
-            ) from error
+            file = self._stack.enter_context(layout.open_when_visible(path))
+            self._parts[number] = self._stack.enter_context(open_npz(file))
+        return self._parts[number]

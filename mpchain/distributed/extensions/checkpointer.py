@@ -6,7 +6,7 @@ import re
 import time
 
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
-from mpchain.serializer import SerializationError
+from mpchain.serializer import DamagedFileError, SerializationError
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.npz import read_npz
 from mpchain.training.extension import Extension
@@ -171,6 +171,6 @@ def _find_damage(file):
     """Says what is wrong with a file; None if its content is whole."""
     try:
         read_npz(file)
-    except SerializationError as error:
+    except DamagedFileError as error:
         return str(error)
     return None
