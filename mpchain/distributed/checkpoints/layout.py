@@ -45,13 +45,10 @@ def temporary_name_of(name, run):
 
 def find(folder):
     """Returns the names of the checkpoints in a folder, the oldest first."""
-    try:
-        with os.scandir(folder) as entries:
-            names = [
-                entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_dir()
-            ]
-    except FileNotFoundError:
+    if not os.path.isdir(folder):
         return []
+    with os.scandir(folder) as entries:
+        names = [e.name for e in entries if _NAME.fullmatch(e.name) and e.is_dir()]
     return sorted(names, key=lambda name: int(_NAME.fullmatch(name)[1]))
 
 
