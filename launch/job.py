@@ -43,6 +43,7 @@ class Job:
 
     Attributes:
         is_final: Whether the user ended it, so that it must not be started again.
+        lines_shown: How many lines of all ranks have been shown.
         ranks: The `Rank` of each number that said hello.
         starter_stopped: When mpirun was stopped, as `Loop.time`; None if it is not.
         standstill: The `Standstill` that looks after the job.
@@ -56,6 +57,8 @@ class Job:
         self.loop = Loop()
         self.stdout = self._screen(1)
         self.stderr = self._screen(2)
+        self.lines_shown = 0
+        self._has_one_screen = _same_file(1, 2)
         self._connections = []
         self._strangers = []
         self.ranks = {}
@@ -211,6 +214,8 @@ class Job:
             return
         self._culprit = rank
         last = rank.last_lines()
+        if self._has_one_screen and any(map(rank.is_seen_at, self.ranks.values())):
+            last = b""
         if self.plan.n > 1 and (last or rank.showed_cause):
             head = f"mpchain-launch: {rank.name} {fate}; its last lines:\n"
             self.stderr.put(head.encode() + last)
@@ -431,6 +436,13 @@ def _children():
             return frozenset(map(int, file.read().split()))
     except OSError:
         return frozenset()
+
+
+def _same_file(first, second):
+    try:
+        return os.path.sameopenfile(first, second)
+    except OSError:
+        return False
 
 
 def _allow_files(number):

@@ -1,12 +1,15 @@
 """What the ranks print: lines with the number of their rank, and tracebacks in one piece."""
 
 import os
+import re
 import time
 
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
-LONGEST_LINE = 1 << 16
+# What MPICH writes between that and its end, when its mpirun has gone already.
+DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )|^:$")
+LONGEST_LINE = 1 << 20
 
 
 class Lines:
@@ -18,7 +21,8 @@ class Lines:
 
     def __init__(self, prefix: bytes | None):
         self._prefix = prefix
-        self._rest = b""
+        self._rest = bytearray()
+        self._is_inside = False  # a line, the begin of which was shown
 
     def take(self, data: bytes) -> bytes:
         """Takes some output; returns what can be shown now."""
@@ -29,15 +33,29 @@ class Lines:
         return self._end_rest()
 
     def _cut(self, data):
-        lines = (self._rest + data).splitlines(keepends=True)
-        # A carriage return at the very end, too, may turn out to be half of a line's end.
-        complete = not lines or lines[-1].endswith(b"\n") or len(lines[-1]) > LONGEST_LINE
-        self._rest = b"" if complete else lines.pop()
-        return [self._prefix + line for line in lines]
+        rest = self._rest
+        # What was there before has no end of a line, but for a carriage return at its end, which
+        # may turn out to be half of one.
+        start = max(0, len(rest) - 1)
+        rest += data
+        end = 1 + max(rest.rfind(b"\n", start), rest.rfind(b"\r", start, len(rest) - 1))
+        if not end and len(rest) > LONGEST_LINE:
+            end = len(rest)
+        lines = bytes(rest[:end]).splitlines(keepends=True)
+        del rest[:end]
+        return [self._begin(line) + line for line in lines]
+
+    def _begin(self, line):
+        prefix = b"" if self._is_inside else self._prefix
+        self._is_inside = not line.endswith((b"\n", b"\r"))
+        return prefix
 
     def _end_rest(self):
-        rest, self._rest = self._rest, b""
-        return self._prefix + rest + b"\n" if rest else b""
+        if not self._rest and not self._is_inside:
+            return b""
+        rest = bytes(self._rest) + b"\n"
+        self._rest.clear()
+        return self._begin(rest) + rest
 
 
 class Errors(Lines):
@@ -80,7 +98,7 @@ class Errors(Lines):
         return self.release() + super().finish()
 
     def _cut(self, data):
-        lines = self._before_death_throes(super()._cut(data))
+        lines = self._without_death_throes(super()._cut(data))
         heads = [i for i, line in enumerate(lines) if TRACEBACK in line or CRASH in line]
         self.showed_cause |= bool(heads) or any(ABORT in line for line in lines)
         if self._held:
@@ -92,11 +110,13 @@ class Errors(Lines):
         self._on_hold()
         return lines[: heads[0]]
 
-    def _before_death_throes(self, lines):
-        # In the moment between its abort and its end, MPICH complains that its mpirun has gone.
-        last = next((i for i, line in enumerate(lines) if ABORT in line), len(lines))
-        shown = [] if self._aborted else lines[: last + 1]
-        self._aborted |= last < len(lines)
+    def _without_death_throes(self, lines):
+        shown = []
+        for line in lines:
+            text = line.removeprefix(self._prefix).rstrip()
+            if not self._aborted or not DEATH_THROES.search(text):
+                shown.append(line)
+            self._aborted |= ABORT in line
         return shown
 
 

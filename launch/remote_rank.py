@@ -15,6 +15,8 @@ LEAST_ACTIVITY = 0.05
 
 # How much of what a rank printed is remembered, for the report of its end.
 MOST_BYTES, MOST_LINES = 4096, 10
+# As much as a small terminal shows.
+LINES_IN_SIGHT = 24
 
 
 class Rank:
@@ -65,6 +67,7 @@ class Rank:
         self.stacks = b""
         self.exception = ""
         self._last = b""
+        self._shown_until = 0
         messages.watch_over(connection, job.plan.host_timeout)
         self.channel = Channel(job.loop, connection, self._take, self._lose)
         self.channel.longest = messages.LONGEST_HELLO
@@ -128,6 +131,15 @@ class Rank:
         lines = self._last.splitlines(keepends=True)[-MOST_LINES:]
         return b"" if self._errors.held else b"".join(lines)
 
+    def is_seen_at(self, other: "Rank") -> bool:
+        """Whether another rank, or this one, has just shown the same last lines."""
+        since = self._job.lines_shown - other._shown_until
+        return since <= LINES_IN_SIGHT - MOST_LINES and self._words() == other._words()
+
+    def _words(self):
+        lines = self.last_lines().splitlines()
+        return [line.removeprefix(self._prefix) for line in lines]
+
     def show_rest(self):
         """Shows what it printed and was kept back."""
         self.exception = self.exception or report.describe_exception(self._errors.unmarked())
@@ -136,6 +148,8 @@ class Rank:
 
     def _show(self, screen, shown, data=b""):
         screen.put(shown)
+        self._job.lines_shown += shown.count(b"\n")
+        self._shown_until = self._job.lines_shown
         self._last = (self._last + shown)[-MOST_BYTES:]
         self._job.logs.write(self.number, data)
 
@@ -153,10 +167,10 @@ class Rank:
             return
         self.number, self.host, self.process = int(rest[0]), rest[1].decode(), int(rest[2])
         self.channel.longest = messages.LONGEST
-        prefix = f"[{self.number}] " if self._job.plan.prefix else ""
-        raw = self._job.plan.n == 1 and not prefix
-        self._output = Lines(None if raw else prefix.encode())
-        self._errors = Errors(None if raw else prefix.encode(), self._release_later)
+        self._prefix = f"[{self.number}] ".encode() if self._job.plan.prefix else b""
+        raw = self._job.plan.n == 1 and not self._prefix
+        self._output = Lines(None if raw else self._prefix)
+        self._errors = Errors(None if raw else self._prefix, self._release_later)
         self._job.welcome(self)
 
     def _release_later(self):

@@ -228,6 +228,15 @@ def test_rank_that_ends_without_a_word(run, script, tmp_path, end, code, words):
     assert not any(os.path.exists(f"/proc/{process}") for process in processes)
 
 
+def test_last_lines_in_sight_are_not_repeated(run, script):
+    path = script("import argparse; argparse.ArgumentParser().parse_args()")
+    one_screen = ("sh", "-c", 'exec "$@" 2>&1', "sh")
+    code, output, _ = run("-n", 2, path, "--modl", before=one_screen)
+    assert code == 2
+    assert "error: unrecognized arguments: --modl" in output
+    assert all(output.count(f"[{rank}] usage:") <= 1 for rank in (0, 1))
+
+
 def test_arguments_pass_untouched(run, script):
     path = script(f"import os, sys; print(ascii(sys.argv[1:])) if {RANK} == 0 else None")
     arguments = ["a b", "", "--", "-n", "3", "--prefix", "-m", "ü", "$HOME", "*", "'\"\\", "a\nb"]

@@ -21,9 +21,20 @@ def test_line_is_shown_when_complete():
     assert lines.finish() == b""
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r", b"\r\n"])
+@pytest.mark.parametrize("size", [1, 1 << 16, 1 << 17, LONGEST_LINE, LONGEST_LINE + 1, 50_000_000])
+def test_prefix_of_a_long_line(size, end):
+    lines = Lines(b"[1] ")
+    text = b"x" * size + end + b"next\n" * bool(end)
+    pieces = [text[i : i + 65536] for i in range(0, len(text), 65536)]
+    shown = b"".join(map(lines.take, pieces)) + lines.finish()
+    assert shown == b"[1] " + text.replace(b"next", b"[1] next") + b"\n" * (not end)
+
+
 def test_endless_line_is_not_kept():
     lines = Lines(b"")
     assert lines.take(b"x" * (LONGEST_LINE + 1)) == b"x" * (LONGEST_LINE + 1)
+    assert lines.take(b"y") == b""
 
 
 def test_bytes_pass_without_prefix():
@@ -58,9 +69,17 @@ def test_traceback_that_was_only_logged_is_released():
 def test_nothing_follows_an_abort_of_mpich():
     errors = Errors(b"", lambda: None)
     abort = b"Abort(3) on node 1: application called MPI_Abort(MPI_COMM_WORLD, 3)\n"
-    assert errors.take(abort + b"PMIU_write error\n") == abort
-    assert errors.take(b"Broken pipe\n") == b""
+    noise = b"[cli_1]: PMIU_write error; fd=9 buf=:cmd=abort exitcode=3\n:\n"
+    assert errors.take(abort + noise) == abort
+    assert errors.take(b"system msg for write_line failure : Broken pipe\n") == b""
     assert errors.showed_cause
+
+
+def test_log_with_an_abort_hides_nothing():
+    errors = Errors(b"[1] ", lambda: None)
+    log = b"before: application called MPI_Abort(MPI_COMM_WORLD, 3)\nafter\n"
+    assert errors.take(log) == log.replace(b"before", b"[1] before").replace(b"after", b"[1] after")
+    assert errors.take(b"warning\n") == b"[1] warning\n"
 
 
 def test_no_cause():
