@@ -271,7 +271,7 @@ def _plan(parser, options):
         hosts=hosts,
         remote_shell=allocation.remote_shell,
         oversubscribed=options.oversubscribe or (not hosts and n > binding.cores()),
-        variables=_variables(parser, options, starter),
+        variables=_variables(parser, options, starter, n, hosts),
         prefix=n > 1 if options.prefix is None else options.prefix,
         log_dir=options.log_dir,
         timeout=options.timeout,
@@ -324,10 +324,10 @@ def _starter(parser, kind, allocation, alone):
     return found or mpirun.Direct()
 
 
-def _variables(parser, options, starter):
+def _variables(parser, options, starter, n, hosts):
     # Without it, what a rank prints would appear late, and be lost when it is killed.
     unbuffered = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
-    return {**starter.variables(os.environ), **unbuffered, **_added(parser, options.env)}
+    return {**starter.variables(os.environ, n, hosts), **unbuffered, **_added(parser, options.env)}
 
 
 def _added(parser, items):

@@ -1,5 +1,6 @@
 """The programs that start ranks: mpirun of Open MPI, of MPICH, Slurm's srun, or nothing for one."""
 
+import contextlib
 import os
 import sys
 
@@ -11,6 +12,10 @@ INSTALL = "pip install 'mpchain[mpi]'"
 # them nothing by itself.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES")
 FORWARDED_PREFIXES = ("PYTHON", "MPCHAIN_", "NCCL_", "UCX_", "OMP_", "MKL_", "OPENBLAS_", "MPI4PY_")
+
+
+# Four times what Open MPI takes.
+SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 
 class UnknownMpirunError(Exception):
@@ -39,8 +44,8 @@ class Direct:
         """
         return []
 
-    def variables(self, environment):
-        """Environment variables to be added."""
+    def variables(self, environment, n, hosts):
+        """Environment variables to be added; the arguments are as in `command`."""
         return {}
 
 
@@ -75,12 +80,31 @@ class OpenMpi(Mpich):
             where += ["-x", name]
         return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
-    def variables(self, environment):
-        """The two variables without which it refuses to run as root."""
+    def variables(self, environment, n, hosts):
+        """What it needs to run as root, and not to let ranks of one host listen to the network."""
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+        added = {name: "1" for name in names if environment.get(name) != "1"}
         if os.geteuid() != 0:
-            return {}
-        return {name: "1" for name in names if environment.get(name) != "1"}
+            added = {}
+        # Without TCP ranks reach each other by shared memory alone, for which there must be room.
+        is_chosen = "OMPI_MCA_btl" in environment or self._has_setting("btl")
+        if not hosts and not is_chosen and _free_shared_memory() >= n * SHARED_MEMORY_OF_A_RANK:
+            added["OMPI_MCA_btl"] = "^tcp"
+        return added
+
+    def _has_setting(self, name):
+        """Whether the files of settings, the user's and the installation's, set a parameter."""
+        prefix = os.path.dirname(os.path.dirname(self.path))
+        files = [os.path.expanduser("~/.openmpi/mca-params.conf")]
+        files += [os.path.join(prefix, "etc", "openmpi-mca-params.conf")]
+        for path in files:
+            with (
+                contextlib.suppress(OSError),
+                open(path, errors="replace", encoding="utf-8") as file,
+            ):
+                if any(line.partition("=")[0].strip() == name for line in file):
+                    return True
+        return False
 
 
 class Srun(Mpich):
@@ -163,6 +187,14 @@ def _refuse_other(starter, library, wanted):
         f"{found} is not the mpirun of {library} ({wanted or 'of unknown kind'}), which mpi4py "
         f"loads: put the right one into PATH, or reinstall both with: {INSTALL}"
     )
+
+
+def _free_shared_memory():
+    try:
+        state = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return state.f_bavail * state.f_frsize
 
 
 def _list(hosts):

@@ -39,7 +39,11 @@ def main():
     parser.add_argument("--repetitions", type=int, default=20)
     options = parser.parse_args()
     starter = mpirun.find()
-    environment = {**os.environ, **starter.variables(os.environ), "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        **starter.variables(os.environ, options.ranks, {}),
+        "PYTHONPATH": str(ROOT),
+    }
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "script.py")
         pathlib.Path(script).write_text(SCRIPT)

@@ -50,6 +50,7 @@ def complaint(capsys, *arguments):
 def test_dry_run(place, capsys, flavour):
     place.setattr(mpirun, "find", lambda kind, in_slurm: STARTERS[flavour])
     place.setattr(os, "geteuid", lambda: 0)
+    place.setattr(mpirun, "_free_shared_memory", lambda: 0)
     place.setattr(binding, "gpus", lambda variables: ["0", "1", "2"])
     *variables, rank0, rank1, rank2, command = dry_run(
         capsys, "-n", "3", "train.py", "--lr", "a b", "-n", "5"

@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from launch import mpi_library, mpirun
-from launch.messages import HEADER, message
 
 pytestmark = [
     pytest.mark.skipif(mpirun.find() is None, reason="needs mpirun: pip install 'mpchain[mpi]'"),
@@ -441,29 +440,6 @@ def test_timeout(start, script):
     ]
 
 
-@pytest.mark.parametrize("first", [b"", message(b"O", b"x"), HEADER.pack(b"H", 2**32 - 1)])
-def test_stranger_on_the_port_is_dropped(start, script, tmp_path, first):
-    """At once where it says too much, and else at the latest when the ranks have ended."""
-    path = script("""
-        import os
-
-        # The environment of the guard has what ranks are told about the launcher.
-        guard = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
-        variables = open(f"/proc/{guard}/environ").read().split("\\0")
-        print(next(each for each in variables if each.startswith("MPCHAIN_LAUNCH=")), flush=True)
-        open("pipe").close()
-    """)
-    os.mkfifo(tmp_path / "pipe")
-    launched = start("-n", 2, "--no-prefix", "--grace", 1000, path)
-    line = launched.read_lines(2)[0]
-    with socket.create_connection(("127.0.0.1", int(line.split()[1]))) as stranger:
-        stranger.sendall(first)
-        if first:
-            assert stranger.recv(1) == b""
-        open(tmp_path / "pipe", "w").close()
-        assert launched.finish()[0] == 0
-
-
 @pytest.mark.parametrize("n", [1, 2])
 def test_killed_launcher_leaves_nobody(start, script, has_ended, n):
     launched = start("-n", n, "--prefix", script(WAITING))
@@ -617,45 +593,3 @@ def test_processes_of_multiprocessing(run, script):
                 print(pool.map(square, [3]))
     """)
     assert run("-n", 1, path)[:2] == (0, "[9]\n")
-
-
-SRUN = """#!/bin/sh
-# Slurm's srun, as far as starting tasks on one host goes.
-for word; do
-    case "$word" in
-    --ntasks=*) n=${word#--ntasks=}; shift;;
-    --*) shift;;
-    *) break;;
-    esac
-done
-export SLURM_STEP_NUM_TASKS=$n SLURM_STEP_TASKS_PER_NODE=$n
-for i in $(seq 0 $((n - 1))); do
-    SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
-done
-wait
-"""
-
-
-def test_srun(run, script, tmp_path):
-    srun = script(SRUN, "srun")
-    srun.chmod(0o755)
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    # Rank 1 ends when rank 0 has printed.
-    path = script(f"""
-        import os, sys, time
-
-        rank = int(os.environ["SLURM_PROCID"])
-        print(rank, "of", os.environ["SLURM_STEP_NUM_TASKS"], flush=True)
-        if rank == 1:
-            open({str(pipe)!r}).read()
-            sys.exit(5)
-        open({str(pipe)!r}, "w").close()
-        time.sleep(60)
-    """)
-    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_JOB_NODELIST")
-    assert not any(name in os.environ for name in names)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    code, output, errors = run("-n", 2, "--mpi", "srun", path, env=environment)
-    assert (code, sorted(output.splitlines())) == (5, ["[0] 0 of 2", "[1] 1 of 2"])
-    assert "rank 1 of 2 on " in verdict(errors)

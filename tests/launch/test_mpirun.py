@@ -5,6 +5,7 @@ import pytest
 
 from launch import mpi_library, mpirun
 
+HOSTS = {"a": 1, "b": 1}
 VERSIONS = {
     mpirun.OpenMpi: "mpirun (Open MPI) 5.0.11",
     mpirun.Mpich: "HYDRA build details:\n    Version: 5.0.2",
@@ -184,14 +185,14 @@ def test_mpirun_comes_before_srun(make_mpirun):
 def test_open_mpi_as_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     both = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    assert mpirun.OpenMpi("mpirun").variables({}) == both
-    assert mpirun.OpenMpi("mpirun").variables(both) == {}
-    assert mpirun.Mpich("mpirun").variables({}) == {}
+    assert mpirun.OpenMpi("mpirun").variables({}, 2, HOSTS) == both
+    assert mpirun.OpenMpi("mpirun").variables(both, 2, HOSTS) == {}
+    assert mpirun.Mpich("mpirun").variables({}, 2, HOSTS) == {}
 
 
 def test_open_mpi_as_ordinary_user(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert mpirun.OpenMpi("mpirun").variables({}) == {}
+    assert mpirun.OpenMpi("mpirun").variables({}, 2, HOSTS) == {}
 
 
 def test_more_ranks_than_cores():
@@ -212,3 +213,38 @@ def test_hosts():
 def test_variables_for_other_hosts():
     environment = dict.fromkeys(("HOME", "PATH", "NCCL_DEBUG", "PYTHONPATH", "SECRET"), "")
     assert mpirun.forwarded(environment, ["A", "PATH"]) == ["A", "PATH", "NCCL_DEBUG", "PYTHONPATH"]
+
+
+@pytest.fixture
+def shared_memory(monkeypatch, tmp_path):
+    """Function that says how much is free in /dev/shm; no file has settings of Open MPI."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return lambda free: monkeypatch.setattr(mpirun, "_free_shared_memory", lambda: free)
+
+
+@pytest.mark.parametrize(
+    ("free", "hosts", "environment", "added"),
+    [
+        (1 << 30, {}, {}, {"OMPI_MCA_btl": "^tcp"}),
+        (1 << 26, {}, {}, {}),
+        (1 << 30, HOSTS, {}, {}),
+        (1 << 30, {}, {"OMPI_MCA_btl": "self,tcp"}, {}),
+    ],
+)
+def test_ranks_of_one_host_do_without_tcp(shared_memory, tmp_path, free, hosts, environment, added):
+    shared_memory(free)
+    starter = mpirun.OpenMpi(str(tmp_path / "bin" / "mpirun"))
+    assert starter.variables(environment, 2, hosts) == added
+
+
+@pytest.mark.parametrize("path", [".openmpi/mca-params.conf", "etc/openmpi-mca-params.conf"])
+@pytest.mark.parametrize(
+    ("line", "added"), [("btl = self,tcp", {}), ("#btl = x", {"OMPI_MCA_btl": "^tcp"})]
+)
+def test_settings_of_a_site_hold(shared_memory, tmp_path, path, line, added):
+    shared_memory(1 << 30)
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_text(f"btl_tcp_links = 2\n{line}\n")
+    starter = mpirun.OpenMpi(str(tmp_path / "bin" / "mpirun"))
+    assert starter.variables({}, 2, {}) == added

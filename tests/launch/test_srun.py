@@ -1,0 +1,48 @@
+"""Ranks that Slurm's srun starts, or what takes its place here."""
+
+import os
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
+
+SRUN = """#!/bin/sh
+# Slurm's srun, as far as starting tasks on one host goes.
+for word; do
+    case "$word" in
+    --ntasks=*) n=${word#--ntasks=}; shift;;
+    --*) shift;;
+    *) break;;
+    esac
+done
+export SLURM_STEP_NUM_TASKS=$n SLURM_STEP_TASKS_PER_NODE=$n
+for i in $(seq 0 $((n - 1))); do
+    SLURM_PROCID=$i SLURM_LOCALID=$i "$@" &
+done
+wait
+"""
+
+
+def test_srun(run, script, tmp_path):
+    srun = script(SRUN, "srun")
+    srun.chmod(0o755)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Rank 1 ends when rank 0 has printed.
+    path = script(f"""
+        import os, sys, time
+
+        rank = int(os.environ["SLURM_PROCID"])
+        print(rank, "of", os.environ["SLURM_STEP_NUM_TASKS"], flush=True)
+        if rank == 1:
+            open({str(pipe)!r}).read()
+            sys.exit(5)
+        open({str(pipe)!r}, "w").close()
+        time.sleep(60)
+    """)
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_JOB_NODELIST")
+    assert not any(name in os.environ for name in names)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    code, output, errors = run("-n", 2, "--mpi", "srun", path, env=environment)
+    assert (code, sorted(output.splitlines())) == (5, ["[0] 0 of 2", "[1] 1 of 2"])
+    assert "rank 1 of 2 on " in errors.splitlines()[-1]
