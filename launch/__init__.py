@@ -9,6 +9,18 @@ out of mpirun's reach, and the supervisor runs the program, sends what it prints
 to the launcher (messages.py), and ends it when told to, or when the launcher or its guard is gone.
 """
 
-from .cli import main
+import signal
 
 __all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command `mpchain-launch`; see `cli.main`."""
+    # Before anything is started, Ctrl-C needs no more than to end this process without a traceback.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from . import cli
+
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return cli.main(arguments)

@@ -103,6 +103,7 @@ class Job:
             kill_descendants(spared)
             if self._starter_code != 0:
                 leftovers.remove_session(self._starter)
+            leftovers.remove_abandoned_segments()
             self.logs.close()
             self.loop.close()
         return self._explain()

@@ -2,10 +2,13 @@
 
 import contextlib
 import os
+import time
 
 SHARED_MEMORY = "/dev/shm/"
 # Segments of MPICH, and of Open MPI 5 and 4.
 SEGMENTS = tuple(SHARED_MEMORY + name for name in ("mpich_shm_", "sm_segment.", "vader_segment."))
+
+AGE_OF_ABANDONED = 3600.0
 
 
 def segments_of(process: int) -> set[str]:
@@ -26,6 +29,23 @@ def remove_segments(paths: set[str]):
         for path in paths.difference(*map(segments_of, processes)):
             with contextlib.suppress(OSError):  # another rank did, or it is another user's
                 os.remove(path)
+
+
+def remove_abandoned_segments():
+    """Removes old segments of this user that no process has mapped.
+
+    Their jobs were killed with all their supervisors. A process that is only about to map one, or
+    that another container hides from us, is no older than a start: names in use for an hour are not
+    needed any more.
+    """
+    now, old = time.time(), set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(SHARED_MEMORY):
+            if entry.path.startswith(SEGMENTS):
+                state = entry.stat(follow_symlinks=False)
+                if state.st_uid == os.getuid() and now - state.st_mtime > AGE_OF_ABANDONED:
+                    old.add(entry.path)
+        remove_segments(old)
 
 
 def remove_session(process: int):

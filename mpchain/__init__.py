@@ -4,8 +4,15 @@ What every program needs is imported here; of the rest, each room when it is fir
 """
 
 import importlib
+import signal
+import sys
 
 __version__ = "0.1.0"
+
+if sys.orig_argv[1:3] == ["-m", "mpchain.launch"]:
+    # Python imports this package before the launcher. Ctrl-C then needs no traceback.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from mpchain import (
     backend,

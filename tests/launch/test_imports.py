@@ -1,5 +1,6 @@
 import ast
 import pathlib
+import signal
 import sys
 
 import pytest
@@ -48,6 +49,16 @@ def test_importtime_of_the_command_shows_neither_mpchain_nor_numpy(start, script
     assert code == 0
     assert "launch.cli" in names
     assert not {name.partition(".")[0] for name in names} & {"mpchain", "numpy", "mpi4py"}
+
+
+@pytest.mark.parametrize(("package", "module"), [("launch", "shlex"), ("mpchain.launch", "numpy")])
+def test_interrupt_while_the_launcher_is_imported(run, script, package, module):
+    """It ends at once, without the traceback of an import."""
+    folder = script("import os, signal; os.kill(os.getpid(), signal.SIGINT)", f"{module}.py").parent
+    root = pathlib.Path(launch.__file__).parents[1]
+    path = {"env": {"PYTHONPATH": f"{folder}:{root}"}}
+    code, output, errors = run("-n", 2, "script.py", command=("-m", package), **path)
+    assert (code, output, errors) == (-signal.SIGINT, "", "")
 
 
 def test_rank_imports_little(run):

@@ -38,6 +38,25 @@ def test_segments_of_a_process(segment):
     leftovers.remove_segments({path})
 
 
+def test_abandoned_segments(segment):
+    """Those that are old, ours, of MPI, and mapped by nobody."""
+    old, mapped, young = (segment(f"sm_segment.{i}") for i in range(3))
+    other = segment("other")
+    for path in (old, mapped, other):
+        os.utime(path, (1e9, 1e9))
+    with open(mapped, "r+b") as file, mmap.mmap(file.fileno(), 0):
+        leftovers.remove_abandoned_segments()
+    assert [os.path.exists(path) for path in (old, mapped, young, other)] == [False, *[True] * 3]
+
+
+def test_segments_of_other_users_stay(segment, monkeypatch):
+    path = segment("sm_segment.a")
+    os.utime(path, (1e9, 1e9))
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(path).st_uid + 1)
+    leftovers.remove_abandoned_segments()
+    assert os.path.exists(path)
+
+
 def test_process_that_is_gone():
     assert leftovers.segments_of(2**30) == set()
 
