@@ -16,6 +16,7 @@ class Checkpoints:
     """The checkpoints in one folder: files or folders that appear under their name when complete.
 
     Names that begin with a dot, or end with ``.tmp``, ``.part`` or ``.damaged``, do not count.
+    Files do not say which run wrote them: where `all_count`, each run should have its own folder.
 
     Args:
         folder: The folder, which need not exist yet.

@@ -117,7 +117,7 @@ def _parser():
         type=_ranks,
         required=True,
         metavar="N",
-        help="number of ranks; auto: all slots of the hosts, or one for each GPU, or for two cores",
+        help="number of ranks; auto: all slots, else one per GPU, else one per two cores",
     )
     add("-m", "--module", action="store_true", help="run a module, as python -m does")
     add("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set for all ranks")
@@ -158,7 +158,7 @@ def _parser():
 def _add_restarts(parser):
     group = parser.add_argument_group(
         "restarts",
-        "A job that failed goes on from its newest checkpoint, whose path the script finds in the "
+        "A job that failed resumes from its newest checkpoint, whose path the script finds in the "
         "environment variable MPCHAIN_RESUME and in place of {checkpoint} among its arguments.",
     )
     add = group.add_argument
@@ -167,7 +167,7 @@ def _add_restarts(parser):
         type=whole_number(0),
         default=0,
         metavar="N",
-        help="restart so often (default: 0)",
+        help="maximum number of restarts (default: 0)",
     )
     add(
         "--backoff",
@@ -189,7 +189,7 @@ def _add_restarts(parser):
     add(
         "--resume",
         action="store_true",
-        help="go on from a checkpoint that is there already, at the first start, too",
+        help="resume at the first start, too, from the newest checkpoint of any earlier run",
     )
     add(
         "--min-ranks",

@@ -309,7 +309,7 @@ class Job:
 
     def _time_out(self):
         self.is_final = True
-        sentence = "the job was ended, as --timeout asks"
+        sentence = "the job exceeded --timeout and was ended"
         self._end(sentence, 124, signal.SIGTERM, True)
 
     def _lose_screen(self, error):

@@ -120,7 +120,7 @@ def _connect(hosts, port, name):
         else:
             connection.settimeout(None)
             return connection
-    raise SystemExit(f"{name}: no way to mpchain-launch at {', '.join(hosts)}: {error}")
+    raise SystemExit(f"{name}: cannot connect to mpchain-launch at {', '.join(hosts)}: {error}")
 
 
 def _report_errors(connection, function, *arguments):

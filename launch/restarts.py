@@ -76,7 +76,7 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
         say(f"{slots} slots are left for {min_ranks} ranks; --min-ranks allows fewer ranks")
         return None
     if n < plan.n:
-        say(f"going on with {n} of {plan.n} ranks on {', '.join(hosts)}")
+        say(f"continuing with {n} of {plan.n} ranks on {', '.join(hosts)}")
     if all(map(reach.is_local, hosts)):
         return plan.replace(n=n, hosts={}, oversubscribed=n > binding.cores())
     return plan.replace(n=n, hosts=hosts)

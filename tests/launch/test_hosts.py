@@ -203,4 +203,4 @@ def test_cut_host(start_on_a, hosts, script, tmp_path):
     assert "rank 1 of 2 on b was lost: no sign of life from its host" in errors
     assert f"restart 1 of 1 in 1 s, from {tmp_path}/out/snapshot_3" in errors
     assert "host b cannot be reached" in errors
-    assert "going on with 1 of 2 ranks on a" in errors
+    assert "continuing with 1 of 2 ranks on a" in errors

@@ -118,7 +118,7 @@ def test_fewer_ranks_on_the_hosts_that_are_left(monkeypatch, capsys):
     assert (left.n, left.hosts) == (4, HOSTS)
     assert capsys.readouterr().err.splitlines() == [
         "mpchain-launch: host c is away",
-        "mpchain-launch: going on with 4 of 6 ranks on a, b",
+        "mpchain-launch: continuing with 4 of 6 ranks on a, b",
     ]
 
 
