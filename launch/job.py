@@ -184,9 +184,7 @@ class Job:
             self._introduce(rank, report.describe_end(rank.code))
         rank.show_rest()
         if failed and rank.has_guard:
-            gone = [n for n, each in sorted(self.ranks.items()) if each.has_finished]
-            hint = f"; {report.describe_numbers(gone)} had finished before" if gone else ""
-            sentence = f"{rank.end}{hint}{self._fate_of_others}"
+            sentence = f"{rank.end}{self._fate_of_others}"
             self._end(sentence, shell_code(rank.code), signal.SIGTERM, True)
 
     def hear_of_guard(self, rank: Rank):
@@ -349,7 +347,7 @@ class Job:
 
     def end_for(self, sentence: str):
         """Ends the job because somebody stands still."""
-        self._end(f"{sentence}{self._fate_of_others}", 1, signal.SIGTERM, True)
+        self._end(sentence, 1, signal.SIGTERM, True)
 
     def _end(self, sentence, code, number, asks_where=False):
         if not self._verdict:
@@ -387,7 +385,8 @@ class Job:
 
     def _verdict_of_mpirun(self):
         """Called when all ranks were well until mpirun failed, or ended them all."""
-        code = shell_code(self._starter_code)
+        # MPICH's mpirun ends all ranks when one ends by os._exit(0), and returns 0.
+        code = shell_code(self._starter_code) or int(any(rank.failed for rank in self._ends))
         culprits = [self._culprit] if self._culprit else []
         culprits += [rank for rank in self._ends if rank.failed and rank.showed_cause]
         alone = self.plan.n == 1
@@ -427,7 +426,9 @@ class Job:
 
     @property
     def _fate_of_others(self):
-        return "; the other ranks were ended" if self.plan.n > 1 else ""
+        gone = [n for n, each in sorted(self.ranks.items()) if each.has_finished]
+        before = f"; {report.describe_numbers(gone)} had finished before" if gone else ""
+        return f"{before}; the other ranks were ended" if self.plan.n > 1 else ""
 
 
 def _children():

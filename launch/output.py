@@ -7,8 +7,8 @@ import time
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
-# What MPICH writes between that and its end, when its mpirun has gone already.
-DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )|^:$")
+# What MPICH writes in a rank when its mpirun has gone, of which the launcher itself speaks.
+DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
 LONGEST_LINE = 1 << 20
 
 
@@ -77,7 +77,7 @@ class Errors(Lines):
         self._on_hold = on_hold
         self._held = []
         self.showed_cause = False
-        self._aborted = False
+        self._is_in_throes = False
 
     @property
     def held(self) -> bool:
@@ -113,10 +113,10 @@ class Errors(Lines):
     def _without_death_throes(self, lines):
         shown = []
         for line in lines:
-            text = line.removeprefix(self._prefix).rstrip()
-            if not self._aborted or not DEATH_THROES.search(text):
+            goes_on = self._is_in_throes and line.removeprefix(self._prefix).rstrip() == b":"
+            self._is_in_throes = goes_on or bool(DEATH_THROES.search(line))
+            if not self._is_in_throes:
                 shown.append(line)
-            self._aborted |= ABORT in line
         return shown
 
 

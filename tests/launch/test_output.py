@@ -66,12 +66,13 @@ def test_traceback_that_was_only_logged_is_released():
     assert holds == [1, 1]
 
 
-def test_nothing_follows_an_abort_of_mpich():
+def test_complaints_of_mpich_about_its_mpirun_are_not_shown():
     errors = Errors(b"", lambda: None)
     abort = b"Abort(3) on node 1: application called MPI_Abort(MPI_COMM_WORLD, 3)\n"
     noise = b"[cli_1]: PMIU_write error; fd=9 buf=:cmd=abort exitcode=3\n:\n"
     assert errors.take(abort + noise) == abort
-    assert errors.take(b"system msg for write_line failure : Broken pipe\n") == b""
+    assert errors.take(b"system msg for write_line failure : Broken pipe\n:\n") == b""
+    assert errors.take(b"text\n:\n") == b"text\n:\n"
     assert errors.showed_cause
 
 
