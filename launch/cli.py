@@ -12,6 +12,7 @@ from .checkpoints import PATTERNS, Checkpoints
 from .hosts import add_hosts, find_hosts
 from .plan import Plan
 from .processes import fill_standard_files
+from .standstill import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE
 from .talk import Parser, clock_time, say, seconds, whole_number
 
 SCHEDULERS = ("slurm", "pbs", "lsf", "kubernetes")
@@ -109,6 +110,8 @@ def _parser():
         usage="mpchain-launch -n N [options] script [arguments of the script]\n"
         "       mpchain-launch doctor [options]",
         description="Runs a Python script on N ranks; 'doctor' tests the installation.",
+        epilog=f"A job is ended when a rank stands still after the others have finished, or mpirun "
+        f"is stopped, for {TIMEOUT_VARIABLE} seconds (default: {DEFAULT_TIMEOUT:g}; inf: never).",
         allow_abbrev=False,
     )
     add = parser.add_argument
