@@ -13,9 +13,15 @@ from mpchain import backend
 from mpchain.reporter import Reporter, is_scalar
 from mpchain.training.extension import PRIORITY_READER, Extension
 from mpchain.training.interruption import Interruption
+from mpchain.training.progress import print_line
 from mpchain.training.random_states import restore_random_states, serialize_random_states
 from mpchain.training.states import is_loading, serialize_optional
-from mpchain.training.triggers.interval import get_trigger, has_reached, training_length
+from mpchain.training.triggers.interval import (
+    get_trigger,
+    has_reached,
+    progress,
+    training_length,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +53,7 @@ class Trainer:
     generators of NumPy, Python and ``config.rng`` (see :mod:`mpchain.training.random_states` for
     CuPy's) included. Extensions whose turn came after the one that took the snapshot have it
     first. If the trainer was trained as long as the stop trigger's ``get_training_length`` says,
-    it stops at once.
+    it stops at once and says so.
 
     Args:
         updater: an :class:`Updater`.
@@ -77,7 +83,7 @@ class Trainer:
         self._started_at = None
         self._earlier_elapsed_time = 0.0
         self._final_elapsed_time = None
-        self._is_interrupted = False
+        self._is_interrupted = self._is_resumed = False
         self._outstanding = []  # names of the extensions whose turn in this iteration is to come
         self._random_states = {}
         updater.connect_trainer(self)
@@ -102,6 +108,11 @@ class Trainer:
     def is_interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM has ended training after a complete iteration."""
         return self._is_interrupted
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the trainer was loaded from a snapshot."""
+        return self._is_resumed
 
     def extend(
         self, extension, name=None, trigger=None, priority=None, *, call_before_training=False
@@ -193,6 +204,7 @@ class Trainer:
         restore_random_states(self._random_states, self._device_ids())
         with self.reporter.scope(self.observation):
             self._call_extensions(entries, [name for name in entries if name in self._outstanding])
+        n_before = self.updater.iteration
         while not (self._ends_by_signal(interruption) or self._is_over()):
             self.observation = {}
             with self.reporter.scope(self.observation):
@@ -200,6 +212,8 @@ class Trainer:
                 self._call_extensions(entries, list(entries))
         if self._is_interrupted:
             interruption.raise_for(interruption.number)
+        if self.updater.iteration == n_before > 0 and self._is_on_first_rank():
+            print_line(f"{self._what_is_done()}: there is nothing left to train")
 
     def _call_extensions(self, entries, names):
         """Calls those of these extensions whose trigger fires."""
@@ -220,6 +234,18 @@ class Trainer:
         length = training_length(self.stop_trigger)
         return fires or (length is not None and has_reached(self.updater, *length))
 
+    def _what_is_done(self):
+        length = training_length(self.stop_trigger)
+        if length is None or not has_reached(self.updater, *length):
+            return f"the stop trigger fires, {self.updater.iteration} iterations are done"
+        n, unit = length
+        return f"{min(progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
+
+    def _is_on_first_rank(self):
+        optimizers = self.updater.get_all_optimizers().values()
+        communicators = [getattr(optimizer, "communicator", None) for optimizer in optimizers]
+        return not any(getattr(communicator, "rank", 0) for communicator in communicators)
+
     def serialize(self, serializer):
         """Saves or restores the updater, the triggers, the extensions and the elapsed time."""
         self.updater.serialize(serializer["updater"])
@@ -236,6 +262,7 @@ class Trainer:
             serializer["_random"], self._device_ids(), self.updater.iteration
         )
         if is_loading(serializer):
+            self._is_resumed = self._is_resumed or getattr(serializer, "restores", True)
             self._resume_clock(elapsed_time)
             # The stop trigger has not seen the iteration that the snapshot ended with.
             self.observation = {name: _from_numbers(value) for name, value in observation.items()}

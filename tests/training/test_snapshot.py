@@ -1,11 +1,14 @@
+import errno
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
 
 from mpchain.serializers import (
-    SerializationError,
+    DamagedFileError,
+    MissingKeyError,
     load_npz,
     save_hdf5,
     save_npz,
@@ -13,6 +16,8 @@ from mpchain.serializers import (
 )
 from mpchain.training import extensions
 from mpchain.training.extensions import SimpleWriter, Writer
+
+snapshot_module = sys.modules["mpchain.training.extensions.snapshot"]
 
 
 class Counter:
@@ -29,7 +34,8 @@ class Counter:
 
 
 def names(trainer):
-    return sorted(path.name for path in trainer.out.iterdir())
+    """The files that are not hidden."""
+    return sorted(path.name for path in trainer.out.iterdir() if path.name[0] != ".")
 
 
 def run(make_trainer, extension, stop_trigger=(2, "epoch"), trigger=None, **options):
@@ -232,9 +238,15 @@ def test_autoload_goes_on_from_the_latest(make_trainer, capsys):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [((1, 2, 3), 10), ((3, 2, 1), 2), ((5, 5, 5), 10)]
-)
-def test_latest_is_by_time_and_then_by_number(make_trainer, seconds, expected):
+    ("template", "seconds", "expected"),
+    [("at_{.updater.iteration}", (3, 2, 1), 10), ("at_{.updater.iteration}", (1, 9, 5), 10),
+     ("at_{0.updater.iteration:01d}", (3, 2, 1), 10), ("at_{.updater.epoch}", (3, 2, 1), 10),
+     ("at_{.observation[loss]}", (1, 2, 3), 10), ("at_{.observation[loss]}", (3, 2, 1), 2),
+     ("at_{.observation[loss]}", (5, 5, 5), 10)],
+)  # fmt: skip
+def test_latest_is_by_iteration_or_epoch_and_else_by_time(
+    make_trainer, template, seconds, expected
+):
     extension = extensions.snapshot_object(Counter(), "at_{.updater.iteration}")
     trainer = run(make_trainer, extension, (10, "iteration"), (1, "iteration"))
     for path in trainer.out.iterdir():
@@ -247,9 +259,7 @@ def test_latest_is_by_time_and_then_by_number(make_trainer, seconds, expected):
     counter = Counter()
     run(
         make_trainer,
-        extensions.snapshot_object(
-            counter, "at_{.updater.iteration}", autoload=True, condition=lambda: False
-        ),
+        extensions.snapshot_object(counter, template, autoload=True, condition=lambda: False),
     )
     assert counter.value == expected
 
@@ -267,23 +277,180 @@ def test_autoload_of_every_format(make_trainer, savefun):
     assert second.updater.iteration == second.get_extension("counter").value == 4
 
 
-def test_autoload_deletes_what_a_killed_process_has_left(make_trainer, tmp_path):
+@pytest.mark.parametrize("autoload", [True, False])
+def test_what_a_killed_process_has_left_is_deleted(make_trainer, tmp_path, autoload):
     out = tmp_path / "result"
     out.mkdir()
     left = [".0123abcd.tmp.snapshot_iter_4", ".0123abcd.tmp..456789ef.tmp.snapshot_iter_4"]
     others = [".0123abcd.tmp.log", ".hidden", ".tmp.snapshot_iter_4"]
     for name in left + others:
         (out / name).touch()
-    trainer = run(make_trainer, extensions.snapshot(autoload=True), trigger=(5, "iteration"))
-    assert names(trainer) == sorted([*others, "snapshot_iter_5"])
+    run(make_trainer, extensions.snapshot(autoload=autoload), trigger=(5, "iteration"))
+    assert sorted(os.listdir(out)) == sorted([*others, "snapshot_iter_5"])
 
 
-def test_autoload_of_an_unreadable_file_names_it(make_trainer, tmp_path):
-    out = tmp_path / "result"
-    out.mkdir()
-    (out / "snapshot_iter_5").write_bytes(b"PK\x03\x04 something")
-    with pytest.raises(SerializationError, match="snapshot_iter_5"):
+# Damaged files
+
+
+def damage(path, how):
+    content = bytearray(path.read_bytes())
+    if how == "cut":
+        del content[len(content) // 2 :]
+    elif how == "empty":
+        content.clear()
+    else:
+        at = content.index(b"value.npy") + 200  # in the content of an array
+        content[at : at + 8] = b"damaged!"
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "changed"])
+def test_a_damaged_snapshot_is_passed_over(make_trainer, tmp_path, how):
+    every = (1, "iteration")
+    run(make_trainer, extensions.snapshot(), (4, "iteration"), every)
+    damage(tmp_path / "result" / "snapshot_iter_4", how)
+    damage(tmp_path / "result" / "snapshot_iter_3", how)
+    with pytest.warns(RuntimeWarning) as caught:
+        second = run(make_trainer, extensions.snapshot(autoload=True), (5, "iteration"), every)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == 2
+    assert "result/snapshot_iter_4" in texts[0]
+    assert "result/snapshot_iter_3" in texts[1]
+    assert all("passed over" in text for text in texts)
+    assert second.updater.iteration == second.get_extension("counter").value == 5
+    assert names(second) == [f"snapshot_iter_{i}" for i in range(1, 6)]
+    load_npz(tmp_path / "result" / "snapshot_iter_4", make_trainer(), strict=False)
+
+
+def test_training_does_not_begin_where_all_snapshots_are_damaged(make_trainer, tmp_path):
+    run(make_trainer, extensions.snapshot())
+    for iteration in (3, 5):
+        damage(tmp_path / "result" / f"snapshot_iter_{iteration}", "cut")
+    updates = []
+    with pytest.raises(DamagedFileError, match=r"snapshot_iter_5(.|\n)*snapshot_iter_3"):
+        run(make_trainer, extensions.snapshot(autoload=True), on_update=updates.append)
+    assert not updates
+    assert sorted(os.listdir(tmp_path / "result")) == ["snapshot_iter_3", "snapshot_iter_5"]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ESTALE, errno.EACCES])
+def test_an_error_of_the_system_is_not_taken_for_damage(make_trainer, monkeypatch, number):
+    run(make_trainer, extensions.snapshot())
+
+    def fail(path, target):
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(snapshot_module, "load_npz", fail)
+    with pytest.raises(OSError, match=f"{os.strerror(number)}.*snapshot_iter_5"):
         run(make_trainer, extensions.snapshot(autoload=True))
+
+
+def test_a_snapshot_that_does_not_fit_is_not_passed_over(make_trainer, tmp_path):
+    run(make_trainer, extensions.snapshot())
+    other = make_trainer()
+    other.extend(Counter(), "another counter")
+    other.extend(extensions.snapshot(autoload=True))
+    with pytest.raises(MissingKeyError, match=r"snapshot_iter_5.*extensions/another counter/value"):
+        other.run()
+
+
+# Several runs in one folder
+
+
+def test_retention_does_not_depend_on_the_clock(make_trainer, tmp_path):
+    """The clock jumps back: what is written last has the oldest time."""
+    times = iter(range(10**9, 0, -1000))
+
+    class Clock(SimpleWriter):
+        def __call__(self, filename, outdir, target):
+            super().__call__(filename, outdir, target)
+            seconds = next(times)
+            os.utime(os.path.join(outdir, filename), (seconds, seconds))
+
+    every = (1, "iteration")
+    for n_iterations in (3, 5):  # the second goes on from the first
+        extension = extensions.snapshot(writer=Clock(), n_retains=1, autoload=True)
+        trainer = run(make_trainer, extension, (n_iterations, "iteration"), every)
+        assert trainer.updater.iteration == n_iterations
+        assert names(trainer) == [f"snapshot_iter_{n_iterations}"]
+
+
+def test_retention_leaves_the_snapshots_of_an_earlier_run(make_trainer, capsys):
+    first = run(make_trainer, extensions.snapshot(n_retains=2), (9, "iteration"), (4, "iteration"))
+    assert names(first) == ["snapshot_iter_4", "snapshot_iter_8"]
+    content = (first.out / "snapshot_iter_4").read_bytes()
+    assert capsys.readouterr().out == ""
+    extension = extensions.snapshot(n_retains=2)
+    second = run(make_trainer, extension, (7, "iteration"), (1, "iteration"))
+    expected = ["snapshot_iter_4.old1", "snapshot_iter_6", "snapshot_iter_7", "snapshot_iter_8"]
+    assert names(second) == expected
+    assert (first.out / "snapshot_iter_4.old1").read_bytes() == content
+    path = first.out / "snapshot_iter_4"
+    assert capsys.readouterr().out == f"{path} of an earlier run is now {path}.old1\n"
+    third = run(make_trainer, extensions.snapshot(autoload=True), (9, "iteration"))
+    assert third.updater.iteration == 9
+    assert f"goes on from {first.out}/snapshot_iter_8\n" in capsys.readouterr().out
+
+
+def test_snapshots_of_one_name_of_earlier_runs_are_kept(make_trainer):
+    for value in (1, 2, 3):
+        extension = extensions.snapshot_object(Counter(value), "model.npz")
+        trainer = run(make_trainer, extension)
+    assert names(trainer) == ["model.npz", "model.old1.npz", "model.old2.npz"]
+    for name, value in (("model.npz", 3), ("model.old1.npz", 1), ("model.old2.npz", 2)):
+        load_npz(trainer.out / name, counter := Counter())
+        assert counter.value == value
+
+
+@pytest.mark.parametrize("how", ["autoload", "load_npz"])
+def test_retention_counts_what_the_resumed_run_has_written(make_trainer, tmp_path, how):
+    every = (1, "iteration")
+    run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), every)
+    (tmp_path / "result" / "snapshot_iter_1").touch()  # of somebody else
+    trainer = make_trainer((6, "iteration"))
+    trainer.extend(Counter(), "counter")
+    trainer.extend(extensions.snapshot(n_retains=2, autoload=how == "autoload"), trigger=every)
+    if how == "load_npz":
+        load_npz(tmp_path / "result" / "snapshot_iter_4", trainer)
+    trainer.run()
+    assert names(trainer) == ["snapshot_iter_1", "snapshot_iter_5", "snapshot_iter_6"]
+
+
+def test_retention_keeps_what_was_written_last_after_going_back(make_trainer, tmp_path):
+    every = (1, "iteration")
+    run(make_trainer, extensions.snapshot(n_retains=3), (6, "iteration"), every)
+    trainer = make_trainer((5, "iteration"))
+    trainer.extend(Counter(), "counter")
+    trainer.extend(extensions.snapshot(n_retains=1), trigger=every)
+    load_npz(tmp_path / "result" / "snapshot_iter_4", trainer)
+    trainer.run()
+    assert names(trainer) == ["snapshot_iter_5"]
+    assert trainer.get_extension("counter").value == 5
+
+
+def test_retention_in_a_folder_to_which_a_snapshot_was_copied(make_trainer, tmp_path):
+    """The same run by its identity, but not its folder: what is there is not its own."""
+    run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), (1, "iteration"))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "snapshot_iter_3").touch()
+    trainer = make_trainer((6, "iteration"), out=other)
+    trainer.extend(Counter(), "counter")
+    trainer.extend(extensions.snapshot(n_retains=1), trigger=(1, "iteration"))
+    load_npz(tmp_path / "result" / "snapshot_iter_4", trainer)
+    trainer.run()
+    assert names(trainer) == ["snapshot_iter_3", "snapshot_iter_6"]
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", "[1]", "null", '[["a"]]'])
+def test_where_it_is_not_known_what_is_whose_nothing_is_deleted(make_trainer, tmp_path, content):
+    every = (1, "iteration")
+    first = run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), every)
+    (index,) = first.out.glob(".*.index")
+    index.write_text(content)
+    extension = extensions.snapshot(n_retains=1, autoload=True)
+    second = run(make_trainer, extension, (6, "iteration"), every)
+    assert names(second) == ["snapshot_iter_3", "snapshot_iter_4", "snapshot_iter_6"]
 
 
 def test_errors():

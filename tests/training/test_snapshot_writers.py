@@ -219,7 +219,8 @@ def test_in_a_trainer(make_trainer, writer_class, no_process_is_left):
     writer = writer_class()
     trainer.extend(extensions.snapshot(writer=writer, n_retains=2), trigger=(1, "iteration"))
     trainer.run()
-    assert sorted(os.listdir(trainer.out)) == ["snapshot_iter_11", "snapshot_iter_12"]
+    names = sorted(name for name in os.listdir(trainer.out) if name[0] != ".")
+    assert names == ["snapshot_iter_11", "snapshot_iter_12"]
     other = make_trainer((13, "iteration"))
     other.extend(extensions.snapshot(autoload=True, n_retains=2))
     other.run()

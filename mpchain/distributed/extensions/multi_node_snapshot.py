@@ -80,8 +80,8 @@ class _MultiNodeSnapshot(Snapshot):
 
     def _share(self, trainer):
         content = None
-        if self._part.rank == 0 and (files := self._find_files()):
-            with open(files[-1], "rb") as file:
+        if self._loaded is not None:
+            with open(self._loaded, "rb") as file:
                 content = file.read()
         content = self._part.bcast_obj(content)
         if content is None or self._part.rank == 0:

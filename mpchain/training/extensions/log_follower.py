@@ -19,6 +19,11 @@ class LogFollower(Extension):
         self._log = []
         self._n_written = 0
 
+    def initialize(self, trainer):
+        """Initializes the log report, if it is this extension's own."""
+        if isinstance(self._log_report, LogReport):
+            self._log_report.initialize(trainer)
+
     def __call__(self, trainer):
         """Passes on the entries that are new since the last call."""
         if isinstance(self._log_report, LogReport):
@@ -31,6 +36,8 @@ class LogFollower(Extension):
     def finalize(self):
         """Passes on what was logged after the last call."""
         self._write_new()
+        if isinstance(self._log_report, LogReport):
+            self._log_report.finalize()
 
     def _write_new(self):
         entries = self._log[self._n_written :]

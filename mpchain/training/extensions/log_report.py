@@ -7,6 +7,7 @@ from mpchain.reporter import DictSummary
 from mpchain.serializers.files import open_atomic
 from mpchain.training.extension import Extension
 from mpchain.training.extensions.awaited_keys import AwaitedKeys
+from mpchain.training.output_files import OutputFiles
 from mpchain.training.triggers import get_trigger
 
 
@@ -17,6 +18,9 @@ class LogReport(Extension):
     that reported them, ``epoch``, ``iteration`` and ``elapsed_time`` (seconds). It is replaced as
     a whole after each interval, and goes on with the earlier entries after a resume. NaN and
     infinities are written as Python's json module does.
+
+    The file of an earlier run, which this one does not resume, is kept: ``log`` is renamed to
+    ``log.old1``. Another job that would write the same file at the same time is refused.
 
     Args:
         keys: names of the values; None means all that are reported. Of a name that was never
@@ -35,11 +39,17 @@ class LogReport(Extension):
         self._log = []
         self._summary = DictSummary()
         self._awaited = AwaitedKeys(type(self).__name__, keys or ())
+        self._files = None if filename is None else OutputFiles(type(self).__name__, filename)
 
     @property
     def log(self) -> list:
         """The entries so far, a list of dicts."""
         return self._log
+
+    def initialize(self, trainer):
+        """Makes sure that no other job writes the file."""
+        if self._files is not None:
+            self._files.claim(trainer)
 
     def __call__(self, trainer):
         """Adds the values of this iteration; ends the interval if its trigger fires."""
@@ -53,6 +63,8 @@ class LogReport(Extension):
 
     def finalize(self):
         """Warns of names that were never reported."""
+        if self._files is not None:
+            self._files.release()
         self._awaited.warn()
 
     def _select(self, observation):
@@ -73,6 +85,7 @@ class LogReport(Extension):
     def _write(self, folder, entry):
         if self._filename is not None:
             path = os.path.join(folder, self._filename.format(**entry))
+            self._files.keep_earlier(path)
             with open_atomic(path, "w") as file:
                 json.dump(self._log, file, indent=4, default=float)
 

@@ -7,6 +7,7 @@ import os
 
 from mpchain.serializers.files import open_atomic
 from mpchain.training.extensions.log_follower import LogFollower
+from mpchain.training.output_files import OutputFiles
 from mpchain.training.states import serialize_optional
 
 
@@ -15,7 +16,8 @@ class JsonLinesReport(LogFollower):
 
     Other than the report's own file it is never written anew, but for a resume: then it is cut
     back to the entries that the snapshot knows. NaN and infinities are written as Python's json
-    module does.
+    module does. The file of an earlier run is kept, and other jobs are refused, as
+    :class:`LogReport` does it.
 
     Args:
         filename: name of the file in the trainer's folder.
@@ -26,15 +28,24 @@ class JsonLinesReport(LogFollower):
         super().__init__(log_report)
         self._filename = filename
         self._path = None
+        self._files = OutputFiles(type(self).__name__, filename)
 
     def initialize(self, trainer):
-        """Remembers the folder."""
+        """Makes sure that no other job writes the file."""
+        super().initialize(trainer)
+        self._files.claim(trainer)
         self._path = os.path.join(trainer.out, self._filename)
+
+    def finalize(self):
+        """Writes what was logged after the last call."""
+        super().finalize()
+        self._files.release()
 
     def write(self, entries):
         """Appends a line for each entry; the first time in a run, starts the file."""
         lines = "".join(json.dumps(entry, default=float) + "\n" for entry in entries)
         if self._n_written == 0:
+            self._files.keep_earlier(self._path)
             with open_atomic(self._path, "w") as file:
                 file.write(lines)
         else:
@@ -69,6 +80,7 @@ class TensorBoardReport(LogFollower):
 
     def initialize(self, trainer):
         """Remembers the folder."""
+        super().initialize(trainer)
         self._path = os.path.join(trainer.out, self._folder)
 
     def write(self, entries):

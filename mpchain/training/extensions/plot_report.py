@@ -7,6 +7,7 @@ from mpchain.reporter import DictSummary
 from mpchain.training.extension import Extension
 from mpchain.training.extensions import figures
 from mpchain.training.extensions.awaited_keys import AwaitedKeys
+from mpchain.training.output_files import OutputFiles
 from mpchain.training.states import serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
 
@@ -17,7 +18,8 @@ class PlotReport(Extension):
     The image is drawn with matplotlib (``pip install 'mpchain[plot]'``), whatever its backend;
     without it the extension only warns. The file is replaced as a whole after each interval, and
     goes on with the earlier points after a resume. Of a name that was never reported, a warning
-    tells when training is over.
+    tells when training is over. The file of an earlier run is kept, and other jobs are refused, as
+    :class:`LogReport` does it.
 
     Args:
         y_keys: name of the value to plot, or a list of names, one curve each.
@@ -53,6 +55,7 @@ class PlotReport(Extension):
         self._points = {key: [] for key in self._y_keys}
         self._summary = DictSummary()
         self._awaited = AwaitedKeys(type(self).__name__, [*self._y_keys, x_key])
+        self._files = OutputFiles(type(self).__name__, self._filename)
         if not self.available():
             figures.warn_unavailable(type(self).__name__)
 
@@ -60,6 +63,11 @@ class PlotReport(Extension):
     def available() -> bool:
         """Returns whether matplotlib is installed."""
         return figures.is_available()
+
+    def initialize(self, trainer):
+        """Makes sure that no other job writes the file."""
+        if self.available():
+            self._files.claim(trainer)
 
     def __call__(self, trainer):
         """Adds the values of this iteration; plots if the interval ends here."""
@@ -78,6 +86,7 @@ class PlotReport(Extension):
 
     def finalize(self):
         """Warns of names that were never reported."""
+        self._files.release()
         self._awaited.warn()
 
     def _take_means(self, updater):
@@ -95,6 +104,7 @@ class PlotReport(Extension):
         if self._postprocess is not None:
             self._postprocess(figure, axes, summary)
         axes.legend(bbox_to_anchor=(1.02, 1), loc="upper left", borderaxespad=0)
+        self._files.keep_earlier(path)
         figures.write_figure(figure, path)
 
     def serialize(self, serializer):

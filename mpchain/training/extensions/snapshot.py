@@ -1,17 +1,17 @@
 """Extensions that save the state of training."""
 
+import json
 import os
 import re
-import string
+import warnings
 
-from mpchain.serializers import load_hdf5, load_npz, load_safetensors, save_npz
+from mpchain.serializer import DamagedFileError
+from mpchain.serializers import load_hdf5, load_npz, load_safetensors, open_atomic, save_npz
 from mpchain.training.extension import Extension
 from mpchain.training.extensions.snapshot_writers import SimpleWriter
+from mpchain.training.output_files import OutputFiles, find_files, progress_in
 from mpchain.training.progress import print_line
-
-# What files are called while they are written, before their names; a name can have it twice, since
-# the writer and the function that it calls both make sure that no file appears before its time.
-_TEMPORARY = r"(?:\.[0-9a-f]{8}\.tmp\.)+"
+from mpchain.training.states import serialize_optional
 
 
 def snapshot(
@@ -31,6 +31,12 @@ def snapshot(
     Training goes on from the file after ``load_npz(file, trainer)``, or by itself with
     ``autoload``. A file appears under its name only when it is complete.
 
+    While training runs, another job that would write files of the same name is refused, and what a
+    killed process has left of a snapshot is deleted. A run deletes its own snapshots only (see
+    ``n_retains``), where it goes on from a snapshot also those of the run that wrote that. A file
+    of an earlier run that has the name of a new one is kept: ``snapshot_iter_9`` is renamed to
+    ``snapshot_iter_9.old1``.
+
     Args:
         savefun: function of ``(path, target)`` that writes the file; None means ``save_npz``.
         filename: name of the file in the trainer's folder: a text that is formatted with the
@@ -40,11 +46,13 @@ def snapshot(
         writer: :class:`Writer` that writes the file, in place of ``savefun``.
         snapshot_on_error: whether to save also when an exception ends training, unless the
             iteration was saved already.
-        n_retains: number of snapshots to keep: older ones are deleted after a new one was
-            written; 0 or less keeps all.
+        n_retains: number of this run's snapshots to keep: those written earlier are deleted after
+            a new one was written; 0 or less keeps all. Which run has written which snapshot is
+            kept in a hidden file beside them.
         autoload: whether to load the latest snapshot in the trainer's folder, if there is one,
-            before training starts. What a killed process has left of a snapshot that it was
-            writing is deleted then.
+            before training starts: that of the greatest iteration or epoch, if the names tell it,
+            else the last by time. One that is damaged is passed over, with a warning; if all are,
+            training does not start.
         on_interrupt: whether to save also when Ctrl-C or SIGTERM ends training, which happens
             after a complete iteration, unless the iteration was saved already.
 
@@ -132,19 +140,38 @@ class Snapshot(Extension):
         self._n_retains = n_retains
         self._autoload = autoload
         self._on_interrupt = on_interrupt
-        self._folder = None
-        self._latest = None
+        self._folder = self._files = None
+        self._latest = self._loaded = None
+        self._run = os.urandom(8).hex()
+        self._announced = set()  # names of files that may not be written yet
 
     def initialize(self, trainer):
-        """Loads the latest snapshot, if asked to."""
+        """Makes sure that no other job writes the files; loads the latest, if asked to."""
         self._folder = trainer.out
+        if not callable(self._filename):
+            self._files = OutputFiles("snapshot", self._filename)
+            self._files.claim(trainer)
         if self._autoload:
-            for path in self._find_files(prefix=_TEMPORARY):
-                os.remove(path)
-            files = self._find_files()
-            if files:
-                load(files[-1], self._get_target(trainer))
-                print_line(f"training goes on from {files[-1]}")
+            self._load_latest(self._get_target(trainer))
+
+    def _load_latest(self, target):
+        damages = []
+        for path in reversed(self._find_files()):
+            try:
+                load(path, target)
+            except DamagedFileError as error:
+                damages.append(str(error))
+                continue
+            for damage in damages:
+                warnings.warn(f"snapshot: {damage}; passed over", RuntimeWarning, stacklevel=2)
+            print_line(f"training goes on from {path}")
+            self._loaded = path
+            return
+        if damages:
+            raise DamagedFileError(
+                f"snapshot: autoload has found no snapshot in {self._folder} that is whole; to "
+                f"begin anew, use another folder or move away: {'; '.join(damages)}"
+            )
 
     def __call__(self, trainer):
         """Saves the target, if the condition holds."""
@@ -160,20 +187,65 @@ class Snapshot(Extension):
 
     def finalize(self):
         """Waits until everything is written."""
-        self._writer.finalize()
-        if self._folder is not None:
-            self._remove_old_files()
+        try:
+            self._writer.finalize()
+            if self._folder is not None:
+                self._remove_old_files()
+        finally:
+            if self._files is not None:
+                self._files.release()
+                self._files = None
 
     def _save(self, trainer):
         name = self._format_name(trainer)
+        if self._files is not None and self._loaded is None:
+            self._files.keep_earlier(os.path.join(trainer.out, name))
+        self._announce(name)
         self._writer(name, trainer.out, self._get_target(trainer))
         self._latest = name
         self._remove_old_files()
 
+    # Which run has written what: a list of [name, run], the last written at the end, in a file. It
+    # is there before the snapshot, and may have names that are not.
+
+    def _announce(self, name):
+        if self._deletes():
+            self._announced.add(name)
+            others = [entry for entry in self._read_index() if entry[0] != name]
+            entries = [*filter(self._is_there, others), [name, self._run]]
+            with open_atomic(self._index_path(), "w") as file:
+                json.dump(entries, file)
+
     def _remove_old_files(self):
-        if self._n_retains > 0:
-            for path in self._find_files()[: -self._n_retains]:
-                os.remove(path)
+        if self._deletes():
+            own = [name for name, run in self._read_index() if run == self._run]
+            written = [name for name in own if os.path.exists(self._path_of(name))]
+            for name in written[: -self._n_retains]:
+                os.remove(self._path_of(name))
+                self._announced.discard(name)
+
+    def _deletes(self):
+        return self._n_retains > 0 and self._files is not None and not self._files.is_shared
+
+    def _read_index(self):
+        try:
+            with open(self._index_path(), encoding="utf-8") as file:
+                return [[name, run] for name, run in json.load(file)]
+        except (FileNotFoundError, ValueError, TypeError):  # then nothing is known, or deleted
+            return []
+
+    def _is_there(self, entry):
+        return entry[0] in self._announced or os.path.exists(self._path_of(entry[0]))
+
+    def _path_of(self, name):
+        return os.path.join(self._folder, name)
+
+    def _index_path(self):
+        return self._path_of(f".{self._filename.replace(os.sep, '_')}.index")
+
+    def serialize(self, serializer):
+        """Saves or restores which run this is, by which it knows its snapshots."""
+        self._run = serialize_optional(serializer, "run", self._run)
 
     def _get_target(self, trainer):
         return trainer if self._target is None else self._target
@@ -183,11 +255,14 @@ class Snapshot(Extension):
             return self._filename(trainer)
         return self._filename.format(trainer)
 
-    def _find_files(self, prefix=""):
+    def _find_files(self):
         """Returns the paths of all snapshots in the trainer's folder, the latest last."""
-        pattern = re.compile(prefix + _pattern_of(self._filename))
-        paths = [entry.path for entry in os.scandir(self._folder) if pattern.fullmatch(entry.name)]
-        return sorted(paths, key=lambda path: (os.stat(path).st_mtime_ns, _natural(path)))
+
+        def key(path):
+            progress = progress_in(path, self._filename)
+            return progress, os.stat(path).st_mtime_ns, _natural(path)
+
+        return sorted(find_files(self._folder, self._filename), key=key)
 
 
 def load(path, target):
@@ -200,17 +275,6 @@ def load(path, target):
         load_safetensors(path, target)
     else:
         load_npz(path, target)
-
-
-def _pattern_of(filename):
-    """Returns the regular expression for the names that a format string can produce."""
-    parts = []
-    for literal, field, _, _ in string.Formatter().parse(filename):
-        parts.append(re.escape(literal))
-        if field is not None:
-            # No free text: a temporary or derived file beside a snapshot must not match.
-            parts.append(r"[-+\w]+(?:\.\d+)?")
-    return "".join(parts)
 
 
 def _natural(path):

@@ -9,6 +9,7 @@ from mpchain import backend
 from mpchain.training.extension import Extension
 from mpchain.training.extensions import figures
 from mpchain.training.extensions.parameter_statistics import percentiles
+from mpchain.training.output_files import OutputFiles
 from mpchain.training.states import serialize_optional, serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
 from mpchain.variable import Variable
@@ -19,7 +20,8 @@ class VariableStatisticsPlot(Extension):
 
     The statistics are taken of each variable, each time that the extension is called, and averaged
     over the variables. The image is drawn with matplotlib (``pip install 'mpchain[plot]'``);
-    without it the extension only warns. It goes on with the earlier points after a resume.
+    without it the extension only warns. It goes on with the earlier points after a resume. The file
+    of an earlier run is kept, and other jobs are refused, as :class:`LogReport` does it.
 
     Args:
         targets: Variable (such as a parameter), or an iterable of Variables.
@@ -81,6 +83,7 @@ class VariableStatisticsPlot(Extension):
         self._trigger = get_trigger(trigger)
         self._filename = filename if file_name is None else file_name
         self._figsize, self._marker, self._grid = figsize, marker, grid
+        self._files = OutputFiles(type(self).__name__, self._filename)
         self._n_calls, self._stride = 0, 1
         self._samples = []  # [iteration, {kind: [mean, std, percentiles ...]}]
         if not self.available():
@@ -90,6 +93,15 @@ class VariableStatisticsPlot(Extension):
     def available() -> bool:
         """Returns whether matplotlib is installed."""
         return figures.is_available()
+
+    def initialize(self, trainer):
+        """Makes sure that no other job writes the file."""
+        if self.available():
+            self._files.claim(trainer)
+
+    def finalize(self):
+        """Lets other jobs write the file."""
+        self._files.release()
 
     def __call__(self, trainer):
         """Takes the statistics; plots if the trigger fires."""
@@ -132,6 +144,7 @@ class VariableStatisticsPlot(Extension):
         for axes in grid[-1]:
             axes.set_xlabel("iteration")
         figure.tight_layout()
+        self._files.keep_earlier(path)
         figures.write_figure(figure, path)
 
     def _draw_curves(self, axes, kind, statistic):
