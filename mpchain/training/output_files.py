@@ -3,8 +3,8 @@
 While training runs, the process that writes the files of a name holds a lock on a hidden file
 beside them, which says who it is. The lock is the operating system's: it ends with the process. A
 second job that would write the same files is refused; so nobody else writes or deletes them, and
-what a killed process has left half-written can be removed. The other processes of the same job,
-where all of its ranks write the same files, are let through, but remove and move nothing.
+what a killed process has left half-written can be removed. Other processes of the same job, in
+which several ranks may add an extension of which one writes, are let through.
 """
 
 import contextlib
@@ -44,12 +44,7 @@ class OutputFiles:
     def __init__(self, owner, template):
         self._owner, self._template = owner, template
         self._lock = self._trainer = None
-        self._written = set()
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether another process of this job writes the same files, and takes care of them."""
-        return self._lock is not None and self._lock.is_shared
+        self._earlier = {}  # path -> what its file was when the training began
 
     def claim(self, trainer):
         """Locks the files; removes what a killed process has left of some.
@@ -60,7 +55,12 @@ class OutputFiles:
         if self._lock is not None:
             return
         folder = os.path.realpath(trainer.out)
-        lock = _Lock(os.path.join(folder, f".{self._template.replace(os.sep, '_')}.lock"))
+
+        def find_earlier():
+            return {path: _identity(path) for path in find_files(folder, self._template)}
+
+        name = f".{self._template.replace(os.sep, '_')}.lock"
+        lock = _Lock(os.path.join(folder, name), find_earlier)
         path = os.path.join(trainer.out, self._template)
         if not lock.acquire():
             raise RuntimeError(
@@ -77,8 +77,9 @@ class OutputFiles:
             )
         elif lock.is_new:
             for leftover in find_files(folder, self._template, _TEMPORARY):
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(leftover)
+                os.remove(leftover)
+        # A rank that comes late takes what the first has found, not what that has written since.
+        self._earlier = lock.holder["earlier"] if lock.is_shared else find_earlier()
 
     def keep_earlier(self, path):
         """Renames a file that this run is about to replace, if it is of an earlier run.
@@ -88,24 +89,23 @@ class OutputFiles:
         Args:
             path: the file that will be written.
         """
-        is_first = path not in self._written
-        self._written.add(path)
-        if self._lock is None or self.is_shared or self._trainer.is_resumed:
-            return
-        if not (is_first and os.path.isfile(path)):
+        earlier = self._earlier.pop(os.path.realpath(path), None)
+        if earlier is None or self._trainer.is_resumed or _identity(path) != earlier:
             return
         root, extension = os.path.splitext(path)
         number = 1
         while os.path.exists(f"{root}.old{number}{extension}"):
             number += 1
-        os.rename(path, f"{root}.old{number}{extension}")
-        print_line(f"{path} of an earlier run is now {root}.old{number}{extension}")
+        with contextlib.suppress(FileNotFoundError):  # another rank was faster
+            os.rename(path, f"{root}.old{number}{extension}")
+            print_line(f"{path} of an earlier run is now {root}.old{number}{extension}")
 
     def release(self):
         """Unlocks the files."""
         if self._lock is not None:
             self._lock.release()
             self._lock = self._trainer = None
+            self._earlier = {}
 
 
 def find_files(folder, template, prefix=""):
@@ -142,13 +142,18 @@ def _parse(template):
 
 
 class _Lock:
-    """A file that is locked by at most one process, and by that as often as it wants."""
+    """A file that is locked by at most one process, and by that as often as it wants.
+
+    Args:
+        path: the file.
+        find_earlier: function that returns what the file says of the folder, besides its holder.
+    """
 
     _held = {}  # path -> [descriptor, how often it was acquired]
     _guard = threading.Lock()
 
-    def __init__(self, path):
-        self._path = path
+    def __init__(self, path, find_earlier):
+        self._path, self._find_earlier = path, find_earlier
         self.is_new = self.is_shared = self.is_unsupported = False
         self.holder = {}
 
@@ -175,7 +180,7 @@ class _Lock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with contextlib.suppress(ValueError):
-                self.holder = json.loads(os.pread(descriptor, 1 << 20, 0))
+                self.holder = json.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
             os.close(descriptor)
             return False
         except (OSError, AttributeError):  # AttributeError: there is no fcntl
@@ -187,7 +192,8 @@ class _Lock:
             os.close(descriptor)
             return False
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_introduction()).encode(), 0)
+        introduction = _introduction() | {"earlier": self._find_earlier()}
+        os.pwrite(descriptor, json.dumps(introduction).encode(), 0)
         os.fsync(descriptor)
         self._held[self._path] = [descriptor, 1]
         self.is_new = True
@@ -222,6 +228,14 @@ class _Lock:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_Lock.forget)
+
+
+def _identity(path):
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return [status.st_ino, status.st_mtime_ns, status.st_size]  # alike on all hosts
 
 
 def _is_file_at(descriptor, path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 
 import numpy as np
@@ -283,6 +284,29 @@ def test_progress_bar(comm, tmp_path, monkeypatch):
         assert "samples/s on" in out.getvalue() and f"on {comm.size} ranks" in out.getvalue()
     else:
         assert out.getvalue() == ""
+
+
+def test_ranks_may_write_the_same_files(comm, folder, capsys):
+    """All of them the log; snapshots and their deletion, one that need not hold the lock."""
+    writer = comm.size - 1
+    for stop in (3, 4):
+        trainer = make_trainer(comm, folder, stop=(stop, "iteration"))
+        trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        snapshot = extensions.snapshot(n_retains=1, condition=lambda: comm.rank == writer)
+        trainer.extend(snapshot, trigger=(1, "iteration"))
+        trainer.run()
+        comm.barrier()
+    names = sorted(name for name in os.listdir(folder) if name[0] != ".")
+    assert names == ["log", "log.old1", "snapshot_iter_3.old1", "snapshot_iter_4"]
+    assert len(json.loads((folder / "log").read_text())) == 4
+    assert len(json.loads((folder / "log.old1").read_text())) == 3
+    comm.barrier()
+    resumed = make_trainer(comm, folder, stop=(4, "iteration"))
+    serializers.load_npz(folder / "snapshot_iter_4", resumed)
+    capsys.readouterr()
+    resumed.run()
+    line = "4 of 4 iterations are done: there is nothing left to train\n"
+    assert capsys.readouterr().out == (line if comm.rank == 0 else "")
 
 
 def test_gather_state(comm, tmp_path):

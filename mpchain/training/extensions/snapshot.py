@@ -1,5 +1,6 @@
 """Extensions that save the state of training."""
 
+import contextlib
 import json
 import os
 import re
@@ -221,11 +222,12 @@ class Snapshot(Extension):
             own = [name for name, run in self._read_index() if run == self._run]
             written = [name for name in own if os.path.exists(self._path_of(name))]
             for name in written[: -self._n_retains]:
-                os.remove(self._path_of(name))
+                with contextlib.suppress(FileNotFoundError):  # another rank was faster
+                    os.remove(self._path_of(name))
                 self._announced.discard(name)
 
     def _deletes(self):
-        return self._n_retains > 0 and self._files is not None and not self._files.is_shared
+        return self._n_retains > 0 and self._files is not None
 
     def _read_index(self):
         try:
