@@ -156,22 +156,20 @@ class Snapshot(Extension):
             self._load_latest(self._get_target(trainer))
 
     def _load_latest(self, target):
-        damages = []
-        for path in reversed(self._find_files()):
+        files = self._find_files()
+        for path in reversed(files):
             try:
                 load(path, target)
             except DamagedFileError as error:
-                damages.append(str(error))
+                warnings.warn(f"snapshot: passed over: {error}", RuntimeWarning, stacklevel=2)
                 continue
-            for damage in damages:
-                warnings.warn(f"snapshot: {damage}; passed over", RuntimeWarning, stacklevel=2)
             print_line(f"training goes on from {path}")
             self._loaded = path
             return
-        if damages:
+        if files:
             raise DamagedFileError(
-                f"snapshot: autoload has found no snapshot in {self._folder} that is whole; to "
-                f"begin anew, use another folder or move away: {'; '.join(damages)}"
+                f"snapshot: autoload has found {len(files)} snapshots in {self._folder}, all of "
+                "them damaged; to begin anew, use another folder or move them away"
             )
 
     def __call__(self, trainer):
