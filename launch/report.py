@@ -45,10 +45,10 @@ def describe_place(stacks: bytes) -> str:
     # The current thread, the main one, comes last. Where it waits for another, that one says more.
     before, head, current = stacks.rpartition(b"Current thread")
     others = before.rpartition(b"Current thread")[2].split(b"Thread 0x")[1:]
-    threads = [frames for each in [current, *others] if (frames := _frames(each))]
-    if not head or not threads:
-        return ""
+    threads = [_frames(each) for each in [current, *others]] if head else [[]]
     frames, users = next(((f, u) for f in threads if (u := _users(f))), (threads[0], []))
+    if not frames:
+        return ""
     place = f"in {_describe_frame(frames[0])}"
     if users and users[0] is not frames[0]:
         place += f" called by {_describe_frame(users[0])}"

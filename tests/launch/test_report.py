@@ -66,6 +66,10 @@ def test_place_of_the_thread_for_which_the_main_one_waits():
     here = stack(f'  File "{LIBRARY}/threading.py", line 9 in _shutdown')
     assert report.describe_place(other + b"\n" + here) == "in b (b.py:1)"
     assert report.describe_place(here) == "in _shutdown (threading.py:9)"
+    # A library's thread has nothing to do with it.
+    helper = other.replace(b"/x/b.py", f"{LIBRARY}/threading.py".encode())
+    assert report.describe_place(helper + b"\n" + here) == "in _shutdown (threading.py:9)"
+    assert report.describe_place(helper + b"\n" + stack()) == ""
 
 
 @pytest.mark.parametrize("text", [b"", b"nothing", stack(*STARTED)])
