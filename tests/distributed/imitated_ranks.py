@@ -1,5 +1,7 @@
 """Ranks that are imitated by objects in one process, with a clock that goes as a test says."""
 
+import functools
+
 import numpy as np
 
 from mpchain.distributed.watch import Watch, detection, fingerprints
@@ -21,11 +23,15 @@ class Ranks:
     """Watches of ranks that share their rows."""
 
     def __init__(self, n, timeout=TIMEOUT, hosts=None):
-        self.clock, self.reports = Clock(), []
+        self.clock, self.reports, self.told = Clock(), [], []
+        self.working = set()
         rows = make_rows(n)
         hosts, world_ranks = hosts or ["near"] * n, [r + 10 for r in range(n)]
         self.all = [
-            Watch(r, rows, range(n), hosts, world_ranks, timeout, None, self._end, self.clock)
+            Watch(
+                *(r, rows, range(n), hosts, world_ranks, timeout, None),
+                *(self._end, self.told.append, self.clock, functools.partial(self._active, r)),
+            )
             for r in range(n)
         ]
         for watch in self.all:
@@ -33,6 +39,9 @@ class Ranks:
 
     def __getitem__(self, rank):
         return self.all[rank]
+
+    def _active(self, rank, now):
+        return now if rank in self.working else 0.0
 
     def _end(self, text, end_gpu_work):
         self.reports.append(text)

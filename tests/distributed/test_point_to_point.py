@@ -1,10 +1,13 @@
 """Messages between two ranks, differentiable to every order, and the order of their exchange."""
 
+import re
+
 import numpy as np
 import pytest
 
 import mpchain
 from mpchain import functions as F
+from mpchain.distributed import CollectiveMismatchError
 from mpchain.distributed.functions import pseudo_connect, recv, send
 
 from .test_functions import _orders, _variables
@@ -230,3 +233,74 @@ def test_an_empty_variable_can_start_backward():
     x = mpchain.Variable(np.ones(3))
     (x[:0] * 2).backward()
     np.testing.assert_array_equal(x.grad, np.zeros(3))
+
+
+def unlike(error, receiver, expected, sender, sent):
+    """Whether an error names both what was expected and what was sent, and where."""
+    first, *lines = str(error).split("\n")
+    assert re.fullmatch(r"(send|recv): the message is not the one that is expected:", first)
+    for line, begin in zip(
+        lines, (f"rank {receiver} expects {expected}", f"rank {sender} sends {sent}"), strict=True
+    ):
+        assert line.startswith(f"  {begin}, by "), line
+        assert f"called at {__file__}:" in line
+    return True
+
+
+def test_identities_that_differ(comm):
+    """Both ranks raise; afterwards messages arrive as before."""
+    if comm.size == 1:
+        comm.send(np.ones(1), 0, identity="an apple")
+        with pytest.raises(CollectiveMismatchError, match=r"rank 0 expects a pear, by "):
+            comm.recv(0, identity="a pear")
+    elif comm.rank == 0:
+        with pytest.raises(CollectiveMismatchError) as caught:
+            comm.send(np.ones(1), 1, identity="an apple")
+        assert unlike(caught.value, 1, "a pear", 0, "an apple")
+        with pytest.raises(CollectiveMismatchError) as caught:
+            comm.send(np.ones(1), 1)
+        assert unlike(caught.value, 1, "a pear", 0, "any array")
+        comm.send(np.ones(1), 1, identity="a plum")
+    elif comm.rank == 1:
+        for sent in ("an apple", "any array"):
+            with pytest.raises(CollectiveMismatchError) as caught:
+                comm.recv(0, identity="a pear")
+            assert unlike(caught.value, 1, "a pear", 0, sent)
+        assert comm.recv(0, identity=("a pear", "a plum")).tolist() == [1.0]
+
+
+def test_a_gradient_of_another_message(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    if comm.rank == 0:
+        x = mpchain.Variable(np.ones(2))
+        first, _ = send(x, comm, 1), send(x**2, comm, 1)
+        with pytest.raises(CollectiveMismatchError, match=r"gradient 1 of message \d+ with tag 0"):
+            first.backward()
+    elif comm.rank == 1:
+        _, second = recv(comm, 0), recv(comm, 0)
+        with pytest.raises(CollectiveMismatchError, match=r"gradient 1 of message \d+ with tag 0"):
+            F.sum(second).backward()
+
+
+def test_a_gradient_of_another_order(comm):
+    """Rank 1 leaves out its message of the first order; rank 0 must not take the second for it."""
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    if comm.rank == 0:
+        x = mpchain.Variable(np.array([0.5]))
+        delegate = send(x, comm, 1)
+        with pytest.raises(CollectiveMismatchError) as caught:
+            mpchain.grad([delegate], [x], enable_double_backprop=True)
+    elif comm.rank == 1:
+        y, w = recv(comm, 0), mpchain.Variable(np.array([2.0]))
+        (gw,) = mpchain.grad([F.sum(w**2 * y**3)], [w], enable_double_backprop=True)
+        with pytest.raises(CollectiveMismatchError) as caught:
+            F.sum(gw**2).backward()
+    else:
+        return
+    assert re.search(
+        r"rank 0 expects gradient 1 of message \d+ with tag 0, to be differentiated again .*\n"
+        r"  rank 1 sends gradient 1 of message \d+ with tag 0, by",
+        str(caught.value),
+    )

@@ -5,6 +5,7 @@ ones do is in ``test_faults.py``.
 """
 
 import os
+import re
 import types
 
 import numpy as np
@@ -19,6 +20,7 @@ from mpchain.distributed.watch.watchdog import waiting_for
 
 from . import imitated_ranks
 from .imitated_ranks import TIMEOUT, Operation, Ranks, X, call, enter
+from .test_progress import run_threads
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_rank_that_does_not_come():
     assert "  rank 11: for 16 s in no collective; its last one was collective 1, barrier" in alone
     assert f"; now at {imitated_ranks.__file__}:" in alone
     assert " in pass_time, by mpchain/distributed/watch/" in alone
-    assert hint == "  (no longer than create_communicator's timeout allows: 10 s)"
+    assert hint == "  (longer than create_communicator's timeout, 10 s, without any sign of work)"
 
 
 def test_a_rank_that_does_not_answer():
@@ -157,7 +159,7 @@ def test_what_the_system_says_of_a_process(state, expected, monkeypatch, tmp_pat
     ranks[1].row.pid = 7
     enter(ranks[0], "barrier")
     ranks.pass_time(13, alive=[0])
-    assert f"; process 7 on near {expected}\n" in ranks.report
+    assert f"; process 7 on near {expected}" in ranks.report
 
 
 def test_a_process_that_is_gone():
@@ -167,7 +169,7 @@ def test_a_process_that_is_gone():
     ranks[1].row.pid = 2**30
     enter(ranks[0], "barrier")
     ranks.pass_time(13, alive=[0])
-    assert f"; process {2**30} on near is gone\n" in ranks.report
+    assert f"; process {2**30} on near is gone" in ranks.report
 
 
 def test_ranks_of_another_host_of_which_nothing_is_heard():
@@ -232,13 +234,6 @@ def test_a_rank_that_has_left_is_reported_before_the_timeout():
     assert ranks.clock.now < 1000 + TIMEOUT
 
 
-def test_a_process_that_was_forked_does_not_end_the_rank():
-    ranks = Ranks(2)
-    ranks[0].row.pid += 1
-    ranks[0].tell_end()
-    assert ranks[0].row.state == State.COMPUTING
-
-
 def test_the_end_of_a_program_that_nobody_waits_for():
     ranks = Ranks(2)
     call(ranks[0], "barrier")
@@ -246,6 +241,187 @@ def test_the_end_of_a_program_that_nobody_waits_for():
     ranks[1].tell_end()
     ranks.pass_time(60)
     assert ranks.reports == []
+
+
+def at_work(*working, n=3):
+    """Ranks of which the first waits for the last, while some work."""
+    ranks = Ranks(n)
+    for watch in ranks.all:
+        call(watch, "barrier")
+    ranks.working.update(working)
+    ranks.pass_time(5)
+    for watch in ranks.all[:-1]:
+        enter(watch, "allreduce", X)
+    return ranks
+
+
+def test_a_rank_that_works_is_reported_once_and_waited_for():
+    ranks = at_work(2)
+    ranks.pass_time(9)
+    assert ranks.told == []
+    ranks.pass_time(1000)
+    assert ranks.reports == []
+    (told,) = ranks.told
+    first, *places, hint = told.split("\n")
+    assert first.startswith("has waited 11 s for rank 12 in allreduce of (2, 3) float32, called ")
+    assert places[-1].startswith("  rank 12: for 16 s in no collective")
+    assert f"; now at {imitated_ranks.__file__}:" in places[-1]
+    assert hint == (
+        "  (the job continues, since it works; a rank that stops, or neither computes nor reads "
+        "nor writes for create_communicator's timeout, 10 s, will end it)"
+    )
+    call(ranks[2], "allreduce", X)
+    for watch in ranks.all[:-1]:
+        watch.leave()
+        enter(watch, "barrier")
+    ranks.pass_time(20)
+    assert len(ranks.told) == 2  # another wait
+
+
+def test_a_rank_that_works_no_more_ends_the_job():
+    ranks = at_work(2)
+    ranks.pass_time(60)
+    ranks.working.clear()
+    ranks.pass_time(9)
+    assert ranks.reports == []
+    ranks.pass_time(4)
+    assert ranks.report.startswith("has waited 7")
+
+
+@pytest.mark.parametrize("alive", [[0, 1], [0]])
+def test_a_rank_that_is_stopped_while_it_works_ends_the_job(alive):
+    ranks = at_work(2)
+    ranks.pass_time(60)
+    ranks.pass_time(20, alive=alive)
+    assert ranks.report.startswith("has waited 7")
+    assert ranks.report.count("does not answer") == 3 - len(alive)
+
+
+def test_ranks_that_work_are_waited_for_only_so_long():
+    ranks = at_work(2)
+    ranks.pass_time(detection.LONGEST_WAIT - 5)
+    assert ranks.reports == []
+    ranks.pass_time(10)
+    assert "rank 12: for 18" in ranks.report
+    assert ranks.report.endswith("  (longer than ranks that work are waited for: 1800 s)")
+
+
+def test_a_longer_timeout_is_longer_for_ranks_that_work_too():
+    ranks = Ranks(2, timeout=3000)
+    ranks.working.add(1)
+    enter(ranks[0], "barrier")
+    ranks.pass_time(2900)
+    assert ranks.told == []
+    ranks.pass_time(200)
+    assert "has waited 300" in ranks.report
+
+
+def test_a_rank_that_is_idle_ends_the_job_though_another_works():
+    ranks = Ranks(3)
+    ranks.working.add(1)
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13)
+    assert "for ranks 11-12 in barrier" in ranks.report
+
+
+def test_a_rank_that_waits_for_one_that_works_is_not_lost():
+    ranks = Ranks(3)
+    ranks.working.add(2)
+    enter(ranks[0], "barrier")
+    enter(ranks[1], "recv", 2)
+    ranks.pass_time(100)
+    assert ranks.reports == []
+    enter(ranks[2], "recv", 1)  # now all wait
+    ranks.pass_time(13)
+    assert "for ranks 11-12 in barrier" in ranks.report
+
+
+def test_a_process_that_is_gone_is_reported_before_the_timeout():
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs /proc")
+    ranks = Ranks(2, timeout=1000)
+    ranks[1].row.pid = 2**30
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13, alive=[0])
+    assert "rank 11 in barrier" in ranks.report
+    assert f"; process {2**30} on near is gone" in ranks.report
+
+
+def leave(watch):
+    watch.tell_end()
+    watch.is_leaving = True
+
+
+def test_the_end_of_the_program_is_watched():
+    ranks = Ranks(3)
+    for watch in ranks.all:
+        call(watch, "barrier")
+    leave(ranks[0])
+    leave(ranks[2])
+    ranks.pass_time(9)
+    assert ranks.reports == []
+    ranks.pass_time(5)
+    lines = ranks.report.split("\n")
+    assert lines[0] == "has waited 11 s for rank 11 in the end of the program"
+    assert lines[1].startswith("  ranks 10, 12: its program has ended 12 s ago; its last one was")
+    assert lines[2].startswith("  rank 11: for 12 s in no collective; ")
+
+
+def test_a_rank_that_is_stopped_after_its_end():
+    ranks = Ranks(2)
+    leave(ranks[0])
+    leave(ranks[1])
+    ranks.pass_time(13, alive=[0])
+    assert ranks.report.startswith("has waited 12 s for rank 11, whose program has ended, in the")
+    assert f"s ago; it was in none so far; process {os.getpid()} on near does" in ranks.report
+
+
+def test_ranks_that_work_longer_than_the_others_are_waited_for_at_the_end():
+    ranks = Ranks(2)
+    leave(ranks[0])
+    ranks.working.add(1)
+    ranks.pass_time(10_000)
+    assert ranks.reports == []
+    assert len(ranks.told) == 1
+    ranks.working.clear()
+    ranks.pass_time(13)
+    assert "the end of the program" in ranks.report
+
+
+def test_the_end_of_all_programs_is_no_trouble():
+    ranks = Ranks(3)
+    call(ranks[0], "barrier")  # one rank may have come farther than others
+    for watch in ranks.all:
+        leave(watch)
+    ranks.pass_time(60)
+    assert ranks.reports == []
+
+
+def test_threads_that_share_a_communicator_are_refused():
+    ranks = Ranks(2)
+    enter(ranks[0], "allreduce", X)
+    results = run_threads(lambda: call(ranks[0], "barrier"), ranks[0].is_inside_here)
+    for error in results:
+        assert isinstance(error, RuntimeError)
+        assert re.fullmatch(
+            r"thread 'Thread-\d+ \(run\)' has called a communicator while thread 'MainThread' is "
+            r"in a method of this communicator: their messages would be mixed. Make a .*",
+            str(error),
+        )
+    ranks[0].leave()
+    assert run_threads(lambda: call(ranks[0], "barrier") and None) == [None]  # one after another
+
+
+def test_a_thread_does_not_begin_while_another_ones_operation_is_under_way():
+    ranks = Ranks(2)
+    text = call(ranks[0], "iallreduce", X)
+    operation = Operation(3)
+    operation.is_complete = False
+    fingerprints.Request(operation, ranks[0], text)
+    (error,) = run_threads(lambda: call(ranks[0], "iallreduce", X))
+    assert "while thread 'MainThread' has begun an operation that is not complete" in str(error)
+    operation.is_complete = True
+    assert run_threads(lambda: call(ranks[0], "iallreduce", X) and None) == [None]
 
 
 def test_waiting_for_anything_else():

@@ -4,7 +4,10 @@ import collections
 import contextlib
 import inspect
 import math
+import os
+import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
@@ -196,8 +199,35 @@ def test_the_thread_looks_and_forgets():
     del gone
     thread._thread.join()
     assert looked["looks"] == 3
-    thread._end()
+    thread.end()
     assert looked["ends"] == 1
+
+
+def test_a_process_that_was_forked_does_not_end_the_rank():
+    thread, ends = WatchThread(), []
+    thread._thread, thread._pid = threading.current_thread(), os.getpid() + 1
+    watcher = types.SimpleNamespace(tell_end=lambda: ends.append(1))
+    thread._watches = [watcher]
+    thread.end()
+    assert ends == []
+
+
+def test_where_threads_are_that_keep_a_program_from_ending():
+    script = (
+        "import threading, time\n"
+        "from mpchain.distributed.watch import call_sites\n"
+        "def linger():\n"
+        "    while True:\n"
+        "        text = call_sites.of_main_thread()\n"
+        "        if 'main thread' in text:\n"
+        "            print(text)\n"
+        "            break\n"
+        "threading.Thread(target=linger, name='a guest').start()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("the end of its main thread; thread 'a guest' at <string>:5 in")
 
 
 class Post:
@@ -238,7 +268,11 @@ def test_rows_travel_between_hosts_when_somebody_waits():
         relay = Exchange(post, post, rows, [0, 1])
         end = lambda text, end_gpu_work: reports.append(text)
         hosts, numbers = ["near", "far"], [0, 1]
-        watches.append(Watch(rank, rows, [rank], hosts, numbers, TIMEOUT, relay, end, clock))
+        watches.append(
+            Watch(
+                rank, rows, [rank], hosts, numbers, TIMEOUT, relay, end, None, clock, lambda now: 0
+            )
+        )
         watches[-1]._go_to(State.COMPUTING)
     call(watches[0], "barrier")
     call(watches[1], "barrier")

@@ -19,6 +19,7 @@ from mpchain.distributed.communicators.arrays import (
     partition,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
+from mpchain.distributed.watch import CollectiveMismatchError
 
 
 class Completed:
@@ -208,11 +209,13 @@ class Communicator:
         """
         return [np.zeros(n, dtype) for n, dtype in specifications]
 
-    def _send_header(self, header, dest, tag):
+    def _send_header(self, header, identity, dest, tag):
+        """Returns None; where the receiver expects others, its identities and :meth:`_place`."""
         raise NotImplementedError("one process has no other rank to send to")
 
-    def _recv_header(self, source, tag):
-        """Returns the header and the rank that it came from."""
+    def _recv_header(self, source, expected, tag):
+        """Returns the header, the rank that it came from, and None; where another message is
+        expected, the identity and place of this."""
         raise NotImplementedError("one process has no other rank to receive from")
 
     def _exchange(self, outgoing, incoming):
@@ -233,40 +236,68 @@ class Communicator:
 
     # Point to point
 
-    def send(self, data, dest, tag=0):
+    def send(self, data, dest, tag=0, *, identity=None):
         """Sends an array, or a tuple of arrays, and waits until the receiver is there.
 
         A message from a rank to itself is kept until it is received.
+
+        Args:
+            data: array or tuple of arrays.
+            dest (int): the receiver's rank.
+            tag (int): the message's tag.
+            identity (str): what the message is, in words; the receiver must expect the same.
+
+        Raises:
+            CollectiveMismatchError: on both ranks: the receiver expects another message.
         """
         self._check_rank("send", "dest", dest)
         is_tuple = isinstance(data, (tuple, list))
         arrays = [check_array("send", "data", x) for x in (data if is_tuple else [data])]
         if dest == self.rank:
             copies = [x.copy() for x in arrays]
-            self._to_myself.append((tag, tuple(copies) if is_tuple else copies[0]))
+            self._to_myself.append((tag, tuple(copies) if is_tuple else copies[0], identity))
             return
-        self._send_header((is_tuple, [describe(x) for x in arrays]), dest, tag)
+        header = is_tuple, [describe(x) for x in arrays]
+        unlike = self._send_header(header, identity, dest, tag)
+        if unlike is not None:
+            raise _unlike("send", (dest, *unlike), (self.rank, identity, self._place()))
         self._exchange([(dest, contiguous(x)) for x in arrays], [])
 
-    def recv(self, source, tag=0):
+    def recv(self, source, tag=0, *, identity=None):
         """Receives what :meth:`send` sent: an array or a tuple of arrays.
 
         Args:
             source (int): the sender's rank.
             tag (int): the message's tag; None takes any.
+            identity: what the message must be, see :meth:`send`; or a tuple of what it may be.
+
+        Raises:
+            CollectiveMismatchError: on both ranks: it is another message.
         """
         self._check_rank("recv", "source", source)
+        expected = identity if isinstance(identity, tuple) else (identity,)
         if source == self.rank:
-            return self._take_own_message("recv", tag)
-        (is_tuple, descriptions), source = self._recv_header(source, tag)
+            data, sent = self._take_own_message("recv", tag)
+            unlike = None if sent in expected else (sent, self._place())
+        else:
+            data, source, unlike = self._recv_header(source, expected, tag)
+        if unlike is not None:
+            raise _unlike("recv", (self.rank, expected, self._place()), (source, *unlike))
+        if source == self.rank:
+            return data
+        is_tuple, descriptions = data
         arrays = [make_room(description) for description in descriptions]
         self._exchange([], [(source, x) for x in arrays])
         return tuple(arrays) if is_tuple else arrays[0]
 
+    def _place(self):
+        """Says what this rank has called, and where, for reports."""
+        return "a call"
+
     def send_obj(self, obj, dest, tag=0):
         """Sends any object that can be pickled."""
         self._check_rank("send_obj", "dest", dest)
-        self._to_myself.append((tag, obj))
+        self._to_myself.append((tag, obj, None))
 
     def recv_obj(self, source, status=None, tag=None):
         """Receives an object.
@@ -277,13 +308,13 @@ class Communicator:
             tag (int): the message's tag; None or ``MPI.ANY_TAG`` takes any.
         """
         self._check_rank("recv_obj", "source", source)
-        return self._take_own_message("recv_obj", tag)
+        return self._take_own_message("recv_obj", tag)[0]
 
     def _take_own_message(self, function, tag):
-        for i, (sent_tag, message) in enumerate(self._to_myself):
+        for i, (sent_tag, message, identity) in enumerate(self._to_myself):
             if tag is None or tag < 0 or tag == sent_tag:
                 del self._to_myself[i]
-                return message
+                return message, identity
         raise RuntimeError(
             f"{function}: rank {self.rank} waits for a message with tag {tag} from itself, "
             "but has sent none: it would wait for ever"
@@ -499,3 +530,19 @@ class Communicator:
         if configuration.is_debug() and x.dtype.kind == "f" and not np.isfinite(x).all():
             raise ValueError(f"{function}: the sum over the ranks has elements that are not finite")
         return x
+
+
+def _unlike(function, expected, sent):
+    """The error of a message that is not the one that is expected.
+
+    Args:
+        expected: rank, identities and place of the receiver.
+        sent: rank, identity and place of the sender.
+    """
+    receiver, identities, where = expected
+    sender, identity, whence = sent
+    return CollectiveMismatchError(
+        f"{function}: the message is not the one that is expected:\n"
+        f"  rank {receiver} expects {identities[0] or 'any array'}, by {where}\n"
+        f"  rank {sender} sends {identity or 'any array'}, by {whence}"
+    )

@@ -190,7 +190,8 @@ class MpiCommunicator(Communicator):
         self._check_rank("send_obj", "dest", dest)
         data = _pickled(obj)
         if data.size > LARGE:
-            self._send_header(data.size, dest, tag)
+            # Synchronous: what follows without a tag finds the receiver that waits for it.
+            self._wait([self.mpi_comm.issend(data.size, dest, tag)])
             self._exchange([(dest, data)], [])
         else:
             self._wait([self.mpi_comm.isend(_head(data), dest, tag)])
@@ -200,17 +201,17 @@ class MpiCommunicator(Communicator):
             return super().recv_obj(source, status, tag)
         if source != self._mpi.ANY_SOURCE:
             self._check_rank("recv_obj", "source", source)
-        head, source = self._recv_head(source, tag, status)
+        head, source = self._recv_head(self.mpi_comm, source, tag, status)
         return self._receive_rest({}, {source: head})[source]
 
-    def _recv_head(self, source, tag, status=None):
+    def _recv_head(self, comm, source, tag, status=None):
         """Returns a small object, and the rank that it came from."""
         status = self._mpi.Status() if status is None else status
         tag = self._mpi.ANY_TAG if tag is None else tag
         found = []
 
         def probe():
-            message = self.mpi_comm.improbe(source, tag, status)
+            message = comm.improbe(source, tag, status)
             return found.append(message) or message is not None
 
         progress.wait_until(probe)
@@ -218,14 +219,29 @@ class MpiCommunicator(Communicator):
 
     # Arrays
 
-    def _send_header(self, header, dest, tag):
-        # Synchronous: what follows without a tag finds the receiver that waits for it.
-        self._wait([self.mpi_comm.issend(header, dest, tag)])
+    def _send_header(self, header, identity, dest, tag):
+        # The answer is sent when the receiver is there: it finds what follows without a tag.
+        is_expected = np.empty(1, np.int8)
+        answer = self._messages.Irecv(is_expected, dest, 0)
+        self._wait([answer, self.mpi_comm.isend((header, identity), dest, tag)])
+        return None if is_expected[0] else self._swap((identity, self._place()), dest)
 
-    def _recv_header(self, source, tag):
-        if source != self._mpi.ANY_SOURCE:
-            self._check_rank("recv", "source", source)
-        return self._recv_head(source, tag)
+    def _recv_header(self, source, expected, tag):
+        (header, sent), source = self._recv_head(self.mpi_comm, source, tag)
+        is_expected = np.array([sent in expected], np.int8)
+        self._wait([self._messages.Isend(is_expected, source, 0)])
+        other = None if is_expected[0] else self._swap((expected, self._place()), source)
+        return header, source, other
+
+    def _swap(self, obj, rank):
+        """Gives an object to a rank, which does the same; returns that one's."""
+        request = self._messages.isend(obj, rank, 0)
+        other, _ = self._recv_head(self._messages, rank, 0)
+        self._wait([request])
+        return other
+
+    def _place(self):
+        return "a call" if self._watch is None else self._watch.text()
 
     def _exchange(self, outgoing, incoming):
         with self._for_mpi(*(x for _, x in incoming), write=True) as received:
@@ -429,6 +445,9 @@ class MpiCommunicator(Communicator):
         """
         if self._owned:
             self.barrier()
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
         for mpi_comm in self._owned:
             if mpi_comm != self._mpi.COMM_NULL:
                 mpi_comm.Free()

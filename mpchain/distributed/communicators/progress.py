@@ -93,7 +93,9 @@ class PendingOperation:
 
 def progress_all():
     """Lets all operations of this thread continue as far as possible without waiting."""
-    mine = _of_this_thread()
+    mine = _UNDER_WAY.get(threading.get_ident())
+    if not mine:
+        return
     for operation in mine:
         operation.go_on()
     mine[:] = [op for op in mine if not op.is_complete and op._list is mine]

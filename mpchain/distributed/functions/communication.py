@@ -1,5 +1,8 @@
 """Communication between ranks as one differentiable function, and the table of its adjoints."""
 
+import collections
+import weakref
+
 import numpy as np
 
 from mpchain import functions as F
@@ -27,15 +30,44 @@ def _joined(comm, x, axis):
     return whole
 
 
+_N_MESSAGES = weakref.WeakKeyDictionary()
+"""For each communicator, how often a rank has sent to another, or received from it, with a tag."""
+
+
+_AGAIN = ", to be differentiated again (enable_double_backprop=True)"
+
+
+def _identify(node, *kind):
+    """Returns what a message is, in words that the two ranks must agree on.
+
+    In backward a rank may send or receive fewer messages than its peer, where its gradients do not
+    depend on some: then another one would be taken for the one that is expected.
+    """
+    if node.number is None:
+        counts = _N_MESSAGES.setdefault(node.comm, collections.Counter())
+        counts[kind] += 1
+        node.number = counts[kind]
+    message = f"message {node.number} with tag {kind[-1]}"
+    return f"gradient {node.order} of {message}" if node.order else message
+
+
 def _send(node, xs, rank, tag):
+    identity = _identify(node, "to", rank, tag)
+    if node.order and config.enable_backprop:
+        identity += _AGAIN
     # The receiver is told whether it has to send gradients back.
     header = np.array([node.is_awaited], np.int32)
-    node.comm.send((header, *xs), rank, tag)
+    node.comm.send((header, *xs), rank, tag, identity=identity)
     return ()
 
 
 def _receive(node, xs, rank, tag):
-    header, *ys = node.comm.recv(rank, tag)
+    identity = _identify(node, "from", rank, tag)
+    if node.order:
+        # What this rank differentiates again must not be the last that its peer does.
+        again = identity + _AGAIN
+        identity = again if config.enable_backprop else (identity, again)
+    header, *ys = node.comm.recv(rank, tag, identity=identity)
     node.is_awaited = bool(header[0])
     return ys
 
@@ -89,13 +121,16 @@ class Communication(FunctionNode):
         comm (Communicator): the ranks; None where nothing travels.
         arguments (dict): the operation's further arguments.
         is_awaited (bool): for ``send``: whether gradients are to come back. ``recv`` sets it.
+        order (int): of the derivative that it is part of; 0 in forward.
+        number (int): that of the message in forward whose derivative it is; None in forward.
     """
 
-    def __init__(self, operation, comm, arguments, is_awaited=True):
+    def __init__(self, operation, comm, arguments, is_awaited=True, order=0, number=None):
         self.operation = operation
         self.comm = comm
         self.arguments = arguments
         self.is_awaited = is_awaited
+        self.order, self.number = order, number
 
     @property
     def label(self):
@@ -122,7 +157,8 @@ class Communication(FunctionNode):
         if self.operation in _ONE_SIDED and config.enable_backprop:
             token = self._after_myself(token)
         adjoint, _ = _TABLE[self.operation]
-        gxs, token = communicate(adjoint, self.comm, gys, token, **self.arguments)
+        source = self.order + 1, self.number
+        gxs, token = communicate(adjoint, self.comm, gys, token, source, **self.arguments)
         return (*gxs, token)
 
     def _after_myself(self, token):
@@ -136,19 +172,21 @@ class Communication(FunctionNode):
         return own if token is None else own + token
 
 
-def communicate(operation, comm, xs, token=None, **arguments):
+def communicate(operation, comm, xs, token=None, source=(0, None), **arguments):
     """Applies an operation; returns the list of Variables that this rank gets, and the token.
 
     The result requires a gradient whether or not the input does: all ranks must take part in
     backward or none, and this rank's input does not tell about the others'. Only of messages the
     sender tells, and what is the same on all ranks is so in this, too.
+
+    ``source`` has the order of derivative and the number of a message, see :class:`Communication`.
     """
     is_awaited = True
     if operation in _DECIDED_HERE:
         is_awaited = config.enable_backprop and any(as_variable(x).requires_grad for x in xs)
     if token is None:
         token = _new_token() if is_awaited else as_variable(np.empty(0, np.float32))
-    node = Communication(operation, comm, arguments, is_awaited)
+    node = Communication(operation, comm, arguments, is_awaited, *source)
     *ys, after = node.apply((*xs, token))
     if node.is_awaited:
         return ys, after

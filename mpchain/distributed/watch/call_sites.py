@@ -42,10 +42,28 @@ def _line(frame):
 
 
 def of_main_thread():
-    """Says where the program's main thread is: its own line, and that of a library it led to."""
-    inner = sys._current_frames().get(threading.main_thread().ident)
+    """Says where the program's main thread is: its own line, and that of a library it led to.
+
+    If it has ended, says where the other threads are that keep the program from ending.
+    """
+    main, frames = threading.main_thread(), sys._current_frames()
+    inner = frames.get(main.ident)
     if inner is None:
         return "its end"
+    if _is_called_by(threading._shutdown.__code__, inner):
+        others = [t for t in threading.enumerate() if t is not main and not t.daemon]
+        places = [f"thread {t.name!r} at {_place(frames[t.ident])}" for t in others]
+        return "; ".join(["the end of its main thread", *places])
+    return _place(inner)
+
+
+def _is_called_by(code, frame):
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _place(inner):
     outer = inner
     while outer is not None and outer.f_code.co_filename.startswith(
         (_PACKAGE, "<frozen ", *_LIBRARIES)

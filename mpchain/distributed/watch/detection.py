@@ -8,6 +8,9 @@ from mpchain.distributed.watch.table import State
 LONGEST_PERIOD = 0.5
 """Seconds between two looks at what the others do."""
 
+LONGEST_WAIT = 1800.0
+"""Seconds for which a rank waits for others that work, unless the timeout is longer."""
+
 GRACE = 3.0
 """Seconds in which a rank that has noticed something itself raises its own exception first."""
 
@@ -25,11 +28,6 @@ def period_of(timeout):
     return min(LONGEST_PERIOD, max(timeout / 20, 0.02))
 
 
-def waits(row):
-    """Whether a rank waits for others."""
-    return row.state in (State.IN_COLLECTIVE, State.WAITING)
-
-
 class Detector:
     """Looks for trouble on behalf of one rank, and agrees with the others on who reports it.
 
@@ -42,26 +40,29 @@ class Detector:
         self._last = watch.clock()
         self._position = None
         self._waited = 0.0
-        self._noticed_at = self._asked_at = None
+        self._noticed_at = self._asked_at = self._told = None
 
     def look(self, now):
-        """Returns the report of the trouble that there is, if it is this rank's and ready."""
+        """Returns the report of the trouble that there is, if it is this rank's and ready, and
+        whether the job must end."""
         watch, period = self._watch, period_of(self._watch.timeout)
         # Time in which this process was stopped, too, does not count.
         passed, self._last = min(now - self._last, 2 * period), now
-        trouble = self._find(passed)
+        trouble = self._find(passed, now)
         if trouble is None:
             self._noticed_at = self._asked_at = None
             if watch.row.is_reporting == Reporting.ASKS:
                 watch.row.is_reporting = Reporting.NO
         elif self._asked_at is not None:
             if watch.all_have_answered() or now - self._asked_at > 3 * period:
-                return trouble()
+                report, must_end = trouble
+                self._told = self._position
+                return report(), must_end
         elif self._may_report(now, period):
             watch.row.is_reporting = Reporting.ASKS
             watch.ask()
             self._asked_at = now
-        return None
+        return None, False
 
     def _may_report(self, now, period):
         """Lets the first rank that notices report; a later one, if that one does not."""
@@ -71,31 +72,67 @@ class Detector:
         alive = [row for row in self._watch.rows if now - row.heartbeat < 3 * period + 0.5]
         if any(row.is_reporting for row in alive if row is not self._watch.row):
             return passed > GRACE
-        before = [row for row in self._watch.rows[:me] if row in alive and waits(row)]
+        before = [row for row in self._watch.rows[:me] if row in alive and self._watch.waits(row)]
         return passed >= 2 * period * min(len(before), 3)
 
-    def _find(self, passed):
-        """Returns a function that makes the report of the trouble that there is."""
+    def _is_first_to_wait(self):
+        return not any(map(self._watch.waits, self._watch.rows[: self._watch.rank]))
+
+    def _find(self, passed, now):
+        """Returns a function that makes the report of the trouble that there is, and whether the
+        job must end; None if all is well."""
         watch = self._watch
         error = watch.gpu and watch.gpu.find_error()
         if error:
-            return lambda: f"{error}\n{reports.places_of(watch)}"
+            return lambda: f"{error}\n{reports.places_of(watch)}", True
         text = self._wait(passed)
         if text is None:
             return None
-        if self._waited > min(GRACE, watch.timeout):
+        waited, timeout, must_end = self._waited, watch.timeout, True
+        if waited > min(GRACE, timeout):
             if differing := reports.find_mismatch(watch):
-                return lambda: reports.mismatch(watch, *differing)
-            if any(r.state == State.ENDED and r.n < watch.row.n for r in watch.rows):
-                return lambda: reports.missing(watch, text, self._waited)
-        if self._waited > watch.timeout:
-            return lambda: reports.missing(watch, text, self._waited)
-        return None
+                return lambda: reports.mismatch(watch, *differing), True
+            if self._some_are_gone(now):
+                return lambda: reports.missing(watch, text, waited), True
+        if waited <= timeout:
+            return None
+        absent = reports.absent(watch)
+        if watch.is_leaving and not absent:
+            return None
+        if not self._are_lost(absent, now):
+            must_end = waited > watch.longest_wait
+            if not must_end and (self._told == self._position or not self._is_first_to_wait()):
+                return None
+        return lambda: reports.missing(watch, text, waited, must_end), must_end
+
+    def _some_are_gone(self, now):
+        """Whether ranks have ended their programs, or have lost their processes, too early."""
+        watch = self._watch
+        if not watch.is_leaving:
+            if any(row.state == State.ENDED and row.n < watch.row.n for row in watch.rows):
+                return True
+        rows = [watch.rows[rank] for rank in watch.local]
+        silent = [row for row in rows if now - row.heartbeat > GRACE]
+        return any(reports.state_of_process(row.pid) in reports.GONE for row in silent)
+
+    def _are_lost(self, absent, now):
+        """Whether ranks that others wait for do not work: one of them at least is stopped, dead,
+        silent or idle, or all of them wait for each other."""
+        rows, timeout = [self._watch.rows[rank] for rank in absent], self._watch.timeout
+        working = [
+            row
+            for row in rows
+            if row.state == State.COMPUTING and now - max(row.active, row.since) < timeout
+        ]
+        waiting = [row for row in rows if self._watch.waits(row) and now - row.heartbeat < timeout]
+        return not working or len(working) + len(waiting) < len(rows)
 
     def _wait(self, passed):
         """Counts the time for which the rank has been waiting; returns for what, if it is."""
         row, unfinished = self._watch.row, self._watch.oldest_unfinished()
-        if waits(row):
+        if self._watch.is_leaving:
+            position, text = row.since, "the end of the program"
+        elif self._watch.waits(row):
             position = row.since
             text = row.text_of(row.n) if row.state == State.IN_COLLECTIVE else row.wait_text
         else:

@@ -79,3 +79,4 @@ class Exchange:
         row.asked = max(asked, row.asked)
         row.since += offset
         row.heartbeat += offset
+        row.active += offset

@@ -5,6 +5,7 @@ The call site is told but not compared: ranks may well come to a collective by d
 
 import dataclasses
 import functools
+import weakref
 import zlib
 
 from mpchain.configuration import is_debug
@@ -95,10 +96,11 @@ def _watch_part(method, name, kind):
         watch = self._watch
         if watch is None:
             return method(self, *args, **kwargs)
+        is_inside = watch.is_inside and watch.is_inside_here()
         if watch.announced is not None:
             watch.enter()
         result = method(self, *args, **kwargs)
-        if watch.is_inside or not kind.goes_on:
+        if is_inside or not kind.goes_on:
             return result
         return Request(result, watch, watch.describe(name, kind, args, kwargs))
 
@@ -110,7 +112,7 @@ def _watch_method(method, name, kind):
         watch = self._watch
         if watch is None:
             return method(self, *args, **kwargs)
-        if watch.is_inside:
+        if watch.is_inside and watch.is_inside_here():
             if watch.announced is not None:
                 watch.enter()
             return method(self, *args, **kwargs)
@@ -123,7 +125,9 @@ def _watch_method(method, name, kind):
             result = method(self, *args, **kwargs)
         finally:
             text = watch.leave()
-        return Request(result, watch, text) if kind.goes_on and text is not None else result
+        if kind.goes_on and text is not None:
+            return Request(result, watch, text)
+        return result
 
     return call
 
@@ -139,12 +143,13 @@ class Request:
 
     def __init__(self, request, watch, text):
         self._request, self._watch, self._text = request, watch, text
+        watch.begun = weakref.ref(request)
         self.Test = request.Test
 
     def Wait(self):
         """Waits until the operation is complete, and returns its result."""
         watch = self._watch
-        if watch.is_inside or self.Test():
+        if (watch.is_inside and watch.is_inside_here()) or self.Test():
             return self._request.Wait()  # which has the result
         with watch.waiting(self._text):
             return self._request.Wait()

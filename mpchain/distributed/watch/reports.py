@@ -39,26 +39,44 @@ def find_mismatch(watch):
     return None
 
 
-def missing(watch, text, waited):
+def missing(watch, text, waited, must_end=True):
     """The report of ranks that do not come.
 
     Args:
         watch (Watch): of the rank that reports.
         text (str): what it waits for.
         waited (float): for how many seconds.
+        must_end (bool): whether the job ends.
     """
-    absent = _absent(watch)
-    who = f" for {_name(watch, absent)}" if absent else ""
+    ranks, who = absent(watch), ""
+    if ranks:
+        who = f" for {_name(watch, ranks)}"
+        if all(watch.rows[rank].state == State.ENDED for rank in ranks):
+            who += f", whose program{'s have' if len(ranks) > 1 else ' has'} ended,"
     lines = [f"has waited {waited:.0f} s{who} in {text}", places_of(watch)]
-    if waited >= watch.timeout:
+    timeout = f"create_communicator's timeout, {watch.timeout:g} s"
+    if not must_end:
         lines.append(
-            f"  (no longer than create_communicator's timeout allows: {watch.timeout:g} s)"
+            f"  (the job continues, since {'it works' if len(ranks) == 1 else 'they work'}; a rank "
+            f"that stops, or neither computes nor reads nor writes for {timeout}, will end it)"
         )
+    elif waited >= watch.longest_wait:
+        lines.append(f"  (longer than ranks that work are waited for: {watch.longest_wait:g} s)")
+    elif waited >= watch.timeout:
+        lines.append(f"  (longer than {timeout}, without any sign of work)")
     return "\n".join(lines)
 
 
-def _absent(watch):
+def absent(watch):
     """The ranks that others wait for."""
+    if watch.is_leaving:
+        # One that has ended may have been stopped before it could tell MPI so.
+        now = watch.clock()
+        return [
+            rank
+            for rank, row in enumerate(watch.rows)
+            if row.state != State.ENDED or now - row.heartbeat > watch.timeout
+        ]
     last = max(row.n for row in watch.rows)
     return [
         rank
@@ -91,7 +109,7 @@ def _place(watch, rank, now):
         place = f"for {age} waiting in {row.wait_text}; {last}"
     else:
         place = f"for {age} in no collective; {last}"
-    if row.state == State.ENDED:
+    if row.state == State.ENDED and not watch.is_leaving:
         return place
     if row.answered < row.asked:
         return f"{place}; {_why_silent(watch, rank)}"
@@ -102,13 +120,16 @@ def _why_silent(watch, rank):
     row = watch.rows[rank]
     where = f"process {row.pid} on {watch.hosts[rank]}"
     if watch.hosts[rank] == watch.hosts[watch.rank]:
-        state = _state_of_process(row.pid)
+        state = state_of_process(row.pid)
         if state:
             return f"{where} {state}"
     return f"{where} does not answer"
 
 
-def _state_of_process(pid):
+GONE = ("is gone", "is dead")
+
+
+def state_of_process(pid):
     """What Linux says of a process of this host; empty elsewhere."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -142,6 +163,19 @@ def _name(watch, ranks):
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"
 
 
+def tell(world, text):
+    """Prints a text as this rank's.
+
+    Args:
+        world (mpi4py.MPI.Comm): all ranks of the job.
+        text (str): what to print.
+    """
+    sys.stdout.flush()
+    # One write, so that the lines of several failing ranks do not mix.
+    sys.stderr.write(f"rank {world.rank} of {world.size}: {text}\n")
+    sys.stderr.flush()
+
+
 def end_job(world, text, end_gpu_work=None):
     """Prints a text as this rank's, and ends all ranks.
 
@@ -154,10 +188,7 @@ def end_job(world, text, end_gpu_work=None):
     killer = threading.Timer(TIME_TO_ABORT, os.kill, (os.getpid(), signal.SIGKILL))
     killer.daemon = True
     killer.start()
-    sys.stdout.flush()
-    # One write, so that the lines of several failing ranks do not mix.
-    sys.stderr.write(f"rank {world.rank} of {world.size}: {text}\n")
-    sys.stderr.flush()
+    tell(world, text)
     try:
         if end_gpu_work is not None:
             end_gpu_work()

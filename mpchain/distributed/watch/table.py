@@ -13,7 +13,7 @@ RING = 16
 
 _TEXT = 480
 _ANSWER = 992
-_NUMBERS, _TIMES = 6, 2
+_NUMBERS, _TIMES = 6, 3
 
 
 class State(enum.IntEnum):
@@ -63,6 +63,7 @@ class Row:
         is_reporting: whether the rank is about to report a failure.
         since: when it came to its present state, by this host's monotonic clock.
         heartbeat: when its watching thread was last alive, by the same clock.
+        active: when it was last seen at work while it was computing, by the same clock.
     """
 
     pid = _number(_Numbers.PID)
@@ -73,6 +74,7 @@ class Row:
     is_reporting = _number(_Numbers.IS_REPORTING)
     since = _time(0)
     heartbeat = _time(1)
+    active = _time(2)
 
     def __init__(self, memory):
         self.memory = memory

@@ -1,0 +1,81 @@
+"""Whether a process works: it, or a child of it, uses processor time, reads or writes.
+
+A rank that others wait for is not lost as long as it works. One that waits itself, for a lock or a
+line of input, does not work.
+"""
+
+import os
+import time
+
+SHARE = 0.01
+"""Of one core, above which a process works; one that looks for a file every 10 ms takes less."""
+
+BYTES = 100_000
+"""Read and written in a second, files, pipes and sockets included, above which a process works."""
+
+_PERIOD = 0.5  # seconds between two measurements
+
+
+class Activity:
+    """The activity of this process; for one thread, whose own work does not count."""
+
+    def __init__(self):
+        self._measured = self._active = float("-inf")
+        self._processor_time = self._bytes = self._of_children = 0
+
+    def last(self, now):
+        """Returns when the process was last seen at work.
+
+        Args:
+            now (float): monotonic time.
+        """
+        passed = now - self._measured
+        if passed >= _PERIOD:
+            self._measured = now
+            if self._has_worked(passed):
+                self._active = now
+        return self._active
+
+    def _has_worked(self, seconds):
+        before, self._processor_time = self._processor_time, time.process_time()
+        self._processor_time -= time.thread_time()
+        if self._processor_time - before > SHARE * seconds:
+            return True
+        before, self._bytes = self._bytes, _bytes_moved()
+        if self._bytes - before > BYTES * seconds:
+            return True
+        before, self._of_children = self._of_children, _ticks_of_children(os.getpid())
+        return self._of_children > before
+
+
+def _bytes_moved():
+    """Bytes that this process has read and written; 0 where the system does not say."""
+    lines = _read("/proc/self/io").split("\n")
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+
+
+def _ticks_of_children(pid):
+    """Processor time of a process's children and theirs, in ticks of the system."""
+    ticks, known = 0, [pid]
+    for process in known:
+        for thread in _list(f"/proc/{process}/task"):
+            known += map(int, _read(f"/proc/{process}/task/{thread}/children").split())
+        if process != pid:
+            fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:13]))
+    return ticks
+
+
+def _list(folder):
+    try:
+        return os.listdir(folder)
+    except OSError:  # not on this system; gone meanwhile
+        return []
+
+
+def _read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
