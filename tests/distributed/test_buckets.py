@@ -84,6 +84,70 @@ def test_gradients_are_views_into_buckets(comm, monkeypatch):
         assert param.size == 0 or np.shares_memory(param.grad, bucket.values)
 
 
+def hold(param, how):
+    """What a program may keep of a gradient."""
+    return {
+        "itself": lambda: param.grad,
+        "a part": lambda: param.grad.reshape(-1)[1:],
+        "a part of a part": lambda: param.grad.T.reshape(-1)[1:][::2],
+        "variable": lambda: param.grad_var,
+        "memory": lambda: memoryview(param.grad),
+    }[how]()
+
+
+@pytest.mark.parametrize("how", ["itself", "a part", "a part of a part", "variable", "memory"])
+@pytest.mark.parametrize("holder", ["all", "last"])
+def test_gradients_that_a_program_keeps_stay_as_they_are(comm, how, holder):
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    kept = []
+    for step in range(6):
+        reducer.begin()
+        reducer.share()
+        for name, param in params.items():
+            param.grad = gradient(name, comm.rank, step=step)
+            if step % 3:
+                reducer.ready(param)
+        reducer.finish()
+        for name, param in params.items():
+            expected = expected_mean(name, range(comm.size), [1] * comm.size, step=step)
+            np.testing.assert_allclose(param.grad, expected, rtol=0, atol=1e-15)
+        if step < 4 and (holder == "all" or comm.rank == comm.size - 1):
+            held = hold(params["/a"], how)
+            kept.append((held, np.array(getattr(held, "array", held))))
+        for held, copy in kept:
+            np.testing.assert_array_equal(getattr(held, "array", held), copy)
+
+
+def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
+    if comm.size == 1:
+        pytest.skip("one rank keeps its gradients")
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+
+    def step():
+        """Returns the places of all buckets."""
+        reducer.begin()
+        reducer.share()
+        for name, param in params.items():
+            param.grad = gradient(name, comm.rank)
+            reducer.ready(param)
+        reducer.finish()
+        return [bucket.values.ctypes.data for bucket in reducer._buckets]
+
+    first = step()
+    assert step() == step() == first
+    kept = params["/a"].grad if comm.rank == 0 else None
+    second = step()
+    assert not {*first} & {*second}
+    kept = params["/a"].grad if comm.rank == 0 else None
+    assert step() == first  # which nobody needs any more
+    del kept
+    assert step() == first
+
+
 def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("nothing travels")

@@ -401,6 +401,39 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
     assert_alike(comm, model)
 
 
+@pytest.mark.parametrize("double_buffering", [False, True])
+def test_gradients_that_a_program_keeps(comm, double_buffering):
+    """They stay what they were; ordinary training needs no memory for that."""
+    model = MLP()
+    optimizer = create_multi_node_optimizer(
+        optimizers.Adam(), comm, double_buffering=double_buffering
+    ).setup(model)
+
+    def gradients():
+        return [param.grad for _, param in sorted(model.namedparams())]
+
+    def places():
+        """Addresses of the gradients; of two steps, since double buffering alternates."""
+        found = set()
+        for step in range(2):
+            update(optimizer, comm, batch(7, step), model)
+            found |= {grad.ctypes.data for grad in gradients()}
+        return found
+
+    for _ in range(2):  # double buffering has no gradients in the first step
+        update(optimizer, comm, batch(), model)
+    first = places()
+    if comm.size > 1:
+        assert places() == places() == first
+    kept = []
+    for step in range(4):
+        update(optimizer, comm, batch(7, step), model)
+        kept.append((gradients(), [grad.copy() for grad in gradients()]))
+    for grads, copies in kept:
+        for grad, copy in zip(grads, copies, strict=True):
+            np.testing.assert_array_equal(grad, copy)
+
+
 @pytest.mark.parametrize("same_seed", [False, True])
 @pytest.mark.parametrize("of_rule", [False, True])
 def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):

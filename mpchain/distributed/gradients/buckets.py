@@ -1,6 +1,7 @@
 """Averaging gradients over ranks, in flat buckets, while backward goes on."""
 
 import collections
+import sys
 
 import numpy as np
 
@@ -24,7 +25,8 @@ class GradientReducer:
     A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
     (unless it is that of a loss that was), and the ranks tell each other which gradients they have;
     so a sum yields the mean, and what no rank has stays None. Afterwards ``param.grad`` is a view
-    into the bucket.
+    into the bucket. If a program on any rank still holds one of these views when the next step
+    begins, the buckets of all ranks move to other memory, and two such memories are kept for that.
 
     A step is :meth:`begin`, then :meth:`ready` for each final gradient (in any order, or not at
     all), then :meth:`finish`. With one rank, all of them leave the gradients as they are.
@@ -44,7 +46,9 @@ class GradientReducer:
         self._zero_fill = zero_fill
         self._compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
-        self._totals = np.zeros(2)  # of samples, and of ranks that have any
+        # Of samples, of ranks that have any, and of ranks where a program holds gradients in the
+        # buckets' memory, and in their other memory.
+        self._totals = np.zeros(4)
         self.watch({})
 
     def watch(self, params):
@@ -71,7 +75,10 @@ class GradientReducer:
                 "the ranks cannot go on after that"
             )
         self._n_samples = 1 if n_samples is None else n_samples
-        self._totals[:] = self._n_samples, self._n_samples > 0
+        self._means = {}
+        held = [bucket.are_rooms_held() for bucket in self._buckets or ()]
+        self._totals[:2] = self._n_samples, self._n_samples > 0
+        self._totals[2:] = np.any(held, axis=0) if held else 0
         self._totals_request = self._comm.iallreduce(self._totals)
         self._losses_are_weighted = losses_are_weighted
         self._n_started = 0
@@ -139,9 +146,23 @@ class GradientReducer:
         return self._means
 
     def share(self):
-        """Returns this rank's share of the samples of all ranks."""
+        """Returns this rank's share of the samples of all ranks; collective when first called in a
+        step, so all ranks call it at the same place."""
         self._totals_request.Wait()
+        if self._totals[2] > 0:
+            self._move()
         return float(self._n_samples / max(self._totals[0], 1))
+
+    def _move(self):
+        """Moves the buckets to memory in which no program holds gradients."""
+        self._totals[2] = 0
+        if self._totals[3] == 0:
+            for bucket in self._buckets:
+                bucket.exchange_rooms()
+            return
+        arrays = self._comm.make_buffers([bucket.specification for bucket in self._buckets])
+        for bucket, array in zip(self._buckets, arrays, strict=True):
+            bucket.allocate(array)
 
     def n_samples(self):
         """Returns the number of samples of all ranks (of ranks, where they count equally)."""
@@ -234,15 +255,12 @@ class Bucket:
         dtype: the gradients' dtype.
         wire_dtype: the dtype in which they are summed.
         xp (module): of the gradients' arrays.
-
-    Attributes:
-        values: the flat array, of ``wire_dtype``.
     """
 
     def __init__(self, dtype, wire_dtype, xp):
         self.dtype, self._wire_dtype, self._xp = dtype, wire_dtype, xp
         self.nbytes = 0
-        self.values = None
+        self._room = self._other_room = None
         self._params = {}
         self._slices = {}
         self._n_elements = 0
@@ -259,15 +277,26 @@ class Bucket:
         """What the bucket needs of host memory: a number of elements and their dtype."""
         return (self._n_elements if self._xp is np else 0), self._wire_dtype
 
+    @property
+    def values(self):
+        """The flat array, of ``wire_dtype``."""
+        return self._room.values
+
     def allocate(self, array):
-        """Takes the flat array that was made as specified, or makes one on the GPU."""
-        self.values = array
+        """Moves to the flat array that was made as specified, or makes one on the GPU."""
         if self._xp is not np:
-            self.values = self._xp.zeros(self._n_elements, self._wire_dtype)
-        self._views = {
-            name: self.values[self._slices[name]].reshape(param.shape)
-            for name, param in self._params.items()
-        }
+            array = self._xp.zeros(self._n_elements, self._wire_dtype)
+        self._room, self._other_room = Room(array, self._slices, self._params), self._room
+
+    def exchange_rooms(self):
+        """Moves to the memory where it was before."""
+        self._room, self._other_room = self._other_room, self._room
+
+    def are_rooms_held(self):
+        """Returns whether others hold parts of ``values``, and of the memory where it was before;
+        True also if it has none."""
+        other = self._other_room
+        return self._room.is_held(self._params), other is None or other.is_held(self._params)
 
     def begin(self):
         """Starts a step: nothing is taken yet."""
@@ -285,7 +314,7 @@ class Bucket:
         param = self._params[name]
         grad = None if factor == 0 else param.grad
         self._taken[name] = grad is not None
-        view = self._views[name]
+        view = self._room.views[name]
         if grad is None:
             view[...] = 0
         elif factor == 1:
@@ -307,9 +336,39 @@ class Bucket:
 
     def views(self):
         """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
-        return self._views
+        return self._room.views
 
     def gradients(self):
         """Yields names and what ``values`` holds for them, in the gradients' dtype."""
-        for name, view in self._views.items():
+        for name, view in self._room.views.items():
             yield name, view.astype(self.dtype, copy=False)
+
+
+class Room:
+    """The memory of a bucket.
+
+    Args:
+        values: flat array.
+        slices (dict): the place of each gradient, by the parameter's name.
+        params (dict): the parameters.
+
+    Attributes:
+        values: as given.
+        views (dict): the gradients, parts of ``values`` in the shapes of the parameters.
+    """
+
+    def __init__(self, values, slices, params):
+        self.values = values
+        self.views = {
+            name: values[slices[name]].reshape(param.shape) for name, param in params.items()
+        }
+
+    def is_held(self, params):
+        """Whether anything but the parameters' ``grad`` refers to a view, or to a part of one."""
+        # Each array is referred to by its attribute or dict and by getrefcount's argument, and
+        # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
+        # has become a Variable may be held as such, and counts as held.
+        return sys.getrefcount(self.values) > 2 + len(self.views) or any(
+            sys.getrefcount(self.views[name]) > 2 + (param._grad is self.views[name])
+            for name, param in params.items()
+        )
