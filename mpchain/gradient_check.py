@@ -322,9 +322,12 @@ def check_backward(
     numeric = _difference(at, gys, eps, tolerances) / (2 * eps)
     upper, lower = (subject.moved(directions, t, dtype) for t in (eps, -eps))
     analytic = 0.0
-    for gx, high, low in zip(gxs, upper, lower):
+    for gx, high, low, v in zip(gxs, upper, lower, directions):
         if gx is not None:
-            step = _on_host(high).astype(np.float64) - _on_host(low)
+            with np.errstate(invalid="ignore"):
+                step = _on_host(high).astype(np.float64) - _on_host(low)
+            # NaN and infinities do not move: their gradients must be zero.
+            step = np.where(np.isfinite(step), step, 2 * eps * _on_host(v))
             analytic += float(np.sum(_on_host(gx) * step)) / (2 * eps)
     if not abs(numeric - analytic) <= atol + rtol * abs(analytic):
         shown = _listing(inputs=subject.points, grad_outputs=gys, directions=directions)

@@ -271,3 +271,33 @@ def test_assert_allclose(device):
         assert_allclose(x, *_send(device, y), atol=0.1, rtol=0.1)
     with pytest.raises(AssertionError, match=r"\(2,\):float64 and \(1, 2\):float64"):
         assert_allclose(x, y[None])
+
+
+class MeanOfKnown(FunctionNode):
+    """The mean of the elements that are numbers; its gradient may be wrong at the others."""
+
+    def __init__(self, elsewhere=0):
+        self.elsewhere = elsewhere
+
+    def forward(self, inputs):
+        self.known = np.isfinite(inputs[0])
+        return (inputs[0][self.known].mean(),)
+
+    def backward(self, indexes, gys):
+        gx = np.where(self.known, gys[0].array / self.known.sum(), self.elsewhere)
+        return (Variable(gx.astype(gys[0].dtype)),)
+
+
+@pytest.mark.parametrize("missing", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inputs_that_are_no_numbers_and_do_not_matter(missing, dtype):
+    x = np.random.RandomState(0).uniform(-1, 1, (2, 3)).astype(dtype)
+    x[1, 1] = missing
+    check_backward(lambda x: MeanOfKnown().apply((x,)), x, np.array(1, dtype), dtype=np.float64)
+    with pytest.raises(AssertionError, match="check_backward failed"):
+        check_backward(lambda x: MeanOfKnown(elsewhere=1).apply((x,)), x, np.array(1, dtype))
+
+
+def test_a_function_of_nan_has_no_right_gradient():
+    with pytest.raises(AssertionError, match="check_backward failed"):
+        check_backward(lambda x: x * 2, np.array([1.0, np.nan]), np.ones(2))
