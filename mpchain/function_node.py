@@ -122,7 +122,11 @@ class FunctionNode:
         """
         if self.inputs is not None:
             raise RuntimeError(f"{self.label}: applied before; make a new one for each use")
-        variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
+        try:
+            variables = [x if isinstance(x, Variable) else as_variable(x) for x in inputs]
+        except TypeError as error:
+            type_check.explain_arguments(error, self.label, self.apply, (inputs,), {})
+            raise
         in_data = tuple([x._array for x in variables])
         debug, hooks = config.debug, config.function_hooks
         if debug:

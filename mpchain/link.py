@@ -12,6 +12,7 @@ from mpchain import initializers
 from mpchain.configuration import config
 from mpchain.link_hook import call_with_hooks
 from mpchain.parameter_tree import ParameterTree, is_array
+from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Parameter
 
 _COPY_MODES = ("share", "copy", "init")
@@ -56,7 +57,11 @@ class Link(ParameterTree):
         if config.link_hooks or self._hooks:
             hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
             return call_with_hooks(self, hooks, args, kwargs)
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            explain_arguments(error, type(self).__name__, self.forward, args, kwargs)
+            raise
 
     def forward(self, *args, **kwargs):
         """What the link computes; subclasses define it."""

@@ -39,7 +39,17 @@ def as_variable(obj):
     """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient."""
     if isinstance(obj, Variable):
         return obj
+    if obj is None:
+        raise _no_array("as_variable: obj", obj)
     return Variable(obj, requires_grad=False)
+
+
+def _no_array(argument, value):
+    """The error of a value that is no array; ``obj`` lets functions find their argument."""
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    error = TypeError(f"{argument} must be a numpy.ndarray or cupy.ndarray, not {kind}")
+    error.obj = value
+    return error
 
 
 def as_array(obj):
@@ -178,10 +188,7 @@ class Variable(Transferable):
 
     def __init__(self, data=None, *, name=None, grad=None, requires_grad=True):
         if data is not None and not _is_array(data):
-            raise TypeError(
-                "Variable: data must be a numpy.ndarray or cupy.ndarray, "
-                f"not {type(data).__module__}.{type(data).__qualname__}"
-            )
+            raise _no_array("Variable: data", data)
         self._array = data
         self._requires_grad = requires_grad
         if name is not None:

@@ -266,8 +266,21 @@ from mpchain.functions.trigonometric import (
     sinh,
     tan,
 )
+from mpchain.utils import type_check
 
 average = mean
 protocol.install()
 
 __all__ = [name for name in dir() if callable(globals()[name])]
+
+
+def _explain_arguments():
+    """Lets functions that are written in terms of others name a wrong argument."""
+    for name in __all__:
+        function = globals()[name]
+        if not hasattr(function, "declaration"):
+            globals()[name] = type_check.explaining_arguments(function)
+            globals()[name].__module__ = __name__  # where pickle finds it
+
+
+_explain_arguments()

@@ -13,6 +13,7 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.functions import in_place
+from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 _STUB = """
@@ -23,7 +24,11 @@ def _function(*args, **kwargs):
 
 _CALL = """
 def call({parameters}):
-    {conversions}
+    try:
+        {conversions}
+    except TypeError as _error:
+        _explain(_error, _name, _declared_body, ({given}), {{}})
+        raise
     if {unusual} or _config.debug or _config.function_hooks:
         return _apply(({arrays}), ({constants}))
     try:
@@ -102,6 +107,9 @@ def _namespace(declaration):
         "_as_variable": as_variable,
         "_body": _body(declaration),
         "_config": config,
+        "_declared_body": declaration.body,
+        "_explain": explain_arguments,
+        "_name": declaration.name,
         "_defaults": {p.name: p.default for p in parameters},
         "_ndarray": np.ndarray,
         "_new": object.__new__,
@@ -145,7 +153,8 @@ def _text(declaration):
         unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
     return _CALL.format(
         parameters=listed,
-        conversions="\n    ".join(map(_conversion, names)),
+        conversions="\n        ".join(map(_conversion, names)),
+        given=_join(names),
         unusual=" or ".join(unusual),
         arrays=_join(names),
         inputs=_join(f"_in_{x}" for x in names),
@@ -164,8 +173,8 @@ def _join(names):
 
 def _conversion(x):
     return (
-        f"if not isinstance({x}, _Variable):\n        {x} = _as_variable({x})\n"
-        f"    _in_{x} = {x}._array"
+        f"if not isinstance({x}, _Variable):\n            {x} = _as_variable({x})\n"
+        f"        _in_{x} = {x}._array"
     )
 
 

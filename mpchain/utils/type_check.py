@@ -5,9 +5,12 @@ what they find there are expressions, which remember how they were written, so t
 can show the condition that does not hold together with the values on both of its sides.
 """
 
+import functools
+import inspect
 import itertools
 import math
 import operator
+import reprlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -48,6 +51,62 @@ def check(condition, function, rule, **arrays):
     if not condition:
         shown = ", ".join(f"{name} is {_shown(value)}" for name, value in arrays.items())
         raise InvalidType(f"{function}: {rule}, but {shown}")
+
+
+_OF_ARRAYS = {
+    "array",
+    "astype",
+    "data",
+    "device",
+    "dtype",
+    "ndim",
+    "reshape",
+    "shape",
+    "size",
+    "xp",
+}
+
+
+def explain_arguments(error, name, function, args, kwargs):
+    """Raises TypeError instead of ``error`` if that came of an argument that should be an array.
+
+    Args:
+        error: AttributeError, or TypeError whose ``obj`` is what is no array.
+        name (str): what the message calls the function.
+        function: the function, whose signature has the names of the arguments.
+        args, kwargs: what it was called with.
+    """
+    is_of_arrays = error.name in _OF_ARRAYS if isinstance(error, AttributeError) else True
+    if not is_of_arrays or not hasattr(error, "obj") or hasattr(error.obj, "shape"):
+        return
+    try:
+        arguments = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return
+    for argument, value in arguments.items():
+        several = value if isinstance(value, (list, tuple)) else ()
+        places = [f"{argument}[{i}]" for i, item in enumerate(several) if item is error.obj]
+        if value is error.obj or places:
+            explained = TypeError(
+                f"{name}: {argument if value is error.obj else places[0]} must be a Variable or an "
+                f"array, not {type(error.obj).__name__}: {reprlib.repr(error.obj)}"
+            )
+            explained.obj = error.obj  # a caller that was given it can say better which it is
+            raise explained from None
+
+
+def explaining_arguments(function):
+    """Decorator: see :func:`explain_arguments`."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            explain_arguments(error, function.__name__, function, args, kwargs)
+            raise
+
+    return call
 
 
 def _shown(value):

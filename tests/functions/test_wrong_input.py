@@ -1,6 +1,8 @@
 """What functions say of inputs that they cannot take: function, argument, rule and value."""
 
+import copy
 import inspect
+import pickle
 import re
 
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 
 import mpchain
 import mpchain.functions as F
-from mpchain import Variable
+import mpchain.links as L
+from mpchain import Chain, Sequential, Variable
 from mpchain.utils.type_check import InvalidType
 
 
@@ -334,3 +337,47 @@ def test_labels_are_checked_on_images_and_with_ignored_ones():
     t[1, 0] = 3
     with pytest.raises(ValueError, match=r"but one is 3"):
         F.softmax_cross_entropy(x, t)
+
+
+@pytest.mark.parametrize("wrong", [[[1.0, 2.0]], None, "text", (1, 2)], ids=repr)
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (F.relu, "relu: x"),
+        (lambda x: F.add(np.ones(2), x), r"add: xs\[1\]"),
+        (lambda x: F.linear(np.ones((1, 2)), W=x), "linear: W"),
+        (lambda x: F.convolution_2d(x, np.ones((1, 1, 1, 1))), "convolution_2d: x"),
+        (
+            lambda x: F.batch_normalization(np.ones((2, 2)), x, np.ones(2)),
+            "batch_normalization: gam",
+        ),
+        (lambda x: F.concat([np.ones(2), x], axis=0), r"concat: inputs\[1\]"),
+        (lambda x: F.stack([np.ones(2), x]), r"stack: xs\[1\]"),
+        (F.dropout, "dropout: x"),
+        (L.Linear(2, 3), "Linear: x"),
+        (Sequential(L.Linear(2, 3)), "Sequential: x"),
+    ],
+)
+def test_what_is_no_array_is_named(call, argument, wrong):
+    kind, value = type(wrong).__name__, re.escape(repr(wrong))
+    rule = f"^{argument}.* must be a Variable or an array, not {kind}: {value}$"
+    with pytest.raises(TypeError, match=rule):
+        call(wrong)
+
+
+def test_other_errors_stay_as_they_are():
+    class Asking(Chain):
+        def forward(self, x, options):
+            return x * options.factor
+
+    with pytest.raises(AttributeError, match="'dict' object has no attribute 'factor'"):
+        Asking()(np.ones(2), {"factor": 2})
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'W'"):
+        F.linear(np.ones((1, 2)))
+
+
+def test_functions_keep_their_names_and_can_be_pickled():
+    for function in (F.linear, F.relu, F.dropout):
+        assert pickle.loads(pickle.dumps(function)) is function
+        assert copy.deepcopy(Sequential(function))[0] is function
+    assert list(inspect.signature(F.linear).parameters) == ["x", "W", "b", "n_batch_axes"]
