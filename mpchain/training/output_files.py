@@ -60,7 +60,7 @@ class OutputFiles:
             return {path: _identity(path) for path in find_files(folder, self._template)}
 
         name = f".{self._template.replace(os.sep, '_')}.lock"
-        lock = _Lock(os.path.join(folder, name), find_earlier)
+        lock = FileLock(os.path.join(folder, name), find_earlier)
         path = os.path.join(trainer.out, self._template)
         if not lock.acquire():
             raise RuntimeError(
@@ -141,18 +141,18 @@ def _parse(template):
         yield re.escape(literal), "" if field is None else r"[-+\w]+(?:\.\d+)?"
 
 
-class _Lock:
+class FileLock:
     """A file that is locked by at most one process, and by that as often as it wants.
 
     Args:
         path: the file.
-        find_earlier: function that returns what the file says of the folder, besides its holder.
+        find_earlier: function that returns what else the file says, which JSON can hold.
     """
 
     _held = {}  # path -> [descriptor, how often it was acquired]
     _guard = threading.Lock()
 
-    def __init__(self, path, find_earlier):
+    def __init__(self, path, find_earlier=dict):
         self._path, self._find_earlier = path, find_earlier
         self.is_new = self.is_shared = self.is_unsupported = False
         self.holder = {}
@@ -227,7 +227,7 @@ class _Lock:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Lock.forget)
+    os.register_at_fork(after_in_child=FileLock.forget)
 
 
 def _identity(path):

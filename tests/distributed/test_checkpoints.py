@@ -3,8 +3,11 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -346,6 +349,45 @@ def test_a_folder_that_not_all_ranks_see(comm, folder):
     blind = ", ".join(map(str, range(1, comm.size)))
     with pytest.raises(FileNotFoundError, match=f"is not seen by rank {blind}$"):
         save_checkpoint(own, Numbers(x=1), comm, 1)
+
+
+OTHER_JOB = """
+import sys
+from mpchain.distributed import save_checkpoint
+from mpchain.distributed.communicators import Communicator
+from tests.distributed.checkpointing import Numbers
+save_checkpoint(sys.argv[1], Numbers(x=1), Communicator(), 3)
+"""
+
+
+def test_another_job_that_writes_to_the_same_folder_is_refused(comm, folder):
+    def start_other_job(trainer):
+        done = subprocess.run(
+            [sys.executable, "-c", OTHER_JOB, folder / "checkpoints"],
+            capture_output=True,
+            text=True,
+            cwd=ranks.ROOT,
+            env=ranks.environment(),
+            check=False,
+        )
+        if trainer.updater.iteration == 5:
+            message = (
+                rf"RuntimeError: checkpoint: another job \(host .* process {os.getpid()}, since"
+            )
+            assert re.search(message, done.stderr), done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+
+    trainer = make_trainer(comm, folder, 6)
+    if comm.rank == 0:
+        trainer.extend(start_other_job, trigger=(5, "iteration"))
+    trainer.run()
+    comm.barrier()
+    assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_4"]
+    if comm.rank == 0:  # now it may
+        start_other_job(trainer)
+    comm.barrier()
+    assert sorted(os.listdir(folder / "checkpoints")) == ["iteration_3", "iteration_4"]
 
 
 def test_damaged_names_are_not_used_twice(tmp_path):

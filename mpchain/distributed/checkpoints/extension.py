@@ -19,6 +19,9 @@ def checkpoint(
     counts as soon as all ranks' parts are on the disk, and not before; older ones are deleted after
     that. It can be loaded with any number of ranks, and continues in mid-epoch.
 
+    While training runs, another job that would write to the same folder is refused, with a
+    RuntimeError that names the first one.
+
     What fails is raised at the next checkpoint or at the end of training, on the rank on which it
     failed.
 
@@ -51,13 +54,13 @@ class Checkpoint(Extension):
     def __init__(self, comm, folder, n_retains, autoload, on_interrupt, wait):
         self._comm, self._folder, self._n_retains = comm, folder, n_retains
         self._autoload, self._on_interrupt, self._waits = autoload, on_interrupt, wait
-        self._path = self._run = self._saving = self._latest = None
+        self._path = self._run = self._lock = self._saving = self._latest = None
         self._has_failed = False
 
     def initialize(self, trainer):
         """Loads the latest checkpoint, if asked to."""
         self._path = os.path.join(trainer.out, self._folder)
-        self._run = open_folder(self._path, self._comm)
+        self._run, self._lock = open_folder(self._path, self._comm)
         if self._autoload:
             iteration = load_checkpoint(self._path, trainer, self._comm)
             if iteration is not None:
@@ -85,10 +88,14 @@ class Checkpoint(Extension):
 
     def finalize(self):
         """Waits until the last checkpoint is whole; after a failure, leaves it as it is."""
-        if self._has_failed and self._saving is not None:
-            self._saving.abandon()
-        else:
-            self._finish()
+        try:
+            if self._has_failed and self._saving is not None:
+                self._saving.abandon()
+            else:
+                self._finish()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def _finish(self):
         saving, self._saving = self._saving, None

@@ -3,12 +3,14 @@
 import numbers
 import os
 import threading
+import warnings
 
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.states import StateSerializer
 from mpchain.distributed.watch import waiting_for
 from mpchain.serializers.npz import write_npz
+from mpchain.training.output_files import FileLock
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.03
 _ENTRY = 300  # bytes that an array takes in a file besides its own
@@ -26,47 +28,70 @@ def save_checkpoint(folder, target, comm, iteration, n_retains=-1):
 
     Raises:
         OSError: this rank's part cannot be written. Then other ranks wait for it.
+        RuntimeError: another job is writing checkpoints to the folder.
         ValueError: ``iteration`` is no integer of at least 0.
     """
     if not isinstance(iteration, numbers.Integral) or iteration < 0:
         raise ValueError(
             f"save_checkpoint: iteration must be an integer of at least 0, not {iteration!r}"
         )
-    run = open_folder(folder, comm)
-    saving = Saving(folder, layout.name_of(iteration), run, comm, target, n_retains)
-    saving.wait()
+    run, lock = open_folder(folder, comm)
+    try:
+        Saving(folder, layout.name_of(iteration), run, comm, target, n_retains).wait()
+    finally:
+        lock.release()
 
 
 def open_folder(folder, comm):
-    """Prepares a folder for checkpoints of this run; collective.
+    """Prepares a folder for checkpoints of this run, and locks it; collective.
 
     Returns:
-        str: an id of the run.
+        tuple: an id of the run, and the lock, which must be released; rank 0 holds it.
 
     Raises:
         FileNotFoundError: some ranks see another folder.
+        RuntimeError: another job is writing checkpoints to the folder; raised on all ranks.
     """
     run = comm.bcast_obj(os.urandom(4).hex())
     probe = os.path.join(folder, f".{run}.probe")
+    lock = FileLock(os.path.join(os.path.realpath(folder), ".lock"))
 
     def prepare():
-        if comm.rank == 0:
-            layout.make_folder(folder)
+        if comm.rank != 0:
+            return None
+        layout.make_folder(folder)
+        if not lock.acquire():
+            return lock.holder_text()
+        if lock.is_unsupported:
+            warnings.warn(
+                f"checkpoint: {folder} is on a file system without locks: nothing keeps another "
+                "job from writing checkpoints there at the same time",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if lock.is_new or lock.is_unsupported:  # if not, this process may be writing them
             layout.remove_leftovers(folder)
-            with open(probe, "wb"):
-                pass
+        with open(probe, "wb"):
+            pass
+        return None
 
-    on_all_ranks(comm, "checkpoint", prepare)
+    holder = on_all_ranks(comm, "checkpoint", prepare)[0]
+    if holder is not None:
+        raise RuntimeError(
+            f"checkpoint: another job ({holder}) writes checkpoints to {folder}: use another "
+            "folder, or wait until it has ended"
+        )
     sees = comm.allgather_obj(os.path.exists(probe))
     if comm.rank == 0:
         os.unlink(probe)
     if not all(sees):
+        lock.release()
         blind = ", ".join(str(rank) for rank in range(comm.size) if not sees[rank])
         raise FileNotFoundError(
             f"checkpoint: the folder {folder} must be one that all ranks see, but what rank 0 "
             f"writes there is not seen by rank {blind}"
         )
-    return run
+    return run, lock
 
 
 class Abandoned(Exception):
