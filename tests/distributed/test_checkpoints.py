@@ -396,6 +396,19 @@ def test_damaged_names_are_not_used_twice(tmp_path):
         assert layout.set_aside(tmp_path, "iteration_1") == expected
 
 
+def test_a_training_that_is_done_is_not_trained_again(comm, folder, capsys):
+    make_trainer(comm, folder, 8).run()
+    capsys.readouterr()
+    again = make_trainer(comm, folder, 8)
+    again.run()
+    assert again.losses == {}
+    comm.barrier()
+    lines = capsys.readouterr().out.splitlines()
+    done = [line for line in lines if line.startswith("8 of 8 iterations are done")]
+    assert len(done) == (comm.rank == 0)
+    assert layout.find(folder / "checkpoints") == ["iteration_4", "iteration_8"]
+
+
 def test_not_autoload(comm, folder):
     make_trainer(comm, folder, 5).run()
     again = make_trainer(comm, folder, 5, autoload=False)
