@@ -10,7 +10,7 @@ from mpchain.distributed.communicators import Communicator
 
 
 class Numbers:
-    """An object with a state of its own on each rank, if so told."""
+    """An object that saves the given values."""
 
     def __init__(self, **values):
         self.values = values
@@ -60,7 +60,7 @@ class Rank(Communicator):
 
 
 def save_as(folder, targets, iteration=1):
-    """Saves as so many ranks as there are objects."""
+    """Saves one object per imitated rank."""
     os.makedirs(folder, exist_ok=True)
     savings = [
         writing.Saving(str(folder), f"iteration_{iteration}", "run", Rank(r, len(targets)), x, -1)
@@ -71,7 +71,7 @@ def save_as(folder, targets, iteration=1):
 
 
 def load_as(folder, targets, iteration=1):
-    """Loads as so many ranks as there are objects."""
+    """Loads one object per imitated rank."""
     path = str(folder / f"iteration_{iteration}")
     manifest = manifests.read(path)
     for rank, target in enumerate(targets):

@@ -85,7 +85,7 @@ class Network(mpchain.Chain):
 
 
 def train(folder, plan):
-    """Trains, or goes on training.
+    """Trains, from the latest checkpoint if there is one.
 
     Args:
         folder: for checkpoints and results.
@@ -130,7 +130,7 @@ class FailingFiles:
 
     Args:
         comm (Communicator): the ranks.
-        folder: of the training; the file ``failed`` in it tells what could not be opened.
+        folder: of the training; the file ``failed`` in it will name what could not be opened.
         rank (int): that of the rank.
         number (int): of the error; ENOENT passes after ``seconds``.
         nth (int): how many files are opened before.
@@ -176,7 +176,7 @@ class FailingFiles:
 
 
 def run(n_ranks, folder, plan=None, limit=120):
-    """Runs the training on so many ranks; returns exit status and output."""
+    """Runs the training on a number of ranks; returns exit status and output."""
     command = ["-m", __spec__.name, "--train", str(folder), "--plan", json.dumps(plan or {})]
     if n_ranks == 1:  # without mpirun, which takes time
         done = subprocess.run(
@@ -222,7 +222,7 @@ def saved_in(folder):
 
 
 def check_begun(output, saved):
-    """Checks from where a training has gone on, if it came so far."""
+    """Checks from which checkpoint a training has resumed, if it came that far."""
     begun = re.search(r"training goes on from .*/iteration_(\d+)", output)
     assert begun is None or [int(begun[1])] == saved[-1:], (saved, output)
 
@@ -241,7 +241,7 @@ class Chain:
         self.n_kills = 0
 
     def run(self, n_kills):
-        """Runs it with at most so many kills; raises AssertionError if anything goes wrong."""
+        """Runs it with at most ``n_kills`` kills; raises AssertionError if anything goes wrong."""
         with tempfile.TemporaryDirectory() as folder:
             while self.n_kills < n_kills and self._is_killed(folder):
                 self.n_kills += 1
@@ -281,7 +281,7 @@ def fail_to_read(number, n_ranks, draw, expected):
     """Lets one file of a checkpoint not be read once.
 
     Returns:
-        The file, or None if so many files were not opened.
+        The file, or None if the rank opened too few files.
     """
     with tempfile.TemporaryDirectory() as folder:
         until = draw.randint(2, N_ITERATIONS - 2)
