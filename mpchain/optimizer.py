@@ -187,6 +187,10 @@ class Optimizer:
         # All are computed before the first is looked at, which waits for a GPU.
         finite = [param.xp.isfinite(param.grad).all() for _, param in named]
         names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
+        # Ranks that have parts of the same parameters leave the step out together.
+        for comm in dict.fromkeys(p.divided_among for _, p in named):
+            if comm is not None and comm.iallreduce(np.array([len(names)])).Wait()[0] > len(names):
+                names.append(f"some on other ranks than {comm.rank} of {comm.size}")
         if names:
             self._is_safe = False
             warnings.warn(

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.kernels.steps import square_sum
+from mpchain.update_rule import square_sums
 
 __all__ = [
     "GradientClipping",
@@ -37,7 +37,7 @@ class _ParameterHook:
     def __call__(self, rule, param):
         if param.grad is not None:
             with param.device.create_context():
-                grad = self.new_grad(param.xp, param.array, param.grad, rule)
+                grad = self.new_grad(param.xp, param.array, param.grad, rule, param)
                 param.grad = grad.astype(param.dtype, copy=False)
 
 
@@ -53,7 +53,7 @@ class WeightDecay(_ParameterHook):
     def __init__(self, rate):
         self.rate = rate
 
-    def new_grad(self, xp, p, g, rule):
+    def new_grad(self, xp, p, g, rule, param):
         decay = self.rate * p
         decay += g
         return decay
@@ -71,7 +71,7 @@ class Lasso(_ParameterHook):
     def __init__(self, rate):
         self.rate = rate
 
-    def new_grad(self, xp, p, g, rule):
+    def new_grad(self, xp, p, g, rule, param):
         return g + self.rate * xp.sign(p)
 
 
@@ -96,7 +96,7 @@ class GradientHardClipping(_ParameterHook):
         self.lower_bound = lower_bound
         self.upper_bound = upper_bound
 
-    def new_grad(self, xp, p, g, rule):
+    def new_grad(self, xp, p, g, rule, param):
         return xp.clip(g, self.lower_bound, self.upper_bound)
 
 
@@ -125,7 +125,7 @@ class GradientNoise(_ParameterHook):
         self.eta = eta
         self.noise_func = noise_func
 
-    def new_grad(self, xp, p, g, rule):
+    def new_grad(self, xp, p, g, rule, param):
         return g + self.noise_func(xp, g.shape, g.dtype, self, rule)
 
 
@@ -150,8 +150,8 @@ class GradientLARS(_ParameterHook):
         self.weight_decay = weight_decay
         self.eps = eps
 
-    def new_grad(self, xp, p, g, rule):
-        p_norm, g_norm = math.sqrt(square_sum(p)), math.sqrt(square_sum(g))
+    def new_grad(self, xp, p, g, rule, param):
+        p_norm, g_norm = map(math.sqrt, square_sums([param] * 2, [p, g]))
         rate = 1.0
         if p_norm > self.threshold:
             rate = p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
@@ -161,7 +161,8 @@ class GradientLARS(_ParameterHook):
 class GradientClipping:
     """Scales all gradients by one factor, so that their norm does not exceed a threshold.
 
-    The norm is the L2 norm of the gradients of all parameters taken as one vector.
+    The norm is the L2 norm of the gradients of all parameters taken as one vector, with all parts
+    of those that are divided among ranks.
 
     Args:
         threshold (float): the largest norm.
@@ -181,7 +182,7 @@ class GradientClipping:
 
     def __call__(self, opt):
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
-        norm = math.sqrt(math.fsum(square_sum(param.grad) for param in params))
+        norm = math.sqrt(math.fsum(square_sums(params, [param.grad for param in params])))
         if norm > self.threshold:
             for param in params:
                 param.grad = param.grad * (self.threshold / norm)

@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.kernels.steps import take_step
+from mpchain.kernels.steps import square_sum, take_step
 from mpchain.serializer import Deserializer
 from mpchain.variable import Parameter
 
@@ -194,6 +194,7 @@ class UpdateRule:
             return param
         if self._fp32_param is None:
             self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)
+            self._fp32_param.divided_among = param.divided_among
         copy = self._fp32_param
         if copy.device != param.device:
             copy.to_device(param.device)
@@ -316,6 +317,26 @@ def if_saved(serializer, key, value):
         return serializer(key, value)
     except KeyError:
         return value
+
+
+def square_sums(params, arrays):
+    """Returns the sums of the squares of arrays that belong to parameters, as Python numbers.
+
+    Where a parameter is divided among ranks, they are sums over its parts on all of these, which
+    call this together.
+
+    Args:
+        params (list of Parameter): the parameters.
+        arrays (list): an array for each, such as its gradient; float16 does not overflow.
+    """
+    sums = np.array([square_sum(array) for array in arrays])
+    divided = {}
+    for i, param in enumerate(params):
+        if param.divided_among is not None:
+            divided.setdefault(param.divided_among, []).append(i)
+    for comm, places in divided.items():
+        sums[places] = comm.iallreduce(sums[places]).Wait()
+    return sums.tolist()
 
 
 def as_python_number(value):

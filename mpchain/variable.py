@@ -561,10 +561,15 @@ class Parameter(Variable):
             forgetting it shows.
         shape (int or tuple): None leaves the parameter uninitialised until :meth:`initialize`.
         name (str): shown in graphs and messages.
+
+    Attributes:
+        divided_among (Communicator): the ranks each of which has another part of the parameter;
+            None, the default, for a whole one. Norms are those of all parts together.
     """
 
     initializer = None
     update_rule = None
+    divided_among = None
     _update_enabled = True
     _initial_device = backend.CpuDevice()
 

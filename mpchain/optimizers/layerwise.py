@@ -7,7 +7,7 @@ import numpy as np
 from mpchain.kernels.steps import square_sum, take_step
 from mpchain.optimizer import GradientMethod
 from mpchain.optimizers.sgd import SGDRule
-from mpchain.update_rule import UpdateRule
+from mpchain.update_rule import UpdateRule, square_sums
 
 
 class LAMBRule(UpdateRule):
@@ -43,7 +43,7 @@ class LAMBRule(UpdateRule):
         p, m, v = param.array, self.state["m"], self.state["v"]
         direction = param.xp.empty_like(p, dtype=m.dtype)
         take_step(self.direct, direction, param.grad, [m, v, p], self.scalars())
-        p_norm, d_norm = math.sqrt(square_sum(p)), math.sqrt(square_sum(direction))
+        p_norm, d_norm = map(math.sqrt, square_sums([param] * 2, [p, direction]))
         ratio = p_norm / d_norm if p_norm > 0 and d_norm > 0 else 1.0
         take_step(SGDRule.step, p, direction, [], {"lr": float(self.hyperparam.alpha) * ratio})
 
@@ -136,6 +136,18 @@ class Adafactor(GradientMethod):
 
     See N. Shazeer and M. Stern, Adafactor: adaptive learning rates with sublinear memory cost,
     ICML 2018, algorithms 4 and 5.
+
+    Raises (by :meth:`setup`):
+        ValueError: a parameter is divided among ranks.
     """
 
     rule = AdafactorRule
+
+    def setup(self, link):
+        for name, param in link.namedparams():
+            if param.divided_among is not None:
+                raise ValueError(
+                    f"Adafactor.setup: parameter {name} is divided among ranks, but the means over "
+                    "rows and columns are known for whole parameters only: use another optimizer"
+                )
+        return super().setup(link)

@@ -6,11 +6,13 @@ import pytest
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers
+from mpchain import optimizer_hooks, optimizers
 from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.links import ColumnParallelLinear, RowParallelLinear
+
+from . import ranks
 
 KINDS = [ColumnParallelLinear, RowParallelLinear]
 
@@ -186,3 +188,119 @@ def test_errors(comm, kind):
 def test_a_part_of_an_input_of_unknown_size(comm):
     with pytest.raises(ValueError, match="in_size must be given with split_input=False"):
         RowParallelLinear(comm, None, 4, split_input=False)
+
+
+class Grid:
+    """Ranks in a grid: along one side they have different samples, along the other parts."""
+
+    def __init__(self, comm):
+        self.comm = comm
+        self.n_parts = 2 if comm.size % 2 == 0 else comm.size
+        self.parts = comm.split(comm.rank // self.n_parts, comm.rank)
+        self.data = comm.split(comm.rank % self.n_parts, comm.rank)
+
+    def train(self, make, add_hook=None, n_steps=6):
+        """Trains the same network in one process and on the grid, and compares the two.
+
+        Args:
+            make: function that returns an optimizer.
+            add_hook: function that adds what is tested to an optimizer.
+        """
+        whole, divided = _networks(self.parts, "column-row")
+        plain = make().setup(whole)
+        optimizer = create_multi_node_optimizer(make(), self.data).setup(divided)
+        for one in (plain, optimizer):
+            if add_hook is not None:
+                add_hook(one)
+        x = np.random.RandomState(55).normal(size=(7, 5))
+        begin, end = partition(len(x), self.data.rank, self.data.size)
+        for _ in range(n_steps):
+            plain.update(lambda: whole(x) / len(x))
+            optimizer.n_samples = end - begin
+            optimizer.update(lambda: divided(x[begin:end]) / (end - begin))
+        for link, other in zip(divided.children(), whole.children(), strict=True):
+            for name in ("W", "b"):
+                expected = _mine(self.parts, link, name, getattr(other, name).array)
+                actual = getattr(link, name)
+                atol = 1e-12 * np.abs(expected).max()
+                np.testing.assert_allclose(actual.array, expected, rtol=0, atol=atol)
+                if actual.divided_among is None:  # replicas
+                    held = {x.tobytes() for x in self.comm.allgather(actual.array)}
+                    assert len(held) == 1, f"{name} of {link!r} differs between the ranks"
+
+
+@pytest.fixture
+def grid(comm):
+    made = Grid(comm)
+    yield made
+    made.data.finalize()
+    made.parts.finalize()
+
+
+def _momentum():
+    return optimizers.MomentumSGD(0.01)
+
+
+@pytest.mark.parametrize(
+    ("make", "hook"),
+    [
+        (_momentum, optimizer_hooks.GradientClipping(0.5)),
+        (_momentum, optimizer_hooks.GradientLARS(weight_decay=0.01)),
+        (lambda: optimizers.LAMB(0.01), None),
+    ],
+    ids=["GradientClipping", "GradientLARS", "LAMB"],
+)
+def test_norms_are_those_of_whole_parameters(grid, make, hook):
+    grid.train(make, None if hook is None else lambda optimizer: optimizer.add_hook(hook))
+
+
+def test_parts_leave_out_a_step_together(comm):
+    """A gradient that is not finite on one of the ranks counts on all that have parts."""
+    link = ColumnParallelLinear(comm, 3, comm.size)
+    optimizer = optimizers.SGD().setup(link)
+    optimizer.loss_scaling()
+    before = link.W.array.copy()
+    for param in link.params():
+        param.grad = np.ones_like(param.array)
+    if comm.rank == comm.size - 1:
+        link.W.grad[...] = np.inf
+    names = "/W$" if comm.rank == comm.size - 1 else f"some on other ranks than {comm.rank} of"
+    with pytest.warns(RuntimeWarning, match=f"step 1 is left out, .* are not finite: {names}"):
+        optimizer.update()
+    np.testing.assert_array_equal(link.W.array, before)
+    assert optimizer.loss_scale == 1
+    for param in link.params():
+        param.grad = np.ones_like(param.array)
+    optimizer.update()
+    assert (link.W.array < before).all()
+
+
+def test_float32_copies_are_divided_as_their_parameters_are(comm):
+    with using_config("dtype", np.dtype("float16")):
+        link = ColumnParallelLinear(comm, 3, comm.size)
+    optimizer = optimizers.SGD(lr=1).setup(link)
+    optimizer.use_fp32_update()
+    optimizer.loss_scaling(scale=2.0)
+    optimizer.add_hook(optimizer_hooks.GradientClipping(1))
+    before = link.b.array.copy()
+    for param in link.params():
+        param.grad = np.full_like(param.array, 2)
+    optimizer.update()
+    step = 1 / np.sqrt(4 * comm.size)
+    np.testing.assert_allclose(before - link.b.array, step, rtol=1e-3)
+
+
+def test_means_over_rows_and_columns_need_whole_parameters(comm):
+    link = mpchain.Chain(l1=ColumnParallelLinear(comm, 3, comm.size))
+    with pytest.raises(
+        ValueError, match=r"Adafactor.setup: parameter /l1/W is divided among ranks"
+    ):
+        optimizers.Adafactor().setup(link)
+
+
+@pytest.mark.timeout(300)
+def test_a_grid_of_four_ranks(needs_mpirun):
+    command = ["-m", "mpi4py", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", __file__]
+    status, outputs, own_output = ranks.run(4, [*command, "-k", "norms or both"], timeout=200)
+    assert status == 0, ranks.report(status, outputs, own_output)
+    assert all("4 passed" in output for output in outputs)

@@ -34,7 +34,9 @@ class _ParallelLinear(Link):
         with self.init_scope():
             self.W = Parameter()
             self.b = None if nobias else Parameter()
+        self.W.divided_among = comm
         if not nobias:
+            self.b.divided_among = comm if self.axis == 0 else None
             initial = get_initializer(0 if initial_bias is None else initial_bias)
             self._take(self.b, generate_array(initial, (out_size,), np), self.axis == 0)
         if in_size is not None:
