@@ -18,8 +18,10 @@ _LINE = 64  # bytes of a cache line
 _CHUNK = 1 << 16  # elements that are summed at a time: they stay in the cache
 _KEY = 16  # bytes at the beginning, by which a rank knows that it has opened the right memory
 
-# Stores become visible in their order on x86. Elsewhere the switch to the scheduler is the full
-# memory barrier that is wanted.
+# Stores become visible in their order on x86. Elsewhere a full memory barrier is wanted, between an
+# array and the counter that says it is filled, which Python has not. Linux executes one whenever a
+# process enters its scheduler (smp_mb__after_spinlock in __schedule), though no manual promises it
+# for sched_yield: test on such a machine before you rely on it.
 _fence = (lambda: None) if platform.machine() in ("x86_64", "AMD64") else os.sched_yield
 
 

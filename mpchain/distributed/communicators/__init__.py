@@ -70,8 +70,11 @@ def create_communicator(
             longer: so many small steps instead of one, and sums that wait for the last of them.
         micro_shards (int): that number, a multiple of the number of ranks. 12 does for 1, 2, 3, 4,
             6 and 12 ranks.
-        timeout (float): seconds after which a rank that waits for others ends the job, with a
-            report of who is missing and where each rank is. None: those of the environment variable
+        timeout (float): seconds after which a rank that waits for others ends the job, if one of
+            these does not work: it is stopped or dead, or has neither computed nor read nor written
+            for as long. A report names it, and where each rank is. As long as all of them work, the
+            rank reports that once, and waits up to 1800 s (or ``timeout``, if that is longer), at
+            the end of the program without limit. None: as in the environment variable
             ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits for ever.
 
     Raises:

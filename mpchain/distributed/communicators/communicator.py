@@ -59,6 +59,9 @@ class Communicator:
     request: its ``Test()`` lets messages progress, also those of all other requests, and says
     whether the operation is complete; its ``Wait()`` waits for that and returns the result.
 
+    A communicator is for one thread at a time; threads that communicate at the same time have one
+    each, of :meth:`split`, made in the same order on all ranks.
+
     Args:
         micro_shards (int): not None makes training reproducible (:func:`create_communicator`).
 
@@ -68,7 +71,8 @@ class Communicator:
         inter_rank, inter_size: this host's number among the hosts, and how many there are.
         mpi_comm: the ``mpi4py.MPI.Comm`` that carries the messages; None in one process.
         micro_shards: as given.
-        timeout: seconds after which a rank that waits for others ends the job; may be set.
+        timeout: seconds after which a rank that waits for others that do not work ends the job; may
+            be set.
     """
 
     rank = 0
