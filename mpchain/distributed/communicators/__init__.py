@@ -64,10 +64,12 @@ def create_communicator(
         allreduce_grad_dtype: dtype in which gradients are summed: float16, float32 or float64; NCCL
             only.
         batched_copy (bool): kept for ChainerMN's programs; gradients always travel in buckets.
-        reproducible (bool): whether any number of ranks shall compute the same parameters to the
-            bit. Then :class:`~mpchain.distributed.MultiNodeUpdater` divides each batch into
-            ``micro_shards`` parts, and their gradients are summed in a fixed order. That takes
-            longer: so many small steps instead of one, and sums that wait for the last of them.
+        reproducible (bool): whether any number of ranks computes the same parameters and
+            persistent values (running statistics) to the bit. Then
+            :class:`~mpchain.distributed.MultiNodeUpdater`, or ``update`` of a multi-node optimizer
+            within ``comm.batch``, divides each batch into ``micro_shards`` parts, and their
+            gradients are summed in a fixed order. That takes longer: many small steps instead of
+            one, and sums that wait for the last of them.
         micro_shards (int): that number, a multiple of the number of ranks. 12 does for 1, 2, 3, 4,
             6 and 12 ranks.
         timeout (float): seconds after which a rank that waits for others ends the job, if one of

@@ -177,10 +177,12 @@ class MultiNodeOptimizer:
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Context manager: updates within only accumulate gradients, and exchange nothing.
+        """Context manager: updates within only accumulate gradients, and exchange none.
 
         The first update after it takes part with all their samples. Each rank may have as many of
-        them as it likes, but for the very first, in which parameters may yet be made the same.
+        them as it likes, but for the very first, in which parameters may yet be made the same, and
+        unless a link computes with all ranks together (MultiNodeBatchNormalization): that link
+        communicates in these updates, too, so all ranks have equally many.
 
         Example:
             >>> import numpy as np
