@@ -177,7 +177,11 @@ def test_values_that_do_not_fit(tmp_path, save, load, format):
         load(tmp_path / "file", Record(l1=Record(W=np.zeros(4))))
 
 
-@pytest.mark.parametrize("value", [object(), {1: 2}, [None], 2**100, np.zeros(2, "V4")], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1: 2}, [None], 2**100, np.zeros(2, "V4")],
+    ids=["object", "dict", "list of None", "2**100", "void"],
+)
 def test_values_that_cannot_be_saved(tmp_path, save, value):
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(TypeError, match="'l1/x' cannot be saved: a value of type"):

@@ -296,7 +296,11 @@ def test_values_that_do_not_fit(tmp_path, stored, present, message):
         load_npz(tmp_path / "file", Record(l1=Record(W=present)))
 
 
-@pytest.mark.parametrize("value", [object(), {1: 2}, [None], 2**100, np.zeros(2, "V4")], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1: 2}, [None], 2**100, np.zeros(2, "V4")],
+    ids=["object", "dict", "list of None", "2**100", "void"],
+)
 def test_values_that_cannot_be_saved(tmp_path, value):
     with pytest.raises(TypeError, match="'l1/x' cannot be saved: a value of type"):
         save_npz(tmp_path / "file", Record(l1=Record(x=value)))
