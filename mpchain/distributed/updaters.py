@@ -7,7 +7,8 @@ from mpchain.dataset import concat_examples
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
-from mpchain.reporter import DictSummary, get_current_reporter, report, report_scope
+from mpchain.distributed.optimizers.reports import Observations
+from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
 
@@ -74,17 +75,15 @@ class MultiNodeUpdater(StandardUpdater):
         n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
         bounds = [partition(len(batch), i, n_parts) for i in range(n_parts)]
         parts = [batch[begin:end] for begin, end in bounds if begin < end or micro_shards]
-        observations = [{} for _ in parts]
+        observations = Observations(
+            [(len(part), functools.partial(self._loss, part)) for part in parts]
+        )
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
         with self._division(len(batch)):
-            optimizer.update_in_parts(
-                [
-                    (len(part), functools.partial(self._loss, part, observation))
-                    for part, observation in zip(parts, observations)
-                ]
-            )
-        self._report_means(parts, observations)
+            optimizer.update_in_parts(observations.parts)
+        summary, others = observations.summarize()
+        report(others | means_over_ranks(self.communicator, summary))
 
     def _division(self, n):
         """Says how the batch is divided among the ranks, if the iterator tells."""
@@ -92,27 +91,8 @@ class MultiNodeUpdater(StandardUpdater):
         is_known = mine is not None and mine.stop - mine.start == n
         return self.communicator.batch(mine=mine) if is_known else contextlib.nullcontext()
 
-    def _loss(self, batch, observation):
-        """Returns the loss of a batch; what is reported meanwhile goes into ``observation``."""
+    def _loss(self, batch):
+        """Returns the loss of a batch."""
         args, kwargs = as_arguments(self.convert(batch))
         loss_func = self.loss_func or self.get_optimizer("main").target
-        with _collecting(observation):
-            return loss_func(*args, **kwargs)
-
-    def _report_means(self, parts, observations):
-        summary, others = DictSummary(), {}
-        for part, observation in zip(parts, observations):
-            others |= observation
-            summary.add(
-                {k: v if isinstance(v, tuple) else (v, len(part)) for k, v in observation.items()}
-            )
-        report(others | means_over_ranks(self.communicator, summary))
-
-
-def _collecting(observation):
-    """Lets the current reporter collect in ``observation``, if there is one."""
-    try:
-        get_current_reporter()
-    except RuntimeError:
-        return contextlib.nullcontext()
-    return report_scope(observation)
+        return loss_func(*args, **kwargs)

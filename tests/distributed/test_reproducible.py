@@ -23,6 +23,7 @@ from mpchain.distributed.links import MultiNodeBatchNormalization
 from mpchain.iterators import SerialIterator
 from mpchain.link import Chain, Sequential
 from mpchain.link_hooks import SpectralNormalization
+from mpchain.reporter import Reporter, report
 from mpchain.variable import Variable
 
 from . import ranks
@@ -348,6 +349,22 @@ def test_what_update_cuts(reproducible):
     optimizer.n_samples = 0
     optimizer.update(loss)
     assert optimizer.t == 1
+
+
+def test_reports_of_micro_shards_are_put_together(reproducible):
+    model = L.Linear(2, 1)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), reproducible).setup(model)
+    reporter = Reporter()
+    x = np.random.RandomState(0).standard_normal((5 * reproducible.size, 2)).astype("float32")
+
+    def loss(x):
+        report({"mean": x.mean(), "text": "last"})
+        return F.mean(model(x))
+
+    with reporter.scope({}), reproducible.batch(len(x)) as mine:
+        optimizer.update(loss, x[mine])
+        np.testing.assert_allclose(reporter.observation["mean"], x[mine].mean(), rtol=1e-5)
+        assert reporter.observation["text"] == "last"
 
 
 def test_what_update_cannot_cut(reproducible):

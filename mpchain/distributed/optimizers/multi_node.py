@@ -21,7 +21,9 @@ from mpchain.distributed.gradients.persistents import (
 from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
+from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
+from mpchain.reporter import report
 from mpchain.serializer import MissingKeyError
 from mpchain.variable import Variable
 
@@ -217,7 +219,8 @@ class MultiNodeOptimizer:
         With a reproducible communicator the loss function is called for one micro-shard at a time.
         Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
         a batch of this rank's samples (``comm.batch`` says which these are) and is cut along its
-        first axis; models, numbers and all else are passed on as they are.
+        first axis; models, numbers and all else are passed on as they are. Values that the function
+        reports are reported as means over this rank's samples.
 
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss, the mean over this
@@ -232,10 +235,15 @@ class MultiNodeOptimizer:
         if lossfun is not None:
             n, before = self._n_samples(), self.n_samples
             if self._n_micro_shards:
-                parts = micro_batches.cut(lossfun, args, kwds, n, self._n_micro_shards)
+                observations = Observations(
+                    micro_batches.cut(lossfun, args, kwds, n, self._n_micro_shards)
+                )
+                self.update_in_parts(observations.parts)
+                summary, others = observations.summarize()
+                report(others | summary.compute_mean())
             else:
                 parts = [] if n == 0 else [(n, functools.partial(lossfun, *args, **kwds))]
-            self.update_in_parts(parts)
+                self.update_in_parts(parts)
             self.n_samples = before
         elif not self._exchanges:
             raise RuntimeError(
