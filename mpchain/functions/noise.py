@@ -56,6 +56,12 @@ def dropout_mask(x, ratio, steps=None):
     return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
 
 
+def dropout_of_steps(x, ratio, steps):
+    """As :func:`dropout`, of an array that joins time steps, see :func:`mpchain.random.source`."""
+    mask = dropout_mask(x, ratio, steps) if config.train else None
+    return dropout(x, ratio, mask=mask)
+
+
 def _check_ratio(name, ratio):
     if not 0 <= ratio < 1:
         raise ValueError(f"{name}: ratio must be at least 0 and below 1, but is {ratio}")

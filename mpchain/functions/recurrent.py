@@ -9,14 +9,13 @@ import numpy as np
 
 from mpchain import backprop
 from mpchain.backends.cuda import get_array_module
-from mpchain.configuration import config
 from mpchain.functions import recurrence
 from mpchain.functions.activation import relu, sigmoid, tanh
 from mpchain.functions.array import cast, concat, split_axis, with_zeros
 from mpchain.functions.connection import linear
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import separate, stack
-from mpchain.functions.noise import dropout, dropout_mask
+from mpchain.functions.noise import dropout_of_steps
 from mpchain.functions.precision import check_widths
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
@@ -373,11 +372,6 @@ def _scan_backwards(step, state, inputs):
     return outputs[::-1], state
 
 
-def _dropout_of_sequences(x, ratio, steps):
-    mask = dropout_mask(x, ratio, steps) if config.train else None
-    return dropout(x, ratio, mask=mask)
-
-
 def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, xs):
     _check_layers(name, n_layers, n_directions, states, ws, bs, xs)
     lengths = [x.shape[0] for x in xs]
@@ -389,7 +383,7 @@ def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, x
     final = []
     for i in range(n_layers):
         if i > 0:
-            x = _dropout_of_sequences(x, dropout_ratio, lengths)
+            x = dropout_of_steps(x, dropout_ratio, lengths)
         ys = []
         for is_backwards in (False, True)[:n_directions]:
             k = len(final)
