@@ -6,6 +6,7 @@ import resource
 import select
 import signal
 import socket
+import uuid
 
 from . import leftovers, reach, report
 from .loop import Loop, Writer
@@ -21,6 +22,8 @@ from .talk import say
 # For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
+# What the processes of one job have in common, for those that write the same files.
+JOB_VARIABLE = "MPCHAIN_JOB"
 # For whoever connects to say who it is, and how many may be about it besides the ranks.
 TIME_TO_INTRODUCE = 30.0
 MOST_STRANGERS = 50
@@ -120,12 +123,13 @@ class Job:
     def _start(self):
         self._starts += 1
         self._starter_words = b""
-        variables = {**self.plan.variables, VARIABLE: self._contact()}
+        added = {VARIABLE: self._contact(), JOB_VARIABLE: uuid.uuid4().hex}
+        variables = {**self.plan.variables, **added}
         environment = {**os.environ, **variables}
         self._words, end = os.pipe()
         os.set_blocking(self._words, False)
         self.loop.on_readable(self._words, self._keep_words)
-        command = self.plan.command(environment, [VARIABLE])
+        command = self.plan.command(environment, list(added))
         self._starter = spawn(command, environment, end, end)
         os.close(end)
 

@@ -257,8 +257,11 @@ def _introduction():
 
 def _job(environ=os.environ):
     """What the processes that one launcher has started have in common; None without a launcher."""
-    if "PMIX_NAMESPACE" in environ:  # Open MPI, and srun with PMIx
-        return environ["PMIX_NAMESPACE"]
+    for name in ("MPCHAIN_JOB", "PMIX_NAMESPACE"):  # mpchain-launch; Open MPI, srun with PMIx
+        if name in environ:
+            return environ[name]
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":  # srun
         return f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
+    if "PMI_JOBID" not in environ and environ.get("PMI_SIZE", "1") != "1":  # MPICH's mpirun
+        return f"process {os.getppid()}"
     return environ.get("PMI_JOBID")  # other launchers

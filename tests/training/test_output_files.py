@@ -18,7 +18,7 @@ JOB = pathlib.Path(__file__).with_name("one_job.py")
 
 
 def start(folder, *options, **environment):
-    launched = ("PMIX_NAMESPACE", "SLURM_STEP_NUM_TASKS", "PMI_JOBID")
+    launched = ("MPCHAIN_JOB", "PMIX_NAMESPACE", "SLURM_STEP_NUM_TASKS", "PMI_JOBID", "PMI_SIZE")
     variables = {name: value for name, value in os.environ.items() if name not in launched}
     return subprocess.Popen(
         [sys.executable, str(JOB), str(folder), *options],
@@ -86,15 +86,16 @@ def test_a_killed_job_keeps_nobody_out_and_leaves_nothing(tmp_path, running):
     assert "at_1 of an earlier run is now" in out
 
 
-def test_ranks_of_one_job_may_write_the_same_files(tmp_path, running):
-    job = {"PMIX_NAMESPACE": "job 1"}
+@pytest.mark.parametrize("variable", ["MPCHAIN_JOB", "PMIX_NAMESPACE", "PMI_JOBID"])
+def test_ranks_of_one_job_may_write_the_same_files(tmp_path, running, variable):
+    job = {variable: "job 1"}
     first = running("--rank", "0", **job)
     code, _, errors = finish(start(tmp_path, "--rank", "1", **job))
     assert code == 0, errors
     assert {"at_4.1", "log"} <= set(names(tmp_path))
     assert not any(".old" in name for name in names(tmp_path))
     assert any(name.endswith(".tmp.at_2.0") for name in names(tmp_path))
-    code, _, errors = finish(start(tmp_path, "--rank", "1", PMIX_NAMESPACE="job 2"))
+    code, _, errors = finish(start(tmp_path, "--rank", "1", **{variable: "job 2"}))
     assert "is being written by another job" in errors
     assert finish(first, "go on\n")[0] == 0
 
