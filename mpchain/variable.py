@@ -11,6 +11,7 @@ from mpchain import backend, backprop
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
 from mpchain.device_resident import Transferable
+from mpchain.variable_values import Values
 
 
 def _is_array(value):
@@ -164,7 +165,7 @@ class VariableNode:
         self.creator_node = None
 
 
-class Variable(Transferable):
+class Variable(Values, Transferable):
     """An array with the history of its computation.
 
     Args:
@@ -442,35 +443,6 @@ class Variable(Transferable):
                 node.unchain()
                 stack.extend(function.inputs)
 
-    def item(self):
-        """Returns the one element as a Python scalar."""
-        return self._checked_array("item").item()
-
-    def __float__(self):
-        return float(self._only_element("float"))
-
-    def __int__(self):
-        return int(self._only_element("int"))
-
-    def _only_element(self, function):
-        if self.size != 1:
-            raise TypeError(
-                f"{function}: {self._called()} must have one element, but has shape {self.shape}"
-            )
-        return self.item()
-
-    def __array__(self, dtype=None, copy=None):
-        """Returns the array, for ``numpy.asarray`` and libraries that plot or analyze."""
-        if self._requires_grad and self.creator_node is not None:
-            raise TypeError(
-                f"{self._called()} was computed by {self.creator_node.label}, and as a NumPy array "
-                "it would lose its history: use its attribute array"
-            )
-        array = self._checked_array("values")
-        if is_gpu_array(array):
-            raise TypeError(f"{self._called()} is on a GPU: use mpchain.cuda.to_cpu(x.array)")
-        return np.asarray(array, dtype=dtype, copy=copy)
-
     def to_device(self, device):
         """Moves array and gradient to ``device``, in place. Only a leaf can be moved."""
         device = backend.get_device(device)
@@ -481,33 +453,6 @@ class Variable(Transferable):
         grad = self.grad
         self._array = device.send(self._array)
         self._grad, self._grad_var = device.send(grad), None
-
-    def summary(self):
-        """Returns name, shape and dtype in one line."""
-        name = "" if self._name is None else f" {self._name}"
-        return f"<variable{name} {self.label}>"
-
-    def debug_print(self):
-        """Returns a description with device, shape, dtype and statistics of array and gradient."""
-        lines = [self.summary(), f"- device: {self.device}", f"- backend: {type(self._array)}"]
-        if self._array is not None:
-            lines += [f"- shape: {self.shape}", f"- dtype: {self.dtype}"]
-            lines.append(f"- statistics: {_statistics(self._array)}")
-        lines.append("- grad: " + ("None" if self.grad is None else _statistics(self.grad)))
-        return "\n".join(lines)
-
-    def __repr__(self):
-        return self._text(", ")
-
-    def __str__(self):
-        return self._text(" ")
-
-    def _text(self, separator):
-        prefix = "variable(" if self._name is None else f"variable {self._name}("
-        if self._array is None:
-            return f"{prefix}None)"
-        host = backend.cuda.to_cpu(self._array)
-        return f"{prefix}{np.array2string(host, separator=separator, prefix=prefix)})"
 
     def __len__(self):
         return len(self._checked_array("length"))
@@ -541,15 +486,6 @@ def _restore(cls, state):
     variable = cls.__new__(cls)
     variable.__dict__.update(state)
     return variable
-
-
-def _statistics(array):
-    if array.size == 0:
-        return "empty"
-    array = backend.cuda.to_cpu(array).astype(np.float64)
-    return ", ".join(
-        f"{name}={getattr(array, name)():.8g}" for name in ("mean", "std", "min", "max")
-    )
 
 
 class Parameter(Variable):

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 TABLE = [
     ("configuration warnings", ""),
     ("backend backends", "configuration"),
-    ("device_resident", "backend"),
+    ("device_resident variable_values", "backend"),
     ("kernels", "backend"),
     ("random", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
