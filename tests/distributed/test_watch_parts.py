@@ -25,6 +25,7 @@ from .imitated_ranks import TIMEOUT, Clock, Operation, Ranks, X, call, enter
 # The table, and the communicators that it is for
 
 NOT_WATCHED = {
+    "batch",
     # They do not communicate, or only by methods that are watched.
     *("allreduce_grad", "allreduce_obj", "bcast_data", "broadcast_data", "config_scope"),
     *("get_config", "gradient_dtype", "multi_node_mean_grad", "set_config", "share_of"),
