@@ -82,6 +82,8 @@ def test_wrong_gradient_dtype(monkeypatch):
         ({"PMIX_RANK": "2"}, ("PMIX_RANK", 3)),
         ({"SLURM_STEP_NUM_TASKS": "8"}, ("SLURM_STEP_NUM_TASKS", 8)),
         ({"PMI_SIZE": "many"}, None),
+        ({"WORLD_SIZE": "4"}, None),
+        ({"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, ("WORLD_SIZE", 4)),
     ],
     ids=str,
 )
@@ -121,6 +123,14 @@ def test_one_process_does_not_import_mpi4py(script):
 def test_one_rank_without_mpi4py():
     done = in_fresh_process(WITHOUT_MPI4PY, OMPI_COMM_WORLD_SIZE="1")
     assert done.stdout.split()[0] == "Communicator", done.stderr
+
+
+def test_processes_of_torchrun():
+    done = in_fresh_process(MAKE, TORCHELASTIC_RUN_ID="none", WORLD_SIZE="2", RANK="1")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "create_communicator: torchrun started 2 processes (WORLD_SIZE)" in last
+    assert "start the program with mpchain-launch or mpirun" in last
 
 
 def test_several_ranks_without_mpi4py():

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.distributed.communicators.communicator import Communicator
-from mpchain.distributed.communicators.environment import launched
+from mpchain.distributed.communicators.environment import TORCHRUN_SIZE, launched
 from mpchain.distributed.communicators.mpi import DummyCommunicator, MpiCommunicator, load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator
 from mpchain.distributed.watch import check_timeout
@@ -168,6 +168,12 @@ def _ranks(mpi_comm):
 
 
 def _mismatch(mpi, variable, n_ranks):
+    if variable == TORCHRUN_SIZE:
+        return (
+            f"create_communicator: torchrun started {n_ranks} processes ({variable}), which are no "
+            "ranks of MPI: start the program with mpchain-launch or mpirun. (For independent "
+            "processes give mpi_comm=MPI.COMM_SELF.)"
+        )
     library = mpi.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
     return (
         f"create_communicator: the launcher started {n_ranks} ranks or more ({variable}), but the "

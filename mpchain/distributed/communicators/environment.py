@@ -9,11 +9,12 @@ SIZE_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",  # srun
 )
 RANK_VARIABLES = ("PMIX_RANK",)
+TORCHRUN, TORCHRUN_SIZE = "TORCHELASTIC_RUN_ID", "WORLD_SIZE"
 
 
 def launched(environ=os.environ):
     """Returns (variable, least number of ranks) as the launcher has it; None without a launcher."""
-    for name in SIZE_VARIABLES:
+    for name in SIZE_VARIABLES + (TORCHRUN_SIZE,) * (TORCHRUN in environ):
         if environ.get(name, "").isdecimal():
             return name, int(environ[name])
     for name in RANK_VARIABLES:
