@@ -31,21 +31,18 @@ EXTRAS = {
     # Exchange with other frameworks, for the exporters that follow.
     "onnx": ["onnx"],
     # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath, PyTorch and
-    # safetensors are references; numba compiles what is tested of it; ruff checks the code.
+    # safetensors are references; ruff checks the code. What the extras bring is tested too.
     "test": [
         "pytest>=8",
         "pytest-timeout",
-        "numba",
-        "scipy",
         "mpmath",
         "safetensors",
         "torch==2.13.0",
         "ruff",
     ],
 }
-EXTRAS["test"] += (
-    EXTRAS["mpi"] + EXTRAS["data"] + EXTRAS["plot"] + EXTRAS["tensorboard"] + EXTRAS["io"]
-)
+for _extra in ("mpi", "cpu", "data", "plot", "tensorboard", "io"):
+    EXTRAS["test"] += EXTRAS[_extra]
 
 setup(
     name="mpchain",
