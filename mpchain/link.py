@@ -30,7 +30,7 @@ class Link(ParameterTree):
         ...         return x * self.W
 
     Besides parameters a link has persistent values: attributes that are saved and moved between
-    devices, but not optimised.
+    devices, but not optimized.
 
     Args:
         params: parameters by name: the shape of each, or a pair of shape and dtype.
@@ -135,7 +135,7 @@ class Link(ParameterTree):
 
         Args:
             name (str): attribute that holds it.
-            shape (int or tuple of int): None leaves it uninitialised.
+            shape (int or tuple of int): None leaves it uninitialized.
             dtype: its dtype, unless the initializer has one.
             initializer: initializer, number or array (then the parameter's array itself); None
                 fills with NaN.

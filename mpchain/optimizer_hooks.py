@@ -42,7 +42,7 @@ class _ParameterHook:
 
 
 class WeightDecay(_ParameterHook):
-    """Weight decay, or L2 regularisation: g ← g + rate p.
+    """Weight decay, or L2 regularization: g ← g + rate p.
 
     Args:
         rate (float): the coefficient.
@@ -60,7 +60,7 @@ class WeightDecay(_ParameterHook):
 
 
 class Lasso(_ParameterHook):
-    """L1 regularisation: g ← g + rate sign(p).
+    """L1 regularization: g ← g + rate sign(p).
 
     Args:
         rate (float): the coefficient.

@@ -112,7 +112,7 @@ class ParameterTree(DeviceResident):
                 count += param.size
             else:
                 warnings.warn(
-                    f"{type(self).__name__}.count_params: parameter {path} is not initialised "
+                    f"{type(self).__name__}.count_params: parameter {path} is not initialized "
                     "and not counted",
                     UserWarning,
                     stacklevel=2,
@@ -181,7 +181,7 @@ class ParameterTree(DeviceResident):
             yield mine, other
 
     def _shape_fits(self, name, shape):
-        """Whether an uninitialised parameter may get an array of that shape from a file."""
+        """Whether an uninitialized parameter may get an array of that shape from a file."""
         return True
 
     # Training
@@ -230,7 +230,7 @@ class ParameterTree(DeviceResident):
             if array is None and param.is_initialized:
                 raise SerializationError(
                     f"{type(self).__name__}.serialize: parameter {name!r} has values, but was not "
-                    "initialised when it was saved"
+                    "initialized when it was saved"
                 )
             if array is not None and not param.is_initialized:
                 if not self._shape_fits(name, array.shape):

@@ -495,7 +495,7 @@ class Parameter(Variable):
         initializer: an Initializer (a callable that fills an array in place), a scalar, or an
             array, which is then the parameter's array itself; None fills with NaN, so that
             forgetting it shows.
-        shape (int or tuple): None leaves the parameter uninitialised until :meth:`initialize`.
+        shape (int or tuple): None leaves the parameter uninitialized until :meth:`initialize`.
         name (str): shown in graphs and messages.
 
     Attributes:
@@ -574,7 +574,7 @@ class Parameter(Variable):
             raise RuntimeError(f"{self._called()}: NaN in the initial values")
 
     def to_device(self, device):
-        """Moves array and gradient to ``device``; an uninitialised parameter will be made there."""
+        """Moves array and gradient to ``device``; an uninitialized parameter will be made there."""
         device = backend.get_device(device)
         if self._array is None:
             self._initial_device = device

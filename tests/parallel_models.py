@@ -32,7 +32,7 @@ class Regression(mpchain.Chain):
             self.unused = L.Linear(2, 2)
             for link in self.children():
                 if link.W.is_initialized:
-                    initialise(link)
+                    initialize(link)
 
     def forward(self, x, t):
         error = self.second(F.tanh(self.first(x))) - t
@@ -45,7 +45,7 @@ class Regression(mpchain.Chain):
         return 2 * self.forward(x, t)
 
 
-def initialise(link):
+def initialize(link):
     random = np.random.RandomState(link.W.shape[0])
     link.W.array[...] = random.normal(size=link.W.shape)
     link.b.array[...] = random.normal(size=link.b.shape)

@@ -88,7 +88,7 @@ def _penalty_setting():
     return D, (W1, W2), x, x_tilde, x + u * (x_tilde - x)
 
 
-def _penalised_loss(D, x, x_tilde, gx_hat):
+def _penalized_loss(D, x, x_tilde, gx_hat):
     penalty = F.sum((F.sqrt(F.sum(gx_hat * gx_hat, axis=1)) - 1) ** 2)
     return F.sum(D(x_tilde) - D(x)) + 10 * penalty
 
@@ -99,7 +99,7 @@ def test_the_release_notes_gradient_penalty_both_ways():
     y.grad = np.ones(y.shape)
     x_hat.unchain()
     y.backward(enable_double_backprop=True)
-    loss = _penalised_loss(D, x, x_tilde, x_hat.grad_var)
+    loss = _penalized_loss(D, x, x_tilde, x_hat.grad_var)
     W1.cleargrad()
     W2.cleargrad()
     loss.backward()
@@ -108,7 +108,7 @@ def test_the_release_notes_gradient_penalty_both_ways():
     W1.cleargrad()
     W2.cleargrad()
     (gx_hat,) = mpchain.grad([D(x_hat)], [x_hat], enable_double_backprop=True)
-    _penalised_loss(D, x, x_tilde, gx_hat).backward()
+    _penalized_loss(D, x, x_tilde, gx_hat).backward()
     np.testing.assert_allclose(W1.grad, by_backward[0], rtol=1e-12)
     np.testing.assert_allclose(W2.grad, by_backward[1], rtol=1e-12)
 
@@ -117,7 +117,7 @@ def test_the_release_notes_gradient_penalty_both_ways():
     for sign in (1, -1):
         W1.array = W1.array + sign * eps * step
         (gx_hat,) = mpchain.grad([D(x_hat)], [x_hat], enable_double_backprop=True)
-        values.append(_penalised_loss(D, x, x_tilde, gx_hat).item())
+        values.append(_penalized_loss(D, x, x_tilde, gx_hat).item())
         W1.array = W1.array - sign * eps * step
     numeric = (values[0] - values[1]) / (2 * eps)
     np.testing.assert_allclose((by_backward[0] * step).sum(), numeric, rtol=1e-6)
@@ -152,7 +152,7 @@ def test_the_double_backward_articles_third_snippet():
     np.testing.assert_allclose(x.grad, expected, rtol=1e-10)
 
 
-def test_the_double_backward_articles_zero_centred_penalty():
+def test_the_double_backward_articles_zero_centered_penalty():
     D, (W1, W2), x, _, _ = _penalty_setting()
     x_real = Variable(x)
     (g,) = mpchain.grad([D(x_real)], [x_real], enable_double_backprop=True)

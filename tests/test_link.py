@@ -163,7 +163,7 @@ def test_a_shared_link_gives_its_parameters_once():
 def test_count_params():
     assert L.Linear(3, 2).count_params() == 8
     with pytest.warns(
-        UserWarning, match=r"Affine.count_params: parameter /lazy is not initialised"
+        UserWarning, match=r"Affine.count_params: parameter /lazy is not initialized"
     ):
         assert Affine().count_params() == 6
 

@@ -108,7 +108,7 @@ def test_gradients_that_are_missing_count_as_zeros():
     assert link.p0.update_rule.t == 2
 
 
-def test_parameters_that_are_initialised_later():
+def test_parameters_that_are_initialized_later():
     model = L.Linear(2)
     optimizer = optimizers.Adam().setup(model)
     set_grads_of_bias = np.ones(2, np.float32)
@@ -186,7 +186,7 @@ def test_epochs():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_minimises(name):
+def test_it_minimizes(name):
     link = Link()
     with link.init_scope():
         link.W = Parameter(np.array([2.0, -1.0]))

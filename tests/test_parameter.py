@@ -81,7 +81,7 @@ def test_the_initializers_dtype_is_known_before_the_array():
     assert p.array.dtype == np.float16
 
 
-def test_a_graph_from_before_does_not_keep_the_uninitialised_node():
+def test_a_graph_from_before_does_not_keep_the_uninitialized_node():
     p = Parameter(1.0)
     node = p.node
     p.initialize((2,))
@@ -90,7 +90,7 @@ def test_a_graph_from_before_does_not_keep_the_uninitialised_node():
     np.testing.assert_array_equal(p.grad, [3, 3])
 
 
-def test_use_before_initialisation_is_an_error():
+def test_use_before_initialization_is_an_error():
     with pytest.raises(RuntimeError, match=r"input 0, Parameter 'W', has no array yet"):
         Parameter(1.0, name="W") * 2
 
@@ -106,7 +106,7 @@ def test_nan_from_an_initializer_is_found_in_debug_mode():
         Parameter(shape=(2,))
 
 
-def test_gradients_of_an_uninitialised_parameter():
+def test_gradients_of_an_uninitialized_parameter():
     p = Parameter(1.0)
     p.cleargrad()
     p.zerograd()
@@ -127,7 +127,7 @@ def test_update_asks_the_rule():
     assert len(seen) == 1 and seen[0] is p
 
 
-def test_moves_before_and_after_initialisation():
+def test_moves_before_and_after_initialization():
     p = Parameter(1.0)
     p.to_device("@numpy")
     assert p.device == mpchain.get_device("@numpy") and p.array is None
@@ -137,7 +137,7 @@ def test_moves_before_and_after_initialisation():
 
 
 @pytest.mark.gpu
-def test_is_initialised_where_it_will_be():
+def test_is_initialized_where_it_will_be():
     p = Parameter(1.0)
     p.to_gpu()
     assert p.device.name == "@cupy:0"

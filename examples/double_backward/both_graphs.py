@@ -2,7 +2,7 @@
 
     python both_graphs.py [--check]
 
-The third snippet of NNabla's article on double backward: the one-centred penalty, as in WGAN-GP,
+The third snippet of NNabla's article on double backward: the one-centered penalty, as in WGAN-GP,
 which asks that the gradient of y in each image has norm one.
 """
 
@@ -15,7 +15,7 @@ import mpchain.functions as F
 from mpchain.gradient_check import check_backward
 
 
-def one_centred_penalty(x):
+def one_centered_penalty(x):
     y = F.sigmoid(x)
     grads = mpchain.grad([y], [x], enable_double_backprop=True)
     norms = [F.sum(g**2.0, axis=(1, 2, 3)) ** 0.5 for g in grads]
@@ -30,13 +30,13 @@ def main():
     rng = np.random.RandomState(313)
     b, c, h, w = 16, 3, 32, 32
     x = mpchain.Variable(rng.randn(b, c, h, w))
-    gp = one_centred_penalty(x)
+    gp = one_centered_penalty(x)
     gp.backward()
     print(x.grad)
 
     if args.check:
         # In one random direction: there are 49,152 elements.
-        check_backward(one_centred_penalty, x.array, None, eps=1e-3, atol=0, rtol=1e-6)
+        check_backward(one_centered_penalty, x.array, None, eps=1e-3, atol=0, rtol=1e-6)
         print("finite differences agree")
 
 

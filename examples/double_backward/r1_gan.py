@@ -1,4 +1,4 @@
-"""A GAN with the R1 penalty, which is zero-centred, trained on handwritten digits.
+"""A GAN with the R1 penalty, which is zero-centered, trained on handwritten digits.
 
     python r1_gan.py [--epoch 20] [--check]
 

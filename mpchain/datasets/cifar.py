@@ -47,7 +47,7 @@ _SOURCES = {
 
 
 def get_cifar10(withlabel=True, ndim=3, scale=1.0, dtype=None):
-    """Returns CIFAR-10: 50,000 and 10,000 colour pictures of 32x32 pixels in ten classes.
+    """Returns CIFAR-10: 50,000 and 10,000 color pictures of 32x32 pixels in ten classes.
 
     It is downloaded (170 MB) on the first call and kept below
     :func:`mpchain.dataset.get_dataset_root`.

@@ -17,7 +17,7 @@ class ImageDataset(DatasetMixin):
     """Picture files.
 
     An example is an array of shape (channels, height, width): one channel for grey pictures (and
-    palette pictures, whose values are palette indices), three for colours, four with transparency.
+    palette pictures, whose values are palette indices), three for colors, four with transparency.
     Values are those of the file, mostly 0 to 255; pictures of different kinds or sizes must be
     brought to one form before they make a batch.
 

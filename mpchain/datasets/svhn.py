@@ -17,7 +17,7 @@ _SHA256 = {
 
 
 def get_svhn(withlabel=True, scale=1.0, dtype=None, label_dtype=np.int32, add_extra=False):
-    """Returns SVHN: 73,257 and 26,032 colour pictures of 32x32 pixels, digits of house numbers.
+    """Returns SVHN: 73,257 and 26,032 color pictures of 32x32 pixels, digits of house numbers.
 
     It is downloaded (246 MB; 1.6 GB with ``add_extra``) on the first call and kept below
     :func:`mpchain.dataset.get_dataset_root`.

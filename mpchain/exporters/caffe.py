@@ -22,10 +22,10 @@ def export(model, args, directory=None, export_params=True, graph_name="Graph"):
     """Writes a model as Caffe's ``chainer_model.prototxt`` and ``chainer_model.caffemodel``.
 
     The model is run once, in inference mode, and what it did is written down. Known are Linear,
-    Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch normalisation,
+    Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch normalization,
     ReLU, LeakyReLU, Sigmoid, Tanh, Softmax, Concat, Reshape, Dropout, the mean over an image, sums,
     products and maxima, and whatever acts as one factor and shift per channel. Where these follow a
-    product with weights, such as batch normalisation does, they are multiplied into the weights.
+    product with weights, such as batch normalization does, they are multiplied into the weights.
 
     Args:
         model: a callable of Variables that returns a Variable, or a tuple, list or dict of them.
@@ -355,7 +355,7 @@ def _mean(trace, x, axis, keepdims):
 
 
 def _local_response_normalization(trace, x, n, k, alpha, beta):
-    # Caffe divides alpha by the number of neighbours.
+    # Caffe divides alpha by the number of neighbors.
     param = {"local_size": n, "alpha": alpha * n, "beta": beta, "norm_region": 0, "k": float(k)}
     return trace.layer("LRN", [trace.blob(x)], x.shape, lrn_param=param)
 

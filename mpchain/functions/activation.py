@@ -126,7 +126,7 @@ def prelu(x, W):
 
 
 def rrelu(x, l=1.0 / 8, u=1.0 / 3, *, r=None, return_r=False):
-    """Randomised leaky rectified linear unit: x where that is not negative, else r x.
+    """Randomized leaky rectified linear unit: x where that is not negative, else r x.
 
     In training each element has a slope r of its own, uniform between ``l`` and ``u``; where
     ``config.train`` is False it is their mean.
@@ -361,7 +361,7 @@ def gelu(x, approximate="none"):
 
 
 def maxout(x, pool_size, axis=1):
-    """Maximum over groups of neighbours along an axis.
+    """Maximum over groups of neighbors along an axis.
 
     Args:
         x: Variable or array, floating point.

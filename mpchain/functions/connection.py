@@ -392,13 +392,13 @@ def shift(x, ksize=3, dilate=1):
     """Moves groups of channels in different directions: a convolution without weights.
 
     The channels are split into kh * kw equal groups, one for each place of a window; each moves to
-    where its place lies from the centre. The group of the centre is the last, together with
-    channels that are left over; the centre's channels move as the last place says. Zeros move in.
+    where its place lies from the center. The group of the center is the last, together with
+    channels that are left over; the center's channels move as the last place says. Zeros move in.
 
     Args:
         x: Variable or array (N, C, H, W), floating point; C is at least kh * kw.
         ksize (int or pair of int): the window's size, odd.
-        dilate (int or pair of int): by how much a place is moved per step from the centre.
+        dilate (int or pair of int): by how much a place is moved per step from the center.
 
     Returns:
         Variable of the shape of ``x``.

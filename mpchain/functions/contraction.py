@@ -85,7 +85,7 @@ def batch_matmul(a, b, transa=False, transb=False):
     return matmul(a, b, transa, transb)
 
 
-# A pair of operands is one bilinear form <g, a b> in three arrays whose axes are labelled: leaving
+# A pair of operands is one bilinear form <g, a b> in three arrays whose axes are labeled: leaving
 # any slot open contracts the other two, and each label stands in two slots at least.
 
 
@@ -209,7 +209,7 @@ def _sizes(xs, inputs):
             if isinstance(i, tuple) and 1 in (known, n):
                 sizes[i] = known if n == 1 else n
             else:
-                rule = f"axes labelled {i!r} must have one size, {known}"
+                rule = f"axes labeled {i!r} must have one size, {known}"
                 check(known == n, "einsum", rule, operand=x)
     return sizes
 
@@ -243,7 +243,7 @@ def _cheapest_pair(terms, output, sizes):
 
 
 def einsum(*operands):
-    """Sums of products over labelled axes, in Einstein's notation.
+    """Sums of products over labeled axes, in Einstein's notation.
 
     ``einsum("ij,jk->ik", a, b)`` is the matrix product; so is
     ``einsum(a, [0, 1], b, [1, 2], [0, 2])``. Labels that the output lacks are summed over; a label

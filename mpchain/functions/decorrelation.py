@@ -1,4 +1,4 @@
-"""Decorrelated batch normalisation: whitening of the channels over the batch."""
+"""Decorrelated batch normalization: whitening of the channels over the batch."""
 
 import math
 
@@ -91,9 +91,9 @@ def decorrelated_batch_normalization(
     if count == 0:
         return as_variable(x)
     mean = average(grouped, 2, keepdims=True)
-    centred = grouped - mean
+    centered = grouped - mean
     identity = get_array_module(as_array(x)).eye(grouped.shape[1], dtype=grouped.dtype)
-    covariance = matmul(centred, centred, transb=True) / count + eps * identity
+    covariance = matmul(centered, centered, transb=True) / count + eps * identity
     projection = _inverse_root(covariance)
     if running_mean is not None:
         running_mean *= decay
@@ -101,7 +101,7 @@ def decorrelated_batch_normalization(
     if running_projection is not None:
         running_projection *= decay
         running_projection += (1 - decay) * count / max(count - 1, 1) * projection.array
-    return _ungrouped(matmul(projection, centred), x)
+    return _ungrouped(matmul(projection, centered), x)
 
 
 def _check_statistics(name, grouped, mean, projection):
@@ -114,7 +114,7 @@ def _check_statistics(name, grouped, mean, projection):
 
 
 def fixed_decorrelated_batch_normalization(x, mean, projection, groups=16):
-    """Decorrelated batch normalisation by given statistics, as at inference: projection (x - mean).
+    """Decorrelated batch normalization by given statistics, as at inference: projection (x - mean).
 
     Args:
         x: Variable or array (N, C, ...), floating point.

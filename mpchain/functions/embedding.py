@@ -100,7 +100,7 @@ def rotary_embedding(x, positions=None, base=10000.0, interleaved=False):
         positions: array (..., L) that broadcasts to the axes of ``x`` but the last; None means 0
             to L - 1.
         base (float): the slowest pair needs about 2 pi ``base`` positions for a turn.
-        interleaved (bool): pairs are neighbours, 2 i and 2 i + 1, as in the paper; otherwise they
+        interleaved (bool): pairs are neighbors, 2 i and 2 i + 1, as in the paper; otherwise they
             are the features i and i + D / 2.
 
     Returns:

@@ -163,25 +163,25 @@ def discriminative_margin_based_clustering_loss(
     beta=1.0,
     gamma=0.001,
 ):
-    """Gathers the pixels of each instance, and keeps the instances' centres apart.
+    """Gathers the pixels of each instance, and keeps the instances' centers apart.
 
     Of each image: the mean over the instances of the mean of
-    max(norm(centre - pixel) - delta_v, 0) ** 2 over their pixels; the mean over the pairs of
-    instances of max(2 delta_d - norm(centre - other centre), 0) ** 2; and the mean of
-    norm(centre). Each is averaged over the images.
+    max(norm(center - pixel) - delta_v, 0) ** 2 over their pixels; the mean over the pairs of
+    instances of max(2 delta_d - norm(center - other center), 0) ** 2; and the mean of
+    norm(center). Each is averaged over the images.
 
     Args:
         embeddings: Variable or array (N, D, height, width), floating point.
         labels: array of integers (N, height, width): the instances are numbered from 1 to D, and 0
-            is the background. An instance without a pixel has its centre at zero.
-        delta_v (float): the distance from its centre within which a pixel is left alone.
-        delta_d (float): half the distance beyond which centres are left alone.
+            is the background. An instance without a pixel has its center at zero.
+        delta_v (float): the distance from its center within which a pixel is left alone.
+        delta_d (float): half the distance beyond which centers are left alone.
         max_embedding_dim (int): D, which is the largest number of instances too.
         norm (int): the order of the norm.
         alpha, beta, gamma (float): factors on the three terms.
 
     Returns:
-        tuple of three Variables, scalars: of variance, of distance and of regularisation, times
+        tuple of three Variables, scalars: of variance, of distance and of regularization, times
         their factors.
 
     Raises:
@@ -208,20 +208,20 @@ def discriminative_margin_based_clustering_loss(
     instances = xp.arange(1, k + 1).reshape(1, k, 1)
     members = (labels.reshape(n, 1, height * width) == instances).astype(embeddings.dtype)
     shares = members / xp.maximum(members.sum(axis=2, keepdims=True), 1)
-    centres = matmul(pixels, shares, transb=True)  # (N, D, instances)
+    centers = matmul(pixels, shares, transb=True)  # (N, D, instances)
 
     def length(x):
         return _root(sum(absolute(x) ** norm, axis=1), 1 / norm)
 
-    away = square(relu(length(pixels - matmul(centres, members)) - delta_v))
+    away = square(relu(length(pixels - matmul(centers, members)) - delta_v))
     variance = sum(reshape(away, (n, 1, height * width)) * shares)
-    between = reshape(centres, (n, k, k, 1)) - reshape(centres, (n, k, 1, k))
+    between = reshape(centers, (n, k, k, 1)) - reshape(centers, (n, k, 1, k))
     near = square(relu(2 * delta_d - length(between)))
     distance = sum(near * (1 - xp.eye(k, dtype=near.dtype)))
-    centred = sum(length(centres))
+    centered = sum(length(centers))
     n, pairs = max(n, 1), max(k * (k - 1), 1)
     factors = alpha / (n * k), beta / (n * pairs), gamma / (n * k)
-    return variance * factors[0], distance * factors[1], centred * factors[2]
+    return variance * factors[0], distance * factors[1], centered * factors[2]
 
 
 def _check_scored(name, x, t, W):

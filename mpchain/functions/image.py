@@ -66,7 +66,7 @@ def resize_images(x, output_shape, *, mode="bilinear", align_corners=True):
         x: Variable or array (N, C, H, W), floating point.
         output_shape (pair of int): the new height and width.
         mode (str): ``'bilinear'`` interpolation, or ``'nearest'`` element.
-        align_corners (bool): for ``'bilinear'``, the corners' centres stay where they are;
+        align_corners (bool): for ``'bilinear'``, the corners' centers stay where they are;
             otherwise the corners themselves.
 
     Returns:
@@ -130,7 +130,7 @@ def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=F
         mode (str): ``'nearest'``, ``'nearest-exact'`` or ``'area'``, for any number of axes;
             ``'linear'`` for one spatial axis, ``'bilinear'`` and ``'bicubic'`` for two,
             ``'trilinear'`` for three.
-        align_corners (bool): for the linear and cubic modes, the corners' centres stay where they
+        align_corners (bool): for the linear and cubic modes, the corners' centers stay where they
             are; otherwise the corners themselves.
 
     Returns:
@@ -195,7 +195,7 @@ def _corners(u, size):
     """The two elements beside each position on an axis, and which of them exist."""
     xp = get_array_module(u)
     first = xp.floor(u.clip(-2, size + 1))
-    # Not a number has no neighbours; its weights carry it on.
+    # Not a number has no neighbors; its weights carry it on.
     first = xp.nan_to_num(first, nan=-2.0)
     corners = xp.stack([first, first + 1])
     return corners, (corners >= 0) & (corners < size)
@@ -204,7 +204,7 @@ def _corners(u, size):
 def spatial_transformer_sampler(x, grid):
     """Samples images at the points of a grid, by bilinear interpolation; zero lies outside.
 
-    The corners' centres of an image are at -1 and 1. Gradients flow to the image and to the grid.
+    The corners' centers of an image are at -1 and 1. Gradients flow to the image and to the grid.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
@@ -233,7 +233,7 @@ def spatial_transformer_sampler(x, grid):
     columns, has_column = _corners(as_array(u), w)
     rows, has_row = _corners(as_array(v), h)
     # One axis for the upper and lower corner, one for the left and right: (2, 2, N, points). At a
-    # pixel's centre this is the derivative from above.
+    # pixel's center this is the derivative from above.
     signs = xp.asarray([[[-1]], [[1]]], x.dtype)
     weights = ((v - rows) * signs + 1)[:, None] * ((u - columns) * signs + 1)[None]
     inside = has_row[:, None] & has_column[None]

@@ -93,7 +93,7 @@ def softmax_cross_entropy(
     """Cross entropy of the softmax of ``x`` with labels, or with distributions.
 
     Args:
-        x: Variable or array (N, C, d1, ...), floating point: unnormalised log-probabilities.
+        x: Variable or array (N, C, d1, ...), floating point: unnormalized log-probabilities.
         t: array of integers (N, d1, ...): labels; or an array of the shape of ``x``: distributions
             over axis 1.
         normalize (bool): with labels and the mean, divide by the number of labels not ignored;

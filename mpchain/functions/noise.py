@@ -107,7 +107,7 @@ def gumbel_softmax(log_pi, tau=0.1, axis=1):
 
     Args:
         log_pi: Variable or array, floating point: log-probabilities of the categories, which may be
-            unnormalised.
+            unnormalized.
         tau (float): the temperature, positive.
         axis (int): the axis of the categories.
 

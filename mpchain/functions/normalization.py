@@ -1,4 +1,4 @@
-"""Normalisation of activations."""
+"""Normalization of activations."""
 
 # ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
 
@@ -30,11 +30,11 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
         return kernels.call("batch_normalization_gradient", g, x, gamma, *aux, axis)
     g, x, gamma = _wide(g), _wide(x), _wide(gamma)
     mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
-    normalised = (x - mean) * inverse_std
+    normalized = (x - mean) * inverse_std
     g_beta = np.sum(g, axis=axis, keepdims=True)
-    g_gamma = np.sum(g * normalised, axis=axis, keepdims=True)
+    g_gamma = np.sum(g * normalized, axis=axis, keepdims=True)
     count = g.size // g_beta.size
-    gx = (g - (normalised * g_gamma + g_beta) / count) * (gamma * inverse_std)
+    gx = (g - (normalized * g_gamma + g_beta) / count) * (gamma * inverse_std)
     return gx, g_gamma, g_beta
 
 
@@ -66,7 +66,7 @@ def _shape_of_parameters(name, x, axis, gamma, **parameters):
 def batch_normalization(
     x, gamma, beta, *, eps=2e-5, running_mean=None, running_var=None, decay=0.9, axis=None
 ):
-    """Normalises each channel by the mean and variance of the batch.
+    """Normalizes each channel by the mean and variance of the batch.
 
     The result is gamma (x - mean) / sqrt(var + eps) + beta.
 
@@ -116,7 +116,7 @@ def _follow(running_mean, running_var, decay, count, mean, var):
 
 
 def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
-    """Batch normalisation by given statistics, as at inference.
+    """Batch normalization by given statistics, as at inference.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
@@ -139,7 +139,7 @@ def _fixed(name, x, gamma, beta, mean, var, eps, axis):
 
 
 def fixed_batch_renormalization(x, gamma, beta, mean, var, eps=2e-5):
-    """Batch renormalisation at inference: :func:`fixed_batch_normalization`, by another name."""
+    """Batch renormalization at inference: :func:`fixed_batch_normalization`, by another name."""
     return _fixed("fixed_batch_renormalization", x, gamma, beta, mean, var, eps, None)
 
 
@@ -155,10 +155,10 @@ def batch_renormalization(
     decay=0.9,
     update_statistics=False,
 ):
-    """Batch normalisation that is corrected towards what the running statistics would give.
+    """Batch normalization that is corrected towards what the running statistics would give.
 
-    With normalised = (x - mean) / std of the batch, the result is
-    gamma (normalised r + d) + beta, where r = std / running_std and
+    With normalized = (x - mean) / std of the batch, the result is
+    gamma (normalized r + d) + beta, where r = std / running_std and
     d = (mean - running_mean) / running_std are limited to [1 / rmax, rmax] and [-dmax, dmax]
     and pass no gradient.
 
@@ -199,7 +199,7 @@ def batch_renormalization(
     return _batch_normalization(x, gamma * r, shift, axis, eps, follow)
 
 
-# Normalisation of each sample by itself.
+# Normalization of each sample by itself.
 
 
 def _wide(x):
@@ -212,32 +212,32 @@ def _inverse_rms(x, axis, eps):
     return (average(x * x, axis=axis, keepdims=True) + eps) ** -0.5
 
 
-def _gradients(g, gamma, normalised, inverse, axis, is_centred):
+def _gradients(g, gamma, normalized, inverse, axis, is_centered):
     """The gradients of the input and of gamma, ``inverse`` being what the input was scaled by."""
     n = g.size // max(inverse.size, 1)
     if isinstance(g, Variable):
         h = g * gamma
-        gx = h - normalised * (np.sum(h * normalised, axis=axis, keepdims=True) / n)
-        if is_centred:
+        gx = h - normalized * (np.sum(h * normalized, axis=axis, keepdims=True) / n)
+        if is_centered:
             gx = gx - np.sum(h, axis=axis, keepdims=True) / n
-        return gx * inverse, sum_to.on(g * normalised, gamma.shape)
+        return gx * inverse, sum_to.on(g * normalized, gamma.shape)
     # The same in two arrays: fresh memory costs more than arithmetic.
-    work = g * normalised
+    work = g * normalized
     g_gamma = sum_to.on(work, gamma.shape)
     work = np.multiply(work, gamma, out=None if g_gamma is work else work)
-    normalised *= work.sum(axis=axis, keepdims=True) / n
+    normalized *= work.sum(axis=axis, keepdims=True) / n
     h = np.multiply(g, gamma, out=work)
-    if is_centred:
-        normalised += h.sum(axis=axis, keepdims=True) / n
-    h -= normalised
+    if is_centered:
+        normalized += h.sum(axis=axis, keepdims=True) / n
+    h -= normalized
     h *= inverse
     return h, g_gamma
 
 
 def _sample_normalization_derivative(g, x, gamma, aux, beta_shape, axis, eps):
     mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
-    normalised = (x - mean) * inverse_std
-    gx, g_gamma = _gradients(g, gamma, normalised, inverse_std, axis, True)
+    normalized = (x - mean) * inverse_std
+    gx, g_gamma = _gradients(g, gamma, normalized, inverse_std, axis, True)
     return gx, g_gamma, sum_to.on(g, beta_shape)
 
 
@@ -252,12 +252,12 @@ def _sample_normalization(x, gamma, beta, axis, eps):
 
 
 def layer_normalization(x, gamma, beta, eps=1e-5):
-    """Normalises each sample by the mean and variance of its elements.
+    """Normalizes each sample by the mean and variance of its elements.
 
     The result is gamma (x - mean) / sqrt(var + eps) + beta.
 
     Args:
-        x: Variable or array (N, D), floating point; or (..., D1, D2, ...), which is normalised over
+        x: Variable or array (N, D), floating point; or (..., D1, D2, ...), which is normalized over
             the trailing axes that ``gamma`` has.
         gamma, beta: Variables or arrays (D,), or (D1, D2, ...).
         eps (float): added to the variance.
@@ -288,7 +288,7 @@ def _trailing_axes(name, x, **parameters):
 
 
 def group_normalization(x, groups, gamma, beta, eps=1e-5):
-    """Normalises each group of channels of each sample by its mean and variance.
+    """Normalizes each group of channels of each sample by its mean and variance.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
@@ -330,7 +330,7 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
 
 
 def instance_normalization(x, gamma, beta, eps=1e-5):
-    """Normalises each channel of each sample by its mean and variance.
+    """Normalizes each channel of each sample by its mean and variance.
 
     Args:
         x: Variable or array (N, C, d1, ...), floating point.
@@ -370,7 +370,7 @@ def rms_normalization(x, gamma, eps=1e-5):
     The result is gamma x / sqrt(mean(x ** 2) + eps).
 
     Args:
-        x: Variable or array (..., D), floating point; normalised over the trailing axes that
+        x: Variable or array (..., D), floating point; normalized over the trailing axes that
             ``gamma`` has.
         gamma: Variable or array (D,), or of several trailing axes of ``x``.
         eps (float): added to the mean square.
@@ -427,9 +427,9 @@ def normalize(x, eps=1e-5, axis=1):
     return cast(_normalize(_wide(x), eps, axes), x.dtype)
 
 
-# The sum over neighbouring channels is its own adjoint.
-@differentiable(lambda g, reach: _neighbours.on(g, reach))
-def _neighbours(x, reach):
+# The sum over neighboring channels is its own adjoint.
+@differentiable(lambda g, reach: _neighbors.on(g, reach))
+def _neighbors(x, reach):
     """The sum over the channels from i - reach to i + reach, for each channel i."""
     y = x.copy()
     for k in range(1, min(reach + 1, x.shape[1])):
@@ -439,26 +439,26 @@ def _neighbours(x, reach):
 
 
 def _local_response_derivative(g, x, aux, n, k, alpha, beta):
-    scale = _neighbours.on(x * x, n // 2) * alpha + k if isinstance(x, Variable) else aux
+    scale = _neighbors.on(x * x, n // 2) * alpha + k if isinstance(x, Variable) else aux
     factor = scale**-beta
-    return g * factor - x * _neighbours.on(g * x * (factor / scale), n // 2) * (2 * alpha * beta)
+    return g * factor - x * _neighbors.on(g * x * (factor / scale), n // 2) * (2 * alpha * beta)
 
 
 @differentiable(_local_response_derivative)
 def _local_response_normalization(x, n, k, alpha, beta):
-    scale = _neighbours.on(x * x, n // 2) * alpha + k
+    scale = _neighbors.on(x * x, n // 2) * alpha + k
     return x * scale**-beta, scale
 
 
 def local_response_normalization(x, n=5, k=2, alpha=1e-4, beta=0.75):
-    """Damps each element by the squares at its place in neighbouring channels.
+    """Damps each element by the squares at its place in neighboring channels.
 
     y[i] = x[i] / (k + alpha sum over j of x[j] ** 2) ** beta, where j runs over the channels from
     i - n // 2 to i + n // 2.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
-        n (int): the width of the neighbourhood.
+        n (int): the width of the neighborhood.
         k, alpha, beta (float): the formula's constants.
 
     Returns:

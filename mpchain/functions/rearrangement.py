@@ -297,7 +297,7 @@ def depth2space(X, r):
     Raises:
         InvalidType: the channels do not divide.
 
-    See also :func:`pixel_shuffle`, where the channels of one output channel are neighbours.
+    See also :func:`pixel_shuffle`, where the channels of one output channel are neighbors.
     """
     return _from_channels("depth2space", X, r, channels_last=True)
 

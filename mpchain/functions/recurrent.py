@@ -113,7 +113,7 @@ def _check_cell(name, c, x, n_gates, argument="c_prev"):
 def lstm(c_prev, x):
     """Long short-term memory, the cell alone: c = tanh(a) s(i) + c_prev s(f), h = tanh(c) s(o).
 
-    Here s is the sigmoid. The gates of one unit are neighbours: a, i, f and o are ``x[:, 0::4]``,
+    Here s is the sigmoid. The gates of one unit are neighbors: a, i, f and o are ``x[:, 0::4]``,
     ``x[:, 1::4]``, ``x[:, 2::4]`` and ``x[:, 3::4]``. Where ``x`` has fewer rows than ``c_prev``
     (sequences that have ended), the other rows of ``c_prev`` become those of c.
 

@@ -49,7 +49,7 @@ def _positions(size, out_size, scale, align_corners):
 
 @functools.lru_cache(maxsize=256)
 def linear_matrix(size, out_size, scale, align_corners):
-    """The matrix of linear interpolation between neighbours; beyond the ends, these are taken.
+    """The matrix of linear interpolation between neighbors; beyond the ends, these are taken.
 
     Args:
         size, out_size (int): elements before and after.

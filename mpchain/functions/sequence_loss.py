@@ -130,7 +130,7 @@ def connectionist_temporal_classification(
     repetitions are merged and then blanks removed.
 
     Args:
-        x: list of T Variables or arrays (N, V), floating point: unnormalised log-probabilities of
+        x: list of T Variables or arrays (N, V), floating point: unnormalized log-probabilities of
             the symbols at each time.
         t: array of integers (N, L): labels.
         blank_symbol (int): the symbol that stands for no label.

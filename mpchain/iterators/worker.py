@@ -48,7 +48,7 @@ def get_context(start_method, caller):
     mpi = sys.modules.get("mpi4py.MPI")
     if start_method == "fork" and mpi is not None and mpi.Is_initialized():
         raise RuntimeError(
-            f"{caller}: processes must not be forked after MPI was initialised; "
+            f"{caller}: processes must not be forked after MPI was initialized; "
             "use start_method='forkserver' or 'spawn'"
         )
     if start_method == "fork" and (runtime := openmp_with_threads()):

@@ -46,7 +46,7 @@ _BLOCK = 1 << 16
 
 
 def refuse_unless_channels(x, gamma, axis):
-    """Takes arrays (N, C, ...) that are normalised over all axes but the second."""
+    """Takes arrays (N, C, ...) that are normalized over all axes but the second."""
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"
     if x.dtype not in (np.float32, np.float64) or gamma.dtype != x.dtype:

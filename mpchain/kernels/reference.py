@@ -69,11 +69,11 @@ def batch_normalization(x, gamma, beta, axis, eps):
 def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`."""
     (g,) = _wide(g)
-    normalised = (x - mean) * inverse_std
+    normalized = (x - mean) * inverse_std
     g_beta = g.sum(axis=axis, keepdims=True)
-    g_gamma = (g * normalised).sum(axis=axis, keepdims=True)
+    g_gamma = (g * normalized).sum(axis=axis, keepdims=True)
     count = g.size // max(g_beta.size, 1)
-    gx = (g - (normalised * g_gamma + g_beta) / max(count, 1)) * (gamma * inverse_std)
+    gx = (g - (normalized * g_gamma + g_beta) / max(count, 1)) * (gamma * inverse_std)
     return gx.astype(x.dtype, copy=False), g_gamma, g_beta
 
 

@@ -1,4 +1,4 @@
-"""Hooks that normalise the weights of links, and time links."""
+"""Hooks that normalize the weights of links, and time links."""
 
 from mpchain.link_hooks.spectral_normalization import SpectralNormalization
 from mpchain.link_hooks.timer import TimerHook

@@ -63,7 +63,7 @@ class SpectralNormalization(WeightHook):
 
     def added(self, link):
         super().added(link)
-        # What is added now is saved, restored and optimised, even if its shape is not known yet.
+        # What is added now is saved, restored and optimized, even if its shape is not known yet.
         link.add_persistent(self.vector_name, None)
         if self.use_gamma:
             with link.init_scope():

@@ -5,7 +5,7 @@ from mpchain.link_hooks.weight_hook import WeightHook
 
 
 class WeightStandardization(WeightHook):
-    """Lets a link compute with its weight standardised: (W - mean) / sqrt(var + eps).
+    """Lets a link compute with its weight standardized: (W - mean) / sqrt(var + eps).
 
     Mean and variance are over all axes but the first. Add it by :meth:`Link.add_hook`.
 
@@ -31,6 +31,6 @@ class WeightStandardization(WeightHook):
 
     def replacement(self, link, weight):
         axes = tuple(range(1, weight.ndim))
-        centred = weight - mean(weight, axes, keepdims=True)
-        variance = mean(centred * centred, axes, keepdims=True)
-        return centred * (variance + self.eps) ** -0.5
+        centered = weight - mean(weight, axes, keepdims=True)
+        variance = mean(centered * centered, axes, keepdims=True)
+        return centered * (variance + self.eps) ** -0.5

@@ -121,7 +121,7 @@ def _causal_mask(xp, n_queries, n_keys, mask):
 
 
 class _TransformerLayer(Chain):
-    """What the layers share: sublayers with normalisation, dropout and a residual connection."""
+    """What the layers share: sublayers with normalization, dropout and a residual connection."""
 
     def __init__(self, size, hidden_size, dropout, activation, pre_norm):
         super().__init__()
@@ -134,7 +134,7 @@ class _TransformerLayer(Chain):
             self.linear2 = Linear(hidden_size, size)
 
     def _residual(self, x, norm, sublayer):
-        """x plus what the sublayer makes of it, normalised before the sublayer or at the end."""
+        """x plus what the sublayer makes of it, normalized before the sublayer or at the end."""
         y = F.dropout(sublayer(norm(x) if self.pre_norm else x), self.dropout)
         return x + y if self.pre_norm else norm(x + y)
 
@@ -153,14 +153,14 @@ class TransformerEncoderLayer(_TransformerLayer):
         dropout (float): ratio to zero in training, of attention weights, of what is between the
             affine maps, and of what is added to the layer's input.
         activation: function of a Variable.
-        pre_norm (bool): normalise what attention and affine maps are given (x + f(norm(x))),
+        pre_norm (bool): normalize what attention and affine maps are given (x + f(norm(x))),
             instead of, as in the paper, what comes out (norm(x + f(x))).
-        normalization: takes a number of features, returns the link that normalises them.
+        normalization: takes a number of features, returns the link that normalizes them.
 
     Attributes:
         attention (MultiHeadAttention): the attention.
         linear1, linear2 (Linear): the affine maps.
-        norm1, norm2: the normalisations for attention and affine maps.
+        norm1, norm2: the normalizations for attention and affine maps.
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017; for ``pre_norm``, R. Xiong et al.,
     On layer normalization in the transformer architecture, ICML 2020.
@@ -209,7 +209,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         self_attention, source_attention (MultiHeadAttention): to the sequence itself, and to the
             other one.
         linear1, linear2 (Linear): the affine maps.
-        norm1, norm2, norm3: the normalisations for the two attentions and the affine maps.
+        norm1, norm2, norm3: the normalizations for the two attentions and the affine maps.
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017.
     """

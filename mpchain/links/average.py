@@ -28,7 +28,7 @@ class ExponentialMovingAverage(Chain):
 
     After each update of the optimizer, :meth:`update` moves each parameter of the copy by
     (1 - decay) of its distance to the original. Persistent values, such as the statistics of batch
-    normalisation, are copied. The optimizer's target is the link, of which the average is no part;
+    normalization, are copied. The optimizer's target is the link, of which the average is no part;
     the extension lets a trainer update the average and save it in its snapshots.
 
         >>> model = L.Linear(3, 2)
@@ -38,7 +38,7 @@ class ExponentialMovingAverage(Chain):
         (5, 2)
 
     Args:
-        link (Link): what to follow. Parameters that it has not initialised yet are averaged from
+        link (Link): what to follow. Parameters that it has not initialized yet are averaged from
             when it has.
         decay (float): how much of the average stays at each update.
         warm_up (bool): correct the bias to the initial values: the average is that of the values

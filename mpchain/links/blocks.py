@@ -161,7 +161,7 @@ class Inception(Chain):
 
 
 class InceptionBN(Chain):
-    """Inception module with batch normalisation after each convolution.
+    """Inception module with batch normalization after each convolution.
 
     Args:
         in_channels (int): number of input channels; None leaves it to the first input.
@@ -222,7 +222,7 @@ class InceptionBN(Chain):
                 self._add("poolp", in_channels, proj_pool, 1)
 
     def _add(self, name, in_channels, out_channels, ksize, stride=1):
-        """Adds a convolution that keeps the size but for its stride, and its normalisation."""
+        """Adds a convolution that keeps the size but for its stride, and its normalization."""
         initialW, dtype = self._initial
         window = ksize, stride, ksize // 2
         initialW = get_initializer(initialW, dtype)

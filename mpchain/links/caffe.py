@@ -92,7 +92,7 @@ class CaffeFunction(Chain):
     def forward(self, inputs, outputs, disable=()):
         """Computes some blobs of the network from others.
 
-        Whether dropout and batch normalisation are in training mode is the configuration's.
+        Whether dropout and batch normalization are in training mode is the configuration's.
 
         Args:
             inputs (dict): Variable or array by blob name.
@@ -210,7 +210,7 @@ def _inner_product(layer):
 
 
 class _BatchNorm(BatchNormalization):
-    """Batch normalisation without scale and shift, by the averages if so fixed."""
+    """Batch normalization without scale and shift, by the averages if so fixed."""
 
     def __init__(self, mean, var, eps, use_global_stats):
         averages = {"initial_avg_mean": mean, "initial_avg_var": var}
@@ -298,7 +298,7 @@ def _average_pooling(x, ksize, stride, pad, is_ceil):
 def _lrn(layer):
     param = layer.get("lrn_param", {})
     if param.get("norm_region", 0) == _WITHIN_CHANNEL:
-        raise ValueError("normalisation within channels is not supported")
+        raise ValueError("normalization within channels is not supported")
     n = param.get("local_size", 5)
     alpha, beta = param.get("alpha", 1.0) / n, param.get("beta", 0.75)
     options = {"n": n, "k": param.get("k", 1.0), "alpha": alpha, "beta": beta}

@@ -1,4 +1,4 @@
-"""Links that normalise their input."""
+"""Links that normalize their input."""
 
 import numpy as np
 
@@ -18,10 +18,10 @@ def _decay(link, finetune):
 
 
 class BatchNormalization(Link):
-    """Batch normalisation of :func:`mpchain.functions.batch_normalization` with its parameters.
+    """Batch normalization of :func:`mpchain.functions.batch_normalization` with its parameters.
 
-    While ``config.train`` is set, it normalises by the statistics of the batch and follows them by
-    moving averages; otherwise it normalises by these averages.
+    While ``config.train`` is set, it normalizes by the statistics of the batch and follows them by
+    moving averages; otherwise it normalizes by these averages.
 
     Args:
         size (int or tuple of int): shape of the parameters; None leaves it to the first input,
@@ -118,7 +118,7 @@ class BatchNormalization(Link):
         self.N = 0
 
     def forward(self, x, *, finetune=False):
-        """Normalises a batch.
+        """Normalizes a batch.
 
         Args:
             x: Variable or array (N, C, ...), floating point.
@@ -144,7 +144,7 @@ class BatchNormalization(Link):
 
 
 class BatchRenormalization(BatchNormalization):
-    """Batch renormalisation of :func:`mpchain.functions.batch_renormalization` with parameters.
+    """Batch renormalization of :func:`mpchain.functions.batch_renormalization` with parameters.
 
     As :class:`BatchNormalization`, but in training too the result is near to what the moving
     averages would give.
@@ -201,7 +201,7 @@ class BatchRenormalization(BatchNormalization):
         self.dmax = dmax
 
     def forward(self, x, finetune=False):
-        """Normalises a batch.
+        """Normalizes a batch.
 
         Args:
             x: Variable or array (N, C, ...), floating point.
@@ -291,11 +291,11 @@ class DecorrelatedBatchNormalization(Link):
         return F.decorrelated_batch_normalization(x, **options)
 
 
-# Normalisation of each sample by itself: the same in training and not.
+# Normalization of each sample by itself: the same in training and not.
 
 
 class _SampleNormalization(Link):
-    """Scale and shift of a normalisation of each sample."""
+    """Scale and shift of a normalization of each sample."""
 
     _dtype = None
 
@@ -323,7 +323,7 @@ def _initials(gamma, beta):
 
 
 class LayerNormalization(_SampleNormalization):
-    """Normalisation of :func:`mpchain.functions.layer_normalization` with its parameters.
+    """Normalization of :func:`mpchain.functions.layer_normalization` with its parameters.
 
     Args:
         size (int or tuple of int): shape of the parameters, that of the input's last axes; None
@@ -339,13 +339,13 @@ class LayerNormalization(_SampleNormalization):
         super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
 
     def forward(self, x):
-        """Normalises each sample of a Variable or array x (..., size)."""
+        """Normalizes each sample of a Variable or array x (..., size)."""
         self._initialize(x.shape[-1:])
         return F.layer_normalization(x, self.gamma, self.beta, self.eps)
 
 
 class RMSNormalization(_SampleNormalization):
-    """Normalisation of :func:`mpchain.functions.rms_normalization` with its parameter.
+    """Normalization of :func:`mpchain.functions.rms_normalization` with its parameter.
 
     Args:
         size (int or tuple of int): see :class:`LayerNormalization`.
@@ -360,13 +360,13 @@ class RMSNormalization(_SampleNormalization):
         super().__init__(size, eps, gamma=1 if initial_gamma is None else initial_gamma)
 
     def forward(self, x):
-        """Normalises each sample of a Variable or array x (..., size)."""
+        """Normalizes each sample of a Variable or array x (..., size)."""
         self._initialize(x.shape[-1:])
         return F.rms_normalization(x, self.gamma, self.eps)
 
 
 class _ChannelNormalization(_SampleNormalization):
-    """Normalisations whose scale and shift are of channels; they are float32 under mixed16."""
+    """Normalizations whose scale and shift are of channels; they are float32 under mixed16."""
 
     def __init__(self, size, eps, initial_gamma, initial_beta):
         self._dtype = get_dtype(None, map_mixed16=np.float32)
@@ -374,7 +374,7 @@ class _ChannelNormalization(_SampleNormalization):
 
 
 class GroupNormalization(_ChannelNormalization):
-    """Normalisation of :func:`mpchain.functions.group_normalization` with its parameters.
+    """Normalization of :func:`mpchain.functions.group_normalization` with its parameters.
 
     Args:
         groups (int): number of groups of channels; it must divide their number.
@@ -396,13 +396,13 @@ class GroupNormalization(_ChannelNormalization):
         yield from super().printable_specs
 
     def forward(self, x):
-        """Normalises each sample of a Variable or array x (N, size, ...)."""
+        """Normalizes each sample of a Variable or array x (N, size, ...)."""
         self._initialize(x.shape[1:2])
         return F.group_normalization(x, self.groups, self.gamma, self.beta, self.eps)
 
 
 class InstanceNormalization(_ChannelNormalization):
-    """Normalisation of :func:`mpchain.functions.instance_normalization` with its parameters.
+    """Normalization of :func:`mpchain.functions.instance_normalization` with its parameters.
 
     Args:
         size (int): number of channels; None leaves it to the first input.
@@ -417,6 +417,6 @@ class InstanceNormalization(_ChannelNormalization):
         super().__init__(size, eps, initial_gamma, initial_beta)
 
     def forward(self, x):
-        """Normalises each channel of each sample of a Variable or array x (N, size, ...)."""
+        """Normalizes each channel of each sample of a Variable or array x (N, size, ...)."""
         self._initialize(x.shape[1:2])
         return F.instance_normalization(x, self.gamma, self.beta, self.eps)

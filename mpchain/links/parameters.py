@@ -7,7 +7,7 @@ from mpchain.variable import Parameter
 
 
 def bias_parameter(nobias, initial_bias, size=None):
-    """The bias, zeros by default, uninitialised without a size; None if there shall be none."""
+    """The bias, zeros by default, uninitialized without a size; None if there shall be none."""
     if nobias:
         return None
     return Parameter(get_initializer(0 if initial_bias is None else initial_bias), size)

@@ -15,7 +15,7 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Interleaved(Initializer):
-    """Fills the rows of gates, those of one unit being neighbours, each gate by its initializer."""
+    """Fills the rows of gates, those of one unit being neighbors, each gate by its initializer."""
 
     def __init__(self, *initials):
         self.initializers = [get_initializer(initial) for initial in initials]

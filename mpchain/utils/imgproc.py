@@ -4,7 +4,7 @@ import numpy as np
 
 
 def oversample(images, crop_dims):
-    """Cuts ten pieces out of each image: the corners and the centre, then these mirrored.
+    """Cuts ten pieces out of each image: the corners and the center, then these mirrored.
 
     Args:
         images: array (N, C, H, W), or a list of arrays (C, H, W).

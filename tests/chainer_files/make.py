@@ -23,7 +23,7 @@ HALF_WAY, END = 13, 19
 
 
 def make_trainer(framework, name, out, end):
-    """A trainer of a small network of linear layers and batch normalisation.
+    """A trainer of a small network of linear layers and batch normalization.
 
     Args:
         framework (str): ``mpchain`` or ``chainer``.

@@ -35,7 +35,7 @@ def test_on_a_gpu():
 
 
 class Stream:
-    """Notes what is queued; copies wait until somebody synchronises with an event after them."""
+    """Notes what is queued; copies wait until somebody synchronizes with an event after them."""
 
     current = None
 

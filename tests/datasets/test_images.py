@@ -30,23 +30,23 @@ def picture(kind, seed=0):
         image = Image.fromarray(array)
         image = image.convert("P")
         return image, np.asarray(image)[None]
-    channels = {"grey": (), "colour": (3,), "transparent": (4,), "grey+alpha": (2,)}[kind]
+    channels = {"grey": (), "color": (3,), "transparent": (4,), "grey+alpha": (2,)}[kind]
     array = random.randint(0, 256, (4, 5, *channels)).astype(np.uint8)
     return Image.fromarray(array), array.transpose(2, 0, 1) if channels else array[None]
 
 
-KINDS = ["grey", "colour", "transparent", "grey+alpha", "bits", "grey16", "palette"]
+KINDS = ["grey", "color", "transparent", "grey+alpha", "bits", "grey16", "palette"]
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "sub").mkdir()
     for i, name in enumerate(("a.png", "sub/b.png", "my c.png")):
-        picture("colour", i)[0].save(tmp_path / name)
+        picture("color", i)[0].save(tmp_path / name)
     return tmp_path
 
 
-EXPECTED = [picture("colour", i)[1] for i in range(3)]
+EXPECTED = [picture("color", i)[1] for i in range(3)]
 NAMES = ["a.png", "sub/b.png", "my c.png"]
 
 
@@ -77,7 +77,7 @@ def test_paths_from_a_file(folder):
         np.testing.assert_array_equal(dataset[:], EXPECTED)
 
 
-def test_labelled_pictures(folder):
+def test_labeled_pictures(folder):
     (folder / "list.txt").write_text("a.png 3\n\nsub/b.png\t-1\nmy c.png 0\n")
     pairs = list(zip(NAMES, (3, -1, 0)))
     for source in (folder / "list.txt", str(folder / "list.txt"), pairs):
@@ -140,7 +140,7 @@ def test_several_archives(archive):
     np.testing.assert_array_equal(dataset[4], EXPECTED[1])
 
 
-def test_labelled_zipped_pictures(folder, archive):
+def test_labeled_zipped_pictures(folder, archive):
     (folder / "list.txt").write_text("my c.png 7\na.png 8\nd.png 9\n")
     dataset = datasets.LabeledZippedImageDataset(archive, folder / "list.txt", label_dtype=np.int8)
     assert len(dataset) == 3

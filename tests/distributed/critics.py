@@ -1,4 +1,4 @@
-"""Trains models with synchronised batch normalisation, and prints how far N ranks are from one.
+"""Trains models with synchronized batch normalization, and prints how far N ranks are from one.
 
 ``python -m tests.distributed.critics`` trains a classifier, the two networks of WGAN-GP, a critic
 with an R1 penalty, and one with a penalty on the gradient of that penalty, in float64: on 1, 2, 3
@@ -34,7 +34,7 @@ N_SAMPLES = 10  # which neither 3 nor 4 divides
 
 class Critic(mpchain.Chain):
     """Two convolutions. Biases that the loss does not depend on would have gradients of pure
-    rounding errors, of which Adam makes full steps: those before a normalisation, and a critic's.
+    rounding errors, of which Adam makes full steps: those before a normalization, and a critic's.
     """
 
     def __init__(self, n_out=1):
@@ -176,7 +176,7 @@ def r1(training, n_updates):
         training.update(optimizer, loss, *training.part(x, np.tanh(x) * u))
 
 
-def penalised_penalty(training, n_updates):
+def penalized_penalty(training, n_updates):
     """The norm of the R1 penalty's gradient, of all samples, is kept small."""
     critic, optimizer = training.set_up(Critic())
 
@@ -191,7 +191,7 @@ def penalised_penalty(training, n_updates):
         training.update(optimizer, loss, *training.part(x))
 
 
-PROGRAMS = {f.__name__: f for f in (classifier, wgan_gp, r1, penalised_penalty)}
+PROGRAMS = {f.__name__: f for f in (classifier, wgan_gp, r1, penalized_penalty)}
 
 
 def train(name, comm, n_updates=20):

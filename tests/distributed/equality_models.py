@@ -22,7 +22,7 @@ class Model(Chain):
 
 
 class MLP(Model):
-    """A classifier with layer normalisation."""
+    """A classifier with layer normalization."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ class MLP(Model):
 
 
 class CNN(Model):
-    """A classifier of pictures with group normalisation."""
+    """A classifier of pictures with group normalization."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,7 @@ class CNN(Model):
 
 
 class WGANGP(Model):
-    """A critic that is penalised where the norm of its gradient is not one."""
+    """A critic that is penalized where the norm of its gradient is not one."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,7 @@ class WGANGP(Model):
 
 
 class R1(Model):
-    """A convolutional critic whose gradient on real pictures is penalised."""
+    """A convolutional critic whose gradient on real pictures is penalized."""
 
     def __init__(self):
         super().__init__()
@@ -121,7 +121,7 @@ class R1(Model):
 
 
 class LanguageModel(Model):
-    """Predicts each next word by an LSTM with layer normalisation."""
+    """Predicts each next word by an LSTM with layer normalization."""
 
     def __init__(self):
         super().__init__()
@@ -145,7 +145,7 @@ class LanguageModel(Model):
 
 
 class Seq2seq(Model):
-    """Translates sequences of different lengths, with layer normalisation of the decoder."""
+    """Translates sequences of different lengths, with layer normalization of the decoder."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Batch normalisation over ranks: what one process computes of all samples, to third order."""
+"""Batch normalization over ranks: what one process computes of all samples, to third order."""
 
 import copy
 
@@ -232,7 +232,7 @@ def test_create_mnbn_model_of_a_link_itself(comm):
 def test_the_model_computes_what_one_process_does(comm):
     with using_config("dtype", np.float64):
         model = Model()
-        model(np.random.RandomState(0).normal(size=(4, 3)))  # initialises what is left to the input
+        model(np.random.RandomState(0).normal(size=(4, 3)))  # initializes what is left to the input
     comm.bcast_data(model)
     copied = create_mnbn_model(model, comm)
     x = np.random.RandomState(12).normal(size=(9, 3))

@@ -1,4 +1,4 @@
-"""Synchronised batch normalisation under first, second and third derivatives, on many ranks."""
+"""Synchronized batch normalization under first, second and third derivatives, on many ranks."""
 
 import pytest
 

@@ -17,7 +17,7 @@ N_STEPS = 6
 
 
 class Two(Chain):
-    """Its second layer is initialised by its first use."""
+    """Its second layer is initialized by its first use."""
 
     def __init__(self, n_hidden=4):
         super().__init__()
@@ -73,7 +73,7 @@ def assert_close(model, reference):
         np.testing.assert_allclose(param.array, other.array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("n_hidden", [4, None], ids=["initialised", "lazy"])
+@pytest.mark.parametrize("n_hidden", [4, None], ids=["initialized", "lazy"])
 def test_gradients_are_those_of_the_step_before(comm, n_hidden):
     model, optimizer = make(comm, n_hidden)
     for step in range(N_STEPS):

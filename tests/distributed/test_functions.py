@@ -380,7 +380,7 @@ def _shard(comm, n):
     return slice(begin, end), (end - begin) / n
 
 
-def _penalised(comm, x, t, W, V):
+def _penalized(comm, x, t, W, V):
     """The loss, and a penalty on the norm of the gradient of all samples' loss."""
     mine, share = _shard(comm, len(x))
     loss = _mean_loss(x[mine], t[mine], W, V)
@@ -406,7 +406,7 @@ def _adapted(comm, x, t, W, V, n_steps=2):
 def _program(comm, name, x, t, W, V):
     """Returns this rank's part of a loss; the parts' sum over the ranks is the program's loss."""
     if name == "penalty":
-        loss, norm, share = _penalised(comm, x, t, W, V)
+        loss, norm, share = _penalized(comm, x, t, W, V)
         return share * (loss + 0.5 * norm + 0.1 * (norm - 1) ** 2)
     loss, share = _adapted(comm, x, t, W, V)
     return share * loss

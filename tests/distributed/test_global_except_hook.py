@@ -92,7 +92,7 @@ def test_a_thread_may_end_by_sys_exit(hook):
         (World(0, 2), {"initialized": False}),
         (World(0, 2), {"finalized": True}),
     ],
-    ids=["no MPI", "one rank", "not initialised", "finalised"],
+    ids=["no MPI", "one rank", "not initialized", "finalized"],
 )
 def test_calls_the_former_hook_where_there_are_no_other_ranks(hook, world, options):
     assert hook(world, **options) == 1

@@ -29,7 +29,7 @@ def _in_float64():
 
 
 class MLP(Chain):
-    """A small model; its parameters are initialised by its first use if ``n_in`` is None."""
+    """A small model; its parameters are initialized by its first use if ``n_in`` is None."""
 
     def __init__(self, n_in=3, ratio=None):
         super().__init__()
@@ -81,7 +81,7 @@ def assert_alike(comm, model):
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("n", [1, 6, 7])
-@pytest.mark.parametrize("n_in", [3, None], ids=["initialised", "lazy"])
+@pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_n_ranks_are_one_process(comm, make, n, n_in):
     np.random.seed(1)
     expected = MLP(n_in)
@@ -156,7 +156,7 @@ def test_the_first_pass_leaves_no_traces(comm):
     seen = model.seen
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     update(optimizer, comm, batch(comm.size), model)
-    assert log == [True, True]  # the pass that initialised, and the same once more
+    assert log == [True, True]  # the pass that initialized, and the same once more
     assert model.seen is seen
     assert (seen, model.n_calls) == (1, 1)
     update(optimizer, comm, batch(comm.size), model)
@@ -229,7 +229,7 @@ def must_not_be_called(*args):
 
 
 @pytest.mark.parametrize("n_parts", [2, 3, 5])
-@pytest.mark.parametrize("n_in", [3, None], ids=["initialised", "lazy"])
+@pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_in_parts(comm, n_parts, n_in):
     np.random.seed(1)
     expected = MLP(n_in)
@@ -278,7 +278,7 @@ def test_with_loss_scale(comm):
 
 
 @pytest.mark.parametrize("counts", [(4, 1, 2), (3, 4), (0, 7), (7, 0)], ids=str)
-@pytest.mark.parametrize("n_in", [3, None], ids=["initialised", "lazy"])
+@pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_no_sync(comm, counts, n_in):
     """Rank 0 does its samples in several updates, all but the last within no_sync."""
     np.random.seed(1)
@@ -295,7 +295,7 @@ def test_no_sync(comm, counts, n_in):
         if comm.rank > 0:
             begin = 7 + 2 * (comm.rank - 1)
             mine = [(x[begin : begin + 2], t[begin : begin + 2])]
-            if step == 0:  # the update that initialises parameters is everybody's
+            if step == 0:  # the update that initializes parameters is everybody's
                 mine.insert(0, (x[:0], t[:0]))
         else:
             ends = np.cumsum((0, *counts))
@@ -503,7 +503,7 @@ def test_gradients_that_are_computed_outside(comm):
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_parameters_that_are_initialised_outside(comm, alike):
+def test_parameters_that_are_initialized_outside(comm, alike):
     """A step by gradients of parameters that differed between ranks is left out, once."""
     np.random.seed(0 if alike else comm.rank)
     model = MLP(None)
@@ -535,7 +535,7 @@ def test_setup_makes_parameters_the_same(comm):
         np.testing.assert_array_equal(param.array, comm.bcast(array))
 
 
-def test_setup_initialises_what_rank_0_has(comm):
+def test_setup_initializes_what_rank_0_has(comm):
     model = MLP(None)
     if comm.rank == 0:
         model(batch()[0])

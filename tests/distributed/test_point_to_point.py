@@ -13,7 +13,7 @@ from mpchain.distributed.functions import pseudo_connect, recv, send
 from .test_functions import _orders, _variables
 
 
-def _neighbours(comm):
+def _neighbors(comm):
     return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
 
 
@@ -23,7 +23,7 @@ def _around(comm, compute, xs):
     Returns:
         What arrives at rank 0, a delegate variable elsewhere.
     """
-    before, after = _neighbours(comm)
+    before, after = _neighbors(comm)
     if comm.rank == 0:
         delegate = send(compute(xs), comm, after)
         return recv(comm, before, delegate)
@@ -92,7 +92,7 @@ def test_tuples_of_different_shapes_and_dtypes(comm):
 
 @pytest.mark.parametrize("tag", [0, 7])
 def test_force_tuple(comm, tag):
-    before, after = _neighbours(comm)
+    before, after = _neighbors(comm)
     x = np.full(2, comm.rank, np.float32)
     if comm.rank == 0:
         send(x, comm, after, tag)
@@ -113,7 +113,7 @@ def test_without_graph(comm):
 
 def test_data_needs_no_way_back(comm):
     """The sender's array requires no gradient: so nobody waits for one in backward."""
-    before, after = _neighbours(comm)
+    before, after = _neighbors(comm)
     x = np.full(2, comm.rank + 1.0)
     W = mpchain.Parameter(np.ones(2))
     if comm.rank == 0:
@@ -128,7 +128,7 @@ def test_data_needs_no_way_back(comm):
 
 
 def test_data_that_comes_after_something_else(comm):
-    before, after = _neighbours(comm)
+    before, after = _neighbors(comm)
     delegate = mpchain.Variable(np.zeros(2))
     if comm.rank == 0:
         send(np.ones(1), comm, after)

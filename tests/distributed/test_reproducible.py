@@ -30,7 +30,7 @@ from . import ranks
 
 
 class Convolutional(Chain):
-    """A bit of everything whose rounding may depend on the batch; initialised by its first use."""
+    """A bit of everything whose rounding may depend on the batch; initialized by its first use."""
 
     def __init__(self):
         super().__init__()

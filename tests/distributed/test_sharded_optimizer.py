@@ -27,7 +27,7 @@ ELEMENTWISE = {
 
 
 class MLP(Chain):
-    """A small model with a parameter without axes, and one that is initialised by its first use."""
+    """A small model with a parameter without axes, and one that is initialized by its first use."""
 
     def __init__(self, n_in=3):
         super().__init__()
@@ -46,7 +46,7 @@ def batch(seed, n=7):
 
 
 def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
-    np.random.seed(2)  # for parameters that are yet to be initialised
+    np.random.seed(2)  # for parameters that are yet to be initialized
     for step in range(first, first + n_steps):
         begin, end = partition(7, comm.rank, comm.size)
         x, t = (array[begin:end].astype(dtype) for array in batch(step))
@@ -155,7 +155,7 @@ def test_each_rank_holds_its_part(comm):
         start, stop = ranges[comm.rank]
         assert {k: v.shape for k, v in arrays.items()} == dict.fromkeys("mv", (stop - start,))
     sizes = [sum(p["stop"] - p["start"] for p in part.values()) for part in everywhere]
-    # Two rows: what was initialised at setup, and what was by the first step.
+    # Two rows: what was initialized at setup, and what was by the first step.
     assert max(sizes) - min(sizes) <= 2 * comm.size
 
 

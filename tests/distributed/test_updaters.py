@@ -142,7 +142,7 @@ def test_loss_func(comm):
         return model(x, t)
 
     MultiNodeUpdater(iterator, optimizer, comm, loss_func=loss_func).update()
-    # Twice, since the first pass initialises the parameters; not at all on a rank without samples.
+    # Twice, since the first pass initializes the parameters; not at all on a rank without samples.
     n = len(range(comm.rank, 4, comm.size))
     assert shapes == [(n, 3)] * 2
 

@@ -108,7 +108,7 @@ def test_who_comes_second_waits_if_another_one_reports(monkeypatch):
 def test_a_mismatch_that_both_have_missed_is_found_by_the_thread():
     ranks = Ranks(2)
     enter(ranks[0], "allreduce", X)
-    ranks[1]._neighbours = []
+    ranks[1]._neighbors = []
     enter(ranks[1], "allreduce", X[0])
     ranks.pass_time(5)
     assert "number 1:" in ranks.report

@@ -103,7 +103,7 @@ def test_gradients_of_log_prob(case):
     params, vx = [Variable(p) for p in case.params], Variable(x, requires_grad=not case.discrete)
     F.sum(case.make(*params).log_prob(vx)).backward()
     pairs = list(zip(params, tensors)) + ([] if case.discrete else [(vx, tx)])
-    # PyTorch projects the gradients of probabilities, which it normalises.
+    # PyTorch projects the gradients of probabilities, which it normalizes.
     if "Categorical" in case.name and "logit" not in case.name:
         pairs = []
         share = x if x.ndim == 4 else np.eye(4)[x.astype(int)]

@@ -38,7 +38,7 @@ def test_first_derivatives(name):
     assert out.endswith("finite differences agree\n")
 
 
-def test_one_centred_penalty():
+def test_one_centered_penalty():
     out = _run("both_graphs.py", "--check")
     x = np.random.RandomState(313).randn(16, 3, 32, 32)
     y = 1 / (1 + np.exp(-x))

@@ -15,7 +15,7 @@ from mpchain.links.caffe import CaffeFunction
 X = np.random.RandomState(0).randn(2, 3, 8, 8).astype(np.float32)
 
 
-def _randomised(*links):
+def _randomized(*links):
     """Gives everything that usually begins as zeros or ones other values."""
     random = np.random.RandomState(1)
     for link in (found for each in links for found in each.links()):
@@ -48,15 +48,15 @@ def _types(text):
     return re.findall(r'^  type: "(.*)"$', text, re.M)
 
 
-conv, grouped, back, bn, fc = _randomised(
+conv, grouped, back, bn, fc = _randomized(
     L.Convolution2D(3, 4, 3, pad=1),
     L.Convolution2D(3, 6, (3, 2), (2, 1), (0, 1), groups=3, dilate=(1, 2), nobias=True),
     L.Deconvolution2D(4, 6, (2, 3), (2, 1), (0, 1), groups=2),
     L.BatchNormalization(4),
     L.Linear(192, 5),
 )
-scale = _randomised(L.Scale(1, (3,), True, (3,)))[0]
-sequence = _randomised(L.BatchNormalization(6))[0]
+scale = _randomized(L.Scale(1, (3,), True, (3,)))[0]
+sequence = _randomized(L.BatchNormalization(6))[0]
 
 MODELS = {
     "linear": (fc, ["Reshape", "InnerProduct"]),
@@ -64,11 +64,11 @@ MODELS = {
     "convolution": (conv, ["Convolution"]),
     "grouped and dilated": (grouped, ["Convolution"]),
     "transposed": (lambda x: back(conv(x)), ["Convolution", "Deconvolution"]),
-    "transposed and normalised": (
+    "transposed and normalized": (
         lambda x: sequence(back(conv(x))),
         ["Convolution", "Deconvolution"],
     ),
-    "normalised": (lambda x: bn(conv(x)), ["Convolution"]),
+    "normalized": (lambda x: bn(conv(x)), ["Convolution"]),
     "linear, scaled": (lambda x: fc(x) * 3 - 1, ["Reshape", "InnerProduct"]),
     "average pooling": (lambda x: F.average_pooling_2d(x, 2), ["Pooling"]),
     "average pooling, padded": (lambda x: F.average_pooling_2d(x, 4, 2, 1), ["Pooling"]),
@@ -121,7 +121,7 @@ class Block(Chain):
 
 def test_a_residual_network(tmp_path):
     model = Block()
-    _randomised(model)
+    _randomized(model)
     text, net = _round_trip(model, tmp_path)
     assert _types(text).count("Eltwise") == 2 and "BatchNorm" not in text
     assert sum(1 for _ in net.named_layers()) == 9

@@ -45,7 +45,7 @@ def _torch_shift(x, ksize, dilate):
     W = torch.zeros(channels, 1, kh, kw)
     for c in range(channels):
         group = min(c // (channels // n), n - 1)
-        # The centre's group and the last exchange their places.
+        # The center's group and the last exchange their places.
         group = {n // 2: n - 1, n - 1: n // 2}.get(group, group)
         W[c, 0, kh - 1 - group // kw, kw - 1 - group % kw] = 1
     pad = (kh // 2 * dy, kw // 2 * dx)
@@ -76,7 +76,7 @@ def _torch_deformable(x, offset, W, b=None, stride=(1, 1), pad=(0, 0)):
 
 
 def _deformable_row(name, shapes, places, **options):
-    """A row whose offsets stay away from pixels' centres, where the derivative has kinks."""
+    """A row whose offsets stay away from pixels' centers, where the derivative has kinks."""
     fraction = np.random.RandomState(2).uniform(0.2, 0.8, shapes[1])
     whole = np.random.RandomState(3).randint(-places, places, shapes[1])
 

@@ -150,13 +150,13 @@ def test_dtypes():
 @pytest.mark.parametrize(
     "operands, message",
     [
-        (["ij,jk->ik", (2, 3), (4, 2)], r"axes labelled 'j' must have one size, 3.*\(4, 2\)"),
-        (["ij,jk->ik", (2, 1), (4, 2)], r"axes labelled 'j' must have one size, 1.*\(4, 2\)"),
-        (["ii", (2, 3)], r"axes labelled 'i' must have one size, 2.*\(2, 3\)"),
+        (["ij,jk->ik", (2, 3), (4, 2)], r"axes labeled 'j' must have one size, 3.*\(4, 2\)"),
+        (["ij,jk->ik", (2, 1), (4, 2)], r"axes labeled 'j' must have one size, 1.*\(4, 2\)"),
+        (["ii", (2, 3)], r"axes labeled 'i' must have one size, 2.*\(2, 3\)"),
         (["ij", (2,)], r"must have the axes \['i', 'j'\].*\(2,\)"),
         (["...ij", (2,)], r"must have the axes .*\(2,\)"),
         (["......ij", (2, 3)], r"must have the axes .*\(2, 3\)"),
-        (["...i,...i", (2, 4), (3, 4)], r"axes labelled .* must have one size, 2.*\(3, 4\)"),
+        (["...i,...i", (2, 4), (3, 4)], r"axes labeled .* must have one size, 2.*\(3, 4\)"),
     ],
 )
 def test_einsum_of_wrong_shapes(operands, message):

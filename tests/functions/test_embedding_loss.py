@@ -61,15 +61,15 @@ def _torch_clustering(x, norm):
     """The three terms, by loops over images, instances and pixels."""
     variance = distance = size = 0
     for image, labels in zip(x, _INSTANCES):
-        centres = [image[:, labels == k].mean(1) for k in (1, 2, 3) if (labels == k).any()]
-        centres += [torch.zeros(3, dtype=x.dtype)] * (3 - len(centres))
+        centers = [image[:, labels == k].mean(1) for k in (1, 2, 3) if (labels == k).any()]
+        centers += [torch.zeros(3, dtype=x.dtype)] * (3 - len(centers))
         present = [k for k in (1, 2, 3) if (labels == k).any()]
-        for k, centre in zip(present, centres):
+        for k, center in zip(present, centers):
             pixels = image[:, labels == k].T
-            away = [torch.relu((centre - p).norm(norm) - 0.5) ** 2 for p in pixels]
+            away = [torch.relu((center - p).norm(norm) - 0.5) ** 2 for p in pixels]
             variance = variance + sum(away) / len(away) / 6
-        for i, a in enumerate(centres):
-            near = [torch.relu(3 - (a - b).norm(norm)) ** 2 for b in centres[:i] + centres[i + 1 :]]
+        for i, a in enumerate(centers):
+            near = [torch.relu(3 - (a - b).norm(norm)) ** 2 for b in centers[:i] + centers[i + 1 :]]
             distance = distance + sum(near) / 12
             size = size + a.norm(norm) / 6
     return variance * 0.7, distance, size * 0.1

@@ -158,7 +158,7 @@ NARROW = """
     loss-smooth_l1_loss_mean loss-smooth_l1_loss_sum loss-smooth_l1_loss_no
     recurrent-n_step_rnn_relu special-ndtri
 """.split()
-# Kinks all around; and batch renormalisation, whose derivative takes its corrections for constants.
+# Kinks all around; and batch renormalization, whose derivative takes its corrections for constants.
 LEFT_OUT = """
     embedding_loss-triplet image-spatial_transformer_sampler normalization-batch_renormalization
 """.split()

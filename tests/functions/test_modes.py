@@ -1,4 +1,4 @@
-"""Functions that differ between training and testing, or that remember: dropout, normalisation."""
+"""Functions that differ between training and testing, or that remember: dropout, normalization."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_dropout_draws_anew_each_time_and_repeats_by_seed():
     np.testing.assert_array_equal(F.dropout(x).array, first)
 
 
-# Batch normalisation.
+# Batch normalization.
 
 
 def _expected_statistics(x, axes, mean, var, decay):
@@ -122,7 +122,7 @@ def test_running_statistics_are_no_part_of_the_graph():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_normalised_by_batch_or_by_given_statistics(dtype):
+def test_normalized_by_batch_or_by_given_statistics(dtype):
     x = np.random.randn(50, 3).astype(dtype) * 3 + 5
     gamma, beta = np.array([1, 2, 3], dtype), np.array([0, 1, 2], dtype)
     y = F.batch_normalization(x, gamma, beta, eps=1e-5)
@@ -143,5 +143,5 @@ def test_fixed_statistics_may_be_differentiated():
     F.sum(F.fixed_batch_normalization(x, gamma, beta, mean, var, eps=0)).backward()
     std = np.sqrt(var.array)
     np.testing.assert_allclose(mean.grad, -4 * gamma.array / std)
-    centred = (x.array - mean.array).sum(0)
-    np.testing.assert_allclose(var.grad, -0.5 * gamma.array * centred / std**3)
+    centered = (x.array - mean.array).sum(0)
+    np.testing.assert_allclose(var.grad, -0.5 * gamma.array * centered / std**3)

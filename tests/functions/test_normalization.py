@@ -1,4 +1,4 @@
-"""Normalisation: values, gradients, derivatives to third order; running statistics; edges."""
+"""Normalization: values, gradients, derivatives to third order; running statistics; edges."""
 
 import functools
 
@@ -47,10 +47,10 @@ def _torch_rms(x, gamma):
 def _torch_whitening(x, groups, eps):
     size = x.shape[1] // groups
     grouped = x.transpose(0, 1).reshape(groups, size, -1)
-    centred = grouped - grouped.mean(2, keepdim=True)
-    covariance = centred @ centred.mT / centred.shape[2] + eps * torch.eye(size, dtype=x.dtype)
+    centered = grouped - grouped.mean(2, keepdim=True)
+    covariance = centered @ centered.mT / centered.shape[2] + eps * torch.eye(size, dtype=x.dtype)
     values, vectors = torch.linalg.eigh(covariance)
-    y = (vectors * values[:, None] ** -0.5) @ vectors.mT @ centred
+    y = (vectors * values[:, None] ** -0.5) @ vectors.mT @ centered
     return y.reshape(x.shape[1], x.shape[0], *x.shape[2:]).transpose(0, 1)
 
 
@@ -185,16 +185,16 @@ test_derivatives = checks_of([case for case in TABLE if case.name != "batch_reno
 
 
 def test_every_declaration_is_in_the_table():
-    assert uncovered(TABLE, "normalization", "decorrelation") <= {"lyapunov", "neighbours"}
+    assert uncovered(TABLE, "normalization", "decorrelation") <= {"lyapunov", "neighbors"}
 
 
-# Batch renormalisation.
+# Batch renormalization.
 
 
 def test_batch_renormalization_is_batch_normalization_with_other_constants():
     random = np.random.RandomState(0)
-    centred, gamma, beta = (Variable(random.randn(*shape)) for shape in [(5, 3), (3,), (3,)])
-    x = Variable(centred.array - centred.array.mean(0) + [0.5, -4, 0.15])
+    centered, gamma, beta = (Variable(random.randn(*shape)) for shape in [(5, 3), (3,), (3,)])
+    x = Variable(centered.array - centered.array.mean(0) + [0.5, -4, 0.15])
     std, running_std = np.sqrt(x.array.var(0) + 2e-5), np.sqrt(_RUNNING_VAR + 2e-5)
     r = (std / running_std).clip(1 / 1.5, 1.5)
     d = ((x.array.mean(0) - _RUNNING_MEAN) / running_std).clip(-0.8, 0.8)
@@ -235,7 +235,7 @@ def test_batch_renormalization_needs_running_statistics():
             F.batch_renormalization(np.ones((2, 3)), ones, ones, 2, 1, **options)
 
 
-# Decorrelated batch normalisation.
+# Decorrelated batch normalization.
 
 
 def test_whitened_channels_have_the_identity_as_covariance():
@@ -249,7 +249,7 @@ def test_whitened_channels_have_the_identity_as_covariance():
         np.testing.assert_allclose(group.mean((0, 2)), 0, atol=1e-10)
 
 
-def test_running_statistics_of_decorrelation_normalise_alike_in_the_end():
+def test_running_statistics_of_decorrelation_normalize_alike_in_the_end():
     x = np.random.randn(50, 4)
     mean, projection = np.zeros((2, 2)), np.zeros((2, 2, 2))
     options = {"groups": 2, "running_mean": mean, "running_projection": projection}
@@ -334,7 +334,7 @@ def test_parameters_of_single_precision_on_half():
         assert x.grad.dtype == np.float16 and gamma.grad.dtype == np.float32
 
 
-def test_the_zero_vector_normalised():
+def test_the_zero_vector_normalized():
     x = Variable(np.zeros((2, 3)))
     y = F.normalize(x, eps=0.5)
     y.grad = np.ones((2, 3))

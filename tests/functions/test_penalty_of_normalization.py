@@ -1,4 +1,4 @@
-"""A gradient penalty through a critic with each normalisation, against finite differences."""
+"""A gradient penalty through a critic with each normalization, against finite differences."""
 
 import numpy as np
 import pytest

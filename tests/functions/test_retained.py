@@ -92,7 +92,7 @@ KEPT = {
     "sample_normalization": "x gamma aux",
     "rms_normalization": "x gamma aux",
     "normalize": "x aux",
-    "neighbours": "",
+    "neighbors": "",
     "huber": "x",
     "log_add": "a b c y",
     "alignment_loss": "emissions aux y",

@@ -1,4 +1,4 @@
-"""What losses, noise, normalisation and measures say of inputs that they cannot take."""
+"""What losses, noise, normalization and measures say of inputs that they cannot take."""
 
 import numpy as np
 import pytest

@@ -51,10 +51,10 @@ def is_alive(pid):
 def segments(monkeypatch):
     """The names of the segments made here; all are gone when the test is over."""
     names = []
-    initialise = shared_memory.Segment.__init__
+    initialize = shared_memory.Segment.__init__
 
     def noting(self, size=0, name=None):
-        initialise(self, size, name)
+        initialize(self, size, name)
         names.append(self.name)
 
     monkeypatch.setattr(shared_memory.Segment, "__init__", noting)
@@ -376,10 +376,10 @@ def test_processes_do_not_take_themselves_for_ranks(monkeypatch):
         assert os.environ["PMIX_RANK"] == "1"
 
 
-def test_no_fork_after_mpi_was_initialised(monkeypatch):
+def test_no_fork_after_mpi_was_initialized(monkeypatch):
     mpi = types.SimpleNamespace(Is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
-    with pytest.raises(RuntimeError, match="must not be forked after MPI was initialised"):
+    with pytest.raises(RuntimeError, match="must not be forked after MPI was initialized"):
         next(make(Numbers(3), start_method="fork"))
     assert get_context(None, "test").get_start_method() == "forkserver"
 

@@ -166,7 +166,7 @@ def _along_axes():
 
 
 def _normalizations(*roles):
-    """Cases of batch normalisation: shapes of x, and the axes that are reduced."""
+    """Cases of batch normalization: shapes of x, and the axes that are reduced."""
     shapes = {
         "images": ((2, 3, 5, 7), (0, 2, 3)),
         "many channels": ((3, 70, 24, 20), (0, 2, 3)),

@@ -143,7 +143,7 @@ TABLE = [
         orders=0,  # differences would meet the kinks of relu
     ),
     row(
-        "TransformerEncoderLayer normalised before",
+        "TransformerEncoderLayer normalized before",
         encoder(pre_norm=True, activation=F.tanh),
         X,
         params=ENCODER_PARAMS,
@@ -159,7 +159,7 @@ TABLE = [
         ),
     ),
     row(
-        "TransformerEncoderLayer with another normalisation",
+        "TransformerEncoderLayer with another normalization",
         encoder(normalization=L.RMSNormalization, activation=F.tanh),
         X,
         params=layer_params(["attention"], has_beta=False),
@@ -174,7 +174,7 @@ TABLE = [
         orders=0,
     ),
     row(
-        "TransformerDecoderLayer normalised before",
+        "TransformerDecoderLayer normalized before",
         decoder(pre_norm=True, activation=F.tanh),
         X,
         SOURCE,
@@ -195,7 +195,7 @@ TABLE = [
             norm_first=True,
             activation=torch.tanh,
         ),
-        eps=1e-4,  # three normalisations, one in another, bend much
+        eps=1e-4,  # three normalizations, one in another, bend much
     ),
 ]
 globals().update(checks_of(TABLE))

@@ -51,7 +51,7 @@ def _inception_bn(names, stride, pool):
 
 
 def _with_normalization(**shapes):
-    """The parameters and initial persistent values of convolutions that are normalised."""
+    """The parameters and initial persistent values of convolutions that are normalized."""
     params, persistents = {}, {}
     for name, shape in shapes.items():
         size = shape[0]

@@ -103,7 +103,7 @@ LAYERS = {
         [inside(117, integer(1, 5), integer(2, 0)), blob(7, W_INNER, "d")],
         lambda x: x.flatten(1) @ _tensor(W_INNER).T,
     ),
-    "batch normalisation": (
+    "batch normalization": (
         "BatchNorm",
         [
             inside(139, integer(1, 1), floating(3, 1e-3)),
@@ -140,7 +140,7 @@ LAYERS = {
         lambda x: x.softmax(2),
     ),
     "dropout at inference": ("Dropout", [inside(108, floating(1, 0.9))], lambda x: x),
-    "normalisation across channels": (
+    "normalization across channels": (
         "LRN",
         [inside(118, integer(1, 3), floating(2, 0.5), floating(3, 0.7), floating(5, 2.0))],
         lambda x: torch.nn.functional.local_response_norm(x, 3, 0.5, 0.7, 2.0),
@@ -360,8 +360,8 @@ def test_batch_statistics_unless_the_file_fixes_the_averages(tmp_path):
         parts = [inside(139, integer(1, fixed)), blob(7, MEAN), blob(7, VAR), blob(7, [1.0])]
         net = _load(tmp_path, layer("bn", "BatchNorm", ["x"], ["y"], *parts))
         (y,) = net({"x": X}, ["y"])
-        centred = np.allclose(y.array.mean((0, 2, 3)), 0, atol=1e-5)
-        assert centred == (not fixed)
+        centered = np.allclose(y.array.mean((0, 2, 3)), 0, atol=1e-5)
+        assert centered == (not fixed)
 
 
 # Files that cannot be used.

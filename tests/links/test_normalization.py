@@ -1,4 +1,4 @@
-"""Normalisations: PyTorch and plain formulas as references, averages, fine-tuning, lazy sizes."""
+"""Normalizations: PyTorch and plain formulas as references, averages, fine-tuning, lazy sizes."""
 
 import numpy as np
 import pytest
@@ -45,11 +45,11 @@ def renormalized(w, x):
 
 def whitened(w, x):
     groups = x.transpose(0, 1).reshape(2, 2, -1)
-    centred = groups - groups.mean(2, keepdim=True)
-    covariance = centred @ centred.mT / centred.shape[2] + 2e-5 * torch.eye(2)
+    centered = groups - groups.mean(2, keepdim=True)
+    covariance = centered @ centered.mT / centered.shape[2] + 2e-5 * torch.eye(2)
     values, vectors = torch.linalg.eigh(covariance)
     projection = (vectors * values[:, None] ** -0.5) @ vectors.mT
-    return (projection @ centred).reshape(4, *x.shape[:1], *x.shape[2:]).transpose(0, 1)
+    return (projection @ centered).reshape(4, *x.shape[:1], *x.shape[2:]).transpose(0, 1)
 
 
 def whitened_by_averages(w, x):

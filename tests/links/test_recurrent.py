@@ -33,7 +33,7 @@ def steps(link, *xs):
 
 
 def gates(w, h, x):
-    """a, i, f, o, which are neighbours."""
+    """a, i, f, o, which are neighbors."""
     joined = x @ w["upward/W"].T + w["upward/b"] + h @ w["lateral/W"].T
     return (joined[:, k::4] for k in range(4))
 

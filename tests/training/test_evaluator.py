@@ -79,7 +79,7 @@ def test_summary_can_be_merged_before_the_mean():
 
     class Gathering(extensions.Evaluator):
         def evaluate(self):
-            return self.summarise()
+            return self.summarize()
 
     summary = Gathering(make_iterator(), model)()
     np.testing.assert_allclose(

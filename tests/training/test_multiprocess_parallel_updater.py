@@ -158,15 +158,15 @@ def as_float16(batch, device):
     return tuple(x.astype(np.float16) for x in mpchain.dataset.concat_examples(batch, device))
 
 
-def test_parameters_that_the_first_forward_pass_initialises(make):
+def test_parameters_that_the_first_forward_pass_initializes(make):
     updater = make(three(), Regression(None))
-    with pytest.raises(RuntimeError, match="parameters are not initialised: /first/W"):
+    with pytest.raises(RuntimeError, match="parameters are not initialized: /first/W"):
         updater.setup_workers()
     np.random.seed(3)
     updater.update()
     whole = one_process(three(), Regression(None))
     np.random.seed(3)
-    # The first device's batch alone initialised them.
+    # The first device's batch alone initialized them.
     with mpchain.no_backprop_mode():
         target(whole)(*mpchain.dataset.concat_examples(three()[0].next()))
     whole.update()

@@ -61,7 +61,7 @@ def test_models_of_ones_own(loss_scale):
     updater.finalize()
 
 
-def test_parameters_that_the_first_forward_pass_initialises():
+def test_parameters_that_the_first_forward_pass_initializes():
     updater = make(Regression(None))
     np.random.seed(3)
     updater.update()
@@ -71,7 +71,7 @@ def test_parameters_that_the_first_forward_pass_initialises():
     for _ in range(2):
         updater.update()
         whole.update()
-    # What is initialised late is in float32.
+    # What is initialized late is in float32.
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)
     updater.finalize()
 

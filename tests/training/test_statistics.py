@@ -19,7 +19,7 @@ class MLP(Chain):
         super().__init__()
         with self.init_scope():
             self.l1 = L.Linear(2, 3)
-            self.l2 = L.Linear(None, 2)  # never initialised
+            self.l2 = L.Linear(None, 2)  # never initialized
 
     def forward(self, x):
         return F.relu(self.l1(x))
@@ -90,7 +90,7 @@ def test_default_statistics(run, model, kind):
         np.testing.assert_allclose(got, means, rtol=1e-6)
     assert values[f"None/l1/b/{kind}/zeros"] == 3
     assert not any("l2/W" in name for name in values)
-    assert len(values) == (6 - 1 + 7) * (2 * 2 + 1)  # l2's b is initialised, but has no gradient
+    assert len(values) == (6 - 1 + 7) * (2 * 2 + 1)  # l2's b is initialized, but has no gradient
 
 
 def test_own_statistics_of_named_links(run, model):

@@ -56,7 +56,7 @@ def describe(x):
 
 
 def make_room(description):
-    """Returns an uninitialised array for what :func:`describe` described."""
+    """Returns an uninitialized array for what :func:`describe` described."""
     shape, dtype, on_gpu = description
     xp = cuda.cupy if on_gpu and cuda.available else np
     return xp.empty(shape, dtype)

@@ -1,4 +1,4 @@
-"""The communicator of one process, and the behaviour that all communicators share."""
+"""The communicator of one process, and the behavior that all communicators share."""
 
 import collections
 import contextlib

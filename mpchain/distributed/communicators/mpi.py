@@ -39,7 +39,7 @@ _N_BUFFER_TAGS = 6_000  # the greatest tag that every MPI has is 32767
 
 
 def load_mpi():
-    """Returns ``mpi4py.MPI``; importing it initialises MPI."""
+    """Returns ``mpi4py.MPI``; importing it initializes MPI."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:

@@ -15,7 +15,7 @@ from mpchain.training.triggers import get_trigger
 class AllreducePersistent(Extension):
     """Replaces the persistent floating-point arrays of a model by their means over the ranks.
 
-    Such are the running statistics of batch normalisation, which each rank gathers from its own
+    Such are the running statistics of batch normalization, which each rank gathers from its own
     samples. It runs before evaluators do.
 
     Args:

@@ -26,22 +26,22 @@ def create_multi_node_evaluator(actual_evaluator, communicator):
     Returns:
         The evaluator itself, with its method ``evaluate`` replaced.
     """
-    summarise = actual_evaluator.summarise
+    summarize = actual_evaluator.summarize
     if type(actual_evaluator).evaluate is not Evaluator.evaluate:
-        summarise = _as_summary(actual_evaluator.evaluate)
+        summarize = _as_summary(actual_evaluator.evaluate)
     if communicator.rank > 0:
         actual_evaluator._progress_bar = False  # one bar is enough
-    actual_evaluator.evaluate = lambda: means_over_ranks(communicator, summarise())
+    actual_evaluator.evaluate = lambda: means_over_ranks(communicator, summarize())
     return actual_evaluator
 
 
 def _as_summary(evaluate):
-    def summarise():
+    def summarize():
         summary = DictSummary()
         summary.add(evaluate())
         return summary
 
-    return summarise
+    return summarize
 
 
 class GenericMultiNodeEvaluator(Evaluator):

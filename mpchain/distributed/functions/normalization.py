@@ -1,4 +1,4 @@
-"""Batch normalisation by the statistics of all ranks' samples."""
+"""Batch normalization by the statistics of all ranks' samples."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def _sum_over_ranks(comm, x):
 
 
 def _scaled_deviations(x, comm, axis, eps, count):
-    """As the body computes them, differentiably: normalised x, and 1 / sqrt(var + eps)."""
+    """As the body computes them, differentiably: normalized x, and 1 / sqrt(var + eps)."""
     mean = _sum_over_ranks(comm, np.sum(x, axis=axis, keepdims=True)) / count
     deviation = x - mean
     squares = np.sum(deviation * deviation, axis=axis, keepdims=True)
@@ -27,24 +27,24 @@ def _scaled_deviations(x, comm, axis, eps, count):
 def _derivative(g, x, gamma, aux, comm, axis, eps):
     mean, inverse_std, count = aux
     if isinstance(x, Variable):
-        normalised, inverse_std = _scaled_deviations(x, comm, axis, eps, count)
+        normalized, inverse_std = _scaled_deviations(x, comm, axis, eps, count)
     else:
-        normalised = x - mean
-        normalised *= inverse_std
-    work = g * normalised
+        normalized = x - mean
+        normalized *= inverse_std
+    work = g * normalized
     g_beta = np.sum(g, axis=axis, keepdims=True)
     g_gamma = np.sum(work, axis=axis, keepdims=True)
     # Every rank's y depends on the statistics, by the rank's own copy of gamma.
     sums = np.stack([gamma * g_gamma, gamma * g_beta])
     through_std, through_mean = _sum_over_ranks(comm, sums) / count
     if isinstance(x, Variable):
-        gx = (g * gamma - (normalised * through_std + through_mean)) * inverse_std
+        gx = (g * gamma - (normalized * through_std + through_mean)) * inverse_std
         return gx, g_gamma, g_beta
     # The same in two arrays: fresh memory costs more than arithmetic.
-    normalised *= through_std
-    normalised += through_mean
+    normalized *= through_std
+    normalized += through_mean
     gx = np.multiply(g, gamma, out=work)
-    gx -= normalised
+    gx -= normalized
     gx *= inverse_std
     return gx, g_gamma, g_beta
 
@@ -78,7 +78,7 @@ def batch_normalization(
     decay=0.9,
     axis=None,
 ):
-    """Normalises each channel by mean and variance of the samples of all ranks together.
+    """Normalizes each channel by mean and variance of the samples of all ranks together.
 
     As :func:`mpchain.functions.batch_normalization` does of all samples in one process, whatever
     the number of them on each rank, which may be zero. Two small arrays travel in forward (the

@@ -52,7 +52,7 @@ class GradientReducer:
         self.watch({})
 
     def watch(self, params):
-        """Sets the parameters, by name; they must be initialised, and the same on all ranks."""
+        """Sets the parameters, by name; they must be initialized, and the same on all ranks."""
         self._params = params
         self._names = {id(param): name for name, param in params.items()}
         self._order = {}  # names in the order in which gradients became final, in the first step
@@ -206,7 +206,7 @@ class GradientReducer:
         order = self._comm.bcast_obj([*self._order, *sorted(self._params.keys() - self._order)])
         if unlike := self._params.keys() ^ set(order):
             raise ValueError(
-                f"parameters must be initialised on all ranks or on none, but on ranks 0 and "
+                f"parameters must be initialized on all ranks or on none, but on ranks 0 and "
                 f"{self._comm.rank} this differs for {', '.join(sorted(unlike))}"
             )
         self._buckets, self._bucket_of = [], {}

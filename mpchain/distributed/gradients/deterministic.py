@@ -129,7 +129,7 @@ class DeterministicReducer:
         self.watch({})
 
     def watch(self, params):
-        """Sets the parameters, by name; they must be initialised, and the same on all ranks."""
+        """Sets the parameters, by name; they must be initialized, and the same on all ranks."""
         self._params = dict(sorted(params.items()))
         self._trees = {}  # by dtype
 

@@ -1,4 +1,4 @@
-"""Batch normalisation by the samples of all ranks."""
+"""Batch normalization by the samples of all ranks."""
 
 from mpchain.distributed.communicators import Communicator, NcclCommunicator
 from mpchain.distributed.functions import batch_normalization
@@ -8,7 +8,7 @@ BACKENDS = ("auto", "mpi", "nccl")
 
 
 class MultiNodeBatchNormalization(BatchNormalization):
-    """Batch normalisation by the statistics of the samples of all ranks.
+    """Batch normalization by the statistics of the samples of all ranks.
 
     It computes, to every order of derivative, what :class:`mpchain.links.BatchNormalization` does
     of all samples in one process; see :func:`mpchain.distributed.functions.batch_normalization`.
@@ -56,9 +56,9 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
 
 def create_mnbn_model(link, comm, communication_backend="auto"):
-    """Copies a model and makes each BatchNormalization in it normalise by the samples of all ranks.
+    """Copies a model and makes each BatchNormalization in it normalize by the samples of all ranks.
 
-    Parameters, averages and settings are copied, the shared ones once. Other normalisations, such
+    Parameters, averages and settings are copied, the shared ones once. Other normalizations, such
     as BatchRenormalization, and subclasses of BatchNormalization stay as they are.
 
     Args:

@@ -28,7 +28,7 @@ class MultiNodeChainList(ChainList):
 
     With micro-batches the parts on different ranks work at the same time: a rank goes on with the
     next when it has handed over what it computed of one. The results are the same, as long as
-    samples do not depend on each other (in batch normalisation they do).
+    samples do not depend on each other (in batch normalization they do).
 
     For a gradient that is itself to be differentiated, all ranks must take part, too: ask for it
     by a delegate variable besides, which the communication is made to depend on, and go on with

@@ -56,7 +56,7 @@ class _ParallelLinear(Link):
         self._take(self.W, whole, True)
 
     def _take(self, param, whole, is_divided):
-        """Initialises a parameter by this rank's part of rank 0's values."""
+        """Initializes a parameter by this rank's part of rank 0's values."""
         comm, axis = self.comm, self.axis if whole.ndim == 2 else 0
         if is_divided:
             bounds = [partition(whole.shape[axis], rank, comm.size) for rank in range(comm.size)]

@@ -1,4 +1,4 @@
-"""Running a forward pass only for the parameters that it initialises."""
+"""Running a forward pass only for the parameters that it initializes."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ from mpchain.parameter_tree import is_array
 class DryRun:
     """Context manager: what a forward pass does to models, but for parameters, can be undone.
 
-    Within it, initialisers draw from a copy of NumPy's random state, unless ``config.rng`` says
+    Within it, initializers draw from a copy of NumPy's random state, unless ``config.rng`` says
     from where. So initial values do not depend on what the pass draws besides (dropout), which in
     turn depends on the share of the batch that a rank has.
 
@@ -45,7 +45,7 @@ class DryRun:
     def undo(self):
         """Restores the links' attributes and arrays, and NumPy's random state.
 
-        What initialisers drew remains drawn, as if the parameters had been initialised beforehand.
+        What initializers drew remains drawn, as if the parameters had been initialized beforehand.
         """
         for link, attributes in self._attributes:
             held = vars(link)

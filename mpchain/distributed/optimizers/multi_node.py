@@ -121,7 +121,7 @@ class MultiNodeOptimizer:
         self.n_samples = None
         self._known = {}  # id of each parameter by name
         self._known_links = set()  # ids of those whose persistent values are the same on all ranks
-        self._waiting = set()  # names of those that were not initialised when last looked at
+        self._waiting = set()  # names of those that were not initialized when last looked at
         self._reducer = reducer
         self._draws = SampleDraws(communicator)
         self._joint_link = None  # name of a link that computes with all ranks together
@@ -167,7 +167,7 @@ class MultiNodeOptimizer:
                     raise ValueError(
                         f"MultiNodeOptimizer.setup: {name} computes with all ranks together, and "
                         "what it yields depends on their number, which a reproducible communicator "
-                        "must not allow: normalise each micro-shard by itself "
+                        "must not allow: normalize each micro-shard by itself "
                         "(BatchNormalization), or by layer or group"
                     )
             if getattr(link, "divided_among", None) is self.communicator:

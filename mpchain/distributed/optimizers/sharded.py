@@ -71,7 +71,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         """Returns the part of the state that this rank holds; does not communicate.
 
         Returns:
-            dict: for each parameter that is initialised and has an update rule, by its name, a
+            dict: for each parameter that is initialized and has an update rule, by its name, a
             dict with: ``start`` and ``stop`` (int), the elements of the flattened (C order)
             parameter whose state this rank holds, possibly none; ``shape``, the parameter's; ``t``,
             the number of its updates; and ``state``, a dict of the rule's states by name, empty

@@ -109,7 +109,7 @@ class Watch:
         self.row = rows[rank]
         self.row.pid = os.getpid()
         self.local = local
-        self._neighbours = [(r, rows[r].tags) for r in local if r != rank]
+        self._neighbors = [(r, rows[r].tags) for r in local if r != rank]
         self._relay, self._end, self._tell = relay, end, tell
         self._owned = []
         self._fingerprints = Fingerprints()
@@ -258,7 +258,7 @@ class Watch:
         row.tags[slot] = tag
         row.n = n
         self._go_to(State.IN_COLLECTIVE)
-        for rank, tags in self._neighbours:
+        for rank, tags in self._neighbors:
             other = tags[slot]
             if other != tag and other >> 32 == n:
                 self._raise_mismatch(n, rank)

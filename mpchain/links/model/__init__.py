@@ -1,4 +1,4 @@
-"""Models: what an optimizer minimises, and networks that are known by name."""
+"""Models: what an optimizer minimizes, and networks that are known by name."""
 
 from mpchain.links.model.classifier import Classifier
 

@@ -1,4 +1,4 @@
-"""Links that turn a model into what an optimizer minimises."""
+"""Links that turn a model into what an optimizer minimizes."""
 
 from mpchain import functions as F
 from mpchain import reporter

@@ -23,7 +23,7 @@ class Evaluator(Extension):
     the extension's name as a prefix (``'validation/main/loss'``); called without a trainer, the
     evaluator only returns them (``'main/loss'``).
 
-    Subclasses may override :meth:`evaluate` as a whole, or :meth:`summarise`, which returns the
+    Subclasses may override :meth:`evaluate` as a whole, or :meth:`summarize`, which returns the
     sums and weights that the means are made of.
 
     Args:
@@ -109,9 +109,9 @@ class Evaluator(Extension):
 
     def evaluate(self) -> dict:
         """Returns the means over the samples of the main iterator, by name."""
-        return self.summarise().compute_mean()
+        return self.summarize().compute_mean()
 
-    def summarise(self) -> DictSummary:
+    def summarize(self) -> DictSummary:
         """Returns what the model reports for the main iterator, as sums with their weights."""
         if self.eval_hook is not None:
             self.eval_hook(self)

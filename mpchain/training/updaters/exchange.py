@@ -18,7 +18,7 @@ class SharedMemoryExchange:
     other process's gradients.
 
     Args:
-        params (dict): the main process's parameters by name; all are initialised.
+        params (dict): the main process's parameters by name; all are initialized.
         n_others (int): number of other processes.
     """
 
@@ -120,7 +120,7 @@ class NcclExchange:
     """Parameters and gradients on GPUs, one for each process, by NCCL.
 
     Args:
-        params (dict): the main process's parameters by name; all are initialised.
+        params (dict): the main process's parameters by name; all are initialized.
         n_others (int): number of other processes.
 
     Raises:

@@ -75,7 +75,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         """Starts the other processes, if they do not run; the first update does so otherwise.
 
         Raises:
-            RuntimeError: parameters are not initialised; the first update initialises them.
+            RuntimeError: parameters are not initialized; the first update initializes them.
         """
         if self._workers is not None:
             return
@@ -83,7 +83,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         missing = [name for name, param in target.namedparams() if not param.is_initialized]
         if missing:
             raise RuntimeError(
-                "MultiprocessParallelUpdater.setup_workers: parameters are not initialised: "
+                "MultiprocessParallelUpdater.setup_workers: parameters are not initialized: "
                 f"{', '.join(missing)}"
             )
         uses_gpus = isinstance(self.device, backend.GpuDevice) and len(self._others) > 0
@@ -142,7 +142,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             observed = None
             target = self.get_optimizer("main").target
             if any(not param.is_initialized for param in target.params()):
-                observed = self._compute(batch)  # which initialises them
+                observed = self._compute(batch)  # which initializes them
             self.setup_workers()
             self._exchange.publish(
                 lambda: self._send(_compute, self.get_optimizer("main")._loss_scale)

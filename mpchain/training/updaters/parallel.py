@@ -104,7 +104,7 @@ class ParallelUpdater(StandardUpdater):
         parts = {name: part for name, part in parts.items() if part}
         scales = {name: _scaled(optimizer, len(p) / len(batch)) for name, p in parts.items()}
         if any(not param.is_initialized for param in self._models["main"].params()):
-            # The other devices begin when they can take over what the forward pass initialises.
+            # The other devices begin when they can take over what the forward pass initializes.
             observed = self._compute_on_main(parts["main"], scales["main"])
             self._take_over_parameters()
             futures = self._start_others(parts, scales)

@@ -130,10 +130,10 @@ def test_extract_and_predict():
     large = np.stack([_prepared(p, (256, 256)) for p in (PICTURE, PICTURE[::-1])])
     with mpchain.using_config("train", False):
         crops = model(oversample(large, (224, 224)))["prob"].array
-        centre = model(large[:, :, 16:240, 16:240])["prob"].array
+        center = model(large[:, :, 16:240, 16:240])["prob"].array
     np.testing.assert_allclose(y.array, crops.reshape(2, 10, 5).mean(1), 1e-5)
     one = model.predict([PICTURE, PICTURE[::-1]], oversample=False)
-    np.testing.assert_allclose(one.array, centre, 1e-5)
+    np.testing.assert_allclose(one.array, center, 1e-5)
 
 
 def _prepared(picture, size=None):

@@ -1,4 +1,4 @@
-"""Normalisations."""
+"""Normalizations."""
 
 from tests.oracle.link_cases.case import case
 

@@ -43,7 +43,7 @@ def prepare(image, size=(224, 224)):
         size (pair of int): width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
-        numpy.ndarray: (3, H, W), BGR, less the mean colour, of ``config.dtype``.
+        numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
     """
     return prepare_image(image, size, _MEAN)
 

@@ -29,7 +29,7 @@ def prepare(image, size=(224, 224)):
         size (pair of int): width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
-        numpy.ndarray: (3, H, W), BGR, less the mean colour, of ``config.dtype``.
+        numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
     """
     return prepare_image(image, size, _MEAN)
 
@@ -142,7 +142,7 @@ class BuildingBlock(Chain):
 class ResNetLayers(VisionModel):
     """The residual networks, with 50, 101 or 152 layers.
 
-    Layers: conv1 (after normalisation and rectifier), pool1, res2 to res5, pool5, fc6, prob.
+    Layers: conv1 (after normalization and rectifier), pool1, res2 to res5, pool5, fc6, prob.
 
     The published parameters must be fetched by hand, since their site serves no programs.
 

@@ -17,13 +17,13 @@ _CROP = 224
 
 
 def prepare_image(image, size, mean):
-    """Makes of a picture what a network takes: BGR, less the mean colour of its training set.
+    """Makes of a picture what a network takes: BGR, less the mean color of its training set.
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
             with 1, 3 (RGB) or 4 (RGBA, whose last is dropped) channels.
         size (pair of int): width and height to resize to (needs pillow); None keeps the size.
-        mean: the mean colour, BGR.
+        mean: the mean color, BGR.
 
     Returns:
         numpy.ndarray: (3, H, W) of ``config.dtype``.
@@ -77,7 +77,7 @@ class VisionModel(Chain):
         pretrained_model (str): where its parameters come from: the path of a file (.npz as
             Chainer's or mpchain's ``save_npz`` writes it, .caffemodel, or .safetensors), or
             ``'auto'``: the published ones, from the data-set cache or else the network; None: they
-            are initialised.
+            are initialized.
     """
 
     branches = {}
@@ -90,7 +90,7 @@ class VisionModel(Chain):
     """The :class:`PublishedModel` that ``'auto'`` means."""
 
     mean = None
-    """The mean colour of the training set, BGR."""
+    """The mean color of the training set, BGR."""
 
     def _load(self, pretrained_model):
         if pretrained_model is not None:
@@ -162,8 +162,8 @@ class VisionModel(Chain):
 
         Args:
             images (list): pictures, see ``prepare``; they are resized to 256x256.
-            oversample (bool): whether to average over ten crops: the corners and the centre, each
-                also mirrored; otherwise the centre is taken.
+            oversample (bool): whether to average over ten crops: the corners and the center, each
+                also mirrored; otherwise the center is taken.
 
         Returns:
             Variable: probabilities of the classes (N, 1000).
