@@ -7,7 +7,8 @@ import re
 # The last is what mpchain's own `extensions.checkpoint` writes: folders that are whole as soon as
 # they have this name. A folder that was found damaged is called iteration_<n>.damaged.
 PATTERNS = ("snapshot_*", "checkpoint_*", "iteration_*")
-UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?", re.DOTALL)
+# A file of an earlier run, which the present one would replace, is called <name>.old<n>.
+UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?|.*\.old\d+(\.[^.]*)?", re.DOTALL)
 OWN_FOLDER = re.compile(r"iteration_\d+")
 MANIFEST = "manifest.json"
 
@@ -15,7 +16,8 @@ MANIFEST = "manifest.json"
 class Checkpoints:
     """The checkpoints in one folder: files or folders that appear under their name when complete.
 
-    Names that begin with a dot, or end with ``.tmp``, ``.part`` or ``.damaged``, do not count.
+    Names that begin with a dot, or end with ``.tmp``, ``.part``, ``.damaged`` or ``.old1``, do not
+    count.
     Files do not say which run wrote them: where `all_count`, each run should have its own folder.
 
     Args:

@@ -63,6 +63,8 @@ def iteration(tmp_path):
         ("iteration_7", ["part_0.npz"]),
         ("snapshot_iter_7.tmp", []),
         ("snapshot_iter_7.damaged", []),
+        ("snapshot_iter_7.old1", []),
+        ("snapshot_iter_7.old12.npz", []),
     ],
 )
 def test_damaged_and_incomplete_ones_do_not_count(tmp_path, iteration, name, files):
