@@ -250,7 +250,7 @@ def _introduction():
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": shlex.join(sys.orig_argv),
+        "command": shlex.join(sys.argv),
         "job": _job(),
     }
 
