@@ -11,8 +11,6 @@ to the launcher (messages.py), and ends it when told to, or when the launcher or
 
 import signal
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command `mpchain-launch`; see `cli.main`."""

@@ -7,10 +7,11 @@ mpchain, or that of the launcher, and slow the start of every rank.
 import os
 import sys
 
-package = type(sys)("launch")
-package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
-sys.modules["launch"] = package
+if __name__ == "__main__":
+    package = type(sys)("launch")
+    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    sys.modules["launch"] = package
 
-from launch.rank import main  # noqa: E402
+    from launch.rank import main
 
-sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

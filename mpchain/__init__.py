@@ -14,63 +14,69 @@ if sys.orig_argv[1:3] == ["-m", "mpchain.launch"]:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from mpchain import (
-    backend,
-    backends,
-    configuration,
-    device_resident,
-    functions,
-    initializers,
-    optimizer,
-    reporter,
-    serializer,
-    utils,
-    variable,
-    warnings,
-)
-from mpchain.backend import get_array_module, get_device, using_device
-from mpchain.backends import cuda
-from mpchain.backends.cuda import should_use_cudnn, should_use_cudnn_tensor_core
-from mpchain.backprop import backward, grad
-from mpchain.configuration import (
-    DebugMode,
-    config,
-    force_backprop_mode,
-    get_compute_mode,
-    get_dtype,
-    global_config,
-    is_debug,
-    mixed16,
-    no_backprop_mode,
-    set_debug,
-    using_config,
-)
-from mpchain.device_resident import DeviceResident
-from mpchain.function import Function, FunctionAdapter
-from mpchain.function_hook import FunctionHook, get_function_hooks
-from mpchain.function_node import Fallback, FunctionNode
-from mpchain.initializer import Initializer
-from mpchain.link import Chain, ChainList, Link, Sequential
-from mpchain.link_hook import LinkHook
-from mpchain.optimizer import GradientMethod, Optimizer, UpdateRule
-from mpchain.reporter import (
-    DictSummary,
-    Reporter,
-    Summary,
-    get_current_reporter,
-    report,
-    report_scope,
-)
-from mpchain.serializer import AbstractSerializer, Deserializer, Serializer
-from mpchain.variable import (
-    Parameter,
-    Variable,
-    as_array,
-    as_variable,
-    get_array_types,
-    get_cpu_array_types,
-    is_arrays_compatible,
-)
+from mpchain import backend as backend
+from mpchain import backends as backends
+from mpchain import configuration as configuration
+from mpchain import device_resident as device_resident
+from mpchain import functions as functions
+from mpchain import initializers as initializers
+from mpchain import optimizer as optimizer
+from mpchain import reporter as reporter
+from mpchain import serializer as serializer
+from mpchain import utils as utils
+from mpchain import variable as variable
+from mpchain import warnings as warnings
+from mpchain.backend import get_array_module as get_array_module
+from mpchain.backend import get_device as get_device
+from mpchain.backend import using_device as using_device
+from mpchain.backends import cuda as cuda
+from mpchain.backends.cuda import should_use_cudnn as should_use_cudnn
+from mpchain.backends.cuda import should_use_cudnn_tensor_core as should_use_cudnn_tensor_core
+from mpchain.backprop import backward as backward
+from mpchain.backprop import grad as grad
+from mpchain.configuration import DebugMode as DebugMode
+from mpchain.configuration import config as config
+from mpchain.configuration import force_backprop_mode as force_backprop_mode
+from mpchain.configuration import get_compute_mode as get_compute_mode
+from mpchain.configuration import get_dtype as get_dtype
+from mpchain.configuration import global_config as global_config
+from mpchain.configuration import is_debug as is_debug
+from mpchain.configuration import mixed16 as mixed16
+from mpchain.configuration import no_backprop_mode as no_backprop_mode
+from mpchain.configuration import set_debug as set_debug
+from mpchain.configuration import using_config as using_config
+from mpchain.device_resident import DeviceResident as DeviceResident
+from mpchain.function import Function as Function
+from mpchain.function import FunctionAdapter as FunctionAdapter
+from mpchain.function_hook import FunctionHook as FunctionHook
+from mpchain.function_hook import get_function_hooks as get_function_hooks
+from mpchain.function_node import Fallback as Fallback
+from mpchain.function_node import FunctionNode as FunctionNode
+from mpchain.initializer import Initializer as Initializer
+from mpchain.link import Chain as Chain
+from mpchain.link import ChainList as ChainList
+from mpchain.link import Link as Link
+from mpchain.link import Sequential as Sequential
+from mpchain.link_hook import LinkHook as LinkHook
+from mpchain.optimizer import GradientMethod as GradientMethod
+from mpchain.optimizer import Optimizer as Optimizer
+from mpchain.optimizer import UpdateRule as UpdateRule
+from mpchain.reporter import DictSummary as DictSummary
+from mpchain.reporter import Reporter as Reporter
+from mpchain.reporter import Summary as Summary
+from mpchain.reporter import get_current_reporter as get_current_reporter
+from mpchain.reporter import report as report
+from mpchain.reporter import report_scope as report_scope
+from mpchain.serializer import AbstractSerializer as AbstractSerializer
+from mpchain.serializer import Deserializer as Deserializer
+from mpchain.serializer import Serializer as Serializer
+from mpchain.variable import Parameter as Parameter
+from mpchain.variable import Variable as Variable
+from mpchain.variable import as_array as as_array
+from mpchain.variable import as_variable as as_variable
+from mpchain.variable import get_array_types as get_array_types
+from mpchain.variable import get_cpu_array_types as get_cpu_array_types
+from mpchain.variable import is_arrays_compatible as is_arrays_compatible
 
 disable_experimental_feature_warning = False
 """Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""

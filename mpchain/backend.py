@@ -3,24 +3,12 @@
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.backends.cpu import CpuDevice, Intel64Device
-from mpchain.backends.cuda import GpuDevice, get_array_module, is_gpu_array
-from mpchain.backends.device import Device
-
-__all__ = [
-    "ChainerxDevice",
-    "CpuDevice",
-    "Device",
-    "GpuDevice",
-    "Intel64Device",
-    "copyto",
-    "from_chx",
-    "get_array_module",
-    "get_device",
-    "get_device_from_array",
-    "to_chx",
-    "using_device",
-]
+from mpchain.backends.cpu import CpuDevice as CpuDevice
+from mpchain.backends.cpu import Intel64Device as Intel64Device
+from mpchain.backends.cuda import GpuDevice as GpuDevice
+from mpchain.backends.cuda import get_array_module as get_array_module
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.backends.device import Device as Device
 
 
 def _no_chainerx(what):

@@ -12,17 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from mpchain.link import Link
-from mpchain.update_rule import (
-    HookList,
-    Hyperparameter,
-    HyperparameterProxy,
-    UpdateRule,
-    if_saved,
-    update_all,
-)
+from mpchain.update_rule import HookList, if_saved, update_all
+from mpchain.update_rule import Hyperparameter as Hyperparameter
+from mpchain.update_rule import HyperparameterProxy as HyperparameterProxy
+from mpchain.update_rule import UpdateRule as UpdateRule
 from mpchain.variable import Variable
-
-__all__ = ["GradientMethod", "Hyperparameter", "HyperparameterProxy", "Optimizer", "UpdateRule"]
 
 _MAX_LOSS_SCALE = 65504.0  # the largest number in float16
 

@@ -10,16 +10,6 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.update_rule import square_sums
 
-__all__ = [
-    "GradientClipping",
-    "GradientHardClipping",
-    "GradientLARS",
-    "GradientNoise",
-    "Lasso",
-    "WeightDecay",
-    "exponential_decay_noise",
-]
-
 
 class _ParameterHook:
     """A hook that is called for each parameter; ``new_grad`` computes what replaces its gradient.

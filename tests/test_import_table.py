@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration warnings", ""),
+    ("configuration warnings typing", ""),
     ("backend backends", "configuration"),
     ("device_resident variable_values", "backend"),
     ("kernels", "backend"),
@@ -130,6 +130,8 @@ def _imports(path):
 
 def _find(relative, node, in_function=False):
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue  # for type checkers only: nothing is imported when the program runs
         inside = in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield from (_Import(relative, child, m, in_function) for m in _modules(child))

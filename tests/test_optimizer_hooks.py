@@ -59,7 +59,7 @@ def test_gradients(case, dtype, rtol, device):
 
 
 def test_attributes():
-    for name in optimizer_hooks.__all__:
+    for name in vars(optimizer_hooks):
         if name[0].isupper():
             arguments = (0.5, 1) if name == "GradientHardClipping" else (0.5,)
             hook = getattr(optimizer_hooks, name)(*arguments)

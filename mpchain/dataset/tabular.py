@@ -4,9 +4,8 @@ import itertools
 
 import numpy as np
 
-from mpchain.dataset.tabular_dataset import DelegateDataset, TabularDataset
-
-__all__ = ["DelegateDataset", "from_data"]
+from mpchain.dataset.tabular_dataset import DelegateDataset as DelegateDataset
+from mpchain.dataset.tabular_dataset import TabularDataset
 
 _numbers = itertools.count()
 

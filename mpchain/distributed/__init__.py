@@ -1,77 +1,46 @@
 """Training on several ranks: communicators, and what averages gradients and results over them."""
 
-from mpchain.distributed import (
-    communicators,
-    datasets,
-    extensions,
-    functions,
-    global_except_hook,
-    iterators,
-    links,
-    nccl,
-    optimizers,
-    testing,
-    updaters,
-)
-from mpchain.distributed.checkpoints import load_checkpoint, save_checkpoint
-from mpchain.distributed.communicators import CommunicatorBase, create_communicator
-from mpchain.distributed.datasets import (
-    DataSizeError,
-    create_empty_dataset,
-    scatter_dataset,
-    scatter_index,
+from mpchain.distributed import communicators as communicators
+from mpchain.distributed import datasets as datasets
+from mpchain.distributed import extensions as extensions
+from mpchain.distributed import functions as functions
+from mpchain.distributed import global_except_hook as global_except_hook
+from mpchain.distributed import iterators as iterators
+from mpchain.distributed import links as links
+from mpchain.distributed import nccl as nccl
+from mpchain.distributed import optimizers as optimizers
+from mpchain.distributed import testing as testing
+from mpchain.distributed import updaters as updaters
+from mpchain.distributed.checkpoints import load_checkpoint as load_checkpoint
+from mpchain.distributed.checkpoints import save_checkpoint as save_checkpoint
+from mpchain.distributed.communicators import CommunicatorBase as CommunicatorBase
+from mpchain.distributed.communicators import create_communicator as create_communicator
+from mpchain.distributed.datasets import DataSizeError as DataSizeError
+from mpchain.distributed.datasets import create_empty_dataset as create_empty_dataset
+from mpchain.distributed.datasets import scatter_dataset as scatter_dataset
+from mpchain.distributed.datasets import scatter_index as scatter_index
+from mpchain.distributed.extensions import GenericMultiNodeEvaluator as GenericMultiNodeEvaluator
+from mpchain.distributed.extensions import (
+    create_multi_node_checkpointer as create_multi_node_checkpointer,
 )
 from mpchain.distributed.extensions import (
-    GenericMultiNodeEvaluator,
-    create_multi_node_checkpointer,
-    create_multi_node_evaluator,
+    create_multi_node_evaluator as create_multi_node_evaluator,
 )
-from mpchain.distributed.gradients import compression
+from mpchain.distributed.gradients import compression as compression
+from mpchain.distributed.iterators import create_joined_iterator as create_joined_iterator
+from mpchain.distributed.iterators import create_multi_node_iterator as create_multi_node_iterator
+from mpchain.distributed.iterators import create_sharded_iterator as create_sharded_iterator
 from mpchain.distributed.iterators import (
-    create_joined_iterator,
-    create_multi_node_iterator,
-    create_sharded_iterator,
-    create_synchronized_iterator,
+    create_synchronized_iterator as create_synchronized_iterator,
 )
-from mpchain.distributed.links import MultiNodeChainList
-from mpchain.distributed.optimizers import create_multi_node_optimizer
-from mpchain.distributed.optimizers.sharded import create_sharded_optimizer
-from mpchain.distributed.updaters import MultiNodeUpdater
-from mpchain.distributed.watch import CollectiveMismatchError
-
-__all__ = [
-    "CollectiveMismatchError",
-    "CommunicatorBase",
-    "DataSizeError",
-    "GenericMultiNodeEvaluator",
-    "MultiNodeChainList",
-    "MultiNodeUpdater",
-    "communicators",
-    "compression",
-    "create_communicator",
-    "create_empty_dataset",
-    "create_joined_iterator",
-    "create_multi_node_checkpointer",
-    "create_multi_node_evaluator",
-    "create_multi_node_iterator",
-    "create_multi_node_optimizer",
-    "create_sharded_iterator",
-    "create_sharded_optimizer",
-    "create_synchronized_iterator",
-    "datasets",
-    "extensions",
-    "functions",
-    "global_except_hook",
-    "iterators",
-    "links",
-    "load_checkpoint",
-    "nccl",
-    "optimizers",
-    "save_checkpoint",
-    "scatter_dataset",
-    "scatter_index",
-    "testing",
-    "updaters",
-]
+from mpchain.distributed.links import MultiNodeChainList as MultiNodeChainList
+from mpchain.distributed.optimizers import (
+    create_multi_node_optimizer as create_multi_node_optimizer,
+)
+from mpchain.distributed.optimizers.sharded import (
+    create_sharded_optimizer as create_sharded_optimizer,
+)
+from mpchain.distributed.updaters import MultiNodeUpdater as MultiNodeUpdater
+from mpchain.distributed.watch import CollectiveMismatchError as CollectiveMismatchError
 
 global_except_hook.add_hook_if_asked()

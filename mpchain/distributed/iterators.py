@@ -8,17 +8,6 @@ from mpchain.iterators.prefetching import PrefetchingIterator
 from mpchain.serializer import Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
-__all__ = [
-    "JoinedIterator",
-    "MultiNodeIterator",
-    "ShardedIterator",
-    "SynchronizedIterator",
-    "create_joined_iterator",
-    "create_multi_node_iterator",
-    "create_sharded_iterator",
-    "create_synchronized_iterator",
-]
-
 
 def create_sharded_iterator(actual_iterator, communicator):
     """Makes an iterator yield this rank's part of each batch.

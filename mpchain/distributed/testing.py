@@ -2,8 +2,6 @@
 
 from mpchain import backend
 
-__all__ = ["get_device"]
-
 
 def get_device(local_rank=None, use_chx=False):
     """Returns the device that a rank's tests use.

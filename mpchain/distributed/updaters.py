@@ -12,8 +12,6 @@ from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
 
-__all__ = ["MultiNodeUpdater"]
-
 
 class MultiNodeUpdater(StandardUpdater):
     """Updates the target of a multi-node optimizer with this rank's part of each batch.

@@ -1,5 +1,3 @@
 """Files of other frameworks, made of models."""
 
-from mpchain.exporters import caffe
-
-__all__ = ["caffe"]
+from mpchain.exporters import caffe as caffe

@@ -1,40 +1,22 @@
 """Initial values of parameters: the family file that a name is imported from says which kind."""
 
-from mpchain.initializer import Initializer, get_fans
-from mpchain.initializers.constant import Constant, Identity, NaN, One, Zero
-from mpchain.initializers.generation import generate_array, get_initializer
-from mpchain.initializers.orthogonal import Orthogonal
-from mpchain.initializers.random import (
-    GlorotNormal,
-    GlorotUniform,
-    HeNormal,
-    HeUniform,
-    LeCunNormal,
-    LeCunUniform,
-    Normal,
-    Uniform,
-)
-from mpchain.initializers.sampling import DownsamplingConvFilter, UpsamplingDeconvFilter
-
-__all__ = [
-    "Constant",
-    "DownsamplingConvFilter",
-    "GlorotNormal",
-    "GlorotUniform",
-    "HeNormal",
-    "HeUniform",
-    "Identity",
-    "Initializer",
-    "LeCunNormal",
-    "LeCunUniform",
-    "NaN",
-    "Normal",
-    "One",
-    "Orthogonal",
-    "Uniform",
-    "UpsamplingDeconvFilter",
-    "Zero",
-    "generate_array",
-    "get_fans",
-    "get_initializer",
-]
+from mpchain.initializer import Initializer as Initializer
+from mpchain.initializer import get_fans as get_fans
+from mpchain.initializers.constant import Constant as Constant
+from mpchain.initializers.constant import Identity as Identity
+from mpchain.initializers.constant import NaN as NaN
+from mpchain.initializers.constant import One as One
+from mpchain.initializers.constant import Zero as Zero
+from mpchain.initializers.generation import generate_array as generate_array
+from mpchain.initializers.generation import get_initializer as get_initializer
+from mpchain.initializers.orthogonal import Orthogonal as Orthogonal
+from mpchain.initializers.random import GlorotNormal as GlorotNormal
+from mpchain.initializers.random import GlorotUniform as GlorotUniform
+from mpchain.initializers.random import HeNormal as HeNormal
+from mpchain.initializers.random import HeUniform as HeUniform
+from mpchain.initializers.random import LeCunNormal as LeCunNormal
+from mpchain.initializers.random import LeCunUniform as LeCunUniform
+from mpchain.initializers.random import Normal as Normal
+from mpchain.initializers.random import Uniform as Uniform
+from mpchain.initializers.sampling import DownsamplingConvFilter as DownsamplingConvFilter
+from mpchain.initializers.sampling import UpsamplingDeconvFilter as UpsamplingDeconvFilter

@@ -1,16 +1,8 @@
 """Iterators: batches of examples, epoch after epoch."""
 
-from mpchain.iterators.dali import DaliIterator
-from mpchain.iterators.multiprocess import MultiprocessIterator
-from mpchain.iterators.multithread import MultithreadIterator
-from mpchain.iterators.order_samplers import OrderSampler, ShuffleOrderSampler
-from mpchain.iterators.serial import SerialIterator
-
-__all__ = [
-    "DaliIterator",
-    "MultiprocessIterator",
-    "MultithreadIterator",
-    "OrderSampler",
-    "SerialIterator",
-    "ShuffleOrderSampler",
-]
+from mpchain.iterators.dali import DaliIterator as DaliIterator
+from mpchain.iterators.multiprocess import MultiprocessIterator as MultiprocessIterator
+from mpchain.iterators.multithread import MultithreadIterator as MultithreadIterator
+from mpchain.iterators.order_samplers import OrderSampler as OrderSampler
+from mpchain.iterators.order_samplers import ShuffleOrderSampler as ShuffleOrderSampler
+from mpchain.iterators.serial import SerialIterator as SerialIterator

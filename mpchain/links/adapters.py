@@ -14,7 +14,7 @@ class LoRA(Chain):
 
     A and B are trained, W and b are not. B is zero at first, which changes nothing.
 
-        >>> model = Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
+        >>> model = mpchain.Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
         >>> adapters = L.LoRA.insert(model, rank=2)  # then set an optimizer up and train
         >>> list(adapters)
         ['/0', '/1']

@@ -195,10 +195,10 @@ class FunctionTestCase(_DeviceTestCase):
         backend_config (BackendConfig): its device and settings.
 
     Example:
-        >>> @parameterize(*product({"shape": [(), (3, 2)], "dtype": [np.float32, np.float64]}))
-        ... class TestSquare(FunctionTestCase):
+        >>> @testing.parameterize({"dtype": np.float32}, {"dtype": np.float64})
+        ... class TestSquare(testing.FunctionTestCase):
         ...     def generate_inputs(self):
-        ...         return np.random.uniform(-1, 1, self.shape).astype(self.dtype),
+        ...         return np.random.uniform(-1, 1, (3, 2)).astype(self.dtype),
         ...
         ...     def forward(self, inputs, device):
         ...         return F.square(*inputs),

@@ -61,7 +61,7 @@ def parameterize(*params):
         params: dicts; their items become attributes of the test object.
 
     Example:
-        >>> @parameterize({"shape": (2, 3)}, {"shape": ()})
+        >>> @testing.parameterize({"shape": (2, 3)}, {"shape": ()})
         ... class TestReLU(unittest.TestCase):
         ...     def test_forward(self):
         ...         x = np.zeros(self.shape)

@@ -1,5 +1,5 @@
 """Windows of arrays with any number of spatial axes, side by side."""
 
-from mpchain.utils.conv import as_tuple, col2im_nd, im2col_nd
-
-__all__ = ["as_tuple", "col2im_nd", "im2col_nd"]
+from mpchain.utils.conv import as_tuple as as_tuple
+from mpchain.utils.conv import col2im_nd as col2im_nd
+from mpchain.utils.conv import im2col_nd as im2col_nd

@@ -5,20 +5,13 @@ import sys
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.distributed.communicators.communicator import Communicator
+from mpchain.distributed.communicators.communicator import Communicator as Communicator
 from mpchain.distributed.communicators.environment import TORCHRUN_SIZE, launched
-from mpchain.distributed.communicators.mpi import DummyCommunicator, MpiCommunicator, load_mpi
-from mpchain.distributed.communicators.nccl import NcclCommunicator
+from mpchain.distributed.communicators.mpi import DummyCommunicator as DummyCommunicator
+from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunicator
+from mpchain.distributed.communicators.mpi import load_mpi
+from mpchain.distributed.communicators.nccl import NcclCommunicator as NcclCommunicator
 from mpchain.distributed.watch import check_timeout
-
-__all__ = [
-    "Communicator",
-    "CommunicatorBase",
-    "DummyCommunicator",
-    "MpiCommunicator",
-    "NcclCommunicator",
-    "create_communicator",
-]
 
 CommunicatorBase = Communicator
 

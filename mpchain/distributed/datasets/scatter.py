@@ -4,15 +4,6 @@ import numpy as np
 
 from mpchain.datasets import SubDataset
 
-__all__ = [
-    "DataSizeError",
-    "create_empty_dataset",
-    "get_epoch_trigger",
-    "get_n_iterations_for_one_epoch",
-    "scatter_dataset",
-    "scatter_index",
-]
-
 
 class DataSizeError(ValueError):
     """There are fewer samples than ranks."""

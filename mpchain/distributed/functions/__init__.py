@@ -40,40 +40,19 @@ what depends on what). In detail:
 In one process all of them are identities.
 """
 
-from mpchain.distributed.functions.communication import (
-    allgather,
-    allreduce,
-    alltoall,
-    bcast,
-    distribute,
-    gather,
-    join,
-    pseudo_connect,
-    recv,
-    reduce,
-    reduce_scatter,
-    scatter,
-    send,
-    split,
-    sum_up,
-)
-from mpchain.distributed.functions.normalization import batch_normalization
-
-__all__ = [
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "batch_normalization",
-    "bcast",
-    "distribute",
-    "gather",
-    "join",
-    "pseudo_connect",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-    "send",
-    "split",
-    "sum_up",
-]
+from mpchain.distributed.functions.communication import allgather as allgather
+from mpchain.distributed.functions.communication import allreduce as allreduce
+from mpchain.distributed.functions.communication import alltoall as alltoall
+from mpchain.distributed.functions.communication import bcast as bcast
+from mpchain.distributed.functions.communication import distribute as distribute
+from mpchain.distributed.functions.communication import gather as gather
+from mpchain.distributed.functions.communication import join as join
+from mpchain.distributed.functions.communication import pseudo_connect as pseudo_connect
+from mpchain.distributed.functions.communication import recv as recv
+from mpchain.distributed.functions.communication import reduce as reduce
+from mpchain.distributed.functions.communication import reduce_scatter as reduce_scatter
+from mpchain.distributed.functions.communication import scatter as scatter
+from mpchain.distributed.functions.communication import send as send
+from mpchain.distributed.functions.communication import split as split
+from mpchain.distributed.functions.communication import sum_up as sum_up
+from mpchain.distributed.functions.normalization import batch_normalization as batch_normalization

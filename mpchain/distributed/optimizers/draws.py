@@ -29,11 +29,9 @@ def batch(comm, n=None, *, mine=None):
         slice: this rank's samples, which may be none.
 
     Example:
-        >>> from mpchain import create_communicator
-        >>> comm = create_communicator()
         >>> x = np.arange(6.0)
-        >>> with comm.batch(len(x)) as mine:
-        ...     x[mine].sum()
+        >>> with comm.batch(len(x)) as mine:  # on one rank, all of them
+        ...     print(x[mine].sum())
         15.0
     """
     if mine is None:

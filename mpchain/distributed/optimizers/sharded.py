@@ -13,8 +13,6 @@ from mpchain.serializer import Deserializer
 from mpchain.update_rule import UpdateRule
 from mpchain.variable import Variable
 
-__all__ = ["ShardedOptimizer", "create_sharded_optimizer"]
-
 ROW_BYTES = 16 * 1024 * 1024
 """Parameters are divided, and travel, in rows of about so many bytes."""
 

@@ -1,19 +1,11 @@
 """Every collective leaves a fingerprint; a mismatch or a missing rank is reported, not hung on."""
 
-from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, watched
-from mpchain.distributed.watch.gpu import GpuWork
-from mpchain.distributed.watch.watchdog import (
-    DEFAULT_TIMEOUT,
-    Watch,
-    check_timeout,
-    waiting_for,
+from mpchain.distributed.watch.fingerprints import (
+    CollectiveMismatchError as CollectiveMismatchError,
 )
-
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "CollectiveMismatchError",
-    "GpuWork",
-    "Watch",
-    "check_timeout",
-    "watched",
-]
+from mpchain.distributed.watch.fingerprints import watched as watched
+from mpchain.distributed.watch.gpu import GpuWork as GpuWork
+from mpchain.distributed.watch.watchdog import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT
+from mpchain.distributed.watch.watchdog import Watch as Watch
+from mpchain.distributed.watch.watchdog import check_timeout as check_timeout
+from mpchain.distributed.watch.watchdog import waiting_for

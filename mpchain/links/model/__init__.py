@@ -1,5 +1,3 @@
 """Models: what an optimizer minimizes, and networks that are known by name."""
 
-from mpchain.links.model.classifier import Classifier
-
-__all__ = ["Classifier"]
+from mpchain.links.model.classifier import Classifier as Classifier

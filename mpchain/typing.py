@@ -1,0 +1,33 @@
+"""Names for the types in signatures.
+
+CuPy's arrays have the interface of NumPy's, and CuPy may be absent, so ``Array`` stands for both.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import DTypeLike as DTypeLike
+
+if TYPE_CHECKING:
+    from mpchain.backends.device import Device
+    from mpchain.initializer import Initializer
+    from mpchain.variable import Variable
+
+Array: TypeAlias = np.ndarray[Any, Any]
+"""An array of NumPy or CuPy."""
+
+Input: TypeAlias = Union["Variable", Array, float]
+"""What functions take: a variable, an array, or a number."""
+
+Axes: TypeAlias = int | Sequence[int] | None
+"""The axes of a reduction; None stands for all."""
+
+Sizes: TypeAlias = int | Sequence[int]
+"""A number for each spatial axis, or one number for all of them."""
+
+InitialValue: TypeAlias = Union["Initializer", Array, float, None]
+"""What fills a parameter at first; None stands for the default of the link."""
+
+DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]
+"""A device, or a name of one (see :func:`mpchain.get_device`)."""
