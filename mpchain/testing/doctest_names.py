@@ -1,4 +1,4 @@
-"""Plugin of pytest: gives examples in docstrings the usual names (``np``, ``F``, ``L``, ``comm``)."""
+"""Plugin of pytest: gives examples in docstrings the usual names (np, F, L, comm, ...)."""
 
 import functools
 import unittest
