@@ -142,7 +142,7 @@ class SampleGenerator:
         call = self._turn * _CALLS + self.n_calls
         self.n_calls += 1
         counters = samples, blocks * n_blocks, n_blocks, call, self._step
-        words = kernels.call("philox", *counters, low, high)
+        words = kernels.random_words(*counters, low, high)
         words = words.reshape(n_rows, -1)[:, :n_row_words]
         return words.reshape(*shape, n_words)
 

@@ -22,7 +22,6 @@ MODULES = {
 CIRCLES = {
     "mpchain.backprop": {"mpchain.variable"},
     "mpchain.distributed.optimizers": {"mpchain.distributed.optimizers.sharded"},
-    "mpchain.kernels": {name for name in MODULES if name.startswith("mpchain.kernels.")},
 }
 
 

@@ -37,7 +37,7 @@ def generator(first, n, *, key=KEY, step=7, turn=0, stream=0):
 )
 def test_philox_yields_the_published_words(counter, key, expected):
     block, call, step, sample = counter
-    for kernel in kernels.kernels_of("philox"):
+    for kernel in kernels.random_words.kernels:
         rows = np.array([sample]), np.array([block])
         words = kernel.compute(*rows, 1, call, step, *key)
         assert words.tolist() == [list(expected)], kernel.library
@@ -45,7 +45,7 @@ def test_philox_yields_the_published_words(counter, key, expected):
 
 def test_every_kernel_yields_the_words_of_the_reference():
     samples, begins = np.array([0, 5, 2**32 + 7, 2**40]), np.array([0, 3, 2**32 - 2, 2**33])
-    *others, reference = kernels.kernels_of("philox")
+    *others, reference = kernels.random_words.kernels
     arguments = samples, begins, 9, 3 * 2**32 + 5, 2**32 - 1, *KEY
     expected = reference.compute(*arguments)
     assert others
@@ -56,10 +56,10 @@ def test_every_kernel_yields_the_words_of_the_reference():
 def test_blocks_and_rows_are_counted_across_chunks(monkeypatch):
     monkeypatch.setattr(philox, "_CHUNK", 5)
     samples, begins = np.array([3, 4, 2**32 + 3]), np.array([0, 9, 0])
-    words = philox.philox(samples, begins, 4, 1, 2, *KEY)
+    words = philox.random_words(samples, begins, 4, 1, 2, *KEY)
     for row, (sample, begin) in enumerate(zip(samples, begins)):
         for block in range(4):
-            one = philox.philox(np.array([sample]), np.array([begin + block]), 1, 1, 2, *KEY)
+            one = philox.random_words(np.array([sample]), np.array([begin + block]), 1, 1, 2, *KEY)
             np.testing.assert_array_equal(words[row, 4 * block : 4 * block + 4], one[0])
     np.testing.assert_array_equal(words[0], words[2])  # counters are modulo 2**32
 

@@ -404,7 +404,7 @@ def softmax(x, axis=1):
     Returns:
         Variable of the shape and dtype of ``x``.
     """
-    return kernels.call("softmax", x, axis)
+    return kernels.softmax(x, axis)
 
 
 @differentiable(lambda g, y, axis: g - np.exp(y) * sum_over.on(g, axis, True), any_dtype=False)
@@ -418,4 +418,4 @@ def log_softmax(x, axis=1):
     Returns:
         Variable of the shape and dtype of ``x``.
     """
-    return kernels.call("log_softmax", x, axis)
+    return kernels.log_softmax(x, axis)

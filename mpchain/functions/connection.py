@@ -24,7 +24,7 @@ from mpchain.utils.type_check import check
     lambda g, x: np.matmul(np.transpose(g), x),
 )
 def _linear(x, W):
-    return kernels.call("linear", x, W, None)
+    return kernels.linear(x, W, None)
 
 
 @differentiable(
@@ -33,7 +33,7 @@ def _linear(x, W):
     lambda g: sum_over.on(g, 0),
 )
 def _linear_with_bias(x, W, b):
-    return kernels.call("linear", x, W, b)
+    return kernels.linear(x, W, b)
 
 
 def linear(x, W, b=None, n_batch_axes=1):
@@ -87,7 +87,7 @@ def linear(x, W, b=None, n_batch_axes=1):
     lambda gy, x, window: _convolution_filter.on(x, gy, window),
 )
 def _convolution_output(x, W, window):
-    return kernels.call("convolution_output", x, W, window)
+    return kernels.convolution_output(x, W, window)
 
 
 @differentiable(
@@ -95,7 +95,7 @@ def _convolution_output(x, W, window):
     lambda gx, y, window: _convolution_filter.on(gx, y, window),
 )
 def _convolution_input(y, W, window):
-    return kernels.call("convolution_input", y, W, window)
+    return kernels.convolution_input(y, W, window)
 
 
 @differentiable(
@@ -103,7 +103,7 @@ def _convolution_input(y, W, window):
     lambda gW, x, window: _convolution_output.on(x, gW, window),
 )
 def _convolution_filter(x, y, window):
-    return kernels.call("convolution_filter", x, y, window)
+    return kernels.convolution_filter(x, y, window)
 
 
 def _with_bias(name, y, b):

@@ -27,12 +27,12 @@ from mpchain.variable import as_array, as_variable
 
 @differentiable(lambda g, window: _fold_windows.on(g, window))
 def _unfold_windows(x, window):
-    return kernels.call("unfold_windows", x, window)
+    return kernels.unfold_windows(x, window)
 
 
 @differentiable(lambda g, window: _unfold_windows.on(g, window))
 def _fold_windows(y, window):
-    return kernels.call("fold_windows", y, window)
+    return kernels.fold_windows(y, window)
 
 
 def im2col(x, ksize, stride=1, pad=0, cover_all=False, dilate=1):

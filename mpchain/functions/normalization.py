@@ -27,7 +27,7 @@ def _statistics(x, axis, eps):
 
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
-        return kernels.call("batch_normalization_gradient", g, x, gamma, *aux, axis)
+        return kernels.batch_normalization_gradient(g, x, gamma, *aux, axis)
     g, x, gamma = _wide(g), _wide(x), _wide(gamma)
     mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
@@ -41,7 +41,7 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
 @differentiable(joint=_batch_normalization_derivative, n_arrays=3)
 def _batch_normalization(x, gamma, beta, axis, eps, follow=None):
     """Tells ``follow``, if it is given, the mean and the variance."""
-    y, mean, inverse_std, var = kernels.call("batch_normalization", x, gamma, beta, axis, eps)
+    y, mean, inverse_std, var = kernels.batch_normalization(x, gamma, beta, axis, eps)
     if follow is not None:
         follow(mean, var)
     return y, (mean, inverse_std)

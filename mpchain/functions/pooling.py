@@ -38,27 +38,27 @@ def _window(name, x, ksize, stride, pad, cover_all):
 
 @differentiable(lambda g, window: _spread_windows.on(g, window))
 def _sum_windows(x, window):
-    return kernels.call("sum_windows", x, window)
+    return kernels.sum_windows(x, window)
 
 
 @differentiable(lambda g, window: _sum_windows.on(g, window))
 def _spread_windows(y, window):
-    return kernels.call("spread_windows", y, window)
+    return kernels.spread_windows(y, window)
 
 
 @differentiable(lambda g, places, window: _place_in_windows.on(g, places, window))
 def _take_from_windows(x, places, window):
-    return kernels.call("take_from_windows", x, places, window)
+    return kernels.take_from_windows(x, places, window)
 
 
 @differentiable(lambda g, places, window: _take_from_windows.on(g, places, window))
 def _place_in_windows(y, places, window):
-    return kernels.call("place_in_windows", y, places, window)
+    return kernels.place_in_windows(y, places, window)
 
 
 @differentiable(lambda g, aux, window: _place_in_windows.on(g, aux, window))
 def _max_windows(x, window):
-    return kernels.call("max_windows", x, window)
+    return kernels.max_windows(x, window)
 
 
 def max_pooling_nd(x, ksize, stride=None, pad=0, cover_all=True, return_indices=False):
@@ -82,7 +82,7 @@ def _max_pooling(name, x, ksize, stride, pad, cover_all, return_indices):
     window = _window(name, x, ksize, stride, pad, cover_all)
     y = _max_windows(x, window)
     if return_indices:
-        return y, kernels.call("max_windows", as_variable(x).array, window)[1]
+        return y, kernels.max_windows(as_variable(x).array, window)[1]
     return y
 
 
@@ -126,7 +126,7 @@ def _average_pooling(name, x, ksize, stride, pad, pad_value):
     total = _sum_windows(x, window)
     if pad_value is None and any(window.pad):
         ones = total.xp.ones((1, 1, *x.shape[2:]), x.dtype)
-        return total / kernels.call("sum_windows", ones, window)
+        return total / kernels.sum_windows(ones, window)
     return total * (1 / window.n_elements)
 
 

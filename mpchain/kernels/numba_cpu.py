@@ -7,8 +7,9 @@ import functools
 
 import numpy as np
 
-from mpchain.kernels import register
 from mpchain.kernels.numpy_cpu import refuse_unless_channels
+from mpchain.kernels.philox import random_words
+from mpchain.kernels.reference import batch_normalization, batch_normalization_gradient
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
 
@@ -72,8 +73,10 @@ def _by_channels(x):
     return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
 
 
-@register("numba_cpu", lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis))
-def batch_normalization(x, gamma, beta, axis, eps):
+@batch_normalization.kernel(
+    "numba_cpu", lambda x, gamma, beta, axis, eps: _refuse_normalization(x, gamma, axis)
+)
+def _batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, a channel at a time."""
     y = np.empty(x.shape, x.dtype)
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
@@ -82,11 +85,11 @@ def batch_normalization(x, gamma, beta, axis, eps):
     return y, *statistics
 
 
-@register(
+@batch_normalization_gradient.kernel(
     "numba_cpu",
     lambda g, x, gamma, mean, inverse_std, axis: _refuse_normalization(x, gamma, axis),
 )
-def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, a channel at a time."""
     gx = np.empty(x.shape, x.dtype)
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
@@ -148,8 +151,8 @@ def _refuse_words(samples, begins, n_blocks, *counters):
     return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
 
 
-@register("numba_cpu", _refuse_words)
-def philox(samples, begins, n_blocks, call, step, low, high):
+@random_words.kernel("numba_cpu", _refuse_words)
+def _random_words(samples, begins, n_blocks, call, step, low, high):
     """As the reference, a block at a time."""
     words = np.empty((len(samples), 4 * n_blocks), np.uint32)
     constants = [np.uint32(value % (1 << 32)) for value in (call, step, low, high)]

@@ -4,7 +4,12 @@ import math
 
 import numpy as np
 
-from mpchain.kernels import register
+from mpchain.kernels.reference import (
+    batch_normalization,
+    batch_normalization_gradient,
+    convolution_input,
+    convolution_output,
+)
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
 
@@ -27,15 +32,15 @@ def _refuse_unless_pointwise(first, second, window):
     return None
 
 
-@register("numpy_cpu", _refuse_unless_pointwise)
-def convolution_output(x, W, window):
+@convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise)
+def _pointwise_output(x, W, window):
     """y[n] = W x[n], without copying x."""
     y = W.reshape(W.shape[:2]) @ x.reshape(*x.shape[:2], math.prod(window.in_size))
     return y.reshape(x.shape[0], W.shape[0], *window.out_size)
 
 
-@register("numpy_cpu", _refuse_unless_pointwise)
-def convolution_input(y, W, window):
+@convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise)
+def _pointwise_input(y, W, window):
     """x[n] = W^T y[n], without copying y."""
     x = W.reshape(W.shape[:2]).T @ y.reshape(*y.shape[:2], math.prod(window.out_size))
     return x.reshape(y.shape[0], W.shape[1], *window.in_size)
@@ -70,8 +75,10 @@ def _sum_of_channels(x):
     return (x @ np.ones(x.shape[2], x.dtype)).sum(axis=0)
 
 
-@register("numpy_cpu", lambda x, gamma, beta, axis, eps: refuse_unless_channels(x, gamma, axis))
-def batch_normalization(x, gamma, beta, axis, eps):
+@batch_normalization.kernel(
+    "numpy_cpu", lambda x, gamma, beta, axis, eps: refuse_unless_channels(x, gamma, axis)
+)
+def _batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, block by block: what was just written is still in the cache."""
     y = np.empty(x.shape, x.dtype)
     x, blocks = _blocks_of_channels(x)
@@ -88,11 +95,11 @@ def batch_normalization(x, gamma, beta, axis, eps):
     return y, *(v.reshape(gamma.shape) for v in (mean, (var + eps) ** -0.5, var))
 
 
-@register(
+@batch_normalization_gradient.kernel(
     "numpy_cpu",
     lambda g, x, gamma, mean, inverse_std, axis: refuse_unless_channels(x, gamma, axis),
 )
-def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, block by block."""
     shape = gamma.shape
     gx = np.empty(x.shape, x.dtype)

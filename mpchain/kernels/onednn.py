@@ -17,7 +17,11 @@ import threading
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.kernels import register
+from mpchain.kernels.reference import (
+    convolution_filter,
+    convolution_input,
+    convolution_output,
+)
 
 _VERSION = (3, 2)
 _FLOAT32 = 3
@@ -283,22 +287,22 @@ def refusal(operation, first, second, window):
     return None
 
 
-@register("onednn", functools.partial(refusal, "output"))
-def convolution_output(x, W, window):
+@convolution_output.kernel("onednn", functools.partial(refusal, "output"))
+def _output(x, W, window):
     """y of x * W."""
     y_shape = (x.shape[0], W.shape[0], *window.out_size)
     return _convolution("output", x.shape, W.shape, y_shape, window)(x, W)
 
 
-@register("onednn", functools.partial(refusal, "input"))
-def convolution_input(y, W, window):
+@convolution_input.kernel("onednn", functools.partial(refusal, "input"))
+def _input(y, W, window):
     """The adjoint of x -> x * W."""
     x_shape = (y.shape[0], W.shape[1] * window.groups, *window.in_size)
     return _convolution("input", x_shape, W.shape, y.shape, window)(y, W)
 
 
-@register("onednn", functools.partial(refusal, "filter"))
-def convolution_filter(x, y, window):
+@convolution_filter.kernel("onednn", functools.partial(refusal, "filter"))
+def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
     W = _convolution("filter", x.shape, W_shape, y.shape, window)(x, y)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.kernels import register
+from mpchain.kernels.operation import Operation
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85  # what the two words of the key grow by each round
@@ -13,9 +13,9 @@ _ROUNDS = 10
 _CHUNK = 1 << 13  # blocks whose words stay in the cache through all rounds
 
 
-@register("reference")
-def philox(samples, begins, n_blocks, call, step, low, high):
-    """Returns ``n_blocks`` blocks of four 32-bit words for each row.
+@Operation
+def random_words(samples, begins, n_blocks, call, step, low, high):
+    """Returns ``n_blocks`` blocks of four random 32-bit words for each row.
 
     The counter of block ``b`` of row ``r`` is (begins[r] + b, call, step, samples[r]), each word
     modulo 2**32.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.kernels import register
+from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import layout
 
 
@@ -12,7 +12,7 @@ def _wide(*arrays):
     return [x.astype(np.float32) if x.dtype == np.float16 else x for x in arrays]
 
 
-@register("reference")
+@Operation
 def linear(x, W, b):
     """y = x W^T + b for x (N, I), W (O, I), b (O,) or None."""
     wide_x, wide_W = _wide(x, W)
@@ -27,7 +27,7 @@ def _add_in_place(y, b):
     return y
 
 
-@register("reference")
+@Operation
 def softmax(x, axis):
     """exp(x) / sum(exp(x)) along ``axis``."""
     xp = get_array_module(x)
@@ -38,7 +38,7 @@ def softmax(x, axis):
     return y.astype(x.dtype, copy=False)
 
 
-@register("reference")
+@Operation
 def log_softmax(x, axis):
     """x - log(sum(exp(x))) along ``axis``."""
     xp = get_array_module(x)
@@ -48,7 +48,7 @@ def log_softmax(x, axis):
     return y.astype(x.dtype, copy=False)
 
 
-@register("reference")
+@Operation
 def batch_normalization(x, gamma, beta, axis, eps):
     """gamma (x - mean) / sqrt(var + eps) + beta over ``axis``; gamma and beta broadcast to x.
 
@@ -65,7 +65,7 @@ def batch_normalization(x, gamma, beta, axis, eps):
     return y.astype(x.dtype, copy=False), mean, inverse_std, var
 
 
-@register("reference")
+@Operation
 def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`."""
     (g,) = _wide(g)
@@ -106,7 +106,7 @@ def _by_group(y, window):
     )
 
 
-@register("reference")
+@Operation
 def convolution_output(x, W, window):
     """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size)."""
     wide_x, wide_W = _wide(x, W)
@@ -115,7 +115,7 @@ def convolution_output(x, W, window):
     return get_array_module(x).ascontiguousarray(y, x.dtype)
 
 
-@register("reference")
+@Operation
 def convolution_input(y, W, window):
     """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size)."""
     xp = get_array_module(y)
@@ -131,7 +131,7 @@ def convolution_input(y, W, window):
     return xp.ascontiguousarray(x[(..., *inner)].swapaxes(0, 1), y.dtype)
 
 
-@register("reference")
+@Operation
 def convolution_filter(x, y, window):
     """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y."""
     wide_x, wide_y = _wide(x, y)
@@ -140,7 +140,7 @@ def convolution_filter(x, y, window):
     return W.reshape(shape).astype(x.dtype, copy=False)
 
 
-@register("reference")
+@Operation
 def sum_windows(x, window):
     """The sum of each window, padding counted as zeros: (N, C, *out_size)."""
     padded = _padded(*_wide(x), window)
@@ -151,7 +151,7 @@ def sum_windows(x, window):
     return y.astype(x.dtype, copy=False)
 
 
-@register("reference")
+@Operation
 def spread_windows(y, window):
     """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values."""
     padded_size, inner, offsets = layout(window)
@@ -161,7 +161,7 @@ def spread_windows(y, window):
     return get_array_module(y).ascontiguousarray(x[(..., *inner)])
 
 
-@register("reference")
+@Operation
 def max_windows(x, window):
     """The maximum of each window, and where in the window it is (the first, as an integer)."""
     xp = get_array_module(x)
@@ -182,7 +182,7 @@ def max_windows(x, window):
     return y, places
 
 
-@register("reference")
+@Operation
 def take_from_windows(x, places, window):
     """From each window the element at its place."""
     xp = get_array_module(x)
@@ -193,7 +193,7 @@ def take_from_windows(x, places, window):
     return y
 
 
-@register("reference")
+@Operation
 def place_in_windows(y, places, window):
     """The adjoint of :func:`take_from_windows`: each value is added at its window's place."""
     xp = get_array_module(y)
@@ -204,7 +204,7 @@ def place_in_windows(y, places, window):
     return xp.ascontiguousarray(x[(..., *inner)])
 
 
-@register("reference")
+@Operation
 def unfold_windows(x, window):
     """All elements of each window, padding as zeros: (N, C, n_elements, *out_size)."""
     padded = _padded(x, window)
@@ -215,7 +215,7 @@ def unfold_windows(x, window):
     return y
 
 
-@register("reference")
+@Operation
 def fold_windows(y, window):
     """The adjoint of :func:`unfold_windows`: each element is the sum of what windows have of it."""
     xp = get_array_module(y)

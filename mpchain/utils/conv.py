@@ -79,7 +79,7 @@ def im2col_nd(img, ksize, stride, pad, cover_all=False, dilate=1):
 def _side_by_side(img, window):
     if min(window.out_size) <= 0:
         raise ValueError(f"im2col: windows {window.ksize} must fit the padded {window.in_size}")
-    columns = kernels.call("unfold_windows", img, window)
+    columns = kernels.unfold_windows(img, window)
     return columns.reshape(*img.shape[:2], *window.ksize, *window.out_size)
 
 
@@ -99,7 +99,7 @@ def col2im_nd(col, stride, pad, dims, dilate=1):
     ksize, out = col.shape[2 : 2 + n], col.shape[2 + n :]
     window = Window(ksize, stride, pad, dilate, 1, tuple(dims), out)
     elements = col.reshape(*col.shape[:2], math.prod(ksize), *out)
-    return kernels.call("fold_windows", elements, window)
+    return kernels.fold_windows(elements, window)
 
 
 def im2col(

@@ -84,7 +84,7 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
     wrong = []
     for member, roles in MEMBERS.items():
         arguments = [*(arrays[role] for role in roles), window]
-        *others, reference = kernels.kernels_of(f"convolution_{member}")
+        *others, reference = getattr(kernels, f"convolution_{member}").kernels
         right = reference.compute(*arguments)
         assert np.isfinite(right).all()
         for kernel in others:
@@ -185,7 +185,7 @@ def test_convolutions(seed, size, memory):
 # Pooling: the functions, through each library that has a kernel, against plain NumPy.
 
 POOLINGS = ("sum_windows", "spread_windows", "max_windows", "take_from_windows", "place_in_windows")
-LIBRARIES = sorted({k.library for name in POOLINGS for k in kernels.kernels_of(name)})
+LIBRARIES = sorted({k.library for name in POOLINGS for k in kernels.operations[name].kernels})
 
 
 def _spread(array, window, fill):

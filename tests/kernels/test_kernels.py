@@ -9,6 +9,7 @@ import pytest
 import mpchain
 from mpchain import kernels
 from mpchain.kernels import numba_cpu, onednn
+from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -16,72 +17,68 @@ from mpchain.utils.conv import get_conv_outsize
 
 
 @pytest.fixture
-def registry(monkeypatch):
-    entries = {}
-    monkeypatch.setattr(kernels, "_registry", entries)
-    return entries
-
-
-def _enter(library, refuse=None):
+def total():
+    @Operation
     def total(*values):
-        return library
+        return "reference"
 
-    kernels.register(library, refuse)(total)
+    return total
 
 
-def test_vendors_come_before_our_own_and_these_before_the_reference(registry):
-    for library in ("reference", "numba_cpu", "onednn", "numpy_cpu", "cudnn"):
-        _enter(library)
-    order = [kernel.library for kernel in kernels.kernels_of("total")]
+def _add(total, library, refuse=None):
+    total.kernel(library, refuse)(lambda *values: library)
+
+
+def test_vendors_come_before_our_own_and_these_before_the_reference(total):
+    for library in ("numba_cpu", "onednn", "numpy_cpu", "cudnn"):
+        _add(total, library)
+    order = [kernel.library for kernel in total.kernels]
     assert order == ["onednn", "cudnn", "numba_cpu", "numpy_cpu", "reference"]
-    assert kernels.call("total") == "onednn"
+    assert total() == "onednn"
 
 
-def test_the_configuration_goes_first(registry):
-    for library in ("reference", "numpy_cpu", "onednn"):
-        _enter(library)
+def test_the_configuration_goes_first(total):
+    for library in ("numpy_cpu", "onednn"):
+        _add(total, library)
     with mpchain.using_config("kernels", ("reference", "absent", "numpy_cpu")):
-        order = [kernel.library for kernel in kernels.kernels_of("total")]
+        order = [kernel.library for kernel in total.kernels]
         assert order == ["reference", "numpy_cpu", "onednn"]
-        assert kernels.call("total") == "reference"
-    assert kernels.call("total") == "onednn"
+        assert total() == "reference"
+    assert total() == "onednn"
 
 
-def test_the_first_that_does_not_refuse_computes(registry):
-    _enter("reference")
-    _enter("numpy_cpu", lambda n: "odd" if n % 2 else None)
-    _enter("onednn", lambda n: "not a large number" if n < 10 else None)
-    assert [kernels.call("total", n) for n in (1, 2, 10)] == ["reference", "numpy_cpu", "onednn"]
-    assert kernels.select("total", 2).library == "numpy_cpu"
+def test_the_first_that_does_not_refuse_computes(total):
+    _add(total, "numpy_cpu", lambda n: "odd" if n % 2 else None)
+    _add(total, "onednn", lambda n: "not a large number" if n < 10 else None)
+    assert [total(n) for n in (1, 2, 10)] == ["reference", "numpy_cpu", "onednn"]
+    assert total.select(2).library == "numpy_cpu"
     with mpchain.using_config("kernels", ("onednn",)):
-        assert kernels.call("total", 1) == "reference"
+        assert total(1) == "reference"
 
 
-def test_explain_says_which_runs_and_why(registry):
-    _enter("reference")
-    _enter("numpy_cpu")
-    _enter("onednn", lambda n: "not a large number" if n < 10 else None)
-    assert kernels.explain("total", 1) == (
+def test_explain_says_which_runs_and_why(total):
+    _add(total, "numpy_cpu")
+    _add(total, "onednn", lambda n: "not a large number" if n < 10 else None)
+    assert total.explain(1) == (
         "total: onednn: no: not a large number\n"
         "total: numpy_cpu: runs\n"
         "total: reference: not needed"
     )
-    assert kernels.explain("total", 10).splitlines()[0] == "total: onednn: runs"
+    assert total.explain(10).splitlines()[0] == "total: onednn: runs"
 
 
-def test_operations_and_arguments_that_nobody_knows(registry):
-    _enter("onednn", lambda n: "never")
-    with pytest.raises(LookupError, match=r"^kernels.select: no kernel of total takes these"):
-        kernels.call("total", 1)
-    with pytest.raises(LookupError, match=r"^kernels: there is no operation 'tota1'"):
-        kernels.call("tota1", 1)
+def test_an_operation_that_nobody_knows():
+    with pytest.raises(LookupError, match=r"^kernels.explain: there is no operation 'tota1'"):
+        kernels.explain("tota1", 1)
 
 
 def test_every_operation_has_its_specification():
-    for operation, entries in kernels._registry.items():
-        assert [k.library for k in entries].count("reference") == 1, operation
+    for name, operation in kernels.operations.items():
+        assert getattr(kernels, name) is operation and operation.__doc__
+        entries = operation.kernels
+        assert [k.library for k in entries].count("reference") == 1, name
         assert entries[-1].library == "reference" and entries[-1].refuse is None
-        assert all(k.operation == operation and k.compute.__doc__ for k in entries)
+        assert all(k.operation == name and k.compute.__doc__ for k in entries)
 
 
 # The cases of each operation: functions of a dtype that return arguments.
@@ -247,7 +244,7 @@ def _as_tuple(result):
 
 def test_every_operation_has_cases():
     # Random words, which are no function of arrays of floats: tests/test_random.py has them.
-    assert set(kernels._registry) - {"philox"} == set(CASES)
+    assert set(kernels.operations) - {"random_words"} == set(CASES)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -257,7 +254,7 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
     for layout in LAYOUTS:
         arguments = _arguments(operation, name, dtype, layout, mpchain.get_device(device).send)
         copies = [x.copy() if hasattr(x, "copy") else x for x in arguments]
-        *others, reference = kernels.kernels_of(operation)
+        *others, reference = kernels.operations[operation].kernels
         expected = _as_tuple(reference.compute(*arguments))
         assert expected[0].dtype == dtype
         for kernel in others:
@@ -276,7 +273,7 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
 
 def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
-        for kernel in kernels.kernels_of(operation)[:-1]:
+        for kernel in kernels.operations[operation].kernels[:-1]:
             if kernel.library == "onednn" and (
                 onednn.why_absent() or onednn._library().threads > 1
             ):
@@ -332,7 +329,7 @@ def test_what_onednn_takes(operation, monkeypatch):
 @pytest.mark.parametrize("operation", ["convolution_output", "convolution_input"])
 def test_pointwise_convolutions_of_many_channels(operation):
     def runs(name):
-        return kernels.select(operation, *_arguments(operation, name)).library
+        return kernels.operations[operation].select(*_arguments(operation, name)).library
 
     assert runs("pointwise") == "numpy_cpu"
     assert runs("many channels pointwise") == "reference"  # one product for all samples
@@ -341,7 +338,7 @@ def test_pointwise_convolutions_of_many_channels(operation):
 @pytest.mark.parametrize("operation", ["batch_normalization", "batch_normalization_gradient"])
 def test_what_is_compiled(operation, monkeypatch):
     def why_not(name):
-        kernel = next(k for k in kernels.kernels_of(operation) if k.library == "numba_cpu")
+        kernel = next(k for k in kernels.operations[operation].kernels if k.library == "numba_cpu")
         return kernel.refuse(*_arguments(operation, name))
 
     assert why_not("images") == "too small to compile for"
@@ -366,8 +363,8 @@ def test_onednn_computes_every_geometry(name):
         arguments = _arguments(operation, name, np.float32)
         if 0 in arguments[0].shape:
             continue
-        (kernel,) = (k for k in kernels.kernels_of(operation) if k.library == "onednn")
-        right = kernels.kernels_of(operation)[-1].compute(*arguments)
+        (kernel,) = (k for k in kernels.operations[operation].kernels if k.library == "onednn")
+        right = kernels.operations[operation].kernels[-1].compute(*arguments)
         for _ in range(2):  # the second time it is there
             result = kernel.compute(*arguments)
             atol = 1e-5 * max(1, np.abs(right).max())
@@ -397,32 +394,30 @@ def test_second_derivatives_through_onednn():
 # Choosing by measurement.
 
 
-def test_autotune_measures_once_and_takes_the_fastest(registry, monkeypatch):
+def test_autotune_measures_once_and_takes_the_fastest(monkeypatch):
     calls = []
+    now = [0.0]
+    monkeypatch.setattr("mpchain.kernels.operation.perf_counter", lambda: now[0])
 
+    @Operation
+    def total(x):
+        calls.append("quick")
+        now[0] += 1
+
+    @total.kernel("onednn")
     def slow(x):
         calls.append("slow")
         now[0] += 2
 
-    def quick(x):
-        calls.append("quick")
-        now[0] += 1
-
-    now = [0.0]
-    monkeypatch.setattr(kernels, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(kernels, "_fastest", {})
-    slow.__name__ = quick.__name__ = "total"
-    kernels.register("reference")(quick)
-    kernels.register("onednn")(slow)
     x = np.zeros((2, 3))
-    assert kernels.select("total", x).library == "onednn"
+    assert total.select(x).library == "onednn"
     with mpchain.using_config("autotune", True):
         for _ in range(3):
-            assert kernels.select("total", x).library == "reference"
+            assert total.select(x).library == "reference"
         assert calls == ["slow", "slow", "quick", "quick"]
-        assert kernels.select("total", x.astype(np.float32)).library == "reference"
+        assert total.select(x.astype(np.float32)).library == "reference"
         assert len(calls) == 8
-        assert kernels.select("total", None).library == "onednn"  # no array: nothing to measure
+        assert total.select(None).library == "onednn"  # no array: nothing to measure
 
 
 # The predicates of our own kernels.
@@ -430,7 +425,7 @@ def test_autotune_measures_once_and_takes_the_fastest(registry, monkeypatch):
 
 def test_what_the_pointwise_kernels_take():
     x, W, window = _arguments("convolution_output", "pointwise")
-    assert kernels.select("convolution_output", x, W, window).library == "numpy_cpu"
+    assert kernels.convolution_output.select(x, W, window).library == "numpy_cpu"
     for name in ("2d", "pointwise strided", "pointwise padded", "pointwise grouped"):
         explained = kernels.explain("convolution_output", *_arguments("convolution_output", name))
         assert "numpy_cpu: no: not a pointwise convolution" in explained
@@ -445,5 +440,5 @@ def test_mixed_dtypes_give_that_of_the_first_operand():
     for operation in ("convolution_output", "convolution_input", "convolution_filter"):
         a, b, window = _arguments(operation, "2d")
         for first, second in itertools.product(DTYPES, DTYPES):
-            result = kernels.call(operation, a.astype(first), b.astype(second), window)
+            result = kernels.operations[operation](a.astype(first), b.astype(second), window)
             assert result.dtype == first

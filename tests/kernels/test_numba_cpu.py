@@ -27,12 +27,12 @@ assert load_numba()
 x = np.random.default_rng(0).normal(size=(4, 8, 64, 64)).astype(np.float32)
 gamma, beta = np.ones((1, 8, 1, 1), np.float32), np.zeros((1, 8, 1, 1), np.float32)
 arguments = x, gamma, beta, (0, 2, 3), 1e-3
-assert kernels.select("batch_normalization", *arguments).library == "numba_cpu"
-y, mean, inverse_std, _ = kernels.call("batch_normalization", *arguments)
+assert kernels.batch_normalization.select(*arguments).library == "numba_cpu"
+y, mean, inverse_std, _ = kernels.batch_normalization(*arguments)
 np.testing.assert_allclose(y, (x - x.mean((0, 2, 3), keepdims=True)) * inverse_std, 1e-4, 1e-4)
 arguments = x, x, gamma, mean, inverse_std, (0, 2, 3)
-assert kernels.select("batch_normalization_gradient", *arguments).library == "numba_cpu"
-gx, _, g_beta = kernels.call("batch_normalization_gradient", *arguments)
+assert kernels.batch_normalization_gradient.select(*arguments).library == "numba_cpu"
+gx, _, g_beta = kernels.batch_normalization_gradient(*arguments)
 np.testing.assert_allclose(g_beta[0, :, 0, 0], x.sum((0, 2, 3)), 1e-3, 1e-2)
 
 

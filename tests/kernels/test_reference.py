@@ -168,9 +168,9 @@ def test_linear():
 def test_half_precision_is_summed_in_single_precision():
     n = 4096
     x, W = np.full((1, n), 0.5, np.float16), np.full((1, n), 0.5, np.float16)
-    assert kernels.call("linear", x, W, None) == 1024
+    assert kernels.linear(x, W, None) == 1024
     window = Window((1,), (1,), (0,), (1,), 1, (1,), (1,))
-    y = kernels.call("convolution_output", x.reshape(1, n, 1), W.reshape(1, n, 1), window)
+    y = kernels.convolution_output(x.reshape(1, n, 1), W.reshape(1, n, 1), window)
     assert y.dtype == np.float16 and y.item() == 1024
 
 
