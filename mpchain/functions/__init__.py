@@ -29,12 +29,7 @@ from mpchain.functions.arithmetic import linear_interpolate as linear_interpolat
 from mpchain.functions.arithmetic import scale as scale
 from mpchain.functions.array import broadcast_to as broadcast_to
 from mpchain.functions.array import cast as cast
-from mpchain.functions.array import concat as concat
-from mpchain.functions.array import get_item as get_item
-from mpchain.functions.array import mean as mean
 from mpchain.functions.array import reshape as reshape
-from mpchain.functions.array import split_axis as split_axis
-from mpchain.functions.array import sum as sum
 from mpchain.functions.array import sum_to as sum_to
 from mpchain.functions.array import swapaxes as swapaxes
 from mpchain.functions.array import transpose as transpose
@@ -96,6 +91,7 @@ from mpchain.functions.image import spatial_transformer_grid as spatial_transfor
 from mpchain.functions.image import spatial_transformer_sampler as spatial_transformer_sampler
 from mpchain.functions.indexing import as_strided as as_strided
 from mpchain.functions.indexing import diagonal as diagonal
+from mpchain.functions.indexing import get_item as get_item
 from mpchain.functions.indexing import one_hot as one_hot
 from mpchain.functions.indexing import permutate as permutate
 from mpchain.functions.indexing import scatter_add as scatter_add
@@ -103,10 +99,12 @@ from mpchain.functions.indexing import select_item as select_item
 from mpchain.functions.indexing import sort as sort
 from mpchain.functions.indexing import topk as topk
 from mpchain.functions.joining import broadcast as broadcast
+from mpchain.functions.joining import concat as concat
 from mpchain.functions.joining import dstack as dstack
 from mpchain.functions.joining import hstack as hstack
 from mpchain.functions.joining import pad_sequence as pad_sequence
 from mpchain.functions.joining import separate as separate
+from mpchain.functions.joining import split_axis as split_axis
 from mpchain.functions.joining import stack as stack
 from mpchain.functions.joining import transpose_sequence as transpose_sequence
 from mpchain.functions.joining import vstack as vstack
@@ -206,8 +204,10 @@ from mpchain.functions.reduction import argmin as argmin
 from mpchain.functions.reduction import batch_l2_norm_squared as batch_l2_norm_squared
 from mpchain.functions.reduction import logsumexp as logsumexp
 from mpchain.functions.reduction import max as max
+from mpchain.functions.reduction import mean as mean
 from mpchain.functions.reduction import min as min
 from mpchain.functions.reduction import prod as prod
+from mpchain.functions.reduction import sum as sum
 from mpchain.functions.regression_loss import absolute_error as absolute_error
 from mpchain.functions.regression_loss import bernoulli_nll as bernoulli_nll
 from mpchain.functions.regression_loss import gaussian_kl_divergence as gaussian_kl_divergence

@@ -8,11 +8,12 @@ from mpchain import kernels, random
 from mpchain.backends.cuda import get_array_module
 from mpchain.configuration import config
 from mpchain.functions.arithmetic import aligned
-from mpchain.functions.array import concat, reshape
-from mpchain.functions.array import sum as sum_over
+from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable, elementwise
+from mpchain.functions.joining import concat
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
+from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.special import ndtr
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable

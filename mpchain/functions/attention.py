@@ -10,13 +10,9 @@ from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
+from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
-
-
-def _broadcasts_to(shape, target):
-    lead = len(target) - len(shape)
-    return lead >= 0 and all(m in (1, n) for m, n in zip(shape, target[lead:]))
 
 
 def _allowed(name, xp, shape, mask, is_causal):
@@ -26,7 +22,7 @@ def _allowed(name, xp, shape, mask, is_causal):
         allowed = xp.arange(shape[-1]) <= xp.arange(shape[-2])[:, None]
     if mask is not None:
         mask = xp.asarray(as_array(mask))
-        fits = mask.dtype.kind == "b" and _broadcasts_to(mask.shape, shape)
+        fits = mask.dtype.kind == "b" and broadcasts_to(mask.shape, shape)
         check(fits, name, f"mask must be bool and broadcast to {shape}", mask=mask)
         allowed = mask if allowed is None else allowed & mask
     return allowed
@@ -71,7 +67,7 @@ def scaled_dot_product_attention(
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     if bias is not None:
-        fits = bias.dtype.kind == "f" and _broadcasts_to(bias.shape, scores.shape)
+        fits = bias.dtype.kind == "f" and broadcasts_to(bias.shape, scores.shape)
         check(fits, name, f"bias must be floating and broadcast to {scores.shape}", bias=bias)
         scores = scores + bias
     allowed = _allowed(name, query.xp, scores.shape, mask, is_causal)

@@ -1,7 +1,5 @@
 """Connections: products of inputs with weights."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import math
 
 import numpy as np
@@ -9,11 +7,11 @@ import numpy as np
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape, transpose
-from mpchain.functions.array import sum as sum_over
 from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.image import im2col
 from mpchain.functions.precision import differ, mixed
+from mpchain.functions.reduction import sum as sum_over
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import as_tuple, get_conv_outsize, get_deconv_outsize, spatial
 from mpchain.utils.type_check import check

@@ -7,8 +7,10 @@ import string
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import get_item, reshape, sum, sum_to, swapaxes, transpose
+from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
+from mpchain.functions.reduction import sum
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import cast, reshape, swapaxes
-from mpchain.functions.array import mean as average
 from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
+from mpchain.functions.reduction import mean as average
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
 

@@ -1,7 +1,5 @@
 """Vectors for integers: rows of a table, and rotations that tell positions."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add

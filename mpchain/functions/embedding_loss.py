@@ -5,12 +5,14 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.activation import log_softmax, relu, softplus
 from mpchain.functions.arithmetic import absolute
-from mpchain.functions.array import concat, get_item, mean, reshape, sum
+from mpchain.functions.array import reshape
 from mpchain.functions.contraction import matmul
+from mpchain.functions.indexing import get_item
+from mpchain.functions.joining import concat
 from mpchain.functions.loss import check_labels, check_option, reduced
 from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_difference, where
 from mpchain.functions.precision import check_widths
-from mpchain.functions.reduction import logsumexp
+from mpchain.functions.reduction import logsumexp, mean, sum
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
 

@@ -1,7 +1,5 @@
 """Images: resized, cut into windows, and sampled where a transformation says."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import math
 from numbers import Real
 
@@ -9,9 +7,11 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import cast, get_item, reshape, sum, transpose
+from mpchain.functions.array import cast, reshape, transpose
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import unpooling_nd
+from mpchain.functions.reduction import sum
 from mpchain.functions.resampling import (
     bins_matrix,
     cubic_matrix,

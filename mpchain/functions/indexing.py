@@ -1,16 +1,79 @@
 """Elements chosen by indexes, and put back where they came from."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
+import math
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module
+from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
 from mpchain.configuration import get_dtype
-from mpchain.functions.array import add_at, get_item
+from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.rearrangement import flatten, moveaxis
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
+
+
+def _is_basic(slices):
+    items = slices if isinstance(slices, tuple) else (slices,)
+    return all(
+        item is None or item is Ellipsis or isinstance(item, (int, slice, np.integer))
+        for item in items
+    )
+
+
+def _item_scatter(g, slices, shape):
+    zeros = get_array_module(g).zeros
+    if _is_basic(slices):
+        x = zeros(shape, g.dtype)
+        x[slices] = g
+        return x
+    x = zeros(shape, np.float32 if g.dtype == np.float16 else g.dtype)
+    add_at(x, slices, g)
+    return x.astype(g.dtype, copy=False)
+
+
+def add_at(x, slices, values):
+    """Adds ``values`` to ``x[slices]`` in place, as often as an element is named."""
+    if _is_basic(slices):
+        x[slices] += values
+    elif is_gpu_array(x):
+        scatter_add_on_gpu(x, slices, values)
+    elif isinstance(slices, np.ndarray) and slices.dtype.kind in "iu" and values.ndim > 1:
+        # NumPy adds at places of a vector several times faster than rows of a matrix.
+        width = math.prod(x.shape[1:])
+        places = slices.reshape(-1, 1) * np.intp(width) + np.arange(width)
+        np.add.at(x.reshape(-1), places.reshape(-1), values.reshape(-1))
+    else:
+        np.add.at(x, slices, values)
+
+
+@differentiable(lambda g, slices: get_item.on(g, slices))
+def _scatter_item(x, slices, shape):
+    return _item_scatter(x, slices, shape)
+
+
+@differentiable(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape))
+def _get_item(x, slices):
+    return x[slices]
+
+
+def get_item(x, slices):
+    """Elements of an array, as NumPy's indexing ``x[slices]``.
+
+    Args:
+        x: Variable or array.
+        slices: an integer, slice, Ellipsis, None, array of integers or bool, or a tuple of these.
+
+    Returns:
+        Variable; a view where NumPy makes one.
+    """
+    if isinstance(slices, list):
+        slices = tuple(slices) if any(isinstance(s, slice) for s in slices) else np.asarray(slices)
+    return _get_item(x, slices)
+
+
+get_item.on = _get_item.on
+
 
 # The elements at places that are all different, a linear map, and its adjoint: putting them there.
 
@@ -140,7 +203,8 @@ def diagonal(x, offset=0, axis1=0, axis2=1):
     different = known and (axis1 - axis2) % x.ndim != 0
     rule = "axis1 and axis2 must be different axes of x"
     check(different, "diagonal", rule, x=x, axis1=axis1, axis2=axis2)
-    x = moveaxis(x, (axis1, axis2), (-2, -1))
+    last = (axis1 % x.ndim, axis2 % x.ndim)
+    x = transpose(x, (*(i for i in range(x.ndim) if i not in last), *last))
     row, column = max(-offset, 0), max(offset, 0)
     size = max(min(x.shape[-2] - row, x.shape[-1] - column), 0)
     steps = x.xp.arange(size)
@@ -179,7 +243,7 @@ def as_strided(x, shape, strides, storage_offset=None):
     inside = places.size == 0 or (0 <= places.min() and places.max() < x.size)
     reach = {"shape": shape, "strides": strides, "storage_offset": storage_offset}
     check(inside, "as_strided", "every element must be one of x", x=x, **reach)
-    return get_item(flatten(x), get_array_module(x).asarray(places))
+    return get_item(reshape(x, (x.size,)), get_array_module(x).asarray(places))
 
 
 def _along(indices, axis):

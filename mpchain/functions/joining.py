@@ -1,22 +1,99 @@
 """Several arrays made one, one made several, and several made alike."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import itertools
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import (
-    broadcast_to,
-    check_joinable,
-    concat,
-    reshape,
-    with_zeros,
-)
+from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import as_variable
+
+
+def with_zeros(gys, shapes):
+    """Gradients of several outputs, with zeros for those outputs that have none."""
+    reference = next(g for g in gys if g is not None)
+    xp = get_array_module(reference)
+    return [xp.zeros(s, reference.dtype) if g is None else g for g, s in zip(gys, shapes)]
+
+
+def _split_derivative(gys, x_shape, indexes, axis):
+    bounds = (0, *indexes, x_shape[axis])
+    shapes = [list(x_shape) for _ in gys]
+    for shape, begin, end in zip(shapes, bounds, bounds[1:]):
+        shape[axis] = end - begin
+    return (concat.on(with_zeros(gys, shapes), axis),)
+
+
+@differentiable(joint=_split_derivative, n_arrays=1)
+def _split(x, indexes, axis):
+    parts, begin = [], 0
+    for end in (*indexes, x.shape[axis]):
+        parts.append(x[(slice(None),) * (axis % x.ndim) + (slice(begin, end),)])
+        begin = end
+    return tuple(parts)
+
+
+def _concat_derivative(g, xs_shape, axis):
+    indexes = np.cumsum([shape[axis] for shape in xs_shape])[:-1]
+    return _split.on(g, tuple(indexes.tolist()), axis)
+
+
+@differentiable(joint=_concat_derivative)
+def concat(xs, axis=1):
+    """Joins arrays along an axis.
+
+    Args:
+        xs: list of Variables or arrays, equal in shape but for that axis.
+        axis (int): the axis.
+
+    Returns:
+        Variable.
+
+    Raises:
+        InvalidType: shapes differ elsewhere, or there is no such axis.
+    """
+    check_joinable("concat", xs, axis)
+    return get_array_module(*xs).concatenate(xs, axis)
+
+
+def check_joinable(name, xs, axis):
+    """Raises InvalidType unless arrays can be joined along ``axis`` by the function ``name``."""
+    check(len(xs) > 0, name, "xs must hold at least one array", xs=xs)
+    for x in xs:
+        check(-x.ndim <= axis < x.ndim, name, "axis must be one of every array", x=x, axis=axis)
+        alike = x.ndim == xs[0].ndim and all(
+            m == n or i == axis % x.ndim for i, (m, n) in enumerate(zip(x.shape, xs[0].shape))
+        )
+        check(alike, name, "shapes must agree but for the axis", x=x, first=xs[0], axis=axis)
+
+
+def split_axis(x, indices_or_sections, axis, force_tuple=True):
+    """Cuts an array along an axis.
+
+    Args:
+        x: Variable or array.
+        indices_or_sections: the number of equal parts, or the indexes at which all parts but the
+            first begin.
+        axis (int): the axis.
+        force_tuple (bool): return a tuple even of a single part.
+
+    Returns:
+        tuple of Variables.
+
+    Raises:
+        InvalidType: there is no such axis, or it cannot be cut into equal parts.
+    """
+    check(-x.ndim <= axis < x.ndim, "split_axis", "axis must be one of x", x=x, axis=axis)
+    if isinstance(indices_or_sections, (int, np.integer)):
+        n, size = int(indices_or_sections), x.shape[axis]
+        check(
+            n > 0 and size % n == 0, "split_axis", "the axis must divide into equal parts", x=x, n=n
+        )
+        indices_or_sections = range(size // n, size, size // n)
+    parts = _split(x, tuple(int(i) for i in indices_or_sections), axis)
+    return parts if force_tuple or len(parts) > 1 else parts[0]
 
 
 def broadcast(*args):

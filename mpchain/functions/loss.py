@@ -4,9 +4,9 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
-from mpchain.functions.array import mean, sum
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import exp, square, where
+from mpchain.functions.reduction import mean, sum
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
 

@@ -1,7 +1,5 @@
 """Normalization of activations."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import functools
 import math
 

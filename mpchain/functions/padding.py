@@ -6,8 +6,10 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions import reduction
-from mpchain.functions.array import broadcast_to, concat, get_item
+from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
+from mpchain.functions.joining import concat
 from mpchain.functions.resampling import map_axis
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable

@@ -1,7 +1,5 @@
 """Pooling: one value for each window of a spatial array."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import math
 from numbers import Integral
 
@@ -9,8 +7,10 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import concat, get_item, reshape
+from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
+from mpchain.functions.joining import concat
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.resampling import bins, bins_matrix, map_axis
 from mpchain.kernels.window import Window

@@ -14,6 +14,7 @@ from mpchain.functions import (
     array,
     contraction,
     cumulative,
+    indexing,
     joining,
     mathematics,
     rearrangement,
@@ -57,12 +58,12 @@ _FUNCTIONS = {
     np.broadcast_to: array.broadcast_to,
     np.cumprod: cumulative.cumprod,
     np.cumsum: cumulative.cumsum,
-    np.concatenate: lambda xs, axis=0: array.concat(xs, axis),
+    np.concatenate: lambda xs, axis=0: joining.concat(xs, axis),
     np.einsum: contraction.einsum,
     np.expand_dims: rearrangement.expand_dims,
     np.flip: rearrangement.flip,
     np.max: reduction.max,
-    np.mean: lambda x, axis=None, keepdims=False: array.mean(x, axis, keepdims=keepdims),
+    np.mean: lambda x, axis=None, keepdims=False: reduction.mean(x, axis, keepdims=keepdims),
     np.min: reduction.min,
     np.moveaxis: rearrangement.moveaxis,
     np.prod: reduction.prod,
@@ -70,7 +71,7 @@ _FUNCTIONS = {
     np.reshape: array.reshape,
     np.squeeze: rearrangement.squeeze,
     np.stack: joining.stack,
-    np.sum: lambda x, axis=None, keepdims=False: array.sum(x, axis, keepdims),
+    np.sum: lambda x, axis=None, keepdims=False: reduction.sum(x, axis, keepdims),
     np.swapaxes: array.swapaxes,
     np.tensordot: contraction.tensordot,
     np.transpose: array.transpose,
@@ -119,9 +120,9 @@ def install():
     Variable.__array_function__ = _array_function
     Variable.__matmul__ = contraction.matmul
     Variable.__rmatmul__ = lambda x, y: contraction.matmul(y, x)
-    Variable.__getitem__ = array.get_item
+    Variable.__getitem__ = indexing.get_item
     Variable.T = property(array.transpose, doc="The variable with its axes reversed.")
-    Variable.mean = array.mean
+    Variable.mean = reduction.mean
     Variable.reshape = _reshape
     Variable.transpose = _transpose
 

@@ -1,14 +1,13 @@
 """Other views and orders of the same elements: axes made, dropped, moved, turned and repeated."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 from numbers import Integral
 
 import numpy as np
 
 from mpchain.backend import get_array_module, get_device, get_device_from_array
-from mpchain.functions.array import broadcast_to, get_item, reshape, transpose
+from mpchain.functions.array import broadcast_to, reshape, transpose
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable
 

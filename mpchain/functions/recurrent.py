@@ -11,10 +11,10 @@ from mpchain import backprop
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions import recurrence
 from mpchain.functions.activation import relu, sigmoid, tanh
-from mpchain.functions.array import cast, concat, split_axis, with_zeros
+from mpchain.functions.array import cast
 from mpchain.functions.connection import linear
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.joining import separate, stack
+from mpchain.functions.joining import concat, separate, split_axis, stack, with_zeros
 from mpchain.functions.noise import dropout_of_steps
 from mpchain.functions.precision import check_widths
 from mpchain.utils.type_check import check

@@ -1,30 +1,94 @@
-"""Reductions: extrema, their places, products and logarithms of sums over axes."""
+"""Reductions over axes: sums, means, extrema and their indices, products, log-sum-exp."""
 
 import math
 
 import numpy as np
 
-from mpchain.functions.array import reshape, sum, transpose
+from mpchain.functions.array import broadcast_to, reshape, summed, transpose
 from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import square
+from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
 from mpchain.variable import as_array, as_variable
+
+
+def _numbers(axis, ndim):
+    """The axes that ``axis`` means, as numbers from 0."""
+    axes = range(ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tuple(a % ndim for a in axes if ndim)
+
+
+def _kept(shape, axes):
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def _spread(g, shape, axis):
+    """The adjoint of a sum: every element gets the gradient of its sum."""
+    kept = _kept(shape, _numbers(axis, len(shape)))
+    return np.broadcast_to(g if g.shape == kept else np.reshape(g, kept), shape)
+
+
+@differentiable(lambda g, x_shape, axis: _spread(g, x_shape, axis))
+def sum(x, axis=None, keepdims=False):
+    """Sum over axes.
+
+    Args:
+        x: Variable or array.
+        axis (int or tuple of int): the axes; None means all.
+        keepdims (bool): keep the summed axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``; float16 is summed in float32.
+    """
+    return summed(x, axis, keepdims)
+
+
+def _mean_derivative(g, x_shape, axis):
+    count = math.prod(x_shape[a] for a in _numbers(axis, len(x_shape)))
+    return _spread(g / (count or 1), x_shape, axis)
+
+
+@differentiable(_mean_derivative)
+def _mean(x, axis=None, keepdims=False):
+    return x.mean(axis=axis, keepdims=keepdims)
+
+
+def mean(x, axis=None, weights=None, keepdims=False):
+    """Mean over axes, weighted if asked.
+
+    Args:
+        x: Variable or array, floating point.
+        axis (int or tuple of int): the axes; None means all.
+        weights: Variable or array that broadcasts to ``x``, or a vector along one ``axis``.
+        keepdims (bool): keep the averaged axes, of size one.
+
+    Returns:
+        Variable of the dtype of ``x``.
+    """
+    check(x.dtype.kind == "f", "mean", "x must be floating point", x=x)
+    if weights is None:
+        return _mean(x, axis, keepdims)
+    given = weights
+    if weights.ndim == 1 and isinstance(axis, (int, np.integer)) and -x.ndim <= axis < x.ndim:
+        shape = [1] * x.ndim
+        shape[axis] = weights.size
+        weights = reshape(weights, tuple(shape))
+    check(broadcasts_to(weights.shape, x.shape), "mean", "weights must fit x", x=x, weights=given)
+    weights = broadcast_to(weights, x.shape)
+    total = sum(x * weights, axis, keepdims)
+    return total / sum(weights, axis, keepdims)
 
 
 def _reduced_axes(name, x, axis):
     """The axes to reduce as numbers from 0, of a floating-point array."""
     check(x.dtype.kind == "f", name, "x must be floating point", x=x)
-    axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, name, "every axis must be one of x", x=x, axis=axis)
-    reduced = tuple(a % x.ndim for a in axes)
+    reduced = _numbers(axis, x.ndim)
     check(len(set(reduced)) == len(reduced), name, "the axes must differ", x=x, axis=axis)
     return reduced
-
-
-def _kept(shape, axes):
-    return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
 def _extremum_derivative(g, x, y, axes):

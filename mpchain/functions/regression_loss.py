@@ -6,10 +6,10 @@ import numpy as np
 
 from mpchain.functions.activation import softplus
 from mpchain.functions.arithmetic import absolute
-from mpchain.functions.array import sum
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, square, squared_difference
+from mpchain.functions.reduction import sum
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable
 

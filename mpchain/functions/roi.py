@@ -3,18 +3,17 @@
 Gradients flow to the images, not to the boxes.
 """
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import math
 from numbers import Integral, Real
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, to_cpu
-from mpchain.functions.array import get_item, sum
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import places_of_maxima
 from mpchain.functions.rearrangement import flatten
+from mpchain.functions.reduction import sum
 from mpchain.functions.resampling import bins
 from mpchain.utils.conv import spatial
 from mpchain.utils.type_check import check

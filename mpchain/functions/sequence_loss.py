@@ -4,9 +4,10 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.activation import log_softmax
-from mpchain.functions.array import cast, concat, get_item, reshape, split_axis
+from mpchain.functions.array import cast, reshape
 from mpchain.functions.declaration import differentiable, elementwise
-from mpchain.functions.indexing import select_item
+from mpchain.functions.indexing import get_item, select_item
+from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.loss import check_labels, check_option, reduced
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp

@@ -1,12 +1,11 @@
 """Products with sparse matrices."""
 
-# ruff: noqa: PLW0108 (a derivative's parameter names say what it is given)
-
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
-from mpchain.functions.array import get_item, reshape, swapaxes
+from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import get_item
 from mpchain.utils.sparse import CooMatrix
 from mpchain.utils.type_check import check
 from mpchain.variable import as_variable

@@ -1,6 +1,6 @@
 """Weight standardization."""
 
-from mpchain.functions.array import mean
+from mpchain.functions.reduction import mean
 from mpchain.link_hooks.weight_hook import WeightHook
 
 

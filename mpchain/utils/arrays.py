@@ -24,6 +24,16 @@ def size_of_shape(shape):
     return math.prod(shape)
 
 
+def broadcasts_to(shape, target):
+    """Returns whether an array of one shape broadcasts to another.
+
+    Args:
+        shape (tuple of int), target (tuple of int): the shapes.
+    """
+    lead = len(target) - len(shape)
+    return lead >= 0 and all(n in (1, m) for n, m in zip(shape, target[lead:]))
+
+
 def sum_to(x, shape):
     """Sums an array over the axes along which an array of ``shape`` would be repeated to match it.
 
@@ -37,8 +47,8 @@ def sum_to(x, shape):
     Raises:
         ValueError: ``shape`` does not broadcast to that of ``x``.
     """
-    lead = x.ndim - len(shape)
-    if lead < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[lead:])):
+    if not broadcasts_to(shape, x.shape):
         raise ValueError(f"sum_to: shape {shape} does not broadcast to that of x, {x.shape}")
+    lead = x.ndim - len(shape)
     axes = [i for i, n in enumerate(shape, lead) if n == 1]
     return x.sum(axis=(*range(lead), *axes), keepdims=True).reshape(shape)

@@ -35,6 +35,13 @@ def _torch_transpose_sequence(*xs):
 
 
 TABLE = [
+    row("concat", lambda *xs: F.concat(xs, 1), lambda *xs: torch.cat(xs, 1), (2, 1), (2, 3)),
+    row(
+        "split_axis",
+        lambda x: F.split_axis(x, [1, 1, 3], 1),
+        lambda x: tuple(torch.tensor_split(x, [1, 1, 3], 1)),
+        (2, 5),
+    ),
     row("expand_dims", lambda x: F.expand_dims(x, -2), lambda x: x.unsqueeze(-2), (3, 4)),
     row("expand_dims first", lambda x: F.expand_dims(x, 0), lambda x: x.unsqueeze(0), (3,)),
     row("squeeze", F.squeeze, torch.squeeze, (1, 3, 1, 2)),

@@ -29,6 +29,24 @@ def _with_zeros(function):
 
 
 TABLE = [
+    row("sum", F.sum, torch.sum, (3, 4)),
+    row("sum axis", lambda x: F.sum(x, 1), lambda x: torch.sum(x, 1), (3, 4, 2)),
+    row(
+        "sum axes",
+        lambda x: F.sum(x, (0, -1), keepdims=True),
+        lambda x: torch.sum(x, (0, 2), keepdim=True),
+        (3, 4, 2),
+    ),
+    row("mean", F.mean, torch.mean, (3, 4)),
+    row("mean axis", lambda x: F.mean(x, (1, 2)), lambda x: torch.mean(x, (1, 2)), (3, 4, 2)),
+    row(
+        "mean weights",
+        lambda x, w: F.mean(x, 1, weights=w),
+        lambda x, w: (x * w).sum(1) / w.sum(),
+        (3, 4),
+        (4,),
+        low=0.5,
+    ),
     row("max", F.max, torch.max, (3, 4), smooth=False),
     row("max axis", lambda x: F.max(x, 1), lambda x: x.amax(1), (3, 4), smooth=False),
     row(
