@@ -30,6 +30,8 @@ EXTRAS = {
     "io": ["h5py"],
     # Exchange with other frameworks, for the exporters that follow.
     "onnx": ["onnx"],
+    # Caffe's files are messages of protocol buffers.
+    "caffe": ["protobuf>=4.22"],
     # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath, PyTorch and
     # safetensors are references; ruff checks the code. What the extras bring is tested too.
     "test": [
@@ -41,7 +43,7 @@ EXTRAS = {
         "ruff",
     ],
 }
-for _extra in ("mpi", "cpu", "data", "plot", "tensorboard", "io"):
+for _extra in ("mpi", "cpu", "data", "plot", "tensorboard", "io", "caffe"):
     EXTRAS["test"] += EXTRAS[_extra]
 
 setup(

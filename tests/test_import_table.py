@@ -53,6 +53,7 @@ OPTIONAL = {
     "PIL",
     "cupy",
     "cupyx",
+    "google",
     "h5py",
     "matplotlib",
     "mpi4py",

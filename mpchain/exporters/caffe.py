@@ -8,10 +8,9 @@ import numpy as np
 from mpchain.backends.cuda import to_cpu
 from mpchain.configuration import force_backprop_mode, using_config
 from mpchain.function_hook import FunctionHook
+from mpchain.links.caffe_messages import as_text, net_class
 from mpchain.serializers.files import open_atomic
-from mpchain.utils.caffe_messages import NET
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
-from mpchain.utils.protobuf import as_text, encode
 from mpchain.variable import Variable, as_variable
 
 _MAXIMUM, _AVERAGE = 0, 1
@@ -39,17 +38,18 @@ def export(model, args, directory=None, export_params=True, graph_name="Graph"):
         str: the content of the prototxt file.
 
     Raises:
+        ImportError: protobuf is not installed.
         NotImplementedError: the model uses a function that is not known.
         ValueError: Caffe would compute something else, or the model takes no input.
     """
     layers = _Trace(model, args).layers
-    text = as_text({"name": graph_name, "layer": [_without_blobs(x) for x in layers]}, NET)
+    text = as_text({"name": graph_name, "layer": [_without_blobs(x) for x in layers]})
     if directory is not None:
         os.makedirs(directory, exist_ok=True)
         with open_atomic(os.path.join(directory, "chainer_model.prototxt"), "w") as file:
             file.write(text)
         if export_params:
-            content = encode({"name": graph_name, "layer": layers}, NET)
+            content = net_class()(name=graph_name, layer=layers).SerializeToString()
             with open_atomic(os.path.join(directory, "chainer_model.caffemodel")) as file:
                 file.write(content)
     return text

@@ -9,12 +9,11 @@ from mpchain import functions as F
 from mpchain.configuration import using_config
 from mpchain.link import Chain, Link
 from mpchain.links.arithmetic import Scale
+from mpchain.links.caffe_messages import OLD_TYPES, decode
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D, Deconvolution2D
 from mpchain.links.normalization import BatchNormalization
-from mpchain.utils.caffe_messages import NET, OLD_TYPES
 from mpchain.utils.conv import get_conv_outsize
-from mpchain.utils.protobuf import decode
 from mpchain.variable import as_variable
 
 _AVERAGE = 1
@@ -24,7 +23,7 @@ _ELTWISE = ("product", "sum", "max")
 
 
 class CaffeFunction(Chain):
-    """A network read from a ``.caffemodel`` file; neither Caffe nor protobuf is needed.
+    """A network read from a ``.caffemodel`` file; Caffe is not needed, but protobuf is.
 
     The links that have parameters are children under the names of their layers; these can be
     trained further. Layers of the types Convolution, Deconvolution, InnerProduct, BatchNorm, Scale,
@@ -42,6 +41,7 @@ class CaffeFunction(Chain):
 
     Raises:
         OSError: the file cannot be read.
+        ImportError: protobuf is not installed.
         ValueError: it is damaged or no Caffe model, or a layer has a parameter not supported.
 
     See Y. Jia et al., Caffe: convolutional architecture for fast feature embedding, 2014.
@@ -55,8 +55,8 @@ class CaffeFunction(Chain):
         with open(model_path, "rb") as file:
             content = file.read()
         try:
-            net = decode(content, NET)
-        except ValueError as error:  # UnicodeDecodeError is one, too
+            net = decode(content)
+        except ValueError as error:
             raise ValueError(f"CaffeFunction: {model_path} is no Caffe model: {error}") from error
         layers = [*net.get("layer", ()), *map(_with_type_name, net.get("layers", ()))]
         if not layers:
@@ -154,7 +154,7 @@ def _blobs(layer, least):
 
 
 def _array(blob):
-    data = blob["double_data" if "double_data" in blob else "data"]
+    data = blob["double_data"] if "double_data" in blob else blob.get("data", ())
     if "shape" in blob:
         shape = blob["shape"].get("dim", [])
     else:  # as old files have it
