@@ -96,10 +96,11 @@ def decode(content):
     Raises:
         ValueError: ``content`` (bytes) is damaged.
     """
+    net = net_class()
     from google.protobuf.message import DecodeError
 
     try:
-        return _as_dict(net_class().FromString(content))
+        return _as_dict(net.FromString(content))
     except DecodeError as error:
         raise ValueError(f"damaged or truncated: {error}") from error
 

@@ -137,9 +137,9 @@ def test_the_text():
         'layer {\n  name: "data"\n  type: "Input"\n  top: "data"\n  input_param {\n    shape {\n'
         "      dim: 2\n      dim: 3\n      dim: 8\n      dim: 8\n    }\n  }\n}\n"
         'layer {\n  name: "Convolution-1"\n  type: "Convolution"\n  bottom: "data"\n'
-        '  top: "Convolution-1"\n  convolution_param {\n    num_output: 4\n    group: 1\n'
-        "    pad_h: 1\n    pad_w: 1\n    stride_h: 1\n    stride_w: 1\n    kernel_h: 3\n"
-        "    kernel_w: 3\n    bias_term: true\n  }\n}\n"
+        '  top: "Convolution-1"\n  convolution_param {\n    num_output: 4\n    bias_term: true\n'
+        "    group: 1\n    pad_h: 1\n    pad_w: 1\n    kernel_h: 3\n    kernel_w: 3\n"
+        "    stride_h: 1\n    stride_w: 1\n  }\n}\n"
     )
 
 
