@@ -1,11 +1,11 @@
 """Activation functions."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from mpchain import kernels, random
-from mpchain.backends.cuda import get_array_module
 from mpchain.configuration import config
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import reshape
@@ -15,12 +15,13 @@ from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.special import ndtr
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
 @elementwise(lambda g, y: g * np.greater(y, 0))
-def relu(x):
+def relu(x: Input) -> Variable:
     """Rectified linear unit: max(x, 0), elementwise; the derivative at zero is zero.
 
     Args:
@@ -28,25 +29,33 @@ def relu(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.relu(np.array([-1.0, 0.0, 2.0])).array
+        array([0., 0., 2.])
     """
     return np.maximum(x, 0)
 
 
 @elementwise(lambda g, y, z: g * np.logical_and(np.greater(y, 0), np.less(y, z)))
-def clipped_relu(x, z=20.0):
-    """Rectified linear unit with a limit: min(max(x, 0), z), elementwise; flat at both ends.
+def clipped_relu(x: Input, z: float = 20.0) -> Variable:
+    """Clipped rectified linear unit: min(max(x, 0), z), elementwise; no gradient at 0 and z.
 
     Args:
         x: Variable or array of any shape, floating point.
-        z (float): the limit, positive.
+        z: the upper limit, positive.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.clipped_relu(np.array([-1.0, 3.0, 30.0]), 20.0).array
+        array([ 0.,  3., 20.])
     """
     return np.minimum(np.maximum(x, 0), z)
 
 
-def relu6(x):
+def relu6(x: Input) -> Variable:
     """Rectified linear unit limited to six: min(max(x, 0), 6), elementwise.
 
     Args:
@@ -55,23 +64,31 @@ def relu6(x):
     Returns:
         Variable of the shape and dtype of ``x``.
 
+    Example:
+        >>> F.relu6(np.array([-1.0, 3.0, 30.0])).array
+        array([0., 3., 6.])
+
     See A. Krizhevsky, Convolutional deep belief networks on CIFAR-10, 2010.
     """
     return clipped_relu(x, 6.0)
 
 
-def crelu(x, axis=1):
+def crelu(x: Input, axis: int = 1) -> Variable:
     """Concatenated rectified linear unit: max(x, 0) and max(-x, 0), side by side.
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis that doubles.
+        axis: the axis that doubles.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> F.crelu(np.array([[-1.0, 2.0]])).array
+        array([[0., 2., 1., 0.]])
 
     See W. Shang et al., Understanding and improving convolutional neural networks via concatenated
     rectified linear units, ICML 2016.
@@ -82,15 +99,19 @@ def crelu(x, axis=1):
 
 
 @elementwise(lambda g, x, slope: np.where(np.greater(x, 0), g, g * slope))
-def leaky_relu(x, slope=0.2):
+def leaky_relu(x: Input, slope: float = 0.2) -> Variable:
     """Leaky rectified linear unit: max(x, slope * x) for slopes below one, elementwise.
 
     Args:
         x: Variable or array of any shape, floating point.
-        slope (float): factor on negative elements.
+        slope: factor on negative elements.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.leaky_relu(np.array([-1.0, 0.0, 2.0])).array
+        array([-0.2,  0. ,  2. ])
 
     See A. Maas et al., Rectifier nonlinearities improve neural network acoustic models, 2013.
     """
@@ -105,7 +126,7 @@ def _prelu(x, slope):
     return np.where(np.greater_equal(x, 0), x, x * slope)
 
 
-def prelu(x, W):
+def prelu(x: Input, W: Input) -> Variable:
     """Parametric rectified linear unit: x where that is not negative, else W x.
 
     Args:
@@ -119,6 +140,10 @@ def prelu(x, W):
     Raises:
         InvalidType: ``W`` does not fit.
 
+    Example:
+        >>> F.prelu(np.array([[-1.0, 2.0]]), np.array([0.1, 0.1])).array
+        array([[-0.1,  2. ]])
+
     See K. He et al., Delving deep into rectifiers, ICCV 2015.
     """
     if differ(x, W):
@@ -126,17 +151,24 @@ def prelu(x, W):
     return _prelu(x, aligned("prelu", x, W, 1))
 
 
-def rrelu(x, l=1.0 / 8, u=1.0 / 3, *, r=None, return_r=False):
+def rrelu(
+    x: Input,
+    l: float = 1.0 / 8,
+    u: float = 1.0 / 3,
+    *,
+    r: Array | None = None,
+    return_r: bool = False,
+) -> Variable | Any:
     """Randomized leaky rectified linear unit: x where that is not negative, else r x.
 
-    In training each element has a slope r of its own, uniform between ``l`` and ``u``; where
-    ``config.train`` is False it is their mean.
+    In training, each element draws its slope r uniformly between ``l`` and ``u``; where
+    ``config.train`` is False, r is their mean.
 
     Args:
         x: Variable or array of any shape, floating point.
-        l, u (float): the range of the slopes.
+        l, u: the range of the slopes.
         r: array of the shape of ``x``: the slopes to use in training instead of random ones.
-        return_r (bool): return the slopes too.
+        return_r: also return the slopes.
 
     Returns:
         Variable of the shape and dtype of ``x``; with ``return_r``, that and the slopes.
@@ -145,17 +177,21 @@ def rrelu(x, l=1.0 / 8, u=1.0 / 3, *, r=None, return_r=False):
         InvalidType: ``r`` does not have the shape of ``x``.
         ValueError: ``l`` is not below ``u``.
 
+    Example:
+        >>> with mpchain.using_config("train", False):
+        ...     F.rrelu(np.array([-1.0, 2.0]), 0.25, 0.75).array
+        array([-0.5,  2. ])
+
     See B. Xu et al., Empirical evaluation of rectified activations in convolutional network, 2015.
     """
     if l >= u:
         raise ValueError(f"rrelu: l must be below u, but they are {l} and {u}")
     x = as_variable(x)
     check(x.dtype.kind == "f", "rrelu", "x must be floating point", x=x)
-    xp = get_array_module(x)
     if not config.train:
-        r = xp.full(x.shape, (l + u) / 2, x.dtype)
+        r = x.xp.full(x.shape, (l + u) / 2, x.dtype)
     elif r is None:
-        r = random.source(xp).uniform(l, u, x.shape).astype(x.dtype)
+        r = random.source(x.xp).uniform(l, u, x.shape).astype(x.dtype)
     check(r.shape == x.shape, "rrelu", "r must have the shape of x", x=x, r=r)
     y = _prelu(x, r)
     return (y, r) if return_r else y
@@ -164,15 +200,19 @@ def rrelu(x, l=1.0 / 8, u=1.0 / 3, *, r=None, return_r=False):
 @elementwise(
     lambda g, x, alpha: np.where(np.greater(x, 0), g, g * (np.exp(np.minimum(x, 0)) * alpha))
 )
-def elu(x, alpha=1.0):
+def elu(x: Input, alpha: float = 1.0) -> Variable:
     """Exponential linear unit: x where that is positive, else alpha (exp(x) - 1), elementwise.
 
     Args:
         x: Variable or array of any shape, floating point.
-        alpha (float): the limit for small elements is its negative.
+        alpha: the limit of the result for small elements is -alpha.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.elu(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([-0.63,  0.  ,  2.  ])
 
     See D.-A. Clevert et al., Fast and accurate deep network learning by exponential linear units,
     ICLR 2016.
@@ -180,15 +220,21 @@ def elu(x, alpha=1.0):
     return np.where(np.greater(x, 0), x, np.expm1(np.minimum(x, 0)) * alpha)
 
 
-def selu(x, alpha=1.6732632423543772, scale=1.0507009873554805):
+def selu(
+    x: Input, alpha: float = 1.6732632423543772, scale: float = 1.0507009873554805
+) -> Variable:
     """Scaled exponential linear unit: scale times :func:`elu`.
 
     Args:
         x: Variable or array of any shape, floating point.
-        alpha, scale (float): by default those that keep mean 0 and variance 1 from layer to layer.
+        alpha, scale: by default those that keep mean 0 and variance 1 from layer to layer.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.selu(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([-1.11,  0.  ,  2.1 ])
 
     See G. Klambauer et al., Self-normalizing neural networks, NIPS 2017.
     """
@@ -196,7 +242,7 @@ def selu(x, alpha=1.6732632423543772, scale=1.0507009873554805):
 
 
 @elementwise(lambda g, y: g * (y - y * y))
-def sigmoid(x):
+def sigmoid(x: Input) -> Variable:
     """Logistic sigmoid: 1 / (1 + exp(-x)), elementwise.
 
     Args:
@@ -204,13 +250,17 @@ def sigmoid(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.sigmoid(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([0.27, 0.5 , 0.88])
     """
     # The form with tanh neither overflows nor branches.
     return np.tanh(x * 0.5) * 0.5 + 0.5
 
 
 @elementwise(lambda g, y: g * 0.2 * np.logical_and(np.greater(y, 0), np.less(y, 1)))
-def hard_sigmoid(x):
+def hard_sigmoid(x: Input) -> Variable:
     """Piecewise linear sigmoid: min(max(0.2 x + 0.5, 0), 1), elementwise; flat at both ends.
 
     Args:
@@ -218,11 +268,15 @@ def hard_sigmoid(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.hard_sigmoid(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([0.3, 0.5, 0.9])
     """
     return np.minimum(np.maximum(x * 0.2 + 0.5, 0), 1)
 
 
-def swish(x, beta):
+def swish(x: Input, beta: Input) -> Variable:
     """Swish: x sigmoid(beta x), elementwise.
 
     Args:
@@ -235,6 +289,10 @@ def swish(x, beta):
 
     Raises:
         InvalidType: ``beta`` does not fit.
+
+    Example:
+        >>> F.swish(np.array([[-1.0, 2.0]]), np.array([1.0, 2.0])).array.round(2)
+        array([[-0.27,  1.96]])
 
     See P. Ramachandran et al., Searching for activation functions, 2017.
     """
@@ -250,7 +308,7 @@ def _silu_derivative(g, x):
 
 
 @elementwise(_silu_derivative)
-def silu(x):
+def silu(x: Input) -> Variable:
     """Sigmoid-weighted linear unit: x sigmoid(x), elementwise.
 
     Args:
@@ -259,6 +317,10 @@ def silu(x):
     Returns:
         Variable of the shape and dtype of ``x``.
 
+    Example:
+        >>> F.silu(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([-0.27,  0.  ,  1.76])
+
     See S. Elfwing et al., Sigmoid-weighted linear units for neural network function approximation
     in reinforcement learning, 2018.
     """
@@ -266,7 +328,7 @@ def silu(x):
 
 
 @elementwise(lambda g, y: g - g * y * y)
-def tanh(x):
+def tanh(x: Input) -> Variable:
     """Hyperbolic tangent, elementwise.
 
     Args:
@@ -274,20 +336,28 @@ def tanh(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.tanh(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([-0.76,  0.  ,  0.96])
     """
     return np.tanh(x)
 
 
 @elementwise(lambda g, x, beta: g * sigmoid.on(x * beta))
-def softplus(x, beta=1.0):
+def softplus(x: Input, beta: float = 1.0) -> Variable:
     """Smooth rectifier: log(1 + exp(beta x)) / beta, elementwise.
 
     Args:
         x: Variable or array of any shape, floating point.
-        beta (float): sharpness.
+        beta: sharpness.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.softplus(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([0.31, 0.69, 2.13])
     """
     bx = x * beta
     # log(1 + exp(z)) overflows for large z; this form does not.
@@ -300,7 +370,7 @@ def _mish_derivative(g, x):
 
 
 @elementwise(_mish_derivative)
-def mish(x):
+def mish(x: Input) -> Variable:
     """Mish: x tanh(softplus(x)), elementwise.
 
     Args:
@@ -308,6 +378,10 @@ def mish(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.mish(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([-0.3 ,  0.  ,  1.94])
 
     See D. Misra, Mish: a self regularized non-monotonic activation function, 2019.
     """
@@ -340,19 +414,23 @@ def _gelu_tanh(x):
     return x * sigmoid.on(_gelu_exponent(x))
 
 
-def gelu(x, approximate="none"):
+def gelu(x: Input, approximate: str = "none") -> Variable:
     """Gaussian error linear unit: x times the normal distribution function of x, elementwise.
 
     Args:
         x: Variable or array of any shape, floating point.
-        approximate (str): 'none', which needs SciPy in host memory, or 'tanh' for
+        approximate: 'none' (needs SciPy for arrays in host memory), or 'tanh' for
             0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 
     Returns:
         Variable of the shape and dtype of ``x``.
 
     Raises:
-        ValueError: an unknown approximation.
+        ValueError: ``approximate`` is neither 'none' nor 'tanh'.
+
+    Example:
+        >>> F.gelu(np.array([-1.0, 0.0, 2.0])).array.round(2)
+        array([-0.16,  0.  ,  1.95])
 
     See D. Hendrycks and K. Gimpel, Gaussian error linear units, 2016.
     """
@@ -361,13 +439,13 @@ def gelu(x, approximate="none"):
     return _gelu(x) if approximate == "none" else _gelu_tanh(x)
 
 
-def maxout(x, pool_size, axis=1):
+def maxout(x: Input, pool_size: Input, axis: int = 1) -> Variable:
     """Maximum over groups of neighbors along an axis.
 
     Args:
         x: Variable or array, floating point.
-        pool_size (int): the size of a group.
-        axis (int): the axis, whose size becomes that divided by ``pool_size``.
+        pool_size: the size of a group.
+        axis: the axis, whose size becomes that divided by ``pool_size``.
 
     Returns:
         Variable of the dtype of ``x``.
@@ -376,12 +454,15 @@ def maxout(x, pool_size, axis=1):
         InvalidType: there is no such axis, or it does not divide into groups.
         ValueError: ``pool_size`` is not positive.
 
+    Example:
+        >>> F.maxout(np.array([[1.0, 5.0, 3.0, 2.0]]), 2).array
+        array([[5., 3.]])
+
     See I. Goodfellow et al., Maxout networks, ICML 2013.
     """
     if pool_size <= 0:
         raise ValueError(f"maxout: pool_size must be positive, but is {pool_size}")
-    known = -x.ndim <= axis < x.ndim
-    check(known, "maxout", "axis must be one of x", x=x, axis=axis)
+    check(-x.ndim <= axis < x.ndim, "maxout", "axis must be one of x", x=x, axis=axis)
     axis %= x.ndim
     groups, rest = divmod(x.shape[axis], pool_size)
     check(rest == 0, "maxout", "pool_size must divide the axis", x=x, pool_size=pool_size)
@@ -395,28 +476,36 @@ def _softmax_derivative(g, y, axis):
 
 
 @differentiable(_softmax_derivative, any_dtype=False)
-def softmax(x, axis=1):
+def softmax(x: Input, axis: int = 1) -> Variable:
     """Softmax along an axis: exp(x) / sum(exp(x)).
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis over which the result sums to one.
+        axis: the axis over which the result sums to one.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.softmax(np.log([[1.0, 2.0, 1.0]])).array.round(2)
+        array([[0.25, 0.5 , 0.25]])
     """
     return kernels.softmax(x, axis)
 
 
 @differentiable(lambda g, y, axis: g - np.exp(y) * sum_over.on(g, axis, True), any_dtype=False)
-def log_softmax(x, axis=1):
+def log_softmax(x: Input, axis: int = 1) -> Variable:
     """Logarithm of the softmax along an axis: x - log(sum(exp(x))), without overflow.
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis over which the exponentials sum to one.
+        axis: the axis over which the exponentials sum to one.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.log_softmax(np.log([[1.0, 2.0, 1.0]])).array.round(2)
+        array([[-1.39, -0.69, -1.39]])
     """
     return kernels.log_softmax(x, axis)

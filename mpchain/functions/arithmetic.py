@@ -1,6 +1,7 @@
-"""The four operations and powers, their combinations, and Variable's operators."""
+"""Arithmetic, and the operators of Variable."""
 
 import numbers
+from typing import Any
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from mpchain.functions.array import reshape
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.symbol import Symbol
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -80,31 +82,42 @@ def _power_of_constant_base(x, c):
 
 
 @elementwise(lambda g, x: g * np.sign(x), any_dtype=True)
-def absolute(x):
-    """Elementwise absolute value; the derivative at zero is taken as zero.
+def absolute(x: Input) -> Variable:
+    """Elementwise absolute value; the derivative at zero is zero.
 
     Args:
         x: Variable or array of any shape.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.absolute(np.array([-1.0, 0.0, 2.0])).array
+        array([1., 0., 2.])
     """
     return np.absolute(x)
 
 
-def add(*xs):
+def add(*xs: Input) -> Variable:
     """Elementwise sum of two or more arrays, which broadcast.
 
     Args:
-        xs: Variables, arrays or numbers, of which at least one is no number.
+        xs: Variables, arrays or numbers; not numbers only.
 
     Returns:
         Variable of the broadcast shape.
+
+    Raises:
+        ValueError: there is no argument.
+
+    Example:
+        >>> F.add(np.ones(2), np.ones(2), 0.5).array
+        array([2.5, 2.5])
     """
-    if len(xs) == 1:
-        return as_variable(xs[0])
     if not xs:
         raise ValueError("add: xs must hold at least one array, but is empty")
+    if len(xs) == 1:
+        return as_variable(xs[0])
     total = xs[0]
     for x in xs[1:]:
         if isinstance(x, numbers.Number):
@@ -121,14 +134,18 @@ def _identity(x):
     return x
 
 
-def identity(*inputs):
-    """Returns its inputs, as results of a function.
+def identity(*inputs: Input) -> Variable | Any:
+    """Returns its inputs unchanged, as new variables in the graph.
 
     Args:
         inputs: Variables or arrays.
 
     Returns:
-        Variable of the only input, or a tuple of Variables.
+        Variable for one input, else a tuple of Variables.
+
+    Example:
+        >>> F.identity(np.ones(2)).array
+        array([1., 1.])
     """
     outputs = tuple(_identity(x) for x in inputs)
     return outputs[0] if len(outputs) == 1 else outputs
@@ -139,7 +156,7 @@ def _linear_interpolate(p, x, y):
     return p * (x - y) + y
 
 
-def linear_interpolate(p, x, y):
+def linear_interpolate(p: Input, x: Input, y: Input) -> Variable:
     """Linear interpolation: p x + (1 - p) y, elementwise.
 
     Args:
@@ -150,26 +167,34 @@ def linear_interpolate(p, x, y):
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.linear_interpolate(np.array([0.25]), np.array([4.0]), np.array([8.0])).array
+        array([7.])
     """
     rule = "p, x and y must have one shape"
     check(p.shape == x.shape == y.shape, "linear_interpolate", rule, p=p, x=x, y=y)
     return _linear_interpolate(p, x, y)
 
 
-def aligned(name, x, y, axis):
-    """Gives ``y`` axes of size one so that its axes meet those of ``x`` from ``axis`` on.
+def aligned(name: str, x: Input, y: Input, axis: int) -> Variable:
+    """Reshapes ``y`` to broadcast along the axes of ``x`` that start at ``axis``.
 
     Args:
-        name (str): the function that errors name.
+        name: name of the function in error messages.
         x: Variable or array.
-        y: Variable or array, of the sizes of those axes of ``x``.
-        axis (int): the axis of ``x`` that the first of ``y`` meets.
+        y: Variable or array of the sizes of those axes of ``x``.
+        axis: the axis of ``x`` that matches the first of ``y``.
 
     Returns:
         Variable that broadcasts to ``x``.
 
     Raises:
         InvalidType: the sizes do not fit.
+
+    Example:
+        >>> aligned("scale", np.zeros((2, 3, 4)), np.zeros(3), 1).shape
+        (1, 3, 1)
     """
     fits = 0 <= axis <= x.ndim and x.shape[axis : axis + y.ndim] == y.shape
     rule = f"the second argument must have the shape of x from axis {axis} on"
@@ -186,42 +211,52 @@ def _along_axis(name, function, x, y, axis):
     return call(x, y)
 
 
-def scale(x, y, axis=1):
-    """Product with an array along some axes, as a scale per channel.
+def scale(x: Input, y: Input, axis: int = 1) -> Variable:
+    """Multiplies by an array along some axes, such as a scale per channel.
 
     Args:
         x: Variable or array.
-        y: Variable or array of the shape of the axes of ``x`` from ``axis`` on, as many as it has.
-        axis (int): the axis of ``x`` that the first of ``y`` meets.
+        y: Variable or array of the shape of consecutive axes of ``x``, from ``axis`` on.
+        axis: the axis of ``x`` that matches the first of ``y``.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: ``y`` does not fit.
+
+    Example:
+        >>> F.scale(np.ones((2, 3)), np.array([1.0, 2.0, 3.0])).array
+        array([[1., 2., 3.],
+               [1., 2., 3.]])
     """
     return _along_axis("scale", _multiply, x, y, axis)
 
 
-def bias(x, y, axis=1):
-    """Sum with an array along some axes, as a bias per channel.
+def bias(x: Input, y: Input, axis: int = 1) -> Variable:
+    """Adds an array along some axes, such as a bias per channel.
 
     Args:
         x: Variable or array.
-        y: Variable or array of the shape of the axes of ``x`` from ``axis`` on, as many as it has.
-        axis (int): the axis of ``x`` that the first of ``y`` meets.
+        y: Variable or array of the shape of consecutive axes of ``x``, from ``axis`` on.
+        axis: the axis of ``x`` that matches the first of ``y``.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: ``y`` does not fit.
+
+    Example:
+        >>> F.bias(np.ones((2, 3)), np.array([1.0, 2.0, 3.0])).array
+        array([[2., 3., 4.],
+               [2., 3., 4.]])
     """
     return _along_axis("bias", _add, x, y, axis)
 
 
 def _operator(function, with_constant):
-    """An operator's method: one declaration for two arrays, another for an array and a number."""
+    """Returns the method of an operator, which calls ``with_constant`` for numbers."""
 
     def method(self, other):
         if isinstance(other, Variable):
@@ -229,11 +264,11 @@ def _operator(function, with_constant):
         if other.__class__ is float or other.__class__ is int:
             return with_constant(self, other)
         if isinstance(other, np.ndarray) or is_gpu_array(other):
-            # As Chainer has it, a plain array does not widen a Variable.
+            # As in Chainer, a plain array does not widen a Variable.
             is_float = self.dtype.kind == "f"
             return function(self, other.astype(self.dtype, copy=False) if is_float else other)
         if isinstance(other, (numbers.Number, Symbol)):
-            # A number takes the array's dtype, a NumPy scalar too.
+            # A number, even a NumPy scalar, takes the dtype of the array.
             return with_constant(self, other.item() if isinstance(other, np.generic) else other)
         return NotImplemented
 
@@ -250,7 +285,7 @@ def _floor_divide(x0, x1):
 
 
 def _install_operators():
-    """Gives Variable its operators: the one place where variables learn of functions."""
+    """Sets the operators of Variable, which cannot import functions."""
     Variable.__add__ = Variable.__radd__ = _operator(_add, _add_constant)
     Variable.__sub__ = _operator(_subtract, lambda x, c: _add_constant(x, -c))
     Variable.__rsub__ = _operator(_reflected(_subtract), _subtract_from_constant)

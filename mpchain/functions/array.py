@@ -3,13 +3,16 @@
 Each is linear, so its derivative is its adjoint, and nothing is kept but shapes.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaration import differentiable, fit_with
+from mpchain.typing import Array, Axes, DTypeLike, Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import InvalidType, check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
 @differentiable(lambda g, x_dtype: _cast.on(g, x_dtype))
@@ -17,7 +20,7 @@ def _cast(x, typ):
     return x.astype(typ)
 
 
-def cast(x, typ):
+def cast(x: Input, typ: DTypeLike) -> Variable:
     """Converts the elements to another dtype.
 
     Args:
@@ -26,6 +29,10 @@ def cast(x, typ):
 
     Returns:
         Variable of the shape of ``x``; ``x`` itself if it has that dtype.
+
+    Example:
+        >>> F.cast(np.array([1.5, 2.5]), np.int32).array
+        array([1, 2], dtype=int32)
     """
     return _cast(x, np.dtype(typ)) if x.dtype != typ else x
 
@@ -35,18 +42,22 @@ def _reshape(x, shape):
     return x.reshape(shape)
 
 
-def reshape(x, shape):
-    """Gives the elements, in row-major order, another shape.
+def reshape(x: Input, shape: Sequence[int]) -> Variable:
+    """Reshapes an array, whose elements keep their row-major order.
 
     Args:
         x: Variable or array.
-        shape (tuple of int): one element may be -1, and is then what remains.
+        shape: the new shape; one element may be -1, which is inferred.
 
     Returns:
-        Variable of that shape; a view where NumPy can make one.
+        Variable of that shape; a view if possible.
 
     Raises:
         InvalidType: the sizes differ.
+
+    Example:
+        >>> F.reshape(np.arange(6.0), (2, -1)).shape
+        (2, 3)
     """
     if x.shape == shape:
         return as_variable(x)
@@ -58,28 +69,36 @@ def _inverse(axes):
 
 
 @differentiable(lambda g, axes: np.transpose(g, _inverse(axes)))
-def transpose(x, axes=None):
+def transpose(x: Input, axes: Sequence[int] | None = None) -> Variable:
     """Permutes the axes.
 
     Args:
         x: Variable or array.
-        axes (tuple of int): axis ``i`` of the result is axis ``axes[i]`` of ``x``; None reverses.
+        axes: axis ``i`` of the result is axis ``axes[i]`` of ``x``; None reverses the axes.
 
     Returns:
         Variable, a view.
+
+    Example:
+        >>> F.transpose(np.zeros((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
     """
     return x.transpose(axes)
 
 
-def swapaxes(x, axis1, axis2):
+def swapaxes(x: Input, axis1: int, axis2: int) -> Variable:
     """Exchanges two axes.
 
     Args:
         x: Variable or array.
-        axis1, axis2 (int): the axes.
+        axis1, axis2: the axes.
 
     Returns:
         Variable, a view.
+
+    Example:
+        >>> F.swapaxes(np.zeros((2, 3, 4)), 0, -1).shape
+        (4, 3, 2)
     """
     n = x.ndim
     known = -n <= axis1 < n and -n <= axis2 < n
@@ -90,49 +109,57 @@ def swapaxes(x, axis1, axis2):
 
 
 @differentiable(lambda g, x_shape: sum_to.on(g, x_shape))
-def broadcast_to(x, shape):
-    """Repeats the elements along new axes and axes of size one, as NumPy does.
+def broadcast_to(x: Input, shape: Sequence[int]) -> Variable:
+    """Broadcasts an array to a shape, by NumPy's rules.
 
     Args:
         x: Variable or array.
-        shape (tuple of int): the result's shape.
+        shape: the result's shape.
 
     Returns:
         Variable, a read-only view.
 
     Raises:
         InvalidType: ``x`` does not broadcast to ``shape``.
+
+    Example:
+        >>> F.broadcast_to(np.array([1.0, 2.0]), (2, 2)).array
+        array([[1., 2.],
+               [1., 2.]])
     """
     if x.shape == shape:
         return x
     try:
         return get_array_module(x).broadcast_to(x, shape)
     except ValueError:
-        raise InvalidType(
-            f"broadcast_to: x of shape {x.shape} does not broadcast to {shape}"
-        ) from None
+        message = f"broadcast_to: x of shape {x.shape} does not broadcast to {shape}"
+        raise InvalidType(message) from None
 
 
-def summed(x, axis, keepdims):
-    """Sums of an array; of half precision in single, as a sum of ones else ends at 2048."""
+def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
+    """Sums an array; half precision in single, since a float16 sum of ones stops at 2048."""
     if x.dtype != np.float16:
         return x.sum(axis=axis, keepdims=keepdims)
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
 
 
 @differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
-def sum_to(x, shape):
-    """Sums over axes until ``shape`` is left: the adjoint of :func:`broadcast_to`.
+def sum_to(x: Input, shape: Sequence[int]) -> Variable:
+    """Sums over broadcast axes to get ``shape``: the adjoint of :func:`broadcast_to`.
 
     Args:
         x: Variable or array.
-        shape (tuple of int): a shape that broadcasts to that of ``x``.
+        shape: a shape that broadcasts to that of ``x``.
 
     Returns:
         Variable of that shape.
 
     Raises:
         InvalidType: ``shape`` does not broadcast to the shape of ``x``.
+
+    Example:
+        >>> F.sum_to(np.ones((2, 3)), (1, 3)).array
+        array([[2., 2., 2.]])
     """
     if x.shape == shape:
         return x

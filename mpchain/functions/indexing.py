@@ -1,6 +1,8 @@
-"""Elements chosen by indexes, and put back where they came from."""
+"""Indexing, and its adjoint: adding values at indices."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,37 +11,33 @@ from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
 from mpchain.configuration import get_dtype
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaration import differentiable
+from mpchain.typing import Array, DTypeLike, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
+
+_BASIC = (int, np.integer, slice, type(None), type(Ellipsis))
 
 
 def _is_basic(slices):
     items = slices if isinstance(slices, tuple) else (slices,)
-    return all(
-        item is None or item is Ellipsis or isinstance(item, (int, slice, np.integer))
-        for item in items
-    )
+    return all(isinstance(item, _BASIC) for item in items)
 
 
-def _item_scatter(g, slices, shape):
-    zeros = get_array_module(g).zeros
-    if _is_basic(slices):
-        x = zeros(shape, g.dtype)
-        x[slices] = g
-        return x
-    x = zeros(shape, np.float32 if g.dtype == np.float16 else g.dtype)
-    add_at(x, slices, g)
-    return x.astype(g.dtype, copy=False)
+def add_at(x: Array, slices: Any, values: Array) -> None:
+    """Adds ``values`` to ``x[slices]`` in place; repeated indices accumulate.
 
-
-def add_at(x, slices, values):
-    """Adds ``values`` to ``x[slices]`` in place, as often as an element is named."""
+    Example:
+        >>> x = np.zeros(3)
+        >>> add_at(x, [0, 0, 2], np.array([1.0, 2.0, 3.0]))
+        >>> x
+        array([3., 0., 3.])
+    """
     if _is_basic(slices):
         x[slices] += values
     elif is_gpu_array(x):
         scatter_add_on_gpu(x, slices, values)
     elif isinstance(slices, np.ndarray) and slices.dtype.kind in "iu" and values.ndim > 1:
-        # NumPy adds at places of a vector several times faster than rows of a matrix.
+        # NumPy adds at indices of a vector several times faster than at rows of a matrix.
         width = math.prod(x.shape[1:])
         places = slices.reshape(-1, 1) * np.intp(width) + np.arange(width)
         np.add.at(x.reshape(-1), places.reshape(-1), values.reshape(-1))
@@ -48,8 +46,16 @@ def add_at(x, slices, values):
 
 
 @differentiable(lambda g, slices: get_item.on(g, slices))
-def _scatter_item(x, slices, shape):
-    return _item_scatter(x, slices, shape)
+def _scatter_item(y, slices, shape):
+    # Where indices repeat, half precision would lose small values.
+    is_basic = _is_basic(slices)
+    wide = np.float32 if y.dtype == np.float16 and not is_basic else y.dtype
+    x = get_array_module(y).zeros(shape, wide)
+    if is_basic:
+        x[slices] = y
+    else:
+        add_at(x, slices, y)
+    return x.astype(y.dtype, copy=False)
 
 
 @differentiable(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape))
@@ -57,15 +63,21 @@ def _get_item(x, slices):
     return x[slices]
 
 
-def get_item(x, slices):
-    """Elements of an array, as NumPy's indexing ``x[slices]``.
+def get_item(x: Input, slices: Any) -> Variable:
+    """Indexes an array as NumPy does: ``x[slices]``.
 
     Args:
         x: Variable or array.
         slices: an integer, slice, Ellipsis, None, array of integers or bool, or a tuple of these.
 
     Returns:
-        Variable; a view where NumPy makes one.
+        Variable; a view if NumPy makes one.
+
+    Example:
+        >>> F.get_item(np.arange(5.0), slice(1, 4)).array
+        array([1., 2., 3.])
+        >>> Variable(np.arange(5.0))[[0, 0, 3]].array
+        array([0., 0., 3.])
     """
     if isinstance(slices, list):
         slices = tuple(slices) if any(isinstance(s, slice) for s in slices) else np.asarray(slices)
@@ -75,7 +87,7 @@ def get_item(x, slices):
 get_item.on = _get_item.on
 
 
-# The elements at places that are all different, a linear map, and its adjoint: putting them there.
+# Elements at distinct indices, a linear map, and its adjoint, which places them there.
 
 
 @differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))
@@ -90,15 +102,15 @@ def _place(y, where, shape):
     return x
 
 
-def permutate(x, indices, axis=0, inv=False):
-    """Puts the elements along an axis into another order.
+def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Variable:
+    """Permutes the elements along an axis.
 
     Args:
         x: Variable or array.
         indices: array of integers (x.shape[axis],): element ``i`` of the result is element
             ``indices[i]`` of ``x``; each number once.
-        axis (int): the axis.
-        inv (bool): undo that permutation: element ``i`` goes to ``indices[i]``.
+        axis: the axis.
+        inv: apply the inverse permutation: element ``i`` moves to ``indices[i]``.
 
     Returns:
         Variable of the shape of ``x``.
@@ -106,6 +118,10 @@ def permutate(x, indices, axis=0, inv=False):
     Raises:
         InvalidType: ``indices`` has the wrong shape or dtype.
         ValueError: ``indices`` is not a permutation.
+
+    Example:
+        >>> F.permutate(np.array([1.0, 2.0, 3.0]), np.array([2, 0, 1])).array
+        array([3., 1., 2.])
     """
     indices = as_array(indices)
     check(-x.ndim <= axis < x.ndim, "permutate", "axis must be one of x", x=x, axis=axis)
@@ -123,8 +139,8 @@ def permutate(x, indices, axis=0, inv=False):
     return _take(x, (slice(None),) * axis + (order if inv else indices,))
 
 
-def select_item(x, t):
-    """From each row the element that an index names: y[i] = x[i, t[i]].
+def select_item(x: Input, t: Input) -> Variable:
+    """Selects an element from each row: y[i] = x[i, t[i]].
 
     Args:
         x: Variable or array (N, C).
@@ -136,6 +152,10 @@ def select_item(x, t):
     Raises:
         InvalidType: a rank, dtype or size does not fit.
         ValueError: an index is out of range.
+
+    Example:
+        >>> F.select_item(np.arange(6.0).reshape(2, 3), np.array([0, 2])).array
+        array([0., 5.])
     """
     t = as_array(t)
     check(x.ndim == 2, "select_item", "x must have 2 axes", x=x)
@@ -164,8 +184,8 @@ def _scatter_add(a, b, slices):
     return y
 
 
-def scatter_add(a, slices, b):
-    """Adds values to chosen elements, as often as an element is chosen.
+def scatter_add(a: Input, slices: Any, b: Input) -> Variable:
+    """Adds values at indices, as ``a[slices] += b``; repeated indices accumulate.
 
     Args:
         a: Variable or array.
@@ -177,6 +197,10 @@ def scatter_add(a, slices, b):
 
     Raises:
         InvalidType: the shape of ``b`` is not that of ``a[slices]``.
+
+    Example:
+        >>> F.scatter_add(np.zeros(3), [0, 0, 2], np.array([1.0, 2.0, 3.0])).array
+        array([3., 0., 3.])
     """
     if isinstance(slices, list):
         slices = np.asarray(slices)
@@ -185,19 +209,23 @@ def scatter_add(a, slices, b):
     return _scatter_add(a, b, slices)
 
 
-def diagonal(x, offset=0, axis1=0, axis2=1):
-    """The diagonals of matrices.
+def diagonal(x: Input, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """Diagonals of matrices.
 
     Args:
         x: Variable or array with two axes or more.
-        offset (int): of the diagonal from the main one, above it if positive.
-        axis1, axis2 (int): the axes of the matrices' rows and columns.
+        offset: offset from the main diagonal; positive is above it.
+        axis1, axis2: the axes of rows and columns.
 
     Returns:
-        Variable: the other axes, then one along the diagonal.
+        Variable: the other axes of ``x``, then the axis of the diagonal.
 
     Raises:
         InvalidType: the two axes are not different axes of ``x``.
+
+    Example:
+        >>> F.diagonal(np.arange(6.0).reshape(2, 3), offset=1).array
+        array([1., 5.])
     """
     known = all(-x.ndim <= axis < x.ndim for axis in (axis1, axis2))
     different = known and (axis1 - axis2) % x.ndim != 0
@@ -211,17 +239,19 @@ def diagonal(x, offset=0, axis1=0, axis2=1):
     return _take(x, (Ellipsis, steps + row, steps + column))
 
 
-def as_strided(x, shape, strides, storage_offset=None):
-    """Elements at regular distances, which may overlap.
+def as_strided(
+    x: Input, shape: Sequence[int], strides: Sequence[int], storage_offset: int | None = None
+) -> Variable:
+    """Takes elements at regular distances; they may overlap.
 
     Element (i, j, ...) of the result is element storage_offset + i strides[0] + j strides[1] + ...
-    of ``x`` in row-major order, whatever the layout of ``x`` in memory.
+    of ``x`` in row-major order; the memory layout of ``x`` does not matter.
 
     Args:
         x: Variable or array.
-        shape (tuple of int): of the result.
-        strides (tuple of int): a distance for each axis, in elements.
-        storage_offset (int): where the first element is; None means 0.
+        shape: shape of the result.
+        strides: for each axis the distance in elements.
+        storage_offset: index of the first element; None means 0.
 
     Returns:
         Variable of that shape.
@@ -234,9 +264,8 @@ def as_strided(x, shape, strides, storage_offset=None):
         [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
     """
     shape, strides = tuple(shape), tuple(strides)
-    alike = len(shape) == len(strides)
     rule = "shape and strides must have equally many elements"
-    check(alike, "as_strided", rule, shape=shape, strides=strides)
+    check(len(shape) == len(strides), "as_strided", rule, shape=shape, strides=strides)
     places = np.full((), storage_offset or 0, np.intp)
     for size, stride in zip(shape, strides):
         places = places[..., None] + np.arange(size) * stride
@@ -247,37 +276,39 @@ def as_strided(x, shape, strides, storage_offset=None):
 
 
 def _along(indices, axis):
-    """An index of the elements that ``indices`` names along ``axis``, lane by lane."""
-    xp, n = get_array_module(indices), indices.ndim
-    lanes = [
-        xp.arange(size).reshape((-1,) + (1,) * (n - 1 - i)) for i, size in enumerate(indices.shape)
-    ]
+    """The full index for ``indices`` along ``axis``, as of ``take_along_axis``."""
+    lanes = list(map(get_array_module(indices).asarray, np.indices(indices.shape, sparse=True)))
     lanes[axis] = indices
     return tuple(lanes)
 
 
 def _order(x, axis, descending):
-    """Where the sorted elements are; equal ones stay in order."""
+    """The indices that sort ``x``; equal elements keep their order."""
     if not descending:
         return x.argsort(axis, kind="stable")
     xp = get_array_module(x)
     return x.shape[axis] - 1 - xp.flip(xp.flip(x, axis).argsort(axis, kind="stable"), axis)
 
 
-def sort(x, axis=-1, descending=False):
+def sort(x: Input, axis: Input = -1, descending: bool = False) -> tuple[Variable, Array]:
     """Sorts along an axis; equal elements keep their order.
 
     Args:
         x: Variable or array.
-        axis (int): the axis.
-        descending (bool): the largest first.
+        axis: the axis.
+        descending: sort from the largest to the smallest.
 
     Returns:
-        tuple: Variable of the shape of ``x``, through which gradients flow, and the array of
-        integers that says where along the axis each element was.
+        tuple: Variable of the shape of ``x``, which is differentiated, and the array of the
+        original indices along the axis.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> y, indices = F.sort(np.array([3.0, 1.0, 2.0]))
+        >>> y.array, indices
+        (array([1., 2., 3.]), array([1, 2, 0]))
     """
     x = as_variable(x)
     check(-x.ndim <= axis < x.ndim, "sort", "axis must be one of x", x=x, axis=axis)
@@ -285,21 +316,26 @@ def sort(x, axis=-1, descending=False):
     return _take(x, _along(indices, axis)), indices
 
 
-def topk(x, k, axis=-1, largest=True):
-    """The ``k`` largest elements along an axis, the largest first.
+def topk(x: Input, k: int, axis: Input = -1, largest: bool = True) -> tuple[Variable, Array]:
+    """Returns the ``k`` largest elements along an axis, the largest first.
 
     Args:
         x: Variable or array.
-        k (int): how many.
-        axis (int): the axis.
-        largest (bool): False takes the smallest, the smallest first.
+        k: number of elements.
+        axis: the axis.
+        largest: False returns the smallest elements, the smallest first.
 
     Returns:
-        tuple: Variable of the shape of ``x`` but for ``k`` elements along the axis, through which
-        gradients flow, and the array of integers that says where along the axis each was.
+        tuple: Variable of the shape of ``x`` but for ``k`` elements along the axis, which is
+        differentiated, and the array of the original indices along the axis.
 
     Raises:
         InvalidType: there is no such axis, or it has fewer elements than ``k``.
+
+    Example:
+        >>> y, indices = F.topk(np.array([3.0, 1.0, 2.0]), 2)
+        >>> y.array, indices
+        (array([3., 2.]), array([0, 2]))
     """
     x = as_variable(x)
     check(-x.ndim <= axis < x.ndim, "topk", "axis must be one of x", x=x, axis=axis)
@@ -309,7 +345,7 @@ def topk(x, k, axis=-1, largest=True):
     if 4 * k >= x.shape[axis]:
         indices = _order(x.array, axis, largest)[first]
         return _take(x, _along(indices, axis)), indices
-    # The few are separated from the many, then put in order.
+    # A partition finds the few elements; only they are sorted.
     xp = x.xp
     if largest:
         few = (slice(None),) * axis + (slice(x.shape[axis] - k, None),)
@@ -321,20 +357,25 @@ def topk(x, k, axis=-1, largest=True):
     return _take(x, _along(indices, axis)), indices
 
 
-def one_hot(t, num_classes, dtype=None):
-    """Labels as vectors: one at the label, zero elsewhere.
+def one_hot(t: Input, num_classes: int, dtype: DTypeLike = None) -> Variable:
+    """One-hot vectors of labels: one at the label, zero elsewhere.
 
     Args:
         t: Variable or array of integers, of any shape.
-        num_classes (int): the length of the vectors.
-        dtype: of the result; None means ``config.dtype``.
+        num_classes: length of the vectors.
+        dtype: dtype of the result; None means ``config.dtype``.
 
     Returns:
-        Variable (*t.shape, num_classes), which needs no gradient.
+        Variable (*t.shape, num_classes), which requires no gradient.
 
     Raises:
         InvalidType: ``t`` does not hold integers.
         ValueError: a label is not at least 0 and below ``num_classes``.
+
+    Example:
+        >>> F.one_hot(np.array([0, 2]), 3).array
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
     t = as_array(t)
     check(t.dtype.kind in "iu", "one_hot", "t must be integers", t=t)

@@ -1,16 +1,17 @@
-"""Exponentials, logarithms, powers, comparisons and rounding, element by element."""
+"""Elementwise exponentials, logarithms, powers, comparisons and rounding."""
 
 import math
 
 import numpy as np
 
 from mpchain.functions.declaration import elementwise
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
 @elementwise(lambda g, y: g * y)
-def exp(x):
+def exp(x: Input) -> Variable:
     """Elementwise exponential.
 
     Args:
@@ -18,25 +19,33 @@ def exp(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.exp(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([1.65, 2.72, 7.39])
     """
     return np.exp(x)
 
 
 @elementwise(lambda g, y: g * (y + 1))
-def expm1(x):
-    """Elementwise exp(x) - 1, exact near zero.
+def expm1(x: Input) -> Variable:
+    """Elementwise exp(x) - 1, accurate near zero.
 
     Args:
         x: Variable or array of any shape, floating point.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.expm1(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([0.65, 1.72, 6.39])
     """
     return np.expm1(x)
 
 
 @elementwise(lambda g, x: g / x)
-def log(x):
+def log(x: Input) -> Variable:
     """Elementwise natural logarithm.
 
     Args:
@@ -44,25 +53,33 @@ def log(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.log(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([-0.69,  0.  ,  0.69])
     """
     return np.log(x)
 
 
 @elementwise(lambda g, x: g / (x + 1))
-def log1p(x):
-    """Elementwise log(1 + x), exact near zero.
+def log1p(x: Input) -> Variable:
+    """Elementwise log(1 + x), accurate near zero.
 
     Args:
         x: Variable or array of any shape, floating point.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.log1p(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([0.41, 0.69, 1.1 ])
     """
     return np.log1p(x)
 
 
 @elementwise(lambda g, x: g / (x * math.log(2)))
-def log2(x):
+def log2(x: Input) -> Variable:
     """Elementwise logarithm to base 2.
 
     Args:
@@ -70,12 +87,16 @@ def log2(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.log2(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([-1.,  0.,  1.])
     """
     return np.log2(x)
 
 
 @elementwise(lambda g, x: g / (x * math.log(10)))
-def log10(x):
+def log10(x: Input) -> Variable:
     """Elementwise logarithm to base 10.
 
     Args:
@@ -83,12 +104,16 @@ def log10(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.log10(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([-0.3,  0. ,  0.3])
     """
     return np.log10(x)
 
 
 @elementwise(lambda g, y: g / (y * 2))
-def sqrt(x):
+def sqrt(x: Input) -> Variable:
     """Elementwise square root.
 
     Args:
@@ -96,12 +121,16 @@ def sqrt(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.sqrt(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([0.71, 1.  , 1.41])
     """
     return np.sqrt(x)
 
 
 @elementwise(lambda g, y: g * (y * np.square(y) * -0.5))
-def rsqrt(x):
+def rsqrt(x: Input) -> Variable:
     """Elementwise reciprocal square root, x ** (-1/2).
 
     Args:
@@ -109,12 +138,16 @@ def rsqrt(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.rsqrt(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([1.41, 1.  , 0.71])
     """
     return 1 / np.sqrt(x)
 
 
 @elementwise(lambda g, x: g * (x * 2), any_dtype=True)
-def square(x):
+def square(x: Input) -> Variable:
     """Elementwise square.
 
     Args:
@@ -122,6 +155,10 @@ def square(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.square(np.array([0.5, 1.0, 2.0])).array.round(2)
+        array([0.25, 1.  , 4.  ])
     """
     return np.square(x)
 
@@ -133,7 +170,7 @@ def _squared_difference(x1, x2):
     return np.square(x1 - x2)
 
 
-def squared_difference(x1, x2):
+def squared_difference(x1: Input, x2: Input) -> Variable:
     """Elementwise squared difference: (x1 - x2) ** 2.
 
     Args:
@@ -144,6 +181,10 @@ def squared_difference(x1, x2):
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.squared_difference(np.array([1.0, 2.0]), np.array([3.0, 3.0])).array
+        array([4., 1.])
     """
     rule = "x1 and x2 must have the same shape"
     check(x1.shape == x2.shape, "squared_difference", rule, x1=x1, x2=x2)
@@ -151,7 +192,7 @@ def squared_difference(x1, x2):
 
 
 @elementwise(lambda g: g, lambda g, x, divisor: -g * np.trunc(x / divisor))
-def fmod(x, divisor):
+def fmod(x: Input, divisor: Input) -> Variable:
     """Elementwise remainder of a division, with the sign of ``x``; the two broadcast.
 
     Args:
@@ -160,6 +201,10 @@ def fmod(x, divisor):
 
     Returns:
         Variable of the broadcast shape.
+
+    Example:
+        >>> F.fmod(np.array([-5.0, 5.0]), np.array([3.0, 3.0])).array
+        array([-2.,  2.])
     """
     return np.fmod(x, divisor)
 
@@ -169,7 +214,7 @@ def fmod(x, divisor):
     lambda g, x1, x2: g * np.less(x1, x2),
     any_dtype=True,
 )
-def maximum(x1, x2):
+def maximum(x1: Input, x2: Input) -> Variable:
     """Elementwise maximum of two arrays, which broadcast; at a tie, the first gets the gradient.
 
     Args:
@@ -177,6 +222,10 @@ def maximum(x1, x2):
 
     Returns:
         Variable of the broadcast shape.
+
+    Example:
+        >>> F.maximum(np.array([1.0, 4.0]), np.array([3.0, 3.0])).array
+        array([3., 4.])
     """
     return np.maximum(x1, x2)
 
@@ -186,7 +235,7 @@ def maximum(x1, x2):
     lambda g, x1, x2: g * np.greater(x1, x2),
     any_dtype=True,
 )
-def minimum(x1, x2):
+def minimum(x1: Input, x2: Input) -> Variable:
     """Elementwise minimum of two arrays, which broadcast; at a tie, the first gets the gradient.
 
     Args:
@@ -194,6 +243,10 @@ def minimum(x1, x2):
 
     Returns:
         Variable of the broadcast shape.
+
+    Example:
+        >>> F.minimum(np.array([1.0, 4.0]), np.array([3.0, 3.0])).array
+        array([1., 3.])
     """
     return np.minimum(x1, x2)
 
@@ -204,7 +257,7 @@ def minimum(x1, x2):
     lambda g, condition: np.where(condition, 0, g),
     any_dtype=True,
 )
-def where(condition, x, y):
+def where(condition: Input, x: Input, y: Input) -> Variable:
     """Elementwise choice: ``x`` where the condition holds, else ``y``; all three broadcast.
 
     Args:
@@ -213,6 +266,10 @@ def where(condition, x, y):
 
     Returns:
         Variable of the broadcast shape.
+
+    Example:
+        >>> F.where(np.array([True, False]), np.ones(2), np.zeros(2)).array
+        array([1., 0.])
     """
     return np.where(condition, x, y)
 
@@ -226,19 +283,22 @@ def _clip(x, x_min, x_max):
     return np.minimum(np.maximum(x, x_min), x_max)
 
 
-def clip(x, x_min, x_max):
+def clip(x: Input, x_min: float | None, x_max: float | None) -> Variable:
     """Limits the elements to an interval: min(max(x, x_min), x_max).
 
     Args:
         x: Variable or array of any shape, floating point.
-        x_min, x_max (float): the interval; None means no limit. Elements at the limits have the
-            gradient of those between.
+        x_min, x_max: the interval; None means no limit. Gradients pass at the limits.
 
     Returns:
         Variable of the shape and dtype of ``x``.
 
     Raises:
         ValueError: ``x_min`` is not below ``x_max``.
+
+    Example:
+        >>> F.clip(np.array([-2.0, 0.5, 3.0]), -1.0, 1.0).array
+        array([-1. ,  0.5,  1. ])
     """
     x_min, x_max = -math.inf if x_min is None else x_min, math.inf if x_max is None else x_max
     if not x_min < x_max:
@@ -250,49 +310,65 @@ def _flat(function, x):
     return as_variable(as_array(function(as_array(x))))
 
 
-def ceil(x):
-    """Rounds elements up; the result is flat almost everywhere, and so has no gradient.
+def ceil(x: Input) -> Variable:
+    """Elementwise ceiling; it has no gradient.
 
     Args:
         x: Variable or array of any shape.
 
     Returns:
-        Variable of the shape and dtype of ``x``, which needs no gradient.
+        Variable of the shape and dtype of ``x``, which requires no gradient.
+
+    Example:
+        >>> F.ceil(np.array([-1.5, 0.5])).array
+        array([-1.,  1.])
     """
     return _flat(np.ceil, x)
 
 
-def floor(x):
-    """Rounds elements down; the result is flat almost everywhere, and so has no gradient.
+def floor(x: Input) -> Variable:
+    """Elementwise floor; it has no gradient.
 
     Args:
         x: Variable or array of any shape.
 
     Returns:
-        Variable of the shape and dtype of ``x``, which needs no gradient.
+        Variable of the shape and dtype of ``x``, which requires no gradient.
+
+    Example:
+        >>> F.floor(np.array([-1.5, 0.5])).array
+        array([-2.,  0.])
     """
     return _flat(np.floor, x)
 
 
-def fix(x):
-    """Rounds elements towards zero; the result is flat almost everywhere, and so has no gradient.
+def fix(x: Input) -> Variable:
+    """Elementwise rounding towards zero; it has no gradient.
 
     Args:
         x: Variable or array of any shape.
 
     Returns:
-        Variable of the shape and dtype of ``x``, which needs no gradient.
+        Variable of the shape and dtype of ``x``, which requires no gradient.
+
+    Example:
+        >>> F.fix(np.array([-1.5, 0.5])).array
+        array([-1.,  0.])
     """
     return _flat(np.trunc, x)
 
 
-def sign(x):
-    """The sign of each element, -1, 0 or 1; flat almost everywhere, and so without gradient.
+def sign(x: Input) -> Variable:
+    """Elementwise sign: -1, 0 or 1; it has no gradient.
 
     Args:
         x: Variable or array of any shape.
 
     Returns:
-        Variable of the shape and dtype of ``x``, which needs no gradient.
+        Variable of the shape and dtype of ``x``, which requires no gradient.
+
+    Example:
+        >>> F.sign(np.array([-1.5, 0.5])).array
+        array([-1.,  1.])
     """
     return _flat(np.sign, x)

@@ -8,9 +8,10 @@ from mpchain.functions.array import broadcast_to, reshape, summed, transpose
 from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import square
+from mpchain.typing import Axes, Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
 def _numbers(axis, ndim):
@@ -24,22 +25,26 @@ def _kept(shape, axes):
 
 
 def _spread(g, shape, axis):
-    """The adjoint of a sum: every element gets the gradient of its sum."""
+    """The adjoint of a sum: every element receives the gradient of its sum."""
     kept = _kept(shape, _numbers(axis, len(shape)))
     return np.broadcast_to(g if g.shape == kept else np.reshape(g, kept), shape)
 
 
 @differentiable(lambda g, x_shape, axis: _spread(g, x_shape, axis))
-def sum(x, axis=None, keepdims=False):
+def sum(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
     """Sum over axes.
 
     Args:
         x: Variable or array.
-        axis (int or tuple of int): the axes; None means all.
-        keepdims (bool): keep the summed axes, of size one.
+        axis: the axes to reduce; None means all.
+        keepdims: keep the summed axes, of size one.
 
     Returns:
         Variable of the dtype of ``x``; float16 is summed in float32.
+
+    Example:
+        >>> F.sum(np.arange(6.0).reshape(2, 3), axis=0).array
+        array([3., 5., 7.])
     """
     return summed(x, axis, keepdims)
 
@@ -54,17 +59,28 @@ def _mean(x, axis=None, keepdims=False):
     return x.mean(axis=axis, keepdims=keepdims)
 
 
-def mean(x, axis=None, weights=None, keepdims=False):
-    """Mean over axes, weighted if asked.
+def mean(
+    x: Input, axis: Axes = None, weights: Input | None = None, keepdims: bool = False
+) -> Variable:
+    """Mean over axes, optionally weighted.
 
     Args:
         x: Variable or array, floating point.
-        axis (int or tuple of int): the axes; None means all.
+        axis: the axes to reduce; None means all.
         weights: Variable or array that broadcasts to ``x``, or a vector along one ``axis``.
-        keepdims (bool): keep the averaged axes, of size one.
+        keepdims: keep the averaged axes, of size one.
 
     Returns:
         Variable of the dtype of ``x``.
+
+    Raises:
+        InvalidType: ``x`` is not floating point, or ``weights`` do not fit.
+
+    Example:
+        >>> F.mean(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([1., 4.])
+        >>> F.mean(np.arange(6.0).reshape(2, 3), axis=1, weights=np.array([1.0, 0.0, 3.0])).array
+        array([1.5, 4.5])
     """
     check(x.dtype.kind == "f", "mean", "x must be floating point", x=x)
     if weights is None:
@@ -76,8 +92,7 @@ def mean(x, axis=None, weights=None, keepdims=False):
         weights = reshape(weights, tuple(shape))
     check(broadcasts_to(weights.shape, x.shape), "mean", "weights must fit x", x=x, weights=given)
     weights = broadcast_to(weights, x.shape)
-    total = sum(x * weights, axis, keepdims)
-    return total / sum(weights, axis, keepdims)
+    return sum(x * weights, axis, keepdims) / sum(weights, axis, keepdims)
 
 
 def _reduced_axes(name, x, axis):
@@ -92,9 +107,9 @@ def _reduced_axes(name, x, axis):
 
 
 def _extremum_derivative(g, x, y, axes):
-    """Every element that equals the extremum gets its gradient."""
-    kept = _kept(x.shape, axes)
-    return np.reshape(g, kept) * np.equal(x, np.reshape(y, kept))
+    """Every element that equals the extremum receives its gradient."""
+    g, y = (np.reshape(v, _kept(x.shape, axes)) for v in (g, y))
+    return g * np.equal(x, y)
 
 
 @differentiable(_extremum_derivative)
@@ -107,63 +122,70 @@ def _min(x, axes, keepdims):
     return x.min(axis=axes, keepdims=keepdims)
 
 
-def _extremum(name, function, x, axis, keepdims):
+def _filled_axes(name, x, axis):
+    """The axes to reduce, which must not be empty: they have no extremum then."""
     axes = _reduced_axes(name, x, axis)
     filled = all(x.shape[i] for i in axes)
     check(filled, name, "x must have elements along the axes", x=x, axis=axis)
-    return function(x, axes, keepdims)
+    return axes
 
 
-def max(x, axis=None, keepdims=False):
-    """Maximum over axes; every element that equals it gets its gradient.
+def max(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
+    """Maximum over axes; every element that equals it receives the gradient.
 
     Args:
         x: Variable or array, floating point.
-        axis (int or tuple of int): the axes; None means all.
-        keepdims (bool): keep the reduced axes, of size one.
+        axis: the axes to reduce; None means all.
+        keepdims: keep the reduced axes, of size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
         InvalidType: there are no such axes, or no elements along them.
+
+    Example:
+        >>> F.max(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([2., 5.])
     """
-    return _extremum("max", _max, x, axis, keepdims)
+    return _max(x, _filled_axes("max", x, axis), keepdims)
 
 
-def min(x, axis=None, keepdims=False):
-    """Minimum over axes; every element that equals it gets its gradient.
+def min(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
+    """Minimum over axes; every element that equals it receives the gradient.
 
     Args:
         x: Variable or array, floating point.
-        axis (int or tuple of int): the axes; None means all.
-        keepdims (bool): keep the reduced axes, of size one.
+        axis: the axes to reduce; None means all.
+        keepdims: keep the reduced axes, of size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
         InvalidType: there are no such axes, or no elements along them.
+
+    Example:
+        >>> F.min(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([0., 3.])
     """
-    return _extremum("min", _min, x, axis, keepdims)
+    return _min(x, _filled_axes("min", x, axis), keepdims)
 
 
 def _place(name, x, axis):
     if isinstance(axis, tuple):
         raise TypeError(f"{name}: axis must be an integer or None, but is {axis}")
     x = as_array(x)
-    axes = _reduced_axes(name, x, axis)
-    check(all(x.shape[i] for i in axes), name, "x must have elements along the axis", x=x)
-    # Places are found by NumPy's function or method of the same name.
+    _filled_axes(name, x, axis)
     return as_variable(as_array(getattr(x, name)(axis=axis)).astype(np.int32))
 
 
-def argmax(x, axis=None):
+def argmax(x: Input, axis: int | None = None) -> Variable:
     """Index of the first maximum along an axis; it has no gradient.
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis; None counts all elements in row-major order.
+        axis: the axis; None counts all elements in row-major order.
 
     Returns:
         Variable of int32, without that axis.
@@ -171,16 +193,20 @@ def argmax(x, axis=None):
     Raises:
         InvalidType: there is no such axis, or no element along it.
         TypeError: ``axis`` is a tuple.
+
+    Example:
+        >>> F.argmax(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([2, 2], dtype=int32)
     """
     return _place("argmax", x, axis)
 
 
-def argmin(x, axis=None):
+def argmin(x: Input, axis: int | None = None) -> Variable:
     """Index of the first minimum along an axis; it has no gradient.
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis; None counts all elements in row-major order.
+        axis: the axis; None counts all elements in row-major order.
 
     Returns:
         Variable of int32, without that axis.
@@ -188,30 +214,38 @@ def argmin(x, axis=None):
     Raises:
         InvalidType: there is no such axis, or no element along it.
         TypeError: ``axis`` is a tuple.
+
+    Example:
+        >>> F.argmin(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([0, 0], dtype=int32)
     """
     return _place("argmin", x, axis)
 
 
 @differentiable(lambda g, x: np.reshape(g, (*x.shape[:-1], 1)) * products_of_others(x))
 def _prod(x):
-    # Products of half precision overflow soon.
+    # Products overflow half precision soon.
     wide = np.float32 if x.dtype == np.float16 else x.dtype
     return x.prod(axis=-1, dtype=wide).astype(x.dtype, copy=False)
 
 
-def prod(x, axis=None, keepdims=False):
-    """Product over axes; its derivatives are right, to every order, where elements are zero.
+def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
+    """Product over axes; derivatives of every order are exact where elements are zero.
 
     Args:
         x: Variable or array, floating point.
-        axis (int or tuple of int): the axes; None means all.
-        keepdims (bool): keep the reduced axes, of size one.
+        axis: the axes to reduce; None means all.
+        keepdims: keep the reduced axes, of size one.
 
     Returns:
         Variable of the dtype of ``x``.
 
     Raises:
         InvalidType: there are no such axes.
+
+    Example:
+        >>> F.prod(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([ 0., 60.])
     """
     axes = _reduced_axes("prod", x, axis)
     rest = tuple(i for i in range(x.ndim) if i not in axes)
@@ -239,30 +273,31 @@ def _logsumexp(x, axes):
     top = np.where(np.isinf(top), 0, top).astype(x.dtype, copy=False)
     wide = np.float32 if x.dtype == np.float16 else x.dtype
     total = np.exp(x - top).sum(axis=axes, dtype=wide)
-    with np.errstate(divide="ignore"):  # the logarithm of nothing
+    with np.errstate(divide="ignore"):  # log(0)
         return (np.log(total) + top.reshape(total.shape)).astype(x.dtype, copy=False)
 
 
-def logsumexp(x, axis=None):
-    """Logarithm of the sum of exponentials over axes, without overflow: log(sum(exp(x))).
+def logsumexp(x: Input, axis: Axes = None) -> Variable:
+    """Logarithm of the sum of exponentials, log(sum(exp(x))), without overflow.
 
     Args:
         x: Variable or array, floating point.
-        axis (int or tuple of int): the axes; None means all.
+        axis: the axes to reduce; None means all.
 
     Returns:
         Variable of the dtype of ``x``, without those axes.
 
     Raises:
         InvalidType: there are no such axes, or no elements along them.
+
+    Example:
+        >>> F.logsumexp(np.log([[1.0, 3.0]]), axis=1).array.round(2)
+        array([1.39])
     """
-    axes = _reduced_axes("logsumexp", x, axis)
-    filled = all(x.shape[i] for i in axes)
-    check(filled, "logsumexp", "x must have elements along the axes", x=x, axis=axis)
-    return _logsumexp(x, axes)
+    return _logsumexp(x, _filled_axes("logsumexp", x, axis))
 
 
-def batch_l2_norm_squared(x):
+def batch_l2_norm_squared(x: Input) -> Variable:
     """Squared Euclidean norm of each sample of a batch.
 
     Args:
@@ -273,6 +308,10 @@ def batch_l2_norm_squared(x):
 
     Raises:
         InvalidType: ``x`` has fewer axes.
+
+    Example:
+        >>> F.batch_l2_norm_squared(np.arange(6.0).reshape(2, 3)).array
+        array([ 5., 50.])
     """
     rule = "x must be floating point, of 2 axes or more"
     check(x.ndim > 1 and x.dtype.kind == "f", "batch_l2_norm_squared", rule, x=x)

@@ -1,4 +1,4 @@
-"""Special functions: error functions, the normal distribution, the gamma function's family.
+"""Error functions, the normal distribution and the gamma function.
 
 Arrays in host memory need SciPy, which is imported when one of these functions is first called.
 """
@@ -11,8 +11,9 @@ from mpchain.backends import cuda
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.symbol import Symbol, UntraceableError, written_as
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array
+from mpchain.variable import Variable, as_array
 
 _SQRT_2 = math.sqrt(2)
 _SQRT_PI = math.sqrt(math.pi)
@@ -53,7 +54,7 @@ def _ndtr(x):
 
 
 @elementwise(lambda g, x: g * (np.exp(-np.square(x)) * (2 / _SQRT_PI)))
-def erf(x):
+def erf(x: Input) -> Variable:
     """Elementwise error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
     Args:
@@ -61,25 +62,33 @@ def erf(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.erf(np.array([0.5, 1.0])).array.round(2)
+        array([0.52, 0.84])
     """
     return _erf(x)
 
 
 @elementwise(lambda g, x: g * (np.exp(-np.square(x)) * (-2 / _SQRT_PI)))
-def erfc(x):
-    """Elementwise complementary error function: 1 - erf(x), exact where that is small.
+def erfc(x: Input) -> Variable:
+    """Elementwise complementary error function: 1 - erf(x), accurate where that is small.
 
     Args:
         x: Variable or array of any shape, floating point.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.erfc(np.array([0.5, 1.0])).array.round(2)
+        array([0.48, 0.16])
     """
     return _erfc(x)
 
 
 @elementwise(lambda g, x, y: g * (x * y * 2 - 2 / _SQRT_PI))
-def erfcx(x):
+def erfcx(x: Input) -> Variable:
     """Elementwise scaled complementary error function: exp(x^2) erfc(x).
 
     Args:
@@ -87,12 +96,16 @@ def erfcx(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.erfcx(np.array([0.5, 1.0])).array.round(2)
+        array([0.62, 0.43])
     """
     return _special("erfcx", x)
 
 
 @elementwise(lambda g, y: g * (np.exp(np.square(y)) * (_SQRT_PI / 2)))
-def erfinv(x):
+def erfinv(x: Input) -> Variable:
     """Elementwise inverse of :func:`erf`.
 
     Args:
@@ -100,12 +113,16 @@ def erfinv(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.erfinv(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.48])
     """
     return _special("erfinv", x)
 
 
 @elementwise(lambda g, y: g * (np.exp(np.square(y)) * (-_SQRT_PI / 2)))
-def erfcinv(x):
+def erfcinv(x: Input) -> Variable:
     """Elementwise inverse of :func:`erfc`.
 
     Args:
@@ -113,12 +130,16 @@ def erfcinv(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.erfcinv(np.array([0.5, 1.5])).array.round(2)
+        array([ 0.48, -0.48])
     """
     return _special("erfcinv", x)
 
 
 @elementwise(lambda g, x: g * (np.exp(np.square(x) * -0.5) * (1 / (_SQRT_2 * _SQRT_PI))))
-def ndtr(x):
+def ndtr(x: Input) -> Variable:
     """Elementwise cumulative distribution function of the standard normal distribution.
 
     Args:
@@ -126,6 +147,10 @@ def ndtr(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.ndtr(np.array([0.5, 1.0])).array.round(2)
+        array([0.69, 0.84])
     """
     return _ndtr(x)
 
@@ -134,7 +159,7 @@ _erf.declared, _erfc.declared, _ndtr.declared = erf, erfc, ndtr
 
 
 @elementwise(lambda g, y: g * (np.exp(np.square(y) * 0.5) * (_SQRT_2 * _SQRT_PI)))
-def ndtri(x):
+def ndtri(x: Input) -> Variable:
     """Elementwise inverse of :func:`ndtr`: quantiles of the standard normal distribution.
 
     Args:
@@ -142,6 +167,10 @@ def ndtri(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.ndtri(np.array([0.5, 0.975])).array.round(2)
+        array([0.  , 1.96])
     """
     return _special("ndtri", x)
 
@@ -153,20 +182,24 @@ def _normal_hazard(x):
 
 
 @elementwise(lambda g, x: g * _normal_hazard.on(x))
-def log_ndtr(x):
-    """Elementwise logarithm of :func:`ndtr`, exact where that is small.
+def log_ndtr(x: Input) -> Variable:
+    """Elementwise logarithm of :func:`ndtr`, accurate where that is small.
 
     Args:
         x: Variable or array of any shape, floating point.
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.log_ndtr(np.array([0.5, 1.0])).array.round(2)
+        array([-0.37, -0.17])
     """
     return _special("log_ndtr", x)
 
 
 @elementwise(lambda g, x: g * digamma.on(x))
-def lgamma(x):
+def lgamma(x: Input) -> Variable:
     """Elementwise logarithm of the absolute value of the gamma function.
 
     Args:
@@ -174,12 +207,16 @@ def lgamma(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.lgamma(np.array([0.5, 1.0])).array.round(2)
+        array([0.57, 0.  ])
     """
     return _special("gammaln", x)
 
 
 @elementwise(lambda g, x: g * _polygamma.on(x, 1))
-def digamma(x):
+def digamma(x: Input) -> Variable:
     """Elementwise derivative of :func:`lgamma`.
 
     Args:
@@ -187,22 +224,21 @@ def digamma(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.digamma(np.array([0.5, 1.0])).array.round(2)
+        array([-1.96, -0.58])
     """
     return _special("digamma", x)
 
 
 def _broadcast(name, variable, constants):
-    """Gives a variable the shape that it has together with an array of constants."""
+    """Broadcasts a variable to the common shape with an array of constants."""
     try:
         shape = np.broadcast_shapes(variable.shape, constants.shape)
     except ValueError:
-        check(
-            False,
-            name,
-            "the variable must broadcast with the constants",
-            variable=variable,
-            constants=constants,
-        )
+        rule = "the variable must broadcast with the constants"
+        check(False, name, rule, variable=variable, constants=constants)
     return variable if variable.shape == shape else broadcast_to(variable, shape)
 
 
@@ -211,11 +247,11 @@ def _polygamma(x, n):
     return _special("polygamma", x, cuda.get_array_module(x).asarray(n))
 
 
-def polygamma(n, x):
+def polygamma(n: Array | int, x: Input) -> Variable:
     """Elementwise n-th derivative of :func:`digamma`; the two broadcast.
 
     Args:
-        n (int or array of integers): the orders, not negative; they have no gradient.
+        n: the orders, integers that are not negative; they have no gradient.
         x: Variable or array, floating point, positive.
 
     Returns:
@@ -223,6 +259,10 @@ def polygamma(n, x):
 
     Raises:
         InvalidType: ``n`` holds no integers, or does not broadcast with ``x``.
+
+    Example:
+        >>> F.polygamma(1, np.array([1.0, 2.0])).array.round(2)
+        array([1.64, 0.64])
     """
     if not isinstance(n, int):
         n = as_array(n)
@@ -236,11 +276,11 @@ def _zeta(q, x):
     return _special("zeta", q, x)
 
 
-def zeta(x, q):
+def zeta(x: Array | float, q: Input) -> Variable:
     """Elementwise Hurwitz zeta function: the sum over k >= 0 of (k + q)^(-x); the two broadcast.
 
     Args:
-        x (number or array): the exponents, above 1; they have no gradient.
+        x: the exponents, above 1; they have no gradient.
         q: Variable or array, floating point, positive.
 
     Returns:
@@ -248,6 +288,10 @@ def zeta(x, q):
 
     Raises:
         InvalidType: ``x`` does not broadcast with ``q``.
+
+    Example:
+        >>> F.zeta(2.0, np.array([1.0, 2.0])).array.round(2)
+        array([1.64, 0.64])
     """
     if not isinstance(x, (int, float)):
         x = as_array(x).astype(q.dtype)

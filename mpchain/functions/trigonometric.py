@@ -1,12 +1,14 @@
-"""Trigonometric and hyperbolic functions, element by element."""
+"""Elementwise trigonometric and hyperbolic functions."""
 
 import numpy as np
 
 from mpchain.functions.declaration import elementwise
+from mpchain.typing import Input
+from mpchain.variable import Variable
 
 
 @elementwise(lambda g, x: g * np.cos(x))
-def sin(x):
+def sin(x: Input) -> Variable:
     """Elementwise sine.
 
     Args:
@@ -14,12 +16,16 @@ def sin(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.sin(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.48])
     """
     return np.sin(x)
 
 
 @elementwise(lambda g, x: -g * np.sin(x))
-def cos(x):
+def cos(x: Input) -> Variable:
     """Elementwise cosine.
 
     Args:
@@ -27,12 +33,16 @@ def cos(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.cos(np.array([0.0, 0.5])).array.round(2)
+        array([1.  , 0.88])
     """
     return np.cos(x)
 
 
 @elementwise(lambda g, y: g * (np.square(y) + 1))
-def tan(x):
+def tan(x: Input) -> Variable:
     """Elementwise tangent.
 
     Args:
@@ -40,12 +50,16 @@ def tan(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.tan(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.55])
     """
     return np.tan(x)
 
 
 @elementwise(lambda g, x: g / np.sqrt(1 - np.square(x)))
-def arcsin(x):
+def arcsin(x: Input) -> Variable:
     """Elementwise inverse sine, in [-pi/2, pi/2].
 
     Args:
@@ -53,12 +67,16 @@ def arcsin(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.arcsin(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.52])
     """
     return np.arcsin(x)
 
 
 @elementwise(lambda g, x: -g / np.sqrt(1 - np.square(x)))
-def arccos(x):
+def arccos(x: Input) -> Variable:
     """Elementwise inverse cosine, in [0, pi].
 
     Args:
@@ -66,12 +84,16 @@ def arccos(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.arccos(np.array([0.0, 0.5])).array.round(2)
+        array([1.57, 1.05])
     """
     return np.arccos(x)
 
 
 @elementwise(lambda g, x: g / (np.square(x) + 1))
-def arctan(x):
+def arctan(x: Input) -> Variable:
     """Elementwise inverse tangent, in [-pi/2, pi/2].
 
     Args:
@@ -79,6 +101,10 @@ def arctan(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.arctan(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.46])
     """
     return np.arctan(x)
 
@@ -87,8 +113,8 @@ def arctan(x):
     lambda g, x1, x2: g * (x2 / (np.square(x1) + np.square(x2))),
     lambda g, x1, x2: -g * (x1 / (np.square(x1) + np.square(x2))),
 )
-def arctan2(x1, x2):
-    """Elementwise angle of the point (x2, x1) to the first axis, in [-pi, pi]; the two broadcast.
+def arctan2(x1: Input, x2: Input) -> Variable:
+    """Elementwise angle of the point (x2, x1), in [-pi, pi]; the two broadcast.
 
     Args:
         x1: Variable or array, floating point: the ordinate.
@@ -96,12 +122,16 @@ def arctan2(x1, x2):
 
     Returns:
         Variable of the broadcast shape.
+
+    Example:
+        >>> F.arctan2(np.array([1.0, -1.0]), np.array([0.0, -1.0])).array.round(2)
+        array([ 1.57, -2.36])
     """
     return np.arctan2(x1, x2)
 
 
 @elementwise(lambda g, x: g * np.cosh(x))
-def sinh(x):
+def sinh(x: Input) -> Variable:
     """Elementwise hyperbolic sine.
 
     Args:
@@ -109,12 +139,16 @@ def sinh(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.sinh(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.52])
     """
     return np.sinh(x)
 
 
 @elementwise(lambda g, x: g * np.sinh(x))
-def cosh(x):
+def cosh(x: Input) -> Variable:
     """Elementwise hyperbolic cosine.
 
     Args:
@@ -122,12 +156,16 @@ def cosh(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.cosh(np.array([0.0, 0.5])).array.round(2)
+        array([1.  , 1.13])
     """
     return np.cosh(x)
 
 
 @elementwise(lambda g, x: g / (1 - np.square(x)))
-def arctanh(x):
+def arctanh(x: Input) -> Variable:
     """Elementwise inverse hyperbolic tangent.
 
     Args:
@@ -135,5 +173,9 @@ def arctanh(x):
 
     Returns:
         Variable of the shape and dtype of ``x``.
+
+    Example:
+        >>> F.arctanh(np.array([0.0, 0.5])).array.round(2)
+        array([0.  , 0.55])
     """
     return np.arctanh(x)
