@@ -26,7 +26,7 @@ from mpchain.serializers import (
 )
 from mpchain.variable import Parameter
 
-NAMES = [n for n in optimizers.__all__ if not n.endswith("Rule")]
+NAMES = [n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")]
 
 
 def model_of(*shapes, dtype=np.float64):

@@ -13,7 +13,7 @@ from mpchain.update_rule import UpdateRule, update_all
 from mpchain.variable import Parameter
 
 SHAPES = [(3, 4), (), (5,), (0, 2), (1000,), (7, 2), (2000,), (3,)]
-NAMES = [n for n in optimizers.__all__ if not n.endswith("Rule")]
+NAMES = [n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")]
 
 
 def model_of(shapes=SHAPES, dtype=np.float32):

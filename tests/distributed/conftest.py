@@ -11,8 +11,7 @@ import pytest
 
 from mpchain.distributed import create_communicator
 from mpchain.distributed.communicators import MpiCommunicator
-
-from . import ranks
+from tests.distributed import ranks
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from . import critics, ranks
+from tests.distributed import ranks
+from tests.tools import critics
 
 
 @pytest.mark.parametrize("name", critics.PROGRAMS)
@@ -16,7 +17,8 @@ def test_n_ranks_are_one_process(comm, name):
 
 def test_derivatives_on_four_ranks(needs_mpirun):
     """The folder as a whole runs on fewer (test_under_mpirun.py)."""
-    files = [f"tests/distributed/test_{name}.py" for name in ("functions", "point_to_point")]
+    names = ("communication", "point_to_point")
+    files = [f"tests/distributed/functions/test_{name}.py" for name in names]
     files.append("tests/distributed/test_critics.py::test_n_ranks_are_one_process")
     options = ["-x", "-q", "-p", "no:cacheprovider", "-k", "not wgan_gp and not r1"]
     command = ["-m", "mpi4py", "-m", "pytest", *options, *files]

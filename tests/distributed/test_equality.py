@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import equality, example_equality
+from tests.tools import equality, example_equality
 
 
 def test_models_and_options(needs_mpirun):

@@ -6,7 +6,8 @@ import tempfile
 import numpy as np
 import pytest
 
-from . import faults, ranks
+from tests.distributed import ranks
+from tests.tools import faults
 
 BEGIN = """
 import os, signal
@@ -130,6 +131,6 @@ def expected():
     ],
 )
 def test_training_goes_on_after(name, n_after, expected):
-    """What ``python -m tests.distributed.faults`` does many times, at random moments."""
+    """What ``python -m tests.tools.faults`` does many times, at random moments."""
     plan = {"rank": 1, "iteration": 8, "delay": 0.001}
     faults.check(name, 2, n_after, 2, expected, plan)

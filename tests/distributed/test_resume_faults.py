@@ -1,4 +1,4 @@
-"""What ``python -m tests.distributed.resume_faults`` does many times, a few times."""
+"""What ``python -m tests.tools.resume_faults`` does many times, a few times."""
 
 import errno
 import random
@@ -7,7 +7,8 @@ import tempfile
 import numpy as np
 import pytest
 
-from . import ranks, resume_faults
+from tests.distributed import ranks
+from tests.tools import resume_faults
 
 
 @pytest.fixture(scope="module")

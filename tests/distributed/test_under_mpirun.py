@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from . import ranks
+from tests.distributed import ranks
 
 
 # One rank is what plain pytest has run.

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from hosts import Hosts, why_not
 
 from launch import mpirun
+from tests.launch.hosts import Hosts, why_not
 
 REFUSAL = why_not()
 pytestmark = [

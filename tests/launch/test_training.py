@@ -1,13 +1,13 @@
-"""Real training that is disturbed: the short form of random_kills.py."""
+"""Real training that is disturbed: the short form of tests.tools.random_kills."""
 
 import importlib.util
 import os
 import random
 
 import pytest
-from random_kills import TrainingJob, check_kill, check_restart
 
 from launch import mpirun
+from tests.tools.random_kills import TrainingJob, check_kill, check_restart
 
 pytestmark = [
     pytest.mark.skipif(

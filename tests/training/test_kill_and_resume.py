@@ -1,18 +1,21 @@
 """A training that was killed while it wrote a snapshot goes on as if nothing had happened."""
 
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-PROGRAM = pathlib.Path(__file__).with_name("kill_and_resume.py")
-
 
 def test_losses_are_the_same_bit_by_bit():
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn's package")
-    command = [sys.executable, str(PROGRAM), "--kills", "2"]  # 20 of them are the default
+    command = [
+        sys.executable,
+        "-m",
+        "tests.tools.kill_and_resume",
+        "--kills",
+        "2",
+    ]  # 20 of them are the default
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *kills, summary = done.stdout.splitlines()

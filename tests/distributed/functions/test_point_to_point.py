@@ -1,0 +1,305 @@
+"""Messages between two ranks, differentiable to every order, and the order of their exchange."""
+
+import re
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import functions as F
+from mpchain.distributed import CollectiveMismatchError
+from mpchain.distributed.functions import pseudo_connect, recv, send
+from tests.distributed.functions.test_communication import _orders, _variables
+
+
+def _neighbors(comm):
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def _around(comm, compute, xs):
+    """Passes variables through all ranks, beginning and ending at rank 0, each of which computes.
+
+    Returns:
+        What arrives at rank 0, a delegate variable elsewhere.
+    """
+    before, after = _neighbors(comm)
+    if comm.rank == 0:
+        delegate = send(compute(xs), comm, after)
+        return recv(comm, before, delegate)
+    return send(compute(recv(comm, before)), comm, after)
+
+
+def test_around_all_ranks(comm):
+    def compute(x):
+        return x**2 + x
+
+    x, expected_x = _variables([np.linspace(-0.5, 0.4, 6).reshape(2, 3)] * 2)
+    y = _around(comm, compute, x)
+    expected = expected_x
+    for _ in range(comm.size):
+        expected = compute(expected)
+    F.sum(expected**3).backward()
+    if comm.rank == 0:
+        np.testing.assert_allclose(y.array, expected.array, rtol=1e-14)
+        F.sum(y**3).backward()
+        np.testing.assert_allclose(x.grad, expected_x.grad, rtol=1e-13)
+    else:
+        assert (y.shape, y.dtype) == ((0,), np.float32)
+        y.backward()
+
+
+@pytest.mark.parametrize("n_orders", [1, 2, 3])
+def test_parameters_along_the_ranks(comm, n_orders):
+    """Every rank has a parameter. A variable without elements stands for an input."""
+    W_array = np.linspace(0.5, 1.5, comm.size)
+    everything = _variables(W_array[:, None])
+    y = everything[0] ** 2
+    for W in everything[1:]:
+        y = F.sin(y * W)
+    expected = _orders(F.sum(y**2), everything, n_orders)
+    W = mpchain.Variable(W_array[comm.rank : comm.rank + 1])
+    start = mpchain.Variable(np.zeros(0, np.float32))
+    if comm.rank == 0:
+        y = pseudo_connect(start, W) ** 2
+    else:
+        y = F.sin(recv(comm, comm.rank - 1, start) * W)
+    if comm.rank < comm.size - 1:
+        loss = send(y, comm, comm.rank + 1)
+    else:
+        loss = F.sum(y**2)
+    for theirs in expected:
+        gW, token = mpchain.grad([loss], [W, start], enable_double_backprop=True)
+        np.testing.assert_allclose(gW.array, theirs[comm.rank], rtol=1e-12)
+        # What was exchanged for this gradient must be come to again, on every rank.
+        loss = pseudo_connect(token, F.sum(gW**2))
+
+
+def test_tuples_of_different_shapes_and_dtypes(comm):
+    kinds = [((2, 1), "f8"), ((2, 2), "f4"), ((2, 0), "f8"), ((), "f4")]
+    xs = _variables([np.full(shape, i + 1, dtype) for i, (shape, dtype) in enumerate(kinds)])
+    ys = _around(comm, lambda xs: [2 * x for x in xs], xs)
+    if comm.rank > 0:
+        ys.backward()
+        return
+    assert [(y.shape, y.dtype) for y in ys] == [(x.shape, x.dtype) for x in xs]
+    F.sum(ys[0]).backward(retain_grad=True)  # the others are not used: their gradients are zeros
+    np.testing.assert_array_equal(xs[0].grad, np.full((2, 1), 2.0**comm.size))
+    for x in xs[1:]:
+        np.testing.assert_array_equal(x.grad, np.zeros(x.shape))
+        assert x.grad.dtype == x.dtype
+
+
+@pytest.mark.parametrize("tag", [0, 7])
+def test_force_tuple(comm, tag):
+    before, after = _neighbors(comm)
+    x = np.full(2, comm.rank, np.float32)
+    if comm.rank == 0:
+        send(x, comm, after, tag)
+    (y,) = recv(comm, before, tag=tag, force_tuple=True)
+    if comm.rank > 0:
+        send([x], comm, after, tag)  # a list of one makes no difference
+    np.testing.assert_array_equal(y.array, before)
+
+
+def test_without_graph(comm):
+    with mpchain.no_backprop_mode():
+        x = mpchain.Variable(np.ones(3))
+        y = _around(comm, lambda x: 3 * x, x)
+    assert y.creator is None
+    if comm.rank == 0:
+        np.testing.assert_array_equal(y.array, 3.0**comm.size)
+
+
+def test_data_needs_no_way_back(comm):
+    """The sender's array requires no gradient: so nobody waits for one in backward."""
+    before, after = _neighbors(comm)
+    x = np.full(2, comm.rank + 1.0)
+    W = mpchain.Parameter(np.ones(2))
+    if comm.rank == 0:
+        delegate = send(x, comm, after)
+        assert not delegate.requires_grad
+    y = recv(comm, before)
+    if comm.rank > 0:
+        send(x, comm, after)
+    assert not y.requires_grad
+    F.sum(W * y).backward()
+    np.testing.assert_array_equal(W.grad, before + 1.0)
+
+
+def test_data_that_comes_after_something_else(comm):
+    before, after = _neighbors(comm)
+    delegate = mpchain.Variable(np.zeros(2))
+    if comm.rank == 0:
+        send(np.ones(1), comm, after)
+    y = recv(comm, before, delegate)
+    if comm.rank > 0:
+        send(np.ones(1), comm, after)
+    F.sum(y).backward()
+    np.testing.assert_array_equal(delegate.grad, np.zeros(2))
+
+
+def test_many_messages_come_back_in_the_opposite_order(comm):
+    """Messages of the same shape and tag: each gradient must find the one that it belongs to."""
+    arrays = [np.full(2, i + 1.0) for i in range(5)]
+    partner = comm.rank + 1 - 2 * (comm.rank % 2)
+    if partner >= comm.size:
+        return
+    if comm.rank < partner:
+        xs, delegate = _variables(arrays), None
+        for x in xs:
+            delegate = send(pseudo_connect(delegate, x), comm, partner)
+        delegate.backward()
+        for i, (x, array) in enumerate(zip(xs, arrays)):
+            np.testing.assert_array_equal(x.grad, 2 * (i + 1) * array)
+    else:
+        ys = [recv(comm, partner)]
+        for _ in arrays[1:]:
+            ys.append(recv(comm, partner, ys[-1]))
+        sum((i + 1) * F.sum(y**2) for i, y in enumerate(ys)).backward()
+
+
+def test_from_a_rank_to_itself(comm):
+    x = mpchain.Variable(np.full(2, 3.0))
+    y = recv(comm, comm.rank, send(x**2, comm, comm.rank, 5), 5)
+    F.sum(y**2).backward()
+    np.testing.assert_array_equal(x.grad, 4 * 27.0)
+    with pytest.raises(RuntimeError, match="waits for a message with tag 5 from itself"):
+        recv(comm, comm.rank, tag=5)
+
+
+def test_ranks_that_are_not_there(comm):
+    with pytest.raises(ValueError, match=f"send: dest must be a rank from 0 to {comm.size - 1}"):
+        send(np.ones(1), comm, comm.size)
+    with pytest.raises(ValueError, match=f"recv: source must be .*, not {comm.size}"):
+        recv(comm, comm.size)
+
+
+# pseudo_connect
+
+
+def test_pseudo_connect_returns_what_it_is_given():
+    delegate = mpchain.Variable(np.zeros(0, np.float32))
+    x, y = _variables([np.ones((2, 3)), np.arange(2.0)])
+    for first in (delegate, None):
+        actual = pseudo_connect(first, x)
+        np.testing.assert_array_equal(actual.array, x.array)
+        both = pseudo_connect(first, x, y)
+        assert isinstance(both, tuple)
+        np.testing.assert_array_equal(both[1].array, y.array)
+    with pytest.raises(TypeError, match="pseudo_connect: actual_variables must be given"):
+        pseudo_connect(delegate)
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (2, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pseudo_connect_to_third_order(shape, dtype):
+    """The delegate variable's gradient is zero, whatever it is."""
+    delegate = mpchain.Variable(np.ones(shape, dtype))
+    x, y = _variables([np.full(2, 0.5), np.full(3, 2.0)])
+    a, b = pseudo_connect(delegate, x, y)
+    loss = F.sum(a**3) * F.sum(b**3)
+    expected = _orders(F.sum(x**3) * F.sum(y**3), [x, y])
+    for ours, theirs in zip(_orders(loss, [x, y, delegate]), expected, strict=True):
+        for gradient, other in zip(ours, theirs):
+            np.testing.assert_allclose(gradient, other)
+        np.testing.assert_array_equal(ours[2], np.zeros(shape))
+        assert ours[2].dtype == dtype
+
+
+def test_pseudo_connect_orders_backward():
+    executed = []
+
+    class Notes(mpchain.FunctionNode):
+        def __init__(self, name):
+            self.name = name
+
+        def forward(self, inputs):
+            return inputs
+
+        def backward(self, targets, gys):
+            executed.append(self.name)
+            return gys
+
+    x = mpchain.Variable(np.ones(2))
+    (a,) = Notes("first").apply((x,))
+    (b,) = Notes("second").apply((pseudo_connect(a, x),))
+    (c,) = Notes("third").apply((pseudo_connect(b, x),))
+    F.sum(c * a).backward()
+    assert executed == ["third", "second", "first"]
+
+
+def test_an_empty_variable_can_start_backward():
+    x = mpchain.Variable(np.ones(3))
+    (x[:0] * 2).backward()
+    np.testing.assert_array_equal(x.grad, np.zeros(3))
+
+
+def unlike(error, receiver, expected, sender, sent):
+    """Whether an error names both what was expected and what was sent, and where."""
+    first, *lines = str(error).split("\n")
+    assert re.fullmatch(r"(send|recv): the message is not the one that is expected:", first)
+    for line, begin in zip(
+        lines, (f"rank {receiver} expects {expected}", f"rank {sender} sends {sent}"), strict=True
+    ):
+        assert line.startswith(f"  {begin}, by "), line
+        assert f"called at {__file__}:" in line
+    return True
+
+
+def test_identities_that_differ(comm):
+    """Both ranks raise; afterwards messages arrive as before."""
+    if comm.size == 1:
+        comm.send(np.ones(1), 0, identity="an apple")
+        with pytest.raises(CollectiveMismatchError, match=r"rank 0 expects a pear, by "):
+            comm.recv(0, identity="a pear")
+    elif comm.rank == 0:
+        with pytest.raises(CollectiveMismatchError) as caught:
+            comm.send(np.ones(1), 1, identity="an apple")
+        assert unlike(caught.value, 1, "a pear", 0, "an apple")
+        with pytest.raises(CollectiveMismatchError) as caught:
+            comm.send(np.ones(1), 1)
+        assert unlike(caught.value, 1, "a pear", 0, "any array")
+        comm.send(np.ones(1), 1, identity="a plum")
+    elif comm.rank == 1:
+        for sent in ("an apple", "any array"):
+            with pytest.raises(CollectiveMismatchError) as caught:
+                comm.recv(0, identity="a pear")
+            assert unlike(caught.value, 1, "a pear", 0, sent)
+        assert comm.recv(0, identity=("a pear", "a plum")).tolist() == [1.0]
+
+
+def test_a_gradient_of_another_message(comm):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    if comm.rank == 0:
+        x = mpchain.Variable(np.ones(2))
+        first, _ = send(x, comm, 1), send(x**2, comm, 1)
+        with pytest.raises(CollectiveMismatchError, match=r"gradient 1 of message \d+ with tag 0"):
+            first.backward()
+    elif comm.rank == 1:
+        _, second = recv(comm, 0), recv(comm, 0)
+        with pytest.raises(CollectiveMismatchError, match=r"gradient 1 of message \d+ with tag 0"):
+            F.sum(second).backward()
+
+
+def test_a_gradient_of_another_order(comm):
+    """Rank 1 leaves out its message of the first order; rank 0 must not take the second for it."""
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    if comm.rank == 0:
+        x = mpchain.Variable(np.array([0.5]))
+        delegate = send(x, comm, 1)
+        with pytest.raises(CollectiveMismatchError) as caught:
+            mpchain.grad([delegate], [x], enable_double_backprop=True)
+    elif comm.rank == 1:
+        y, w = recv(comm, 0), mpchain.Variable(np.array([2.0]))
+        (gw,) = mpchain.grad([F.sum(w**2 * y**3)], [w], enable_double_backprop=True)
+        with pytest.raises(CollectiveMismatchError) as caught:
+            F.sum(gw**2).backward()
+    else:
+        return
+    assert re.search(
+        r"rank 0 expects gradient 1 of message \d+ with tag 0, to be differentiated again .*\n"
+        r"  rank 1 sends gradient 1 of message \d+ with tag 0, by",
+        str(caught.value),
+    )

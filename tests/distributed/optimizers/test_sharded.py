@@ -1,0 +1,308 @@
+"""The sharded optimizer computes what an ordinary one does, with part of the state on each rank."""
+
+import io
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizer_hooks, optimizers, serializers
+from mpchain.configuration import using_config
+from mpchain.distributed import create_multi_node_optimizer, create_sharded_optimizer
+from mpchain.distributed.communicators.arrays import partition
+from mpchain.link import Chain
+from mpchain.optimizer import GradientMethod
+from mpchain.update_rule import UpdateRule
+from tests.benchmarks import state_memory
+from tests.distributed import ranks
+
+ELEMENTWISE = {
+    name: getattr(optimizers, name)
+    for name in (
+        "AMSBound AMSGrad AdaBound AdaDelta AdaGrad Adam AdamW CorrectedMomentumSGD Lion MSVAG "
+        "MomentumSGD NesterovAG RAdam RMSprop RMSpropGraves SGD SGDW SMORMS3"
+    ).split()
+}
+
+
+class MLP(Chain):
+    """A small model with a parameter without axes, and one that is initialized by its first use."""
+
+    def __init__(self, n_in=3):
+        super().__init__()
+        with self.init_scope():
+            self.l1 = L.Linear(n_in, 4)
+            self.scale = L.Scale(0, (), bias_term=True)
+            self.l2 = L.Linear(None, 2)
+
+    def loss(self, x, t):
+        return F.mean_squared_error(self.l2(self.scale(F.tanh(self.l1(x)))), t)
+
+
+def batch(seed, n=7):
+    random = np.random.RandomState(seed)
+    return random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 2))
+
+
+def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
+    np.random.seed(2)  # for parameters that are yet to be initialized
+    for step in range(first, first + n_steps):
+        begin, end = partition(7, comm.rank, comm.size)
+        x, t = (array[begin:end].astype(dtype) for array in batch(step))
+        optimizer.n_samples = len(x)
+        optimizer.update(optimizer.target.loss, x, t)
+
+
+def make(create, actual, comm, dtype=np.float64, model=MLP):
+    np.random.seed(1)
+    with using_config("dtype", np.dtype(dtype)):
+        return create(actual, comm).setup(model())
+
+
+def assert_same(model, expected):
+    expected = dict(expected.namedparams())
+    for name, param in model.namedparams():
+        np.testing.assert_array_equal(param.array, expected[name].array, err_msg=name)
+
+
+def both(actual, comm, hooks=(), dtype=np.float64):
+    """An ordinary and a sharded optimizer of equal models."""
+    pair = []
+    for create in (create_multi_node_optimizer, create_sharded_optimizer):
+        optimizer = make(create, actual(), comm, dtype)
+        for hook in hooks:
+            optimizer.add_hook(hook)
+        pair.append(optimizer)
+    return pair
+
+
+@pytest.mark.parametrize("actual", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_any_elementwise_rule(comm, actual):
+    plain, sharded = both(actual, comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(plain, comm, 4)
+        train(sharded, comm, 4)
+    assert_same(sharded.target, plain.target)
+    assert sharded.t == plain.t == 4
+
+
+HOOKS = {
+    "decay": optimizer_hooks.WeightDecay(0.01),
+    "lasso": optimizer_hooks.Lasso(0.01),
+    "hard": optimizer_hooks.GradientHardClipping(-0.1, 0.1),
+    "clipping": optimizer_hooks.GradientClipping(0.1),
+    "LARS": optimizer_hooks.GradientLARS(),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_hooks_see_the_whole(comm, hook):
+    plain, sharded = both(optimizers.Adam, comm, [hook])
+    with using_config("dtype", np.dtype("float64")):
+        train(plain, comm, 3)
+        train(sharded, comm, 3)
+    assert_same(sharded.target, plain.target)
+
+
+def test_hooks_after_the_update_see_all_parameters_updated(comm):
+    def norm(optimizer):
+        norms.append([float((param.array**2).sum()) for param in optimizer.target.params()])
+
+    norms = []
+    plain, sharded = both(optimizers.Adam, comm)
+    for optimizer in (plain, sharded):
+        optimizer.add_hook(norm, timing="post")
+        with using_config("dtype", np.dtype("float64")):
+            train(optimizer, comm, 3)
+    assert norms[:3] == norms[3:]
+
+
+def test_a_hook_after_the_update_of_one_parameter(comm):
+    sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
+    rule = sharded.target.l1.W.update_rule
+    rule.add_hook(lambda rule, param: None, "late", "post")
+    with (
+        using_config("dtype", np.dtype("float64")),
+        pytest.raises(ValueError, match="to be called after the update, but each rank updates"),
+    ):
+        train(sharded, comm, 1)
+
+
+def test_float32_copies_of_float16_parameters(comm):
+    plain, sharded = both(optimizers.Adam, comm, [HOOKS["decay"]], np.float16)
+    for optimizer in (plain, sharded):
+        optimizer.use_fp32_update()
+        optimizer.loss_scaling(scale=128.0)
+        with using_config("dtype", np.dtype("float16")):
+            train(optimizer, comm, 5, dtype=np.float16)
+    assert sharded.target.l1.W.dtype == np.float16
+    assert_same(sharded.target, plain.target)
+
+
+def test_each_rank_holds_its_part(comm):
+    sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(sharded, comm, 2)
+    state = sharded.local_state()
+    assert state.keys() == dict(sharded.target.namedparams()).keys()
+    everywhere = comm.allgather_obj(state)
+    for name, param in sharded.target.namedparams():
+        ranges = [(part[name]["start"], part[name]["stop"]) for part in everywhere]
+        assert [i for start, stop in ranges for i in range(start, stop)] == list(range(param.size))
+        assert state[name]["shape"] == param.shape and state[name]["t"] == 2
+        arrays = state[name]["state"]
+        start, stop = ranges[comm.rank]
+        assert {k: v.shape for k, v in arrays.items()} == dict.fromkeys("mv", (stop - start,))
+    sizes = [sum(p["stop"] - p["start"] for p in part.values()) for part in everywhere]
+    # Two rows: what was initialized at setup, and what was by the first step.
+    assert max(sizes) - min(sizes) <= 2 * comm.size
+
+
+def test_saved_whole_and_loaded_by_any(comm):
+    plain, sharded = both(optimizers.AMSGrad, comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(plain, comm, 3)
+        train(sharded, comm, 3)
+        root = comm.size - 1
+        sharded.gather_state(root)
+        file = io.BytesIO()
+        if comm.rank == root:
+            serializers.save_npz(file, sharded)
+            reference = io.BytesIO()
+            serializers.save_npz(reference, plain)
+            file.seek(0), reference.seek(0)
+            with np.load(file) as saved, np.load(reference) as expected:
+                assert set(saved) == set(expected)
+                for key in set(expected) - {"exchange/draws"}:  # a key for each optimizer
+                    np.testing.assert_array_equal(saved[key], expected[key], err_msg=key)
+        data = comm.bcast_obj(file.getvalue(), root=root)
+        train(plain, comm, 3, first=3)
+        for create in (create_multi_node_optimizer, create_sharded_optimizer):
+            restored = make(create, optimizers.AMSGrad(), comm)
+            restored.target.copyparams(sharded.target)
+            for _ in range(2):  # the second time over a state that is divided already
+                serializers.load_npz(io.BytesIO(data), restored)
+                restored.target.copyparams(sharded.target)
+                train(restored, comm, 3, first=3)
+            assert_same(restored.target, plain.target)
+
+
+def test_saved_and_loaded_in_parts(comm):
+    sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(sharded, comm, 3)
+        other = make(create_sharded_optimizer, optimizers.Adam(), comm)
+        train(other, comm, 1)
+        other.target.copyparams(sharded.target)
+        other.set_local_state(sharded.local_state())
+        other.actual_optimizer.t = sharded.t
+        train(sharded, comm, 2, first=3)
+        train(other, comm, 2, first=3)
+    assert_same(other.target, sharded.target)
+
+
+def test_wrong_parts(comm):
+    sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
+    parts = sharded.local_state()
+    with pytest.raises(ValueError, match="parts must be of the model's parameters, but differ in"):
+        sharded.set_local_state({})
+    parts["/l1/W"]["start"] += 1
+    with pytest.raises(ValueError, match=r"this rank holds elements \(\d+, \d+\) of /l1/W, not"):
+        sharded.set_local_state(parts)
+
+
+def test_saving_what_was_not_gathered(comm):
+    sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(sharded, comm, 1)
+    if comm.size == 1:  # there is nothing to gather
+        serializers.save_npz(io.BytesIO(), sharded)
+        return
+    with pytest.raises(RuntimeError, match=r"all ranks must call gather_state\(\) before"):
+        serializers.save_npz(io.BytesIO(), sharded)
+
+
+def test_links_that_are_added_later(comm):
+    results = []
+    for create in (create_multi_node_optimizer, create_sharded_optimizer):
+        optimizer = make(create, optimizers.Adam(), comm)
+        model = optimizer.target
+        with using_config("dtype", np.dtype("float64")):
+            train(optimizer, comm, 2)
+            with model.init_scope():
+                model.l3 = L.Linear(2, 2)
+            for param in model.l3.params():
+                param.update_rule = optimizer.create_update_rule()
+            model.loss = lambda x, t, m=model: F.mean_squared_error(m.l3(m.l1(x)[:, :2]), t)
+            train(optimizer, comm, 3, first=2)
+        results.append(model)
+    assert_same(*results)
+
+
+def test_rules_that_look_at_the_whole_parameter(comm):
+    with pytest.raises(
+        ValueError, match=r"LAMBRule, which updates /l1/W, does not treat each element on its own"
+    ):
+        create_sharded_optimizer(optimizers.LAMB(), comm).setup(L.Classifier(MLP()).predictor)
+
+
+def test_a_rule_of_ones_own(comm):
+    class OwnRule(UpdateRule):
+        is_elementwise = True
+
+        def init_state(self, param):
+            self.state["h"] = np.zeros_like(param.array)
+            self.state["note"] = "kept as it is"
+
+        def update_core_cpu(self, param):
+            self.state["h"] += param.grad
+            param.array -= 0.1 * self.state["h"]
+
+    class Own(GradientMethod):
+        def create_update_rule(self):
+            return OwnRule()
+
+    plain, sharded = both(Own, comm)
+    with using_config("dtype", np.dtype("float64")):
+        train(plain, comm, 3)
+        train(sharded, comm, 3)
+    assert_same(sharded.target, plain.target)
+    sharded.gather_state()
+    assert sharded.local_state()["/l1/W"]["state"]["note"] == "kept as it is"
+
+
+def test_parameters_that_are_not_updated(comm):
+    plain, sharded = both(optimizers.Adam, comm)
+    for optimizer in (plain, sharded):
+        optimizer.target.l1.disable_update()
+        before = optimizer.target.l1.W.array.copy()
+        with using_config("dtype", np.dtype("float64")):
+            train(optimizer, comm, 2)
+        np.testing.assert_array_equal(optimizer.target.l1.W.array, before)
+    assert_same(sharded.target, plain.target)
+
+
+def test_an_array_that_is_not_contiguous(comm):
+    plain, sharded = both(optimizers.Adam, comm)
+    for optimizer in (plain, sharded):
+        weight = optimizer.target.l1.W
+        weight.array = np.asfortranarray(weight.array)
+        with using_config("dtype", np.dtype("float64")):
+            train(optimizer, comm, 2)
+    assert_same(sharded.target, plain.target)
+
+
+def test_a_quarter_of_the_state_on_each_of_four_ranks(needs_mpirun):
+    plain, sharded = state_memory.measure(n_ranks=4, n_units=50)
+    assert len(plain) == len(sharded) == 4 and len(set(plain)) == 1
+    assert max(sharded) / plain[0] == pytest.approx(1 / 4, rel=0.01)
+
+
+def test_memory_of_this_run(comm):
+    sizes = {
+        sharded: comm.allgather_obj(state_memory.bytes_of_state(comm, sharded, n_units=20))
+        for sharded in (False, True)
+    }
+    assert sum(sizes[True]) == sizes[False][0] == sizes[False][-1]
+    assert ranks.ROOT.is_dir()

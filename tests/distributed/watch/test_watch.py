@@ -1,0 +1,538 @@
+"""The watch over collectives: mismatches and missing ranks are reported, not hung on.
+
+The ranks are imitated by objects in one process, with a clock that goes as the test says. What real
+ones do is in ``test_faults.py``.
+"""
+
+import os
+import re
+import types
+
+import numpy as np
+import pytest
+
+from mpchain import using_config
+from mpchain.distributed import CollectiveMismatchError
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.watch import detection, fingerprints, gpu
+from mpchain.distributed.watch.table import RING, State
+from mpchain.distributed.watch.watchdog import waiting_for
+from tests.distributed.communicators.test_progress import run_threads
+from tests.distributed.watch import imitated_ranks
+from tests.distributed.watch.imitated_ranks import TIMEOUT, Operation, Ranks, X, call, enter
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        (("allreduce", X), ("bcast_obj", None)),
+        (("allreduce", X), ("allreduce", X[0])),
+        (("allreduce", X), ("allreduce", X.astype("f8"))),
+        (("iallreduce", X), ("iallreduce", X[0])),
+        (("bcast_obj", None, 100, 1), ("bcast_obj", None, 100, 0)),
+        (("barrier",), ("allgather_obj", 1)),
+    ],
+)
+def test_who_comes_second_raises_and_names_both_sides(mine, others):
+    ranks = Ranks(3)
+    call(ranks[1], "barrier")
+    call(ranks[0], "barrier")
+    enter(ranks[0], *mine)
+    with pytest.raises(CollectiveMismatchError) as caught:
+        enter(ranks[1], *others)
+    lines = str(caught.value).split("\n")
+    assert lines[0] == "the ranks have called different collectives as their number 2:"
+    for rank, line, (name, *arguments) in ((10, lines[1], mine), (11, lines[2], others)):
+        described = ""
+        if arguments and isinstance(arguments[0], np.ndarray):
+            described = f" of {arguments[0].shape} {arguments[0].dtype}"
+        assert line.startswith(f"  rank {rank}: {name}{described}")
+        assert f"called at {imitated_ranks.__file__}:" in line
+        assert line.endswith(" in enter")
+    assert lines[3] == "  rank 12: not there yet, as far as is known"
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        (("gather", X), ("gather", X[0])),
+        (("bcast", X), ("bcast", None)),
+        (("scatter", [X]), ("scatter", None)),
+        (("bcast_obj", 1, 100, 0), ("bcast_obj", None)),
+        (("allgather", X.astype("f8")), ("allgather", X)),
+    ],
+)
+def test_what_may_differ(mine, others):
+    ranks = Ranks(2)
+    call(ranks[0], *mine)
+    call(ranks[1], *others)
+
+
+def test_in_debug_mode_shapes_are_left_to_the_communicator():
+    ranks = Ranks(2)
+    with using_config("debug", True):
+        call(ranks[0], "allreduce", X)
+        call(ranks[1], "allreduce", X[0])
+
+
+def test_what_ranks_did_long_ago_is_not_compared():
+    ranks = Ranks(2)
+    call(ranks[0], "barrier")
+    for _ in range(RING):
+        call(ranks[0], "allreduce", X)
+    call(ranks[1], "allgather_obj", 1)
+
+
+def test_messages_are_not_numbered():
+    ranks = Ranks(2)
+    call(ranks[0], "send", X, 1)
+    call(ranks[0], "barrier")
+    call(ranks[1], "barrier")
+    assert ranks[0].row.n == 1
+
+
+def test_who_comes_second_waits_if_another_one_reports(monkeypatch):
+    slept = []
+    monkeypatch.setattr("mpchain.distributed.watch.watchdog.time.sleep", slept.append)
+    ranks = Ranks(3)
+    for watch in ranks.all:
+        watch.row.heartbeat = ranks.clock.now
+    enter(ranks[0], "barrier")
+    for rank in (1, 2):
+        with pytest.raises(CollectiveMismatchError):
+            enter(ranks[rank], "allreduce", X)
+        assert slept == [detection.GRACE] * (rank - 1)
+
+
+def test_a_mismatch_that_both_have_missed_is_found_by_the_thread():
+    ranks = Ranks(2)
+    enter(ranks[0], "allreduce", X)
+    ranks[1]._neighbors = []
+    enter(ranks[1], "allreduce", X[0])
+    ranks.pass_time(5)
+    assert "number 1:" in ranks.report
+    assert "rank 10: allreduce of (2, 3) float32" in ranks.report
+    assert "rank 11: allreduce of (3,) float32" in ranks.report
+
+
+def test_a_rank_that_does_not_come():
+    ranks = Ranks(3)
+    for watch in ranks.all:
+        call(watch, "barrier")
+    ranks.pass_time(5)
+    enter(ranks[0], "allreduce", X)
+    enter(ranks[2], "allreduce", X)
+    ranks.pass_time(9)
+    assert ranks.reports == []
+    ranks.pass_time(4)
+    first, together, alone, hint = ranks.report.split("\n")
+    assert first.startswith("has waited 11 s for rank 11 in allreduce of (2, 3) float32, called ")
+    assert "  ranks 10, 12: for 12 s in collective 2, allreduce of (2, 3) float32" in together
+    assert "  rank 11: for 16 s in no collective; its last one was collective 1, barrier" in alone
+    assert f"; now at {imitated_ranks.__file__}:" in alone
+    assert " in pass_time, by mpchain/distributed/watch/" in alone
+    assert hint == "  (longer than create_communicator's timeout, 10 s, without any sign of work)"
+
+
+def test_a_rank_that_does_not_answer():
+    ranks = Ranks(2)
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13, alive=[0])
+    assert "rank 11: for 13 s in no collective; it was in none so far; process" in ranks.report
+    assert f"; process {os.getpid()} on near does not answer\n" in ranks.report
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("T", "is stopped by a signal"), ("t", "is stopped by a debugger"), ("Z", "is dead")],
+)
+def test_what_the_system_says_of_a_process(state, expected, monkeypatch, tmp_path):
+    ranks = Ranks(2)
+    stat = tmp_path / "stat"
+    stat.write_text(f"7 (a) b) {state} 1")
+    real_open = open
+    monkeypatch.setattr(
+        "builtins.open",
+        lambda path, *args, **kwargs: real_open(stat if path == "/proc/7/stat" else path, **kwargs),
+    )
+    ranks[1].row.pid = 7
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13, alive=[0])
+    assert f"; process 7 on near {expected}" in ranks.report
+
+
+def test_a_process_that_is_gone():
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs /proc")
+    ranks = Ranks(2)
+    ranks[1].row.pid = 2**30
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13, alive=[0])
+    assert f"; process {2**30} on near is gone" in ranks.report
+
+
+def test_ranks_of_another_host_of_which_nothing_is_heard():
+    ranks = Ranks(2, hosts=["near", "far"])
+    ranks[1].row.state = State.UNKNOWN
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13, alive=[0])
+    assert "rank 11: nothing is heard from it, nor from its host far" in ranks.report
+
+
+def test_time_in_which_all_were_stopped_does_not_count():
+    ranks = Ranks(2)
+    enter(ranks[0], "barrier")
+    ranks.pass_time(1)
+    ranks.clock.now += 1000
+    ranks.pass_time(5)
+    assert ranks.reports == []
+    ranks.pass_time(8)
+    assert "has waited 11 s" in ranks.report
+
+
+def test_who_comes_in_time_is_not_reported():
+    ranks = Ranks(2)
+    for _ in range(5):
+        enter(ranks[0], "barrier")
+        ranks.pass_time(9)
+        call(ranks[1], "barrier")
+        ranks[0].leave()
+        ranks.pass_time(9)
+    assert ranks.reports == []
+
+
+def test_who_comes_while_the_report_is_being_made_is_not_reported():
+    ranks = Ranks(2)
+    enter(ranks[0], "barrier")
+    while not ranks[0].row.is_reporting:
+        ranks.pass_time(0.5, alive=[0])
+    ranks[0].leave()
+    ranks.pass_time(30)
+    assert ranks.reports == []
+    assert ranks[0].row.is_reporting == detection.Reporting.NO
+
+
+def test_another_rank_reports_if_the_first_does_not():
+    ranks = Ranks(3)
+    enter(ranks[0], "barrier")
+    enter(ranks[1], "barrier")
+    ranks.pass_time(9)
+    ranks.pass_time(8, alive=[1])
+    assert ranks.report.startswith("has waited")
+    assert "for ranks 10, 12 in barrier" in ranks.report
+
+
+def test_a_rank_that_has_left_is_reported_before_the_timeout():
+    ranks = Ranks(2)
+    call(ranks[0], "barrier")
+    call(ranks[1], "barrier")
+    ranks[1].tell_end()
+    enter(ranks[0], "barrier")
+    ranks.pass_time(detection.GRACE + 3, alive=[0])
+    assert "rank 11: its program has ended" in ranks.report
+    assert ranks.clock.now < 1000 + TIMEOUT
+
+
+def test_the_end_of_a_program_that_nobody_waits_for():
+    ranks = Ranks(2)
+    call(ranks[0], "barrier")
+    call(ranks[1], "barrier")
+    ranks[1].tell_end()
+    ranks.pass_time(60)
+    assert ranks.reports == []
+
+
+def at_work(*working, n=3):
+    """Ranks of which the first waits for the last, while some work."""
+    ranks = Ranks(n)
+    for watch in ranks.all:
+        call(watch, "barrier")
+    ranks.working.update(working)
+    ranks.pass_time(5)
+    for watch in ranks.all[:-1]:
+        enter(watch, "allreduce", X)
+    return ranks
+
+
+def test_a_rank_that_works_is_reported_once_and_waited_for():
+    ranks = at_work(2)
+    ranks.pass_time(9)
+    assert ranks.told == []
+    ranks.pass_time(1000)
+    assert ranks.reports == []
+    (told,) = ranks.told
+    first, *places, hint = told.split("\n")
+    assert first.startswith("has waited 11 s for rank 12 in allreduce of (2, 3) float32, called ")
+    assert places[-1].startswith("  rank 12: for 16 s in no collective")
+    assert f"; now at {imitated_ranks.__file__}:" in places[-1]
+    assert hint == (
+        "  (the job continues, since it works; a rank that stops, or neither computes nor reads "
+        "nor writes for create_communicator's timeout, 10 s, will end it)"
+    )
+    call(ranks[2], "allreduce", X)
+    for watch in ranks.all[:-1]:
+        watch.leave()
+        enter(watch, "barrier")
+    ranks.pass_time(20)
+    assert len(ranks.told) == 2  # another wait
+
+
+def test_a_rank_that_works_no_more_ends_the_job():
+    ranks = at_work(2)
+    ranks.pass_time(60)
+    ranks.working.clear()
+    ranks.pass_time(9)
+    assert ranks.reports == []
+    ranks.pass_time(4)
+    assert ranks.report.startswith("has waited 7")
+
+
+@pytest.mark.parametrize("alive", [[0, 1], [0]])
+def test_a_rank_that_is_stopped_while_it_works_ends_the_job(alive):
+    ranks = at_work(2)
+    ranks.pass_time(60)
+    ranks.pass_time(20, alive=alive)
+    assert ranks.report.startswith("has waited 7")
+    assert ranks.report.count("does not answer") == 3 - len(alive)
+
+
+def test_ranks_that_work_are_waited_for_only_so_long():
+    ranks = at_work(2)
+    ranks.pass_time(detection.LONGEST_WAIT - 5)
+    assert ranks.reports == []
+    ranks.pass_time(10)
+    assert "rank 12: for 18" in ranks.report
+    assert ranks.report.endswith("  (longer than ranks that work are waited for: 1800 s)")
+
+
+def test_a_longer_timeout_is_longer_for_ranks_that_work_too():
+    ranks = Ranks(2, timeout=3000)
+    ranks.working.add(1)
+    enter(ranks[0], "barrier")
+    ranks.pass_time(2900)
+    assert ranks.told == []
+    ranks.pass_time(200)
+    assert "has waited 300" in ranks.report
+
+
+def test_a_rank_that_is_idle_ends_the_job_though_another_works():
+    ranks = Ranks(3)
+    ranks.working.add(1)
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13)
+    assert "for ranks 11-12 in barrier" in ranks.report
+
+
+def test_a_rank_that_waits_for_one_that_works_is_not_lost():
+    ranks = Ranks(3)
+    ranks.working.add(2)
+    enter(ranks[0], "barrier")
+    enter(ranks[1], "recv", 2)
+    ranks.pass_time(100)
+    assert ranks.reports == []
+    enter(ranks[2], "recv", 1)  # now all wait
+    ranks.pass_time(13)
+    assert "for ranks 11-12 in barrier" in ranks.report
+
+
+def test_a_process_that_is_gone_is_reported_before_the_timeout():
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs /proc")
+    ranks = Ranks(2, timeout=1000)
+    ranks[1].row.pid = 2**30
+    enter(ranks[0], "barrier")
+    ranks.pass_time(13, alive=[0])
+    assert "rank 11 in barrier" in ranks.report
+    assert f"; process {2**30} on near is gone" in ranks.report
+
+
+def leave(watch):
+    watch.tell_end()
+    watch.is_leaving = True
+
+
+def test_the_end_of_the_program_is_watched():
+    ranks = Ranks(3)
+    for watch in ranks.all:
+        call(watch, "barrier")
+    leave(ranks[0])
+    leave(ranks[2])
+    ranks.pass_time(9)
+    assert ranks.reports == []
+    ranks.pass_time(5)
+    lines = ranks.report.split("\n")
+    assert lines[0] == "has waited 11 s for rank 11 in the end of the program"
+    assert lines[1].startswith("  ranks 10, 12: its program has ended 12 s ago; its last one was")
+    assert lines[2].startswith("  rank 11: for 12 s in no collective; ")
+
+
+def test_a_rank_that_is_stopped_after_its_end():
+    ranks = Ranks(2)
+    leave(ranks[0])
+    leave(ranks[1])
+    ranks.pass_time(13, alive=[0])
+    assert ranks.report.startswith("has waited 12 s for rank 11, whose program has ended, in the")
+    assert f"s ago; it was in none so far; process {os.getpid()} on near does" in ranks.report
+
+
+def test_ranks_that_work_longer_than_the_others_are_waited_for_at_the_end():
+    ranks = Ranks(2)
+    leave(ranks[0])
+    ranks.working.add(1)
+    ranks.pass_time(10_000)
+    assert ranks.reports == []
+    assert len(ranks.told) == 1
+    ranks.working.clear()
+    ranks.pass_time(13)
+    assert "the end of the program" in ranks.report
+
+
+def test_the_end_of_all_programs_is_no_trouble():
+    ranks = Ranks(3)
+    call(ranks[0], "barrier")  # one rank may have come farther than others
+    for watch in ranks.all:
+        leave(watch)
+    ranks.pass_time(60)
+    assert ranks.reports == []
+
+
+def test_threads_that_share_a_communicator_are_refused():
+    ranks = Ranks(2)
+    enter(ranks[0], "allreduce", X)
+    results = run_threads(lambda: call(ranks[0], "barrier"), ranks[0].is_inside_here)
+    for error in results:
+        assert isinstance(error, RuntimeError)
+        assert re.fullmatch(
+            r"thread 'Thread-\d+ \(run\)' has called a communicator while thread 'MainThread' is "
+            r"in a method of this communicator: their messages would be mixed. Make a .*",
+            str(error),
+        )
+    ranks[0].leave()
+    assert run_threads(lambda: call(ranks[0], "barrier") and None) == [None]  # one after another
+
+
+def test_a_thread_does_not_begin_while_another_ones_operation_is_under_way():
+    ranks = Ranks(2)
+    text = call(ranks[0], "iallreduce", X)
+    operation = Operation(3)
+    operation.is_complete = False
+    fingerprints.Request(operation, ranks[0], text)
+    (error,) = run_threads(lambda: call(ranks[0], "iallreduce", X))
+    assert "while thread 'MainThread' has begun an operation that is not complete" in str(error)
+    operation.is_complete = True
+    assert run_threads(lambda: call(ranks[0], "iallreduce", X) and None) == [None]
+
+
+def test_waiting_for_anything_else():
+    ranks = Ranks(2)
+    with ranks[0].waiting("the tide"):
+        ranks.pass_time(13)
+    assert ranks.report.startswith("has waited 11 s for rank 11 in the tide\n")
+    assert ranks[0].row.state == State.COMPUTING
+
+
+def test_waiting_for_ranks_of_one_process(comm):
+    with waiting_for(Communicator(), "nobody"), waiting_for(comm, "nobody"):
+        pass
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_requests(n, monkeypatch):
+    ranks = Ranks(2)
+    text = call(ranks[0], "iallreduce", X)
+    operation = Operation(n)
+    request = fingerprints.Request(operation, ranks[0], text)
+    waited = []
+    real_wait = operation.Wait
+    operation.Wait = lambda: waited.append(ranks[0].row.state) or real_wait()
+    assert request.steps() == ["a step"]
+    assert request.Wait() == "result"
+    assert waited == [State.WAITING if n > 1 else State.COMPUTING]
+    if n > 1:
+        assert ranks[0].row.wait_text.startswith("iallreduce of (2, 3) float32, called at")
+    assert request.Test()
+
+
+class Gpu:
+    """The work of a GPU that is done when the test says so."""
+
+    is_done, error, is_aborted = False, None, False
+
+    def mark(self):
+        return lambda: self.is_done
+
+    def find_error(self):
+        return self.error
+
+    def abort(self):
+        self.is_aborted = True
+
+
+def test_work_of_a_gpu_that_does_not_end():
+    ranks = Ranks(2)
+    work = ranks[0].gpu = Gpu()
+    call(ranks[0], "allreduce", X)
+    ranks.pass_time(9)
+    work.is_done = True
+    ranks.pass_time(60)
+    assert ranks.reports == []
+    work.is_done = False
+    call(ranks[0], "allreduce", X)
+    ranks.pass_time(13)
+    assert ranks.report.startswith("has waited 11 s for ranks 10-11 in allreduce of (2, 3) float32")
+    assert ", under way on the GPU\n" in ranks.report
+    assert work.is_aborted
+
+
+def test_events_of_a_gpu(monkeypatch):
+    """As CuPy's, which are not there without a GPU."""
+
+    class NcclError(RuntimeError):
+        pass
+
+    class Event:
+        def __init__(self, disable_timing):
+            self.done = False
+            events.append(self)
+
+        def record(self, stream):
+            self.stream = stream
+
+    events, errors, calls = [], [], []
+    cupy_cuda = types.SimpleNamespace(
+        Event=Event,
+        get_current_stream=lambda: "current",
+        nccl=types.SimpleNamespace(NcclError=NcclError),
+    )
+    cupy = types.SimpleNamespace(cuda=cupy_cuda)
+    monkeypatch.setattr(gpu, "cuda", types.SimpleNamespace(cupy=cupy))
+
+    def check_async_error():
+        if errors:
+            raise errors[0]
+
+    nccl_comm = types.SimpleNamespace(
+        check_async_error=check_async_error, abort=lambda: calls.append("abort")
+    )
+    work = gpu.GpuWork(nccl_comm, "own")
+    is_done = work.mark()
+    assert [event.stream for event in events] == ["current", "own"]
+    events[0].done = True
+    assert not is_done()
+    events[1].done = True
+    assert is_done()
+    assert work.find_error() is None
+    errors.append(NcclError("unhandled system error"))
+    assert work.find_error() == "NCCL has failed: unhandled system error"
+    work.abort()
+    assert calls == ["abort"]
+
+
+def test_a_failure_of_nccl():
+    ranks = Ranks(2)
+    work = ranks[1].gpu = Gpu()
+    ranks.pass_time(5)
+    work.error = "NCCL has failed: a cable"
+    ranks.pass_time(5)
+    assert ranks.report.startswith("NCCL has failed: a cable\n  ranks 10-11: for ")
+    assert work.is_aborted

@@ -1,0 +1,376 @@
+"""MultiprocessParallelUpdater, with a CPU for each process."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import types
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import optimizers, training
+from mpchain.datasets import TupleDataset
+from mpchain.iterators import MultiprocessIterator, SerialIterator
+from mpchain.iterators.worker import WorkerError
+from mpchain.serializers import load_npz, save_npz
+from mpchain.training.updaters import exchange
+from tests.iterators.test_multiprocess_iterator import is_alive, segments  # noqa: F401
+from tests.training.updaters.parallel_models import (
+    Fails,
+    Noting,
+    Regression,
+    T,
+    Unsummable,
+    X,
+    assert_close,
+    iterator,
+    parameters,
+)
+
+pytestmark = pytest.mark.usefixtures("segments")
+CPUS = ["@numpy"] * 3
+
+
+@pytest.fixture(autouse=True)
+def _quick_processes(monkeypatch):
+    """Processes that tests start need not import pytest, the main module."""
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    monkeypatch.delattr(main, "__file__", raising=False)
+
+
+@pytest.fixture
+def make():
+    """Makes an updater, which is finalized after the test."""
+    made = []
+
+    def make(iterators, model=None, **options):
+        optimizer = options.pop("optimizer", None) or optimizers.MomentumSGD(0.05)
+        optimizer.setup(model or Regression())
+        options.setdefault("devices", CPUS[: len(iterators)])
+        updater = training.updaters.MultiprocessParallelUpdater(iterators, optimizer, **options)
+        made.append(updater)
+        return updater
+
+    yield make
+    for updater in made:
+        updater.finalize()
+
+
+def target(updater):
+    return updater.get_optimizer("main").target
+
+
+def three(**options):
+    """Batches of 1, 4 and 3 samples."""
+    options = {"shuffle": False, **options}
+    return [
+        iterator(0, 7, 1, **options),
+        iterator(7, 35, 4, **options),
+        iterator(35, 60, 3, **options),
+    ]
+
+
+class Together:
+    """Yields the batches of several iterators as one."""
+
+    def __init__(self, iterators):
+        self.iterators = iterators
+
+    def next(self):
+        return [sample for iterator in self.iterators for sample in iterator.next()]
+
+    def __getattr__(self, name):
+        return getattr(self.iterators[0], name)
+
+
+def one_process(iterators, model=None, **options):
+    optimizer = optimizers.MomentumSGD(0.05).setup(model or Regression())
+    return training.StandardUpdater(Together(iterators), optimizer, **options)
+
+
+def pids(updater):
+    return [worker._process.pid for worker in updater._workers]
+
+
+@pytest.mark.parametrize("loss_scale", [None, 64.0])
+def test_as_one_process_with_all_batches(make, loss_scale):
+    whole = one_process(three(), loss_scale=loss_scale)
+    updater = make(three())
+    updater.get_optimizer("main").set_loss_scale(loss_scale)
+    for _ in range(9):
+        whole.update()
+        updater.update()
+        assert updater.get_optimizer("main").n_samples == 8
+        assert (updater.epoch_detail, updater.is_new_epoch) == (
+            whole.epoch_detail,
+            whole.is_new_epoch,
+        )
+        assert_close(parameters(target(updater)), parameters(target(whole)))
+    workers = pids(updater)
+    updater.finalize()
+    assert not any(map(is_alive, workers))
+
+
+def test_a_gradient_that_only_some_processes_have(make):
+    # Means over all samples of the gradients of each process's loss.
+    begins, sizes, expected = (0, 7, 35), (1, 4, 3), 0
+    for begin, size in zip(begins, sizes):
+        x, t = X[begin : begin + size], T[begin : begin + size]
+        model = Unsummable()
+        model(x, t).backward()
+        if model.unused.W.grad is not None:
+            expected += model.unused.W.grad * size / 8
+    assert np.any(expected)
+    updater = make(three(), Unsummable(), optimizer=optimizers.SGD(1))
+    before = target(updater).unused.W.array.copy()
+    updater.update()
+    np.testing.assert_allclose(before - target(updater).unused.W.array, expected, rtol=1e-12)
+
+
+def test_one_process_alone(make):
+    whole = one_process(three()[:1])
+    updater = make(three()[:1])
+    for _ in range(3):
+        whole.update()
+        updater.update()
+    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*parameters are float16")
+def test_float16(make):
+    model = Regression()
+    for param in model.params():
+        param.array = param.array.astype(np.float16)
+    updater = make(three(), model, converter=as_float16)
+    updater.update()
+    assert all(param.dtype == param.grad.dtype == np.float16 for param in model.params())
+    whole = one_process(three())
+    whole.update()
+    assert_close(parameters(model), parameters(target(whole)), rtol=0.05)
+
+
+def as_float16(batch, device):
+    return tuple(x.astype(np.float16) for x in mpchain.dataset.concat_examples(batch, device))
+
+
+def test_parameters_that_the_first_forward_pass_initializes(make):
+    updater = make(three(), Regression(None))
+    with pytest.raises(RuntimeError, match="parameters are not initialized: /first/W"):
+        updater.setup_workers()
+    np.random.seed(3)
+    updater.update()
+    whole = one_process(three(), Regression(None))
+    np.random.seed(3)
+    # The first device's batch alone initialized them.
+    with mpchain.no_backprop_mode():
+        target(whole)(*mpchain.dataset.concat_examples(three()[0].next()))
+    whole.update()
+    updater.update()
+    whole.update()
+    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)  # float32
+
+
+def test_observations_are_means_over_samples(make):
+    expected, observed = {}, {}
+    for updater, observation in ((one_process(three()), expected), (make(three()), observed)):
+        trainer = training.Trainer(updater)
+        with trainer.reporter.scope(observation):
+            updater.update()
+    assert observed.keys() == expected.keys() == {"main/loss", "main/x", "main/array"}
+    for name in ("main/loss", "main/x"):
+        value = getattr(expected[name], "array", expected[name])
+        np.testing.assert_allclose(observed[name], value, rtol=1e-12)
+
+
+def test_a_process_without_samples_left_takes_part_without_any(make):
+    def iterators():
+        return [iterator(0, 7, 1, shuffle=False), iterator(7, 17, 5, repeat=False, shuffle=False)]
+
+    updater = make(iterators())
+    numbers = []
+    for _ in range(3):
+        updater.update()
+        numbers.append(updater.get_optimizer("main").n_samples)
+    assert numbers == [6, 6, 1]
+
+
+def test_processes_with_processes(make):
+    def iterators():
+        data = TupleDataset(X, T)
+        options = {"shuffle": False, "n_processes": 1}
+        return [MultiprocessIterator(data, size, **options) for size in (2, 3)]
+
+    whole = one_process(
+        [SerialIterator(TupleDataset(X, T), size, shuffle=False) for size in (2, 3)]
+    )
+    updater = make(iterators())
+    for _ in range(3):
+        updater.update()
+        whole.update()
+    assert_close(parameters(target(updater)), parameters(target(whole)))
+
+
+def test_resume(make, tmp_path):
+    trained = make(three(shuffle=None))
+    for step in range(6):
+        trained.update()
+        if step == 3:
+            save_npz(tmp_path / "state", trained)
+    resumed = make(three(shuffle=None))
+    resumed.update()  # its processes run already
+    load_npz(tmp_path / "state", resumed)
+    for _ in range(2):
+        resumed.update()
+    assert resumed.iteration == trained.iteration == 6
+    assert_close(parameters(target(resumed)), parameters(target(trained)), rtol=0)
+
+
+def test_settings_and_devices_reach_the_processes(make, tmp_path):
+    updater = make(three(), converter=Noting(tmp_path))
+    updater.update()
+    names = {str(os.getpid()), *map(str, pids(updater))}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ("raise", ValueError, "bad batch"),
+        ("exit", WorkerError, r"process 1 \(@numpy\) ended with exit code 7"),
+        ("kill", WorkerError, r"process 1 \(@numpy\) was ended by SIGKILL"),
+    ],
+)
+def test_a_process_that_fails(make, how, error, message):
+    updater = make(three(), converter=Fails(how))
+    updater.update()
+    workers = pids(updater)
+    before = parameters(target(updater))
+    with pytest.raises(error, match=message) as caught:
+        updater.update()
+    if how == "raise":
+        assert "parallel_models.py" in "".join(caught.value.__notes__)
+    assert not any(map(is_alive, workers))
+    assert_close(parameters(target(updater)), before, rtol=0)
+    updater.update()  # new processes go on
+
+
+def test_a_failure_here_ends_the_processes(make):
+    updater = make(three())
+    updater.update()
+    workers = pids(updater)
+    updater.converter = None
+    with pytest.raises(TypeError):
+        updater.update()
+    assert not any(map(is_alive, workers))
+
+
+def test_what_is_not_finalized_ends_by_itself():
+    optimizer = optimizers.SGD().setup(Regression())
+    updater = training.updaters.MultiprocessParallelUpdater(three(), optimizer, devices=CPUS)
+    updater.update()
+    workers = pids(updater)
+    del updater
+    gc.collect()
+    assert not any(map(is_alive, workers))
+
+
+def test_what_cannot_be_sent(make):
+    updater = make(three(), converter=lambda batch, device: None)
+    with pytest.raises(TypeError, match=r"must be picklable, .*lambda"):
+        updater.setup_workers()
+
+
+@pytest.mark.parametrize("devices", [CPUS[:2], {"main": -1, "second": -1}, None])
+def test_devices(make, devices):
+    updater = make(three()[:2], devices=devices)
+    assert updater.device == mpchain.get_device("@numpy")
+    assert updater.available()
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.gpu
+def test_two_gpus(make):
+    whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 1])
+    for _ in range(3):
+        whole.update()
+        updater.update()
+    target(updater).to_cpu()
+    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("n", "devices", "message"),
+    [
+        (2, CPUS, "as many devices as iterators, one at least, but there are 3 and 2"),
+        (0, [], "as many devices as iterators, one at least, but there are 0 and 0"),
+        (1, {"a": -1}, r"devices must have a 'main', not only \['a'\]"),
+    ],
+)
+def test_wrong_devices(n, devices, message):
+    optimizer = optimizers.SGD().setup(Regression())
+    with pytest.raises(ValueError, match=f"MultiprocessParallelUpdater: .*{message}"):
+        training.updaters.MultiprocessParallelUpdater(three()[:n], optimizer, devices=devices)
+
+
+PROGRAM = """
+    import os, sys
+    from mpchain import optimizers, training
+    from tests.training.updaters.parallel_models import Regression, iterator
+    if __name__ == "__main__":
+        updater = training.updaters.MultiprocessParallelUpdater(
+            [iterator(0, 30, 3), iterator(30, 60, 3)],
+            optimizers.SGD(0.01).setup(Regression()),
+            devices=["@numpy", "@numpy"],
+        )
+        updater.update()
+        print(updater._workers[0]._process.pid, *[s.name for s in updater._exchange._segments])
+        sys.stdout.flush()
+        END
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "number"),
+    [("", None), ("sys.stdin.read()", signal.SIGINT), ("sys.stdin.read()", signal.SIGKILL)],
+)
+def test_programs_leave_nothing_behind(tmp_path, end, number):
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM).replace("END", end))
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-W", "error", path], text=True, **pipes) as process:
+        worker, *names = process.stdout.readline().split()
+        assert len(names) == 2
+        if number is not None:
+            process.send_signal(number)
+        # The pipe ends when the last process has ended that inherited it.
+        stderr = process.stderr.read()
+        assert process.wait() == (0 if number is None else -number)
+    assert not is_alive(worker)
+    assert [name for name in names if os.path.exists(f"/dev/shm/{name}")] == []
+    if number != signal.SIGKILL:
+        assert stderr.count("Traceback") == (number == signal.SIGINT)
+
+
+def test_kinds_of_devices_are_not_mixed(monkeypatch):
+    class Gpu(mpchain.backend.Device):
+        name = "@cupy:0"
+
+    cpu = mpchain.get_device("@numpy")
+    monkeypatch.setattr(mpchain.backend, "get_device", lambda spec: Gpu() if spec == 0 else cpu)
+    optimizer = optimizers.SGD().setup(Regression())
+    with pytest.raises(ValueError, match="all CPUs or all GPUs, not @cupy:0, @numpy"):
+        training.updaters.MultiprocessParallelUpdater(three()[:2], optimizer, devices=[0, -1])
+
+
+def test_gpus_without_nccl(monkeypatch):
+    nccl = types.SimpleNamespace(available=False)
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(nccl=nccl))
+    stand_in = types.SimpleNamespace(cupy=cupy, check_cuda_available=lambda: None)
+    monkeypatch.setattr(exchange, "cuda", stand_in)
+    with pytest.raises(RuntimeError, match="several GPUs need NCCL, which CuPy does not find"):
+        exchange.NcclExchange({}, 1)
