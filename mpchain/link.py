@@ -1,59 +1,45 @@
 """Links: objects that hold parameters, and their compositions."""
 
-import collections.abc
-import contextlib
-import copy
-import math
 import textwrap
+from collections.abc import Callable, Iterable, MutableSequence
+from typing import Any, Self
 
-import numpy as np
-
-from mpchain import initializers
 from mpchain.configuration import config
-from mpchain.link_hook import call_with_hooks
-from mpchain.parameter_tree import ParameterTree, is_array
+from mpchain.link_hook import LinkHook, call_with_hooks
+from mpchain.parameter_tree import ParameterTree
 from mpchain.utils.type_check import explain_arguments
-from mpchain.variable import Parameter
-
-_COPY_MODES = ("share", "copy", "init")
 
 
 class Link(ParameterTree):
     """A function with parameters: assign them in :meth:`init_scope`, compute in ``forward``.
 
-        >>> class Scale(Link):
+        >>> class Scale(mpchain.Link):
         ...     def __init__(self, size):
         ...         super().__init__()
         ...         with self.init_scope():
-        ...             self.W = Parameter(1, size)
+        ...             self.W = mpchain.Parameter(2.0, size)
         ...     def forward(self, x):
         ...         return x * self.W
+        >>> Scale(3)(np.ones((1, 3), np.float32)).array
+        array([[2., 2., 2.]], dtype=float32)
 
-    Besides parameters a link has persistent values: attributes that are saved and moved between
+    Besides parameters, a link has persistent values: attributes that are saved and moved between
     devices, but not optimized.
 
     Args:
         params: parameters by name: the shape of each, or a pair of shape and dtype.
 
     Attributes:
-        name (str): the name by which its parent knows it, None without a parent.
+        name (str): the name that its parent has for it; None without a parent.
     """
 
-    name = None
-    _within_init_scope = False
     _hooks = None
-
-    def __init__(self, **params):
-        self._params = set()
-        self._persistents = set()
-        for name, spec in params.items():
-            has_dtype = isinstance(spec, tuple) and len(spec) == 2 and not np.isscalar(spec[0])
-            self.add_param(name, *(spec if has_dtype else (spec,)))
+    _printable = ()  # the attributes that ``repr`` shows
 
     # Calls
 
-    def __call__(self, *args, **kwargs):
-        """Computes ``forward`` and tells the link hooks."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what ``forward`` computes; calls the link hooks before and after."""
         if config.link_hooks or self._hooks:
             hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
             return call_with_hooks(self, hooks, args, kwargs)
@@ -63,19 +49,28 @@ class Link(ParameterTree):
             explain_arguments(error, type(self).__name__, self.forward, args, kwargs)
             raise
 
-    def forward(self, *args, **kwargs):
-        """What the link computes; subclasses define it."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the link's output; subclasses define it."""
         raise NotImplementedError(f"{type(self).__name__} does not implement forward")
 
     @property
-    def local_link_hooks(self):
+    def local_link_hooks(self) -> dict[str, LinkHook]:
         """The hooks that were added to this link, by name."""
         if self._hooks is None:
             self._hooks = {}
         return self._hooks
 
-    def add_hook(self, hook, name=None):
-        """Adds a :class:`LinkHook` that is told of the calls of this link; returns the link."""
+    def add_hook(self, hook: LinkHook, name: str | None = None) -> Self:
+        """Adds a :class:`LinkHook` for the calls of this link; returns the link.
+
+        >>> from mpchain import link_hooks
+        >>> linear = L.Linear(3, 2).add_hook(link_hooks.TimerHook())
+        >>> list(linear.local_link_hooks)
+        ['TimerHook']
+
+        Raises:
+            KeyError: the link has a hook of that name.
+        """
         name = hook.name if name is None else name
         if name in self.local_link_hooks:
             raise KeyError(f"{type(self).__name__}.add_hook: hook {name!r} exists already")
@@ -83,143 +78,35 @@ class Link(ParameterTree):
         hook.added(self)
         return self
 
-    def delete_hook(self, name):
-        """Removes the hook of that name."""
+    def delete_hook(self, name: str) -> None:
+        """Removes the hook of that name.
+
+        Raises:
+            KeyError: the link has no such hook.
+        """
         if name not in self.local_link_hooks:
             raise KeyError(f"{type(self).__name__}.delete_hook: there is no hook {name!r}")
         self.local_link_hooks.pop(name).deleted(self)
 
-    # Registration
-
-    @property
-    def within_init_scope(self):
-        """Whether attributes that are assigned now are registered."""
-        return self._within_init_scope
-
-    @contextlib.contextmanager
-    def init_scope(self):
-        """Context manager: parameters (in a Chain, links too) assigned within are registered."""
-        if "_params" not in self.__dict__:
-            raise RuntimeError(
-                f"{type(self).__name__}: call super().__init__() before entering init_scope"
-            )
-        before = self._within_init_scope
-        self._within_init_scope = True
-        try:
-            yield
-        finally:
-            self._within_init_scope = before
-
-    def __setattr__(self, name, value):
-        if self._within_init_scope and isinstance(value, Parameter):
-            self._params.add(name)
-            self._persistents.discard(name)
-            value.name = name
-            value.to_device(self.device)
-        super().__setattr__(name, value)
-
-    def __delattr__(self, name):
-        self._params.discard(name)
-        self._persistents.discard(name)
-        super().__delattr__(name)
-
-    def _check_unused(self, name, kind):
-        if hasattr(self, name):
-            raise AttributeError(
-                f"{type(self).__name__}: {kind} {name!r} cannot be added, "
-                "since there is an attribute of that name"
-            )
-
-    def add_param(self, name, shape=None, dtype=np.float32, initializer=None):
-        """Registers a new parameter.
-
-        Args:
-            name (str): attribute that holds it.
-            shape (int or tuple of int): None leaves it uninitialized.
-            dtype: its dtype, unless the initializer has one.
-            initializer: initializer, number or array (then the parameter's array itself); None
-                fills with NaN.
-
-        Raises:
-            AttributeError: there is an attribute of that name.
-        """
-        self._check_unused(name, "parameter")
-        if not is_array(initializer):
-            initial = math.nan if initializer is None else initializer
-            own_dtype = getattr(initial, "dtype", None) if callable(initial) else None
-            initializer = initializers.get_initializer(initial, own_dtype or dtype)
-        with self.init_scope():
-            setattr(self, name, Parameter(initializer, shape))
-
-    def add_persistent(self, name, value):
-        """Registers a new persistent value: an array, number, string or None.
-
-        Raises:
-            AttributeError: there is an attribute of that name.
-        """
-        self._check_unused(name, "persistent value")
-        self._persistents.add(name)
-        setattr(self, name, value)
-
-    def register_persistent(self, name):
-        """Makes an attribute that exists a persistent value.
-
-        Raises:
-            AttributeError: there is no attribute of that name.
-        """
-        if not hasattr(self, name):
-            raise AttributeError(
-                f"{type(self).__name__}.register_persistent: there is no attribute {name!r}"
-            )
-        self._persistents.add(name)
-        self._params.discard(name)
-
-    # Copies
-
-    def copy(self, mode="share"):
-        """Returns a copy of the link and all below it, without a name and not set up for updates.
-
-        Args:
-            mode (str): ``'share'``: the parameters' arrays are shared with the original, their
-                gradients are not; ``'copy'``: everything is copied; ``'init'``: copied, and the
-                parameters get new initial values.
-
-        Raises:
-            ValueError: ``mode`` is another.
-        """
-        if mode not in _COPY_MODES:
-            raise ValueError(
-                f"{type(self).__name__}.copy: mode must be one of {', '.join(_COPY_MODES)}, "
-                f"not {mode!r}"
-            )
-        if mode == "share":
-            return self._copy_sharing_arrays()
-        copied = copy.deepcopy(self)
-        copied.name = None
-        for param in copied.params():
-            param.update_rule = None
-            if mode == "init" and param.is_initialized:
-                param.initialize(param.shape)
-        return copied
-
     def _copy_sharing_arrays(self):
-        copied = copy.copy(self)
-        copied._params = set(self._params)
-        copied._persistents = set(self._persistents)
+        copied = super()._copy_sharing_arrays()
         copied._hooks = self._hooks and dict(self._hooks)
-        copied.name = None
-        for name in self._params:
-            param = copied.__dict__[name] = copy.copy(self.__dict__[name])
-            param.update_rule = None
-            param.cleargrad()
         return copied
 
-    def repeat(self, n_repeat, mode="init"):
+    def repeat(self, n_repeat: int, mode: str = "init") -> "Sequential":
         """Returns a :class:`Sequential` of ``n_repeat`` copies of the link.
 
+        >>> mpchain.Sequential(L.Linear(8, 8), F.relu).repeat(2).flatten()
+        Sequential(
+          (0): Linear(in_size=8, out_size=8, nobias=False),
+          (1): relu,
+          (2): Linear(in_size=8, out_size=8, nobias=False),
+          (3): relu,
+        )
+
         Args:
-            n_repeat (int): the number of copies.
-            mode (str): how to copy, see :meth:`copy`.
+            n_repeat: the number of copies.
+            mode: how to copy, see :meth:`copy`.
 
         Raises:
             ValueError: ``n_repeat`` is negative.
@@ -231,18 +118,18 @@ class Link(ParameterTree):
         return Sequential(*(self.copy(mode) for _ in range(n_repeat)))
 
     @classmethod
-    def from_params(cls, *args, **kwargs):
-        """Makes a link from its parameters, for the kinds of link that can be so made."""
+    def from_params(cls, *args: Any, **kwargs: Any) -> Self:
+        """Makes a link from arrays of its parameters; only some classes define this."""
         raise NotImplementedError(f"{cls.__name__} does not implement from_params")
 
     # Display
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         """Pairs of name and value that ``repr`` shows: the arguments the link was made with."""
-        return iter(())
+        return ((name, getattr(self, name)) for name in self._printable)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return _tree(self, ())
 
 
@@ -262,7 +149,7 @@ def _text_of(layer):
 class Chain(Link):
     """A link made of named links: assign them in :meth:`Link.init_scope`, use them in ``forward``.
 
-        >>> class MLP(Chain):
+        >>> class MLP(mpchain.Chain):
         ...     def __init__(self):
         ...         super().__init__()
         ...         with self.init_scope():
@@ -271,21 +158,24 @@ class Chain(Link):
         ...     def forward(self, x):
         ...         return self.l2(F.relu(self.l1(x)))
 
+        >>> MLP()(np.ones((5, 784), np.float32)).shape
+        (5, 10)
+
     Args:
         links: links by name.
     """
 
-    def __init__(self, **links):
+    def __init__(self, **links: Link) -> None:
         super().__init__()
         self._children = set()
         for name, link in links.items():
             self.add_link(name, link)
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Any:
         """Returns the attribute of that name: a link, or a function that ``forward`` applies.
 
         Raises:
-            KeyError: there is no such attribute.
+            KeyError: the chain has no such attribute.
         """
         if not isinstance(name, str) or not hasattr(self, name):
             raise KeyError(
@@ -293,7 +183,7 @@ class Chain(Link):
             )
         return getattr(self, name)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         children = self.__dict__.get("_children", set())
         if not isinstance(value, Link):
             children.discard(name)
@@ -304,16 +194,21 @@ class Chain(Link):
             value.name = name
         super().__setattr__(name, value)
 
-    def __delattr__(self, name):
+    def __delattr__(self, name: str) -> None:
         self._children.discard(name)
         super().__delattr__(name)
 
-    def add_link(self, name, link):
+    def add_link(self, name: str, link: Link) -> None:
         """Registers a link under a new name.
 
+        >>> chain = mpchain.Chain()
+        >>> chain.add_link("l1", L.Linear(3, 2))
+        >>> chain["l1"] is chain.l1
+        True
+
         Raises:
-            TypeError: ``link`` is none.
-            AttributeError: there is an attribute of that name.
+            TypeError: ``link`` is not a Link.
+            AttributeError: the chain has an attribute of that name.
         """
         if not isinstance(link, Link):
             raise TypeError(
@@ -334,18 +229,28 @@ class Chain(Link):
             setattr(copied, name, self.__dict__[name].copy("share"))
         return copied
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return _tree(self, self._named_children())
 
 
-class ChainList(Link, collections.abc.MutableSequence):
+class ChainList(Link, MutableSequence):
     """A link made of a list of links; it is a mutable sequence of them.
+
+        >>> class Residual(mpchain.ChainList):
+        ...     def forward(self, x):
+        ...         for link in self:
+        ...             x = x + F.tanh(link(x))
+        ...         return x
+        >>> model = Residual(L.Linear(4, 4), L.Linear(4, 4))
+        >>> model.append(L.Linear(4, 4))
+        >>> len(model), model(np.ones((5, 4), np.float32)).shape
+        (3, (5, 4))
 
     Args:
         links: the links.
     """
 
-    def __init__(self, *links):
+    def __init__(self, *links: Any) -> None:
         super().__init__()
         self._layers = []
         self.extend(links)
@@ -356,38 +261,38 @@ class ChainList(Link, collections.abc.MutableSequence):
                 f"{type(self).__name__}: elements must be links, not {type(layer).__name__}"
             )
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         if self._within_init_scope and isinstance(value, Link):
             raise TypeError(
                 f"{type(self).__name__}: link {name!r} cannot be assigned in init_scope; use append"
             )
         super().__setattr__(name, value)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._layers)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int | slice) -> Any:
         """Returns the link at ``index``; for a slice, a list of links."""
         return self._layers[index]
 
-    def __setitem__(self, index, layer):
+    def __setitem__(self, index: int | slice, layer: Any) -> None:
         layer = list(layer) if isinstance(index, slice) else layer
         for new in layer if isinstance(index, slice) else [layer]:
             self._check_layer(new)
         self._layers[index] = layer
         self._name_children()
 
-    def __delitem__(self, index):
+    def __delitem__(self, index: int | slice) -> None:
         del self._layers[index]
         self._name_children()
 
-    def insert(self, index, layer):
+    def insert(self, index: int, layer: Any) -> None:
         """Inserts a link before ``index``."""
         self._check_layer(layer)
         self._layers.insert(index, layer)
         self._name_children()
 
-    def add_link(self, link):
+    def add_link(self, link: Link) -> None:
         """Appends a link."""
         self.append(link)
 
@@ -405,18 +310,22 @@ class ChainList(Link, collections.abc.MutableSequence):
         copied._name_children()
         return copied
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return _tree(self, enumerate(self._layers))
 
 
 class Sequential(ChainList):
     """Links and functions that are applied one after the other; a mutable sequence of these.
 
-        >>> model = Sequential(L.Linear(100), F.relu, L.Linear(10))
+        >>> model = mpchain.Sequential(L.Linear(100), F.relu, L.Linear(10))
+        >>> model(np.ones((5, 784), np.float32)).shape
+        (5, 10)
+        >>> [path for path, _ in model.namedparams()]
+        ['/0/W', '/0/b', '/1/W', '/1/b']
 
-    In names of parameters, only the links are counted: here ``/0/W`` and ``/1/W``. Where there are
-    more, those after the first are counted from the end, as Chainer does: of three links the
-    last is 1 and the second 2. So its files load.
+    Names of parameters count only the links. If there are more than two, those after the first are
+    counted from the end, as in Chainer, so that its files load: of three links the last is 1 and
+    the second 2.
 
     Args:
         layers: links or other callables.
@@ -439,10 +348,13 @@ class Sequential(ChainList):
                 links.insert(n_before, layer)
         return ((str(i), link) for i, link in enumerate(links))
 
-    def forward(self, *x):
+    def forward(self, *x: Any) -> Any:
         """Applies the layers in turn, each to what the one before it returned.
 
-        What is returned as a tuple is passed on as several arguments, a dict as named ones.
+        A tuple is passed on as several arguments, a dict as named ones.
+
+        Raises:
+            RuntimeError: the Sequential is empty.
         """
         if not self._layers:
             raise RuntimeError(f"{type(self).__name__}: there is no layer to apply")
@@ -455,35 +367,42 @@ class Sequential(ChainList):
                 x = layer(x)
         return x
 
-    def __add__(self, other):
+    def __add__(self, other: "Sequential") -> "Sequential":
         """Returns a Sequential of the layers of both."""
         if not isinstance(other, Sequential):
             return NotImplemented
         return Sequential(*self._layers, *other._layers)
 
-    def index(self, layer, start=None, end=None):
+    def index(
+        self, layer: Callable[..., Any], start: int | None = None, end: int | None = None
+    ) -> int:
         """Returns the index of the first occurrence of a layer, between the bounds if given."""
         for i in range(len(self))[start:end]:
             if self._layers[i] is layer or self._layers[i] == layer:
                 return i
         raise ValueError(f"{type(self).__name__}: there is no layer {_text_of(layer)}")
 
-    def count_by_layer_type(self, type_name):
-        """Returns the number of layers whose class, or which as functions, have that name."""
+    def count_by_layer_type(self, type_name: str) -> int:
+        """Returns the number of links of the class, and functions, of that name.
+
+        >>> model = mpchain.Sequential(L.Linear(8), F.relu, L.Linear(8), F.relu)
+        >>> model.count_by_layer_type("relu")
+        2
+        """
         return sum(_type_name(layer) == type_name for layer in self._layers)
 
-    def remove_by_layer_type(self, type_name):
-        """Removes all layers whose class, or which as functions, have that name."""
+    def remove_by_layer_type(self, type_name: str) -> None:
+        """Removes all links of the class, and all functions, of that name."""
         self[:] = [layer for layer in self._layers if _type_name(layer) != type_name]
 
-    def flatten(self):
-        """Returns a Sequential in which those inside this one are replaced by their layers."""
+    def flatten(self) -> "Sequential":
+        """Returns a Sequential that has the layers of nested ones in their place."""
         flat = []
         for layer in self._layers:
             flat += layer.flatten() if isinstance(layer, Sequential) else [layer]
         return Sequential(*flat)
 
-    def copyparams(self, link, copy_persistent=True):
+    def copyparams(self, link: Link, copy_persistent: bool = True) -> None:
         """Copies the values of all parameters from a Sequential of the same structure."""
         if not isinstance(link, Sequential):
             raise ValueError(

@@ -1,18 +1,33 @@
-"""Trees of objects with parameters: walks over them, and what is done to all parameters."""
+"""The parameters of links: their registration, walks over the tree of links, copies and files."""
 
+import contextlib
 import copy
+import math
 import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mpchain import backend
+from mpchain import backend, initializers
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.device_resident import DeviceResident
-from mpchain.serializer import SerializationError
+from mpchain.device_resident import DeviceResident, DeviceResidentsVisitor
+from mpchain.serializer import AbstractSerializer, SerializationError
+from mpchain.typing import Array, DTypeLike, InitialValue
+from mpchain.variable import Parameter
+
+if TYPE_CHECKING:
+    from mpchain.link import Link
+
+_COPY_MODES = ("share", "copy", "init")
 
 
-def is_array(value):
-    """Whether a value is a NumPy or CuPy array."""
+def is_array(value: Any) -> bool:
+    """Whether a value is a NumPy or CuPy array.
+
+    >>> is_array(np.zeros(2)), is_array(0.0)
+    (True, False)
+    """
     return isinstance(value, np.ndarray) or is_gpu_array(value)
 
 
@@ -28,8 +43,15 @@ def _copy_values(param, source):
         )
 
 
-def copy_persistents(link, source):
-    """Copies the persistent values of a link, without those below it, from one of the same kind."""
+def copy_persistents(link: "ParameterTree", source: "ParameterTree") -> None:
+    """Copies the persistent values of a link, without those below it, from one of the same kind.
+
+    >>> bn, other = L.BatchNormalization(2), L.BatchNormalization(2)
+    >>> bn.avg_mean += 3
+    >>> copy_persistents(other, bn)
+    >>> other.avg_mean
+    array([3., 3.], dtype=float32)
+    """
     for name in sorted(link._persistents):
         old, new = link.__dict__[name], source.__dict__[name]
         if not (is_array(old) and is_array(new)):
@@ -49,22 +71,191 @@ def _shape_of(param):
 
 
 class ParameterTree(DeviceResident):
-    """What a :class:`Link` is to those who train, move and save it.
+    """The parameters and persistent values of a :class:`Link` and of all links below it.
 
-    Subclasses set ``_params`` and ``_persistents``, the names of attributes that are parameters and
-    persistent values, and tell their children.
+    >>> model = mpchain.Sequential(L.Linear(3, 2), F.relu, L.Linear(2, 1, nobias=True))
+    >>> [(path, param.shape) for path, param in model.namedparams()]
+    [('/0/W', (2, 3)), ('/0/b', (2,)), ('/1/W', (1, 2))]
+    >>> model.count_params()
+    10
+    >>> [path for path, _ in model.namedlinks()]
+    ['/', '/0', '/1']
     """
 
+    name: str | None = None
+    _within_init_scope = False
+
+    def __init__(self, **params: Any) -> None:
+        self._params = set()
+        self._persistents = set()
+        for name, spec in params.items():
+            has_dtype = isinstance(spec, tuple) and len(spec) == 2 and not np.isscalar(spec[0])
+            self.add_param(name, *(spec if has_dtype else (spec,)))
+
+    # Registration
+
+    @property
+    def within_init_scope(self) -> bool:
+        """Whether attributes that are assigned now are registered."""
+        return self._within_init_scope
+
+    @contextlib.contextmanager
+    def init_scope(self) -> Iterator[None]:
+        """Context manager: parameters (in a Chain, links too) assigned within are registered.
+
+        >>> link = mpchain.Link()
+        >>> with link.init_scope():
+        ...     link.scale = mpchain.Parameter(1.0, (2,))
+        >>> [path for path, _ in link.namedparams()]
+        ['/scale']
+        """
+        if "_params" not in self.__dict__:
+            raise RuntimeError(
+                f"{type(self).__name__}: call super().__init__() before entering init_scope"
+            )
+        before = self._within_init_scope
+        self._within_init_scope = True
+        try:
+            yield
+        finally:
+            self._within_init_scope = before
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._within_init_scope and isinstance(value, Parameter):
+            self._params.add(name)
+            self._persistents.discard(name)
+            value.name = name
+            value.to_device(self.device)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._params.discard(name)
+        self._persistents.discard(name)
+        super().__delattr__(name)
+
+    def _check_unused(self, name, kind):
+        if hasattr(self, name):
+            raise AttributeError(
+                f"{type(self).__name__}: {kind} {name!r} cannot be added: "
+                "the link has an attribute of that name"
+            )
+
+    def add_param(
+        self,
+        name: str,
+        shape: int | tuple[int, ...] | None = None,
+        dtype: DTypeLike = np.float32,
+        initializer: InitialValue = None,
+    ) -> None:
+        """Registers a new parameter.
+
+        >>> link = mpchain.Link()
+        >>> link.add_param("W", (2, 3), initializer=1)
+        >>> link.W.shape
+        (2, 3)
+
+        Args:
+            name: the attribute that holds it.
+            shape: its shape; None leaves it uninitialized.
+            dtype: its dtype, unless the initializer has one.
+            initializer: initializer, number, or array, which becomes the parameter's array; None
+                fills with NaN.
+
+        Raises:
+            AttributeError: the link has an attribute of that name.
+        """
+        self._check_unused(name, "parameter")
+        if not is_array(initializer):
+            initial = math.nan if initializer is None else initializer
+            own_dtype = getattr(initial, "dtype", None) if callable(initial) else None
+            initializer = initializers.get_initializer(initial, own_dtype or dtype)
+        with self.init_scope():
+            setattr(self, name, Parameter(initializer, shape))
+
+    def add_persistent(self, name: str, value: Array | float | str | None) -> None:
+        """Registers a new persistent value, which is saved but not optimized.
+
+        Raises:
+            AttributeError: the link has an attribute of that name.
+        """
+        self._check_unused(name, "persistent value")
+        self._persistents.add(name)
+        setattr(self, name, value)
+
+    def register_persistent(self, name: str) -> None:
+        """Makes an existing attribute a persistent value.
+
+        >>> link = mpchain.Link()
+        >>> link.n_calls = 0
+        >>> link.register_persistent("n_calls")  # save_npz now saves it with the parameters
+
+        Raises:
+            AttributeError: the link has no attribute of that name.
+        """
+        if not hasattr(self, name):
+            raise AttributeError(
+                f"{type(self).__name__}.register_persistent: there is no attribute {name!r}"
+            )
+        self._persistents.add(name)
+        self._params.discard(name)
+
+    # Copies
+
+    def copy(self, mode: str = "share") -> Self:
+        """Returns a copy of the link and all below it, without a name and not set up for updates.
+
+        >>> linear = L.Linear(3, 2)
+        >>> linear.copy("share").W.array is linear.W.array
+        True
+        >>> bool((linear.copy("init").W.array == linear.W.array).any())
+        False
+
+        Args:
+            mode: ``'share'`` shares the parameters' arrays with the original, but not their
+                gradients; ``'copy'`` copies everything; ``'init'`` does too, and draws new initial
+                values for the parameters.
+
+        Raises:
+            ValueError: ``mode`` is not one of these.
+        """
+        if mode not in _COPY_MODES:
+            raise ValueError(
+                f"{type(self).__name__}.copy: mode must be one of {', '.join(_COPY_MODES)}, "
+                f"not {mode!r}"
+            )
+        if mode == "share":
+            return self._copy_sharing_arrays()
+        copied = copy.deepcopy(self)
+        copied.name = None
+        for param in copied.params():
+            param.update_rule = None
+            if mode == "init" and param.is_initialized:
+                param.initialize(param.shape)
+        return copied
+
+    def _copy_sharing_arrays(self):
+        copied = copy.copy(self)
+        copied._params = set(self._params)
+        copied._persistents = set(self._persistents)
+        copied.name = None
+        for name in self._params:
+            param = copied.__dict__[name] = copy.copy(self.__dict__[name])
+            param.update_rule = None
+            param.cleargrad()
+        return copied
+
+    # The tree
+
     def _named_children(self):
-        """Yields pairs of name and link."""
+        """Yields pairs of name and link directly below this one."""
         return iter(())
 
-    def children(self):
+    def children(self) -> "Iterator[Link]":
         """Yields the links directly below this one."""
         for _, child in self._named_children():
             yield child
 
-    def namedlinks(self, skipself=False):
+    def namedlinks(self, skipself: bool = False) -> "Iterator[tuple[str, Link]]":
         """Yields pairs of path and link: this link as ``'/'``, then all below it."""
         if not skipself:
             yield "/", self
@@ -73,18 +264,18 @@ class ParameterTree(DeviceResident):
             for path, link in child.namedlinks(skipself=True):
                 yield f"/{name}{path}", link
 
-    def links(self, skipself=False):
+    def links(self, skipself: bool = False) -> "Iterator[Link]":
         """Yields this link and all below it."""
         for _, link in self.namedlinks(skipself):
             yield link
 
-    def namedparams(self, include_uninit=True):
+    def namedparams(self, include_uninit: bool = True) -> Iterator[tuple[str, Parameter]]:
         """Yields pairs of path and parameter, of this link and all below it, sorted.
 
         A parameter that several links share comes once, under the first of its paths.
 
         Args:
-            include_uninit (bool): whether parameters without array come too.
+            include_uninit: whether to include parameters without array.
         """
         seen = set()
         for path, param in self._all_named_params():
@@ -99,12 +290,12 @@ class ParameterTree(DeviceResident):
             for path, param in child._all_named_params():
                 yield f"/{name}{path}", param
 
-    def params(self, include_uninit=True):
+    def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """Yields the parameters of this link and all below it (see :meth:`namedparams`)."""
         for _, param in self.namedparams(include_uninit):
             yield param
 
-    def count_params(self):
+    def count_params(self) -> int:
         """Returns the number of elements of all parameters; warns if some have no array yet."""
         count = 0
         for path, param in self.namedparams():
@@ -119,8 +310,8 @@ class ParameterTree(DeviceResident):
                 )
         return count
 
-    def device_resident_accept(self, visitor):
-        """Lets ``visitor`` see the link, its parameters and persistent arrays, and all below it."""
+    def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
+        """Shows ``visitor`` the link, its parameters and persistent arrays, and all below it."""
         super().device_resident_accept(visitor)
         attributes = self.__dict__
         for name in sorted(self._params):
@@ -133,15 +324,20 @@ class ParameterTree(DeviceResident):
 
     # Values
 
-    def copyparams(self, link, copy_persistent=True):
+    def copyparams(self, link: "Link", copy_persistent: bool = True) -> None:
         """Copies the values of all parameters from a link of the same structure.
 
+        >>> target, source = L.Linear(3, 2), L.Linear(3, 2)
+        >>> target.copyparams(source)
+        >>> bool((target.W.array == source.W.array).all())
+        True
+
         Args:
-            link (Link): where from.
-            copy_persistent (bool): whether persistent values are copied too.
+            link: the source.
+            copy_persistent: whether to copy persistent values too.
 
         Raises:
-            ValueError: the structure or a shape differs, or a parameter has values only here.
+            ValueError: the structure or a shape differs, or only this link's parameter has values.
         """
         for mine, other in self.paired_with(link, "copyparams"):
             for name in sorted(mine._params):
@@ -149,22 +345,22 @@ class ParameterTree(DeviceResident):
             if copy_persistent:
                 copy_persistents(mine, other)
 
-    def addgrads(self, link):
-        """Adds the gradients of a link of the same structure to this one's."""
+    def addgrads(self, link: "Link") -> None:
+        """Adds the gradients of a link of the same structure to those of this one."""
         for mine, other in self.paired_with(link, "addgrads"):
             for name in mine._params:
                 mine.__dict__[name].addgrad(other.__dict__[name])
 
-    def paired_with(self, link, caller):
-        """Yields pairs of corresponding links, this one's and those of one of the same structure.
+    def paired_with(self, link: "Link", caller: str) -> "Iterator[tuple[Link, Link]]":
+        """Yields pairs of corresponding links of two trees of the same structure, this one's first.
 
         Args:
-            link (Link): the other one.
-            caller (str): what the error names.
+            link: the root of the other tree.
+            caller: the method that error messages name.
 
         Raises:
-            TypeError: ``link`` is none.
-            ValueError: it lacks what this one has.
+            TypeError: ``link`` is not a Link.
+            ValueError: it lacks a link, parameter or persistent value of this one.
         """
         if not isinstance(link, ParameterTree):
             kind = type(link).__name__
@@ -181,17 +377,17 @@ class ParameterTree(DeviceResident):
             yield mine, other
 
     def _shape_fits(self, name, shape):
-        """Whether an uninitialized parameter may get an array of that shape from a file."""
+        """Whether an uninitialized parameter may load an array of that shape."""
         return True
 
     # Training
 
-    def cleargrads(self):
+    def cleargrads(self) -> None:
         """Removes the gradients of all parameters."""
         for param in self.params():
             param.cleargrad()
 
-    def zerograds(self):
+    def zerograds(self) -> None:
         """Fills the gradients of all parameters with zeros. Deprecated: use :meth:`cleargrads`."""
         warnings.warn(
             "Link.zerograds is deprecated: use cleargrads", DeprecationWarning, stacklevel=2
@@ -199,12 +395,19 @@ class ParameterTree(DeviceResident):
         for param in self.params():
             param.zerograd()
 
-    def enable_update(self):
-        """Lets optimizers update the parameters, which they do by default."""
+    def enable_update(self) -> None:
+        """Lets optimizers update the parameters, which is the default."""
         self._set_update_enabled(True)
 
-    def disable_update(self):
-        """Lets optimizers leave the parameters as they are, those that are set up later, too."""
+    def disable_update(self) -> None:
+        """Keeps optimizers, also those that are set up later, from updating the parameters.
+
+        >>> model = mpchain.Sequential(L.Linear(3, 2), L.Linear(2, 1))
+        >>> model[0].disable_update()  # only the last layer is trained
+        >>> optimizer = optimizers.SGD().setup(model)
+        >>> model[0].update_enabled, model[1].update_enabled
+        (False, True)
+        """
         self._set_update_enabled(False)
 
     def _set_update_enabled(self, enabled):
@@ -214,14 +417,14 @@ class ParameterTree(DeviceResident):
                 param.update_rule.enabled = enabled
 
     @property
-    def update_enabled(self):
-        """Whether an optimizer may update any of the parameters."""
+    def update_enabled(self) -> bool:
+        """Whether an optimizer updates any of the parameters."""
         rules = (param.update_rule for param in self.params())
         return any(rule is not None and rule.enabled for rule in rules)
 
     # Saving
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores parameters and persistent values of the link and all below it."""
         attributes = self.__dict__
         for name in sorted(self._params):

@@ -56,25 +56,11 @@ class Bernoulli(Parametric):
                 self.logit = self._logs[0] - self._logs[1]
         self._params = {"logit": self.logit}
 
-    @property
-    def support(self):
-        return "{0, 1}"
-
-    @property
-    def mean(self):
-        return self.p
-
-    @property
-    def mode(self):
-        return as_variable(self.xp.asarray(self.p.array >= 0.5, self.p.dtype))
-
-    @property
-    def variance(self):
-        return self.p * (1 - self.p)
-
-    @property
-    def entropy(self):
-        return -self._expected(*self._logs)
+    support = "{0, 1}"
+    mean = property(lambda self: self.p)
+    mode = property(lambda self: as_variable(self.xp.asarray(self.p.array >= 0.5, self.p.dtype)))
+    variance = property(lambda self: self.p * (1 - self.p))
+    entropy = property(lambda self: -self._expected(*self._logs))
 
     def _expected(self, of_one, of_zero):
         """The mean of what has these two values, which may be infinite."""
@@ -156,17 +142,9 @@ class Categorical(Parametric):
             self.p = F.softmax(self.logit, axis=-1)
         self._params = {"p": self.p}
 
-    @property
-    def support(self):
-        return f"{{0, ..., {self._n_categories - 1}}}"
-
-    @property
-    def mode(self):
-        return F.argmax(self.p, axis=-1)
-
-    @property
-    def entropy(self):
-        return -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1)
+    support = property(lambda self: f"{{0, ..., {self._n_categories - 1}}}")
+    mode = property(lambda self: F.argmax(self.p, axis=-1))
+    entropy = property(lambda self: -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1))
 
     def log_prob(self, x):
         x = self._points("log_prob", x).array
@@ -198,29 +176,12 @@ class OneHotCategorical(Parametric):
         _check_probabilities(self._name, self.p)
         self.log_p = logarithms.log(self.p)
 
-    @property
-    def _inner(self):
-        return 1 / self.p.shape[-1]
-
-    @property
-    def support(self):
-        return "one-hot"
-
-    @property
-    def mean(self):
-        return self.p
-
-    @property
-    def variance(self):
-        return self.p * (1 - self.p)
-
-    @property
-    def covariance(self):
-        return covariance_of_shares(self.p)
-
-    @property
-    def entropy(self):
-        return -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1)
+    _inner = property(lambda self: 1 / self.p.shape[-1])
+    support = "one-hot"
+    mean = property(lambda self: self.p)
+    variance = property(lambda self: self.p * (1 - self.p))
+    covariance = property(lambda self: covariance_of_shares(self.p))
+    entropy = property(lambda self: -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1))
 
     def _outside(self, x):
         return outside_of_simplex(x)
@@ -257,29 +218,12 @@ class Geometric(Parametric):
     def __init__(self, p):
         super().__init__(p=p)
 
-    @property
-    def _log_failure(self):
-        return logarithms.log_of_rest(self.p)
-
-    @property
-    def support(self):
-        return "positive integer"
-
-    @property
-    def mean(self):
-        return 1 / self.p
-
-    @property
-    def mode(self):
-        return as_variable(self.xp.ones_like(self.p.array))
-
-    @property
-    def variance(self):
-        return (1 - self.p) / F.square(self.p)
-
-    @property
-    def entropy(self):
-        return -self._expected(self._log_failure, F.log(self.p))
+    _log_failure = property(lambda self: logarithms.log_of_rest(self.p))
+    support = "positive integer"
+    mean = property(lambda self: 1 / self.p)
+    mode = property(lambda self: as_variable(self.xp.ones_like(self.p.array)))
+    variance = property(lambda self: (1 - self.p) / F.square(self.p))
+    entropy = property(lambda self: -self._expected(self._log_failure, F.log(self.p)))
 
     def _expected(self, of_failure, of_success):
         """The mean of the sum of what each failure and the success add."""
@@ -318,21 +262,10 @@ class Poisson(Parametric):
     def __init__(self, lam):
         super().__init__(lam=lam)
 
-    @property
-    def support(self):
-        return "non negative integer"
-
-    @property
-    def mean(self):
-        return self.lam
-
-    @property
-    def mode(self):
-        return F.floor(self.lam)
-
-    @property
-    def variance(self):
-        return self.lam
+    support = "non negative integer"
+    mean = property(lambda self: self.lam)
+    mode = property(lambda self: F.floor(self.lam))
+    variance = property(lambda self: self.lam)
 
     @property
     def entropy(self):

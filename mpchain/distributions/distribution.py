@@ -193,26 +193,16 @@ class Parametric(Distribution):
             check(False, self._name, rule, **self._params)
         self._batch_shape, self._event_shape = shape[:n], shape[n:]
 
-    @property
-    def _name(self):
-        return type(self).__name__
+    _name = property(lambda self: type(self).__name__)
 
     @property
     def _like(self):
         """A Variable of the dtype and on the device of the parameters."""
         return next(iter(self._params.values()))
 
-    @property
-    def batch_shape(self):
-        return self._batch_shape
-
-    @property
-    def event_shape(self):
-        return self._event_shape
-
-    @property
-    def params(self):
-        return dict(self._params)
+    batch_shape = property(lambda self: self._batch_shape)
+    event_shape = property(lambda self: self._event_shape)
+    params = property(lambda self: dict(self._params))
 
     def _points(self, method, x, event_shape=None):
         """Returns an argument as a Variable of a floating-point dtype, after checks."""

@@ -25,33 +25,17 @@ class LocationScale(Parametric):
     def __init__(self, loc, scale):
         super().__init__(loc=loc, scale=scale)
 
-    @property
-    def _log_scale(self):
-        return F.log(self.scale)
-
-    @property
-    def support(self):
-        return "real"
+    _log_scale = property(lambda self: F.log(self.scale))
+    support = "real"
 
     @property
     def mean(self):
         return self.loc + self.scale * self._standard_mean if self._standard_mean else self.loc
 
-    @property
-    def mode(self):
-        return self.loc
-
-    @property
-    def variance(self):
-        return F.square(self.scale) * self._standard_variance
-
-    @property
-    def stddev(self):
-        return self.scale * math.sqrt(self._standard_variance)
-
-    @property
-    def entropy(self):
-        return self._log_scale + self._standard_entropy
+    mode = property(lambda self: self.loc)
+    variance = property(lambda self: F.square(self.scale) * self._standard_variance)
+    stddev = property(lambda self: self.scale * math.sqrt(self._standard_variance))
+    entropy = property(lambda self: self._log_scale + self._standard_entropy)
 
     def _standardized(self, method, x):
         return (self._points(method, x) - self.loc) / self.scale
@@ -239,9 +223,7 @@ class Uniform(LocationScale):
         else:
             self.low, self.high = self.loc, self.loc + self.scale
 
-    @property
-    def support(self):
-        return "[low, high]"
+    support = "[low, high]"
 
     @property
     def mode(self):
@@ -273,30 +255,17 @@ class LogNormal(Parametric):
     def __init__(self, mu, sigma):
         super().__init__(mu=mu, sigma=sigma)
 
-    @property
-    def _normal(self):
-        return Normal(self.mu, self.sigma)
-
-    @property
-    def support(self):
-        return "positive"
-
-    @property
-    def mean(self):
-        return F.exp(self.mu + F.square(self.sigma) * 0.5)
-
-    @property
-    def mode(self):
-        return F.exp(self.mu - F.square(self.sigma))
+    _normal = property(lambda self: Normal(self.mu, self.sigma))
+    support = "positive"
+    mean = property(lambda self: F.exp(self.mu + F.square(self.sigma) * 0.5))
+    mode = property(lambda self: F.exp(self.mu - F.square(self.sigma)))
 
     @property
     def variance(self):
         square = F.square(self.sigma)
         return F.expm1(square) * F.exp(self.mu * 2 + square)
 
-    @property
-    def entropy(self):
-        return self.mu + self._normal.entropy
+    entropy = property(lambda self: self.mu + self._normal.entropy)
 
     def _outside(self, x):
         return x <= 0

@@ -35,13 +35,8 @@ class Beta(Parametric):
     def __init__(self, a, b):
         super().__init__(a=a, b=b)
 
-    @property
-    def support(self):
-        return "[0, 1]"
-
-    @property
-    def mean(self):
-        return self.a / (self.a + self.b)
+    support = "[0, 1]"
+    mean = property(lambda self: self.a / (self.a + self.b))
 
     @property
     def variance(self):
@@ -52,9 +47,7 @@ class Beta(Parametric):
     def _log_normalizer(self):
         return F.lgamma(self.a) + F.lgamma(self.b) - F.lgamma(self.a + self.b)
 
-    @property
-    def entropy(self):
-        return -self._expected_log_prob(self)
+    entropy = property(lambda self: -self._expected_log_prob(self))
 
     def _expected_log_prob(self, other):
         """The mean of the log_prob of another beta distribution."""
@@ -90,26 +83,16 @@ class Dirichlet(Parametric):
     def __init__(self, alpha):
         super().__init__(alpha=alpha)
 
-    @property
-    def _inner(self):
-        return 1 / self.event_shape[0]
+    _inner = property(lambda self: 1 / self.event_shape[0])
 
     @property
     def alpha0(self):
         """Variable of the shape ``batch_shape``: the sums of alpha."""
         return F.sum(self.alpha, axis=-1)
 
-    @property
-    def _total(self):
-        return F.sum(self.alpha, axis=-1, keepdims=True)
-
-    @property
-    def support(self):
-        return "[0, 1]"
-
-    @property
-    def mean(self):
-        return self.alpha / self._total
+    _total = property(lambda self: F.sum(self.alpha, axis=-1, keepdims=True))
+    support = "[0, 1]"
+    mean = property(lambda self: self.alpha / self._total)
 
     @property
     def variance(self):
@@ -124,9 +107,7 @@ class Dirichlet(Parametric):
     def _log_normalizer(self):
         return F.sum(F.lgamma(self.alpha), axis=-1) - F.lgamma(self.alpha0)
 
-    @property
-    def entropy(self):
-        return -self._expected_log_prob(self)
+    entropy = property(lambda self: -self._expected_log_prob(self))
 
     def _expected_log_prob(self, other):
         """The mean of the log_prob of another Dirichlet distribution."""
@@ -184,9 +165,7 @@ class MultivariateNormal(Parametric):
     def _lower(self):
         return self.scale_tril * self.xp.tri(self.d, dtype=self.scale_tril.dtype)
 
-    @property
-    def _diagonal(self):
-        return F.diagonal(self.scale_tril, 0, -2, -1)
+    _diagonal = property(lambda self: F.diagonal(self.scale_tril, 0, -2, -1))
 
     @property
     def _log_det(self):
@@ -199,29 +178,12 @@ class MultivariateNormal(Parametric):
         lower = self._lower
         return F.reshape(F.batch_inv(F.reshape(lower, (-1, self.d, self.d))), lower.shape)
 
-    @property
-    def support(self):
-        return "real"
-
-    @property
-    def mean(self):
-        return self.loc
-
-    @property
-    def mode(self):
-        return self.loc
-
-    @property
-    def variance(self):
-        return F.sum(F.square(self._lower), axis=-1)
-
-    @property
-    def covariance(self):
-        return F.matmul(self._lower, self._lower, transb=True)
-
-    @property
-    def entropy(self):
-        return self._log_det + 0.5 * self.d * (1 + math.log(2 * math.pi))
+    support = "real"
+    mean = property(lambda self: self.loc)
+    mode = property(lambda self: self.loc)
+    variance = property(lambda self: F.sum(F.square(self._lower), axis=-1))
+    covariance = property(lambda self: F.matmul(self._lower, self._lower, transb=True))
+    entropy = property(lambda self: self._log_det + 0.5 * self.d * (1 + math.log(2 * math.pi)))
 
     def _square_distance(self, x):
         """Variable: |L^-1 (x - loc)|^2."""
@@ -260,38 +222,19 @@ class Independent(Distribution):
         self.distribution, self.reinterpreted_batch_ndims = distribution, n
         self._n_batch_axes = len(batch_shape) - n
 
-    @property
-    def batch_shape(self):
-        return self.distribution.batch_shape[: self._n_batch_axes]
+    batch_shape = property(lambda self: self.distribution.batch_shape[: self._n_batch_axes])
 
     @property
     def event_shape(self):
         base = self.distribution
         return (*base.batch_shape[self._n_batch_axes :], *base.event_shape)
 
-    @property
-    def params(self):
-        return self.distribution.params
-
-    @property
-    def support(self):
-        return self.distribution.support
-
-    @property
-    def mean(self):
-        return self.distribution.mean
-
-    @property
-    def mode(self):
-        return self.distribution.mode
-
-    @property
-    def variance(self):
-        return self.distribution.variance
-
-    @property
-    def stddev(self):
-        return self.distribution.stddev
+    params = property(lambda self: self.distribution.params)
+    support = property(lambda self: self.distribution.support)
+    mean = property(lambda self: self.distribution.mean)
+    mode = property(lambda self: self.distribution.mode)
+    variance = property(lambda self: self.distribution.variance)
+    stddev = property(lambda self: self.distribution.stddev)
 
     @property
     def covariance(self):
@@ -306,9 +249,7 @@ class Independent(Distribution):
         own = self.xp.eye(n, dtype=blocks.dtype)[:, None, :, None]
         return F.reshape(blocks * own, (*self.batch_shape, d, d))
 
-    @property
-    def entropy(self):
-        return self._total(self.distribution.entropy)
+    entropy = property(lambda self: self._total(self.distribution.entropy))
 
     def _total(self, x, function=F.sum):
         """Sums or multiplies over the axes that are the event's."""

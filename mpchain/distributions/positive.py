@@ -38,29 +38,12 @@ class Exponential(HalfLine):
     def __init__(self, lam):
         super().__init__(lam=lam)
 
-    @property
-    def support(self):
-        return "positive"
-
-    @property
-    def mean(self):
-        return 1 / self.lam
-
-    @property
-    def mode(self):
-        return self.lam * 0
-
-    @property
-    def variance(self):
-        return 1 / F.square(self.lam)
-
-    @property
-    def stddev(self):
-        return self.mean
-
-    @property
-    def entropy(self):
-        return 1 - F.log(self.lam)
+    support = "positive"
+    mean = property(lambda self: 1 / self.lam)
+    mode = property(lambda self: self.lam * 0)
+    variance = property(lambda self: 1 / F.square(self.lam))
+    stddev = property(lambda self: self.mean)
+    entropy = property(lambda self: 1 - F.log(self.lam))
 
     def _outside(self, x):
         return x < 0
@@ -93,13 +76,8 @@ class Pareto(HalfLine):
     def __init__(self, scale, alpha):
         super().__init__(scale=scale, alpha=alpha)
 
-    @property
-    def _inner(self):
-        return self.scale.array
-
-    @property
-    def support(self):
-        return "[scale, inf]"
+    _inner = property(lambda self: self.scale.array)
+    support = "[scale, inf]"
 
     @property
     def mean(self):
@@ -107,9 +85,7 @@ class Pareto(HalfLine):
         alpha = choose(infinite, 2, self.alpha)
         return choose(infinite, math.inf, alpha * self.scale / (alpha - 1))
 
-    @property
-    def mode(self):
-        return self.scale
+    mode = property(lambda self: self.scale)
 
     @property
     def variance(self):
@@ -118,9 +94,7 @@ class Pareto(HalfLine):
         variance = F.square(self.scale / (alpha - 1)) * alpha / (alpha - 2)
         return choose(infinite, math.inf, variance)
 
-    @property
-    def entropy(self):
-        return F.log(self.scale / self.alpha) + 1 / self.alpha + 1
+    entropy = property(lambda self: F.log(self.scale / self.alpha) + 1 / self.alpha + 1)
 
     def _outside(self, x):
         return x < self.scale.array
@@ -157,21 +131,10 @@ class Gamma(Parametric):
     def __init__(self, k, theta):
         super().__init__(k=k, theta=theta)
 
-    @property
-    def support(self):
-        return "positive"
-
-    @property
-    def mean(self):
-        return self.k * self.theta
-
-    @property
-    def mode(self):
-        return F.relu(self.k - 1) * self.theta
-
-    @property
-    def variance(self):
-        return self.k * F.square(self.theta)
+    support = "positive"
+    mean = property(lambda self: self.k * self.theta)
+    mode = property(lambda self: F.relu(self.k - 1) * self.theta)
+    variance = property(lambda self: self.k * F.square(self.theta))
 
     @property
     def entropy(self):
@@ -211,29 +174,12 @@ class Chisquare(Parametric):
     def __init__(self, k):
         super().__init__(k=k)
 
-    @property
-    def _gamma(self):
-        return Gamma(self.k * 0.5, self.xp.asarray(2, self.k.dtype))
-
-    @property
-    def support(self):
-        return "positive"
-
-    @property
-    def mean(self):
-        return self.k
-
-    @property
-    def mode(self):
-        return self._gamma.mode
-
-    @property
-    def variance(self):
-        return self.k * 2
-
-    @property
-    def entropy(self):
-        return self._gamma.entropy
+    _gamma = property(lambda self: Gamma(self.k * 0.5, self.xp.asarray(2, self.k.dtype)))
+    support = "positive"
+    mean = property(lambda self: self.k)
+    mode = property(lambda self: self._gamma.mode)
+    variance = property(lambda self: self.k * 2)
+    entropy = property(lambda self: self._gamma.entropy)
 
     def log_prob(self, x):
         return self._gamma.log_prob(self._points("log_prob", x))

@@ -40,6 +40,8 @@ class LoRA(Chain):
     See E. J. Hu et al., LoRA: low-rank adaptation of large language models, ICLR 2022.
     """
 
+    _printable = ("rank", "alpha", "train_base", "is_merged")
+
     def __init__(self, base, rank, alpha=None, dropout_ratio=0.0, train_base=False, initialA=None):
         super().__init__()
         if type(base) is not Linear:
@@ -60,11 +62,6 @@ class LoRA(Chain):
     def _initialize(self):
         if self.base.W.is_initialized and not self.A.is_initialized:
             self.A.initialize((self.rank, self.base.W.shape[1]))
-
-    @property
-    def printable_specs(self):
-        names = ("rank", "alpha", "train_base", "is_merged")
-        return ((name, getattr(self, name)) for name in names)
 
     def forward(self, x, n_batch_axes=1):
         """Applies the layer and its adapter; see :class:`Linear`."""

@@ -56,6 +56,8 @@ class ExponentialMovingAverage(Chain):
     1992; for the correction, D. P. Kingma and J. Ba, Adam, ICLR 2015, section 3.
     """
 
+    _printable = ("decay", "warm_up")
+
     def __init__(self, link, decay=0.999, warm_up=True):
         super().__init__()
         if not 0 <= decay < 1:
@@ -69,10 +71,6 @@ class ExponentialMovingAverage(Chain):
             self.average = link.copy("copy")
         self.average.cleargrads()
         self._followed = link  # not assigned in init_scope, it is no child
-
-    @property
-    def printable_specs(self):
-        yield from (("decay", self.decay), ("warm_up", self.warm_up))
 
     def forward(self, *args, **kwargs):
         """Calls the copy of the link."""

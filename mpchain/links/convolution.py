@@ -24,6 +24,7 @@ class _Windowed(Link):
     """
 
     groups = 1
+    _printable = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
 
     def __init__(self, ndim, channels, ksize, initialW, bias, groups=1, **window):
         super().__init__()
@@ -98,12 +99,6 @@ class _Windowed(Link):
         options |= {"nobias": nobias or b is None, "initialW": W, "initial_bias": b}
         return cls(*ndim, *channels, W.shape[2:], stride, pad, **options)
 
-    @property
-    def printable_specs(self):
-        names = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
-        for name in (*names, *self._own_options):
-            yield name, getattr(self, name)
-
 
 class ConvolutionND(_Windowed):
     """Convolution of :func:`mpchain.functions.convolution_nd` with its parameters.
@@ -128,7 +123,7 @@ class ConvolutionND(_Windowed):
     """
 
     _functions = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}
-    _own_options = ("cover_all", "dilate", "groups")
+    _printable = (*_Windowed._printable, "cover_all", "dilate", "groups")
 
     def __init__(
         self,
@@ -227,7 +222,7 @@ class DeconvolutionND(_Windowed):
     """
 
     _functions = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}
-    _own_options = ("outsize", "dilate", "groups")
+    _printable = (*_Windowed._printable, "outsize", "dilate", "groups")
     outsize = None
 
     def __init__(
@@ -300,8 +295,6 @@ class DepthwiseConvolution2D(_Windowed):
         W (Parameter): weights (D, C, *ksize).
         b (Parameter): bias (C * D,), or None.
     """
-
-    _own_options = ()
 
     def __init__(
         self,
@@ -420,6 +413,8 @@ class LocalConvolution2D(Link):
         TypeError: ``ksize`` is missing.
     """
 
+    _printable = ("in_channels", "out_channels", "in_size", "ksize", "stride", "nobias")
+
     def __init__(
         self,
         in_channels,
@@ -468,11 +463,6 @@ class LocalConvolution2D(Link):
         if name != "W":
             return True  # somebody else's, such as a hook's
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
-
-    @property
-    def printable_specs(self):
-        names = ("in_channels", "out_channels", "in_size", "ksize", "stride", "nobias")
-        return ((name, getattr(self, name)) for name in names)
 
     def forward(self, x):
         """Convolves a Variable or array x (N, C, H, W): (N, O, out_h, out_w)."""

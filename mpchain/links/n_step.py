@@ -1,5 +1,7 @@
 """Layers of recurrent cells over sequences of different lengths."""
 
+import functools
+
 import numpy as np
 
 from mpchain import functions as F
@@ -180,9 +182,7 @@ class NStepLSTM(_NStepWithMemory):
     """
 
     n_weights = 8
-
-    def rnn(self, *args):
-        return F.n_step_lstm(*args)
+    rnn = staticmethod(F.n_step_lstm)
 
 
 class NStepBiLSTM(_NStepWithMemory):
@@ -190,9 +190,7 @@ class NStepBiLSTM(_NStepWithMemory):
 
     n_weights = 8
     use_bi_direction = True
-
-    def rnn(self, *args):
-        return F.n_step_bilstm(*args)
+    rnn = staticmethod(F.n_step_bilstm)
 
 
 class NStepGRU(_NStepWithState):
@@ -203,9 +201,7 @@ class NStepGRU(_NStepWithState):
     """
 
     n_weights = 6
-
-    def rnn(self, *args):
-        return F.n_step_gru(*args)
+    rnn = staticmethod(F.n_step_gru)
 
 
 class NStepBiGRU(_NStepWithState):
@@ -213,9 +209,7 @@ class NStepBiGRU(_NStepWithState):
 
     n_weights = 6
     use_bi_direction = True
-
-    def rnn(self, *args):
-        return F.n_step_bigru(*args)
+    rnn = staticmethod(F.n_step_bigru)
 
 
 class NStepRNNTanh(_NStepWithState):
@@ -226,18 +220,14 @@ class NStepRNNTanh(_NStepWithState):
     """
 
     n_weights = 2
-
-    def rnn(self, *args):
-        return F.n_step_rnn(*args, activation="tanh")
+    rnn = staticmethod(functools.partial(F.n_step_rnn, activation="tanh"))
 
 
 class NStepRNNReLU(_NStepWithState):
     """Layers of simple recurrent units with ReLU, as :class:`NStepRNNTanh`."""
 
     n_weights = 2
-
-    def rnn(self, *args):
-        return F.n_step_rnn(*args, activation="relu")
+    rnn = staticmethod(functools.partial(F.n_step_rnn, activation="relu"))
 
 
 class NStepBiRNNTanh(_NStepWithState):
@@ -245,9 +235,7 @@ class NStepBiRNNTanh(_NStepWithState):
 
     n_weights = 2
     use_bi_direction = True
-
-    def rnn(self, *args):
-        return F.n_step_birnn(*args, activation="tanh")
+    rnn = staticmethod(functools.partial(F.n_step_birnn, activation="tanh"))
 
 
 class NStepBiRNNReLU(_NStepWithState):
@@ -255,6 +243,4 @@ class NStepBiRNNReLU(_NStepWithState):
 
     n_weights = 2
     use_bi_direction = True
-
-    def rnn(self, *args):
-        return F.n_step_birnn(*args, activation="relu")
+    rnn = staticmethod(functools.partial(F.n_step_birnn, activation="relu"))

@@ -22,14 +22,12 @@ class Dropout(Link):
         ValueError: ``ratio`` is out of range.
     """
 
+    _printable = ("ratio",)
+
     def __init__(self, ratio=0.5):
         super().__init__()
         _check_ratio(self, ratio)
         self.ratio = ratio
-
-    @property
-    def printable_specs(self):
-        yield "ratio", self.ratio
 
     def forward(self, x):
         """Zeroes elements of a Variable or array x at random, if ``config.train`` is set."""

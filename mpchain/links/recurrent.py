@@ -76,6 +76,19 @@ class _Stateful(Chain):
             fits = n <= rows if may_shrink else n == rows
             check(fits, type(self).__name__, f"{rule} (reset_state begins anew)", x=x)
 
+    def forward(self, x):
+        """Takes a step.
+
+        Args:
+            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
+
+        Returns:
+            Variable (N, out_size).
+        """
+        self._check_batch(x)
+        self.h = self._step(self.h, x)
+        return self.h
+
 
 class _StatefulMemory(_Stateful):
     """A cell that keeps a memory beside its output."""
@@ -244,23 +257,13 @@ class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
         self.c_ratio = c_ratio
         self.h_ratio = h_ratio
 
-    def forward(self, x):
-        """Takes a step.
-
-        Args:
-            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
-
-        Returns:
-            Variable (N, out_size).
-        """
-        self._check_batch(x)
-        gates = self._gates(self.h, x)
+    def _step(self, h, x):
+        gates = self._gates(h, x)
         zeros = _zeros(x.shape[0], self.state_size, gates)
-        c, h = (zeros if state is None else state for state in (self.c, self.h))
+        c, h = (zeros if state is None else state for state in (self.c, h))
         c_next, h_next = F.lstm(c, gates)
         self.c = F.zoneout(c, c_next, self.c_ratio)
-        self.h = F.zoneout(h, h_next, self.h_ratio)
-        return self.h
+        return F.zoneout(h, h_next, self.h_ratio)
 
 
 class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
@@ -288,24 +291,14 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
             self.peep_f = Linear(out_size, out_size, nobias=True)
             self.peep_o = Linear(out_size, out_size, nobias=True)
 
-    def forward(self, x):
-        """Takes a step.
-
-        Args:
-            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
-
-        Returns:
-            Variable (N, out_size).
-        """
-        self._check_batch(x)
-        gates = self._gates(self.h, x)
+    def _step(self, h, x):
+        gates = self._gates(h, x)
         gates = F.reshape(gates, (x.shape[0], self.state_size, 4))
         a, i, f, o = F.separate(gates, axis=2)
         c = _zeros(x.shape[0], self.state_size, gates) if self.c is None else self.c
         kept = c * F.sigmoid(f + self.peep_f(c))
         self.c = F.tanh(a) * F.sigmoid(i + self.peep_i(c)) + kept
-        self.h = F.tanh(self.c) * F.sigmoid(o + self.peep_o(self.c))
-        return self.h
+        return F.tanh(self.c) * F.sigmoid(o + self.peep_o(self.c))
 
 
 # Gated recurrent units.
@@ -382,19 +375,6 @@ class StatefulGRU(_Stateful, _GRUCell):
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.state_size = out_size
 
-    def forward(self, x):
-        """Takes a step.
-
-        Args:
-            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
-
-        Returns:
-            Variable (N, out_size).
-        """
-        self._check_batch(x)
-        self.h = self._step(self.h, x)
-        return self.h
-
 
 class GRU(StatefulGRU):
     """:class:`StatefulGRU`, by its other name."""
@@ -464,16 +444,3 @@ class StatefulMGU(_Stateful, _MGUCell):
         W_f, W_h (Linear): see :class:`StatelessMGU`.
         h (Variable): the state, None at the beginning.
     """
-
-    def forward(self, x):
-        """Takes a step.
-
-        Args:
-            x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
-
-        Returns:
-            Variable (N, out_size).
-        """
-        self._check_batch(x)
-        self.h = self._step(self.h, x)
-        return self.h
