@@ -1,11 +1,13 @@
-"""Sums and products of the elements so far along an axis."""
+"""Cumulative sums and products along an axis."""
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaration import differentiable
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
+from mpchain.variable import Variable
 
 
 def _wide(x):
@@ -20,7 +22,7 @@ def _filled(x, n, value):
 
 
 def _before(y):
-    """Moves the last axis by one: what was before each element, one before the first."""
+    """Shifts the last axis by one: the element before each, and 1 before the first."""
     return np.concatenate([_filled(y, 1, 1), y[..., :-1]], axis=-1)
 
 
@@ -29,14 +31,18 @@ def _ahead(x, step, value=0):
     return np.concatenate([x[..., step:], _filled(x, step, value)], axis=-1)
 
 
-def products_of_others(x):
-    """For each element, the product of all others along the last axis: no division, so zeros do.
+def products_of_others(x: Input) -> Input:
+    """For each element, the product of all others along the last axis, without division.
 
     Args:
         x: Variable or array.
 
     Returns:
         Variable or array of the shape of ``x``.
+
+    Example:
+        >>> products_of_others(np.array([2.0, 3.0, 0.0]))
+        array([0., 0., 6.])
     """
     if x.shape[-1] == 0:
         return x
@@ -79,34 +85,42 @@ def _along(name, function, x, axis):
     return swapaxes(function(swapaxes(x, axis, -1)), axis, -1)
 
 
-def cumsum(x, axis=None):
-    """Sum of each element and those before it.
+def cumsum(x: Input, axis: int | None = None) -> Variable:
+    """Cumulative sum along an axis.
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis to sum along; None takes the elements in row-major order as one axis.
+        axis: the axis to sum along; None flattens ``x`` first.
 
     Returns:
-        Variable of the shape of ``x``, or of one axis.
+        Variable of the shape of ``x``; (x.size,) if ``axis`` is None.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> F.cumsum(np.arange(6.0).reshape(2, 3), axis=1).array
+        array([[ 0.,  1.,  3.],
+               [ 3.,  7., 12.]])
     """
     return _along("cumsum", _cumsum, x, axis)
 
 
-def cumprod(x, axis=None):
-    """Product of each element and those before it; its derivatives are right where some are zero.
+def cumprod(x: Input, axis: int | None = None) -> Variable:
+    """Cumulative product along an axis; derivatives are exact where elements are zero.
 
     Args:
         x: Variable or array, floating point.
-        axis (int): the axis to multiply along; None takes the elements in row-major order as one
-            axis.
+        axis: the axis to multiply along; None flattens ``x`` first.
 
     Returns:
-        Variable of the shape of ``x``, or of one axis.
+        Variable of the shape of ``x``; (x.size,) if ``axis`` is None.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> F.cumprod(np.array([1.0, 2.0, 3.0])).array
+        array([1., 2., 6.])
     """
     return _along("cumprod", _cumprod, x, axis)

@@ -1,15 +1,18 @@
-"""Vectors for integers: rows of a table, and rotations that tell positions."""
+"""Embeddings of integers, and rotary position embeddings."""
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import add_at
+from mpchain.typing import Input
+from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
-# The rows that indexes name, and the adjoint: adding rows up where indexes say. An index of -1
-# names no row: it gives zeros, and what is added there is dropped.
+# Looking rows up and, its adjoint, adding rows at indices. The index -1 stands for no row: its
+# result is zero, and what is added to it is dropped.
 
 
 @differentiable(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0]))
@@ -21,35 +24,34 @@ def _take_rows(W, ids):
 
 @differentiable(lambda g, ids: _take_rows.on(g, ids))
 def _add_rows(rows, ids, n):
-    size = rows.shape[-1]
-    known = ids >= 0
+    size, known = rows.shape[-1], ids >= 0
     ids, rows = ids[known], rows[known]
-    # The widths of half precision would lose small gradients of frequent rows.
+    # Half precision would lose small gradients of frequent rows.
     total = get_array_module(rows).zeros((n, size), np.promote_types(rows.dtype, np.float32))
-    if is_gpu_array(rows):
-        scatter_add(total, ids, rows)
-    else:
-        # NumPy adds at indexes several times faster along one axis than along two.
-        places = ids[:, None] * size + np.arange(size)
-        np.add.at(total.reshape(-1), places.reshape(-1), rows.reshape(-1))
+    add_at(total, ids, rows)
     return total.astype(rows.dtype, copy=False)
 
 
-def embed_id(x, W, ignore_label=None):
+def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     """Looks up rows of a table: y[...] = W[x[...]].
 
     Args:
-        x: Variable or array of integers, of any shape: the rows' numbers.
+        x: Variable or array of integers, of any shape: indices of rows.
         W: Variable or array (V, D), floating point.
-        ignore_label (int): elements of this value name no row; their result is zero.
+        ignore_label: elements of this value have the result zero.
 
     Returns:
         Variable (*x.shape, D).
 
     Raises:
         InvalidType: a rank or dtype does not fit.
-        ValueError: an element of ``x`` is neither ``ignore_label`` nor the number of a row. On a
-            GPU, where looking would cost time, that is noticed in debug mode only.
+        ValueError: an element of ``x`` is neither ``ignore_label`` nor the index of a row. On a
+            GPU, this is checked in debug mode only, as it would wait for the device.
+
+    Example:
+        >>> F.embed_id(np.array([2, 0]), np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])).array
+        array([[4., 5.],
+               [0., 1.]])
     """
     x, W = as_array(x), as_variable(W)
     check(x.dtype.kind in "iu", "embed_id", "x must hold integers", x=x)
@@ -74,7 +76,7 @@ def _check_ids(ids, ignored, n, ignore_label):
 
 @differentiable(lambda g, cos, sin, is_interleaved: _rotate.on(g, cos, -sin, is_interleaved))
 def _rotate(x, cos, sin, is_interleaved):
-    """Turns pairs of elements of the last axis by angles."""
+    """Rotates pairs of elements of the last axis."""
     half = x.shape[-1] // 2
     first, second = slice(0, half), slice(half, None)
     if is_interleaved:
@@ -86,19 +88,21 @@ def _rotate(x, cos, sin, is_interleaved):
     return y
 
 
-def rotary_embedding(x, positions=None, base=10000.0, interleaved=False):
-    """Turns pairs of features by angles that grow with the position in the sequence.
+def rotary_embedding(
+    x: Input, positions: Input | None = None, base: float = 10000.0, interleaved: bool = False
+) -> Variable:
+    """Rotates pairs of features by angles proportional to the position in the sequence.
 
-    Pair i of D / 2 turns by the angle position * base ** (-2 i / D): products of two vectors so
-    turned depend on the distance of their positions alone.
+    Pair i of D / 2 rotates by the angle position * base ** (-2 i / D); inner products of rotated
+    vectors depend only on the distance of their positions.
 
     Args:
         x: Variable or array (..., L, D), floating point, D even: queries or keys, for instance
             (B, n_heads, L, D).
         positions: array (..., L) that broadcasts to the axes of ``x`` but the last; None means 0
             to L - 1.
-        base (float): the slowest pair needs about 2 pi ``base`` positions for a turn.
-        interleaved (bool): pairs are neighbors, 2 i and 2 i + 1, as in the paper; otherwise they
+        base: the slowest pair needs about 2 pi ``base`` positions for a full rotation.
+        interleaved: pairs are neighbors, 2 i and 2 i + 1, as in the paper; otherwise they
             are the features i and i + D / 2.
 
     Returns:
@@ -107,6 +111,11 @@ def rotary_embedding(x, positions=None, base=10000.0, interleaved=False):
     Raises:
         InvalidType: a shape or dtype does not fit.
         ValueError: ``base`` is not positive.
+
+    Example:
+        >>> F.rotary_embedding(np.ones((2, 2))).array.round(2)
+        array([[ 1.  ,  1.  ],
+               [-0.3 ,  1.38]])
 
     See J. Su et al., RoFormer: enhanced transformer with rotary position embedding, 2021.
     """
@@ -118,11 +127,10 @@ def rotary_embedding(x, positions=None, base=10000.0, interleaved=False):
     check(fits, name, "x must be floating point, (..., L, D) with D even", x=x)
     xp = x.xp
     positions = xp.arange(x.shape[-2]) if positions is None else xp.asarray(as_array(positions))
-    lead, shape = x.ndim - 1 - positions.ndim, x.shape[:-1]
-    fits = lead >= 0 and all(m in (1, n) for m, n in zip(positions.shape, shape[lead:]))
+    fits = broadcasts_to(positions.shape, x.shape[:-1])
     check(fits, name, "positions must broadcast to (..., L)", positions=positions, x=x)
     size = x.shape[-1]
-    # Angles of far positions need more digits than the features have.
+    # Angles of far positions need more precision than the features have.
     speeds = float(base) ** (-xp.arange(0, size, 2) / max(size, 1))
     angles = positions[..., None] * speeds
     return _rotate(x, xp.cos(angles).astype(x.dtype), xp.sin(angles).astype(x.dtype), interleaved)

@@ -2,24 +2,20 @@
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.joining import with_zeros
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
+from mpchain.variable import Variable
 
 
-def _zeros_for_none(gys):
-    """The gradients of real and imaginary part, one of which may be missing."""
-    like = next(g for g in gys if g is not None)
-    xp = get_array_module(like)
-    return [xp.zeros(like.shape, like.dtype) if g is None else g for g in gys]
-
-
-def _adjoint(gys, is_inverse, norm):
+def _adjoint(gys, real_shape, is_inverse, norm):
     other = {"backward": "forward", "forward": "backward"}[norm]
-    return _transform.on(*_zeros_for_none(gys), not is_inverse, other)
+    return _transform.on(*with_zeros(gys, [real_shape] * 2), not is_inverse, other)
 
 
 @differentiable(joint=_adjoint, n_arrays=2)
 def _transform(real, imag, is_inverse, norm):
-    """The transform along the last axis; the ``norm`` 'forward' divides by n going forward."""
+    """Transforms along the last axis; ``norm`` is as in :func:`numpy.fft.fft`."""
     xp = get_array_module(real)
     function = xp.fft.ifft if is_inverse else xp.fft.fft
     y = function(real + imag * xp.asarray(1j, xp.result_type(real.dtype, xp.complex64)), norm=norm)
@@ -37,33 +33,43 @@ def _pair(name, x):
     return real, imag
 
 
-def fft(x):
+def fft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
     """Discrete Fourier transform along the last axis: y[k] = sum over j of x[j] e^(-2 pi i jk/n).
 
     Args:
-        x: pair (real, imag) of Variables or arrays of one shape, floating point.
+        x: the pair (real, imag) of Variables or arrays of one shape, floating point.
 
     Returns:
         tuple of Variables: the real and the imaginary part.
 
     Raises:
         InvalidType: the two differ in shape or dtype, or have no last axis.
-        TypeError: ``x`` is no pair.
+        TypeError: ``x`` is not a pair.
+
+    Example:
+        >>> real, imag = F.fft((np.array([1.0, 0.0, 1.0, 0.0]), np.zeros(4)))
+        >>> real.array
+        array([2., 0., 2., 0.])
     """
     return _transform(*_pair("fft", x), False, "backward")
 
 
-def ifft(x):
+def ifft(x: tuple[Input, Input]) -> tuple[Variable, Variable]:
     """Inverse of :func:`fft`: y[j] = (1/n) sum over k of x[k] e^(2 pi i jk/n).
 
     Args:
-        x: pair (real, imag) of Variables or arrays of one shape, floating point.
+        x: the pair (real, imag) of Variables or arrays of one shape, floating point.
 
     Returns:
         tuple of Variables: the real and the imaginary part.
 
     Raises:
         InvalidType: the two differ in shape or dtype, or have no last axis.
-        TypeError: ``x`` is no pair.
+        TypeError: ``x`` is not a pair.
+
+    Example:
+        >>> real, imag = F.ifft((np.array([2.0, 0.0, 2.0, 0.0]), np.zeros(4)))
+        >>> real.array
+        array([1., 0., 1., 0.])
     """
     return _transform(*_pair("ifft", x), True, "backward")

@@ -1,18 +1,26 @@
-"""Several arrays made one, one made several, and several made alike."""
+"""Functions that join, split, pad and broadcast arrays."""
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaration import differentiable
+from mpchain.typing import Input
 from mpchain.utils.type_check import InvalidType, check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
-def with_zeros(gys, shapes):
-    """Gradients of several outputs, with zeros for those outputs that have none."""
+def with_zeros(gys: Sequence[Input | None], shapes: Sequence[Sequence[int]]) -> list[Input]:
+    """Returns the gradients of several outputs, with zeros in place of None.
+
+    Example:
+        >>> with_zeros([np.ones(2), None], [(2,), (3,)])
+        [array([1., 1.]), array([0., 0., 0.])]
+    """
     reference = next(g for g in gys if g is not None)
     xp = get_array_module(reference)
     return [xp.zeros(s, reference.dtype) if g is None else g for g, s in zip(gys, shapes)]
@@ -20,19 +28,16 @@ def with_zeros(gys, shapes):
 
 def _split_derivative(gys, x_shape, indexes, axis):
     bounds = (0, *indexes, x_shape[axis])
-    shapes = [list(x_shape) for _ in gys]
-    for shape, begin, end in zip(shapes, bounds, bounds[1:]):
-        shape[axis] = end - begin
+    axis %= len(x_shape)
+    sizes = [end - begin for begin, end in itertools.pairwise(bounds)]
+    shapes = [(*x_shape[:axis], size, *x_shape[axis + 1 :]) for size in sizes]
     return (concat.on(with_zeros(gys, shapes), axis),)
 
 
 @differentiable(joint=_split_derivative, n_arrays=1)
 def _split(x, indexes, axis):
-    parts, begin = [], 0
-    for end in (*indexes, x.shape[axis]):
-        parts.append(x[(slice(None),) * (axis % x.ndim) + (slice(begin, end),)])
-        begin = end
-    return tuple(parts)
+    lead, bounds = (slice(None),) * (axis % x.ndim), (0, *indexes, x.shape[axis])
+    return tuple(x[(*lead, slice(begin, end))] for begin, end in itertools.pairwise(bounds))
 
 
 def _concat_derivative(g, xs_shape, axis):
@@ -41,25 +46,34 @@ def _concat_derivative(g, xs_shape, axis):
 
 
 @differentiable(joint=_concat_derivative)
-def concat(xs, axis=1):
-    """Joins arrays along an axis.
+def concat(xs: Sequence[Input], axis: int = 1) -> Variable:
+    """Concatenates arrays along an axis.
 
     Args:
         xs: list of Variables or arrays, equal in shape but for that axis.
-        axis (int): the axis.
+        axis: the axis.
 
     Returns:
         Variable.
 
     Raises:
         InvalidType: shapes differ elsewhere, or there is no such axis.
+
+    Example:
+        >>> F.concat([np.zeros((2, 1)), np.ones((2, 2))], axis=1).array
+        array([[0., 1., 1.],
+               [0., 1., 1.]])
     """
     check_joinable("concat", xs, axis)
     return get_array_module(*xs).concatenate(xs, axis)
 
 
-def check_joinable(name, xs, axis):
-    """Raises InvalidType unless arrays can be joined along ``axis`` by the function ``name``."""
+def check_joinable(name: str, xs: Sequence[Input], axis: int) -> None:
+    """Raises InvalidType unless arrays can be joined along ``axis`` by the function ``name``.
+
+    Example:
+        >>> check_joinable("concat", [np.zeros((2, 1)), np.zeros((2, 5))], 1)
+    """
     check(len(xs) > 0, name, "xs must hold at least one array", xs=xs)
     for x in xs:
         check(-x.ndim <= axis < x.ndim, name, "axis must be one of every array", x=x, axis=axis)
@@ -69,34 +83,41 @@ def check_joinable(name, xs, axis):
         check(alike, name, "shapes must agree but for the axis", x=x, first=xs[0], axis=axis)
 
 
-def split_axis(x, indices_or_sections, axis, force_tuple=True):
-    """Cuts an array along an axis.
+def split_axis(
+    x: Input, indices_or_sections: int | Sequence[int], axis: int, force_tuple: bool = True
+) -> tuple[Variable, ...] | Any:
+    """Splits an array along an axis.
 
     Args:
         x: Variable or array.
-        indices_or_sections: the number of equal parts, or the indexes at which all parts but the
-            first begin.
-        axis (int): the axis.
-        force_tuple (bool): return a tuple even of a single part.
+        indices_or_sections: the number of equal parts, or the indices at which the parts after
+            the first begin.
+        axis: the axis.
+        force_tuple: return a tuple even for a single part.
 
     Returns:
         tuple of Variables.
 
     Raises:
-        InvalidType: there is no such axis, or it cannot be cut into equal parts.
+        InvalidType: there is no such axis, or it does not divide into equal parts.
+
+    Example:
+        >>> F.split_axis(np.arange(6.0), 3, axis=0)[1].array
+        array([2., 3.])
+        >>> [part.shape for part in F.split_axis(np.zeros((5, 2)), [1, 3], axis=0)]
+        [(1, 2), (2, 2), (2, 2)]
     """
     check(-x.ndim <= axis < x.ndim, "split_axis", "axis must be one of x", x=x, axis=axis)
     if isinstance(indices_or_sections, (int, np.integer)):
         n, size = int(indices_or_sections), x.shape[axis]
-        check(
-            n > 0 and size % n == 0, "split_axis", "the axis must divide into equal parts", x=x, n=n
-        )
+        fits = n > 0 and size % n == 0
+        check(fits, "split_axis", "the axis must divide into equal parts", x=x, axis=axis, n=n)
         indices_or_sections = range(size // n, size, size // n)
     parts = _split(x, tuple(int(i) for i in indices_or_sections), axis)
     return parts if force_tuple or len(parts) > 1 else parts[0]
 
 
-def broadcast(*args):
+def broadcast(*args: Input) -> tuple[Variable, ...]:
     """Broadcasts arrays to their common shape, as NumPy does.
 
     Args:
@@ -107,6 +128,10 @@ def broadcast(*args):
 
     Raises:
         InvalidType: the shapes do not broadcast, or there is no array.
+
+    Example:
+        >>> [x.shape for x in F.broadcast(np.zeros((2, 1)), np.zeros(3))]
+        [(2, 3), (2, 3)]
     """
     check(len(args) > 0, "broadcast", "args must hold at least one array", args=args)
     shapes = [x.shape for x in args]
@@ -132,18 +157,22 @@ def _stack(xs, axis):
     return get_array_module(*xs).stack(xs, axis)
 
 
-def stack(xs, axis=0):
+def stack(xs: Sequence[Input], axis: int = 0) -> Variable:
     """Joins arrays along a new axis.
 
     Args:
         xs: list of Variables or arrays of one shape.
-        axis (int): where the new axis is in the result.
+        axis: index of the new axis in the result.
 
     Returns:
         Variable.
 
     Raises:
         InvalidType: the shapes differ, or the result has no such axis.
+
+    Example:
+        >>> F.stack([np.zeros(3), np.ones(3)], axis=1).shape
+        (3, 2)
     """
     check(len(xs) > 0, "stack", "xs must hold at least one array", xs=xs)
     for x in xs:
@@ -153,26 +182,30 @@ def stack(xs, axis=0):
     return _stack(xs, axis % n)
 
 
-def separate(x, axis=0):
-    """Takes an array apart along an axis, which is dropped: the inverse of :func:`stack`.
+def separate(x: Input, axis: int = 0) -> tuple[Variable, ...]:
+    """Splits an array along an axis and drops that axis: the inverse of :func:`stack`.
 
     Args:
         x: Variable or array.
-        axis (int): the axis.
+        axis: the axis.
 
     Returns:
         tuple of Variables, one per element of the axis.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> [x.array.tolist() for x in F.separate(np.arange(6.0).reshape(2, 3))]
+        [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     """
     check(-x.ndim <= axis < x.ndim, "separate", "axis must be one of x", x=x, axis=axis)
     axis %= x.ndim
     return _separate(x, axis) if x.shape[axis] else ()
 
 
-def hstack(xs):
-    """Joins arrays along the second axis; vectors along their only one.
+def hstack(xs: Sequence[Input]) -> Variable:
+    """Concatenates arrays along the second axis; vectors along their only axis.
 
     Args:
         xs: list of Variables or arrays that agree but for that axis; numbers become vectors.
@@ -182,6 +215,10 @@ def hstack(xs):
 
     Raises:
         InvalidType: the shapes do not fit.
+
+    Example:
+        >>> F.hstack([np.zeros((2, 1)), np.ones((2, 3))]).shape
+        (2, 4)
     """
     xs = [x if x.ndim else reshape(x, (1,)) for x in xs]
     axis = 0 if xs and xs[0].ndim == 1 else 1
@@ -189,8 +226,8 @@ def hstack(xs):
     return concat(xs, axis)
 
 
-def vstack(xs):
-    """Joins arrays along the first axis; vectors become rows of a matrix.
+def vstack(xs: Sequence[Input]) -> Variable:
+    """Concatenates arrays along the first axis; vectors become rows of a matrix.
 
     Args:
         xs: list of Variables or arrays that agree but for that axis.
@@ -200,14 +237,18 @@ def vstack(xs):
 
     Raises:
         InvalidType: the shapes do not fit.
+
+    Example:
+        >>> F.vstack([np.zeros(3), np.ones((2, 3))]).shape
+        (3, 3)
     """
     xs = [x if x.ndim > 1 else reshape(x, (1, x.size)) for x in xs]
     check_joinable("vstack", xs, 0)
     return concat(xs, 0)
 
 
-def dstack(xs):
-    """Joins arrays along the third axis; vectors (n,) count as (1, n, 1), matrices as (m, n, 1).
+def dstack(xs: Sequence[Input]) -> Variable:
+    """Concatenates arrays along the third axis; (n,) counts as (1, n, 1), (m, n) as (m, n, 1).
 
     Args:
         xs: list of Variables or arrays that agree but for that axis.
@@ -217,6 +258,10 @@ def dstack(xs):
 
     Raises:
         InvalidType: the shapes do not fit.
+
+    Example:
+        >>> F.dstack([np.zeros((2, 3)), np.ones((2, 3))]).shape
+        (2, 3, 2)
     """
     shapes = [(1, x.size, 1) if x.ndim < 2 else (*x.shape, 1) for x in xs]
     xs = [x if x.ndim > 2 else reshape(x, shape) for x, shape in zip(xs, shapes)]
@@ -242,19 +287,24 @@ def _pad_sequence(xs, length, padding):
     return y
 
 
-def pad_sequence(xs, length=None, padding=0):
-    """Makes sequences equally long, and one array of them.
+def pad_sequence(xs: Sequence[Input], length: int | None = None, padding: float = 0) -> Variable:
+    """Pads sequences to one length and stacks them.
 
     Args:
         xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes.
-        length (int): the length of all; None means that of the longest.
-        padding: what fills the ends.
+        length: the common length; None means that of the longest sequence.
+        padding: the value that fills the ends.
 
     Returns:
         Variable (len(xs), length, ...).
 
     Raises:
         InvalidType: a sequence is longer than ``length``, or they differ otherwise.
+
+    Example:
+        >>> F.pad_sequence([np.array([1.0, 2.0]), np.array([3.0])]).array
+        array([[1., 2.],
+               [3., 0.]])
     """
     _check_sequences("pad_sequence", xs)
     longest = max(x.shape[0] for x in xs)
@@ -288,8 +338,8 @@ def _transpose_sequence(xs):
     return tuple(elements[xp.asarray(starts[:n] + t)] for t, n in enumerate(counts))
 
 
-def transpose_sequence(xs):
-    """Turns sequences into the arrays of their first, second, ... elements.
+def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
+    """Transposes a list of sequences into a list of time steps.
 
     Args:
         xs: list of Variables or arrays (length_i, ...), equal in dtype and the other sizes, none
@@ -301,6 +351,11 @@ def transpose_sequence(xs):
 
     Raises:
         InvalidType: a sequence is longer than the one before it, or they differ otherwise.
+
+    Example:
+        >>> steps = F.transpose_sequence([np.array([1.0, 2.0]), np.array([3.0])])
+        >>> [x.array.tolist() for x in steps]
+        [[1.0, 3.0], [2.0]]
     """
     if len(xs) == 0:
         return ()

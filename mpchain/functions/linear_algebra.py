@@ -1,15 +1,17 @@
-"""Matrices: inverse, determinant and Cholesky factor."""
+"""Inverse, determinant and Cholesky factor of matrices."""
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
+from mpchain.variable import Variable
 
 
 def _computed(function, a, rule):
-    """Applies one of NumPy's functions, which know no half precision; what it cannot do is told."""
+    """Applies a function of ``numpy.linalg``, which do not support half precision."""
     wide = a.astype(np.float32) if a.dtype == np.float16 else a
     try:
         y = function(wide)
@@ -44,7 +46,7 @@ def _check_matrices(name, a, ndim):
     check(fits, name, rule, a=a)
 
 
-def inv(a):
+def inv(a: Input) -> Variable:
     """Inverse of a matrix.
 
     Args:
@@ -55,13 +57,18 @@ def inv(a):
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
-        ValueError: the matrix is singular (numpy.linalg.LinAlgError, which is one).
+        ValueError: the matrix is singular (a numpy.linalg.LinAlgError).
+
+    Example:
+        >>> F.inv(np.array([[2.0, 0.0], [0.0, 4.0]])).array
+        array([[0.5 , 0.  ],
+               [0.  , 0.25]])
     """
     _check_matrices("inv", a, 2)
     return _inverse(a)
 
 
-def batch_inv(a):
+def batch_inv(a: Input) -> Variable:
     """Inverses of a batch of matrices.
 
     Args:
@@ -72,13 +79,17 @@ def batch_inv(a):
 
     Raises:
         InvalidType: ``a`` does not hold square matrices.
-        ValueError: a matrix is singular (numpy.linalg.LinAlgError, which is one).
+        ValueError: a matrix is singular (a numpy.linalg.LinAlgError).
+
+    Example:
+        >>> F.batch_inv(np.full((2, 1, 1), 4.0)).array.ravel()
+        array([0.25, 0.25])
     """
     _check_matrices("batch_inv", a, 3)
     return _inverse(a)
 
 
-def det(a):
+def det(a: Input) -> Variable:
     """Determinant of a matrix.
 
     Args:
@@ -90,6 +101,10 @@ def det(a):
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
+
+    Example:
+        >>> F.det(np.array([[2.0, 1.0], [0.0, 4.0]])).array.round(2).item()
+        8.0
     """
     if a.ndim > 2 and a.size == a.shape[0] * a.shape[1]:
         a = reshape(a, a.shape[:2])
@@ -97,7 +112,7 @@ def det(a):
     return _determinant(a)
 
 
-def batch_det(a):
+def batch_det(a: Input) -> Variable:
     """Determinants of a batch of matrices.
 
     Args:
@@ -108,6 +123,10 @@ def batch_det(a):
 
     Raises:
         InvalidType: ``a`` does not hold square matrices.
+
+    Example:
+        >>> F.batch_det(np.full((2, 1, 1), 4.0)).array
+        array([4., 4.])
     """
     _check_matrices("batch_det", a, 3)
     return _determinant(a)
@@ -128,7 +147,7 @@ def _cholesky(a):
     return _computed(np.linalg.cholesky, a, "cholesky: a must be positive definite")
 
 
-def cholesky(a):
+def cholesky(a: Input) -> Variable:
     """Cholesky factor: the lower triangular L with L L^T = a.
 
     Args:
@@ -140,7 +159,12 @@ def cholesky(a):
 
     Raises:
         InvalidType: ``a`` is not a square matrix.
-        ValueError: the matrix is not positive definite (numpy.linalg.LinAlgError, which is one).
+        ValueError: the matrix is not positive definite (a numpy.linalg.LinAlgError).
+
+    Example:
+        >>> F.cholesky(np.array([[4.0, 2.0], [2.0, 5.0]])).array
+        array([[2., 0.],
+               [1., 2.]])
 
     See I. Murray, Differentiation of the Cholesky decomposition, 2016.
     """

@@ -1,5 +1,6 @@
-"""Other views and orders of the same elements: axes made, dropped, moved, turned and repeated."""
+"""Functions that insert, drop, move, reverse and repeat axes."""
 
+from collections.abc import Sequence
 from numbers import Integral
 
 import numpy as np
@@ -8,8 +9,9 @@ from mpchain.backend import get_array_module, get_device, get_device_from_array
 from mpchain.functions.array import broadcast_to, reshape, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
+from mpchain.typing import Axes, DeviceLike, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
 @differentiable(lambda g, aux: _copy.on(g, aux))
@@ -18,8 +20,8 @@ def _copy(x, device):
     return (x.copy() if y is x else y), get_device_from_array(x)
 
 
-def copy(x, dst):
-    """Copies an array to a device; its gradient travels back.
+def copy(x: Input, dst: DeviceLike) -> Variable:
+    """Copies an array to a device; its gradient is copied back.
 
     Args:
         x: Variable or array.
@@ -27,84 +29,103 @@ def copy(x, dst):
 
     Returns:
         Variable of the shape and dtype of ``x``, on that device.
+
+    Example:
+        >>> F.copy(np.ones(2), "@numpy").array
+        array([1., 1.])
     """
     return _copy(x, get_device(dst))
 
 
 def _axis_of(name, x, axis, extra=0, argument="axis"):
-    """``axis`` counted from the first, after a check that it is one of ``x``."""
+    """Returns ``axis`` counted from the first, after a check that it is an axis of ``x``."""
     n = x.ndim + extra
-    known = isinstance(axis, Integral) and -n <= axis < n
-    if not known:
+    if not (isinstance(axis, Integral) and -n <= axis < n):
         check(False, name, f"{argument} must be an axis of x", x=x, **{argument: axis})
     return int(axis) % n
 
 
-def expand_dims(x, axis):
+def expand_dims(x: Input, axis: int) -> Variable:
     """Inserts an axis of size one.
 
     Args:
         x: Variable or array.
-        axis (int): where the new axis is in the result.
+        axis: index of the new axis in the result.
 
     Returns:
         Variable, a view.
 
     Raises:
         InvalidType: the result has no such axis.
+
+    Example:
+        >>> F.expand_dims(np.zeros((2, 3)), 1).shape
+        (2, 1, 3)
     """
     axis = _axis_of("expand_dims", x, axis, extra=1)
     return reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
 
-def squeeze(x, axis=None):
+def squeeze(x: Input, axis: Axes = None) -> Variable:
     """Drops axes of size one.
 
     Args:
         x: Variable or array.
-        axis (int or tuple of int): the axes; None means all of size one.
+        axis: the axes; None means all of size one.
 
     Returns:
         Variable, a view.
 
     Raises:
         InvalidType: there is no such axis, or its size is not one.
+
+    Example:
+        >>> F.squeeze(np.zeros((1, 2, 1))).shape
+        (2,)
     """
     if axis is None:
-        axes = [i for i, n in enumerate(x.shape) if n == 1]
-    else:
-        given = axis if isinstance(axis, (tuple, list)) else (axis,)
-        axes = [_axis_of("squeeze", x, a) for a in given]
+        return reshape(x, tuple(n for n in x.shape if n != 1))
+    axes = [
+        _axis_of("squeeze", x, a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,))
+    ]
     ones = all(x.shape[a] == 1 for a in axes)
     check(ones, "squeeze", "every axis to drop must have size one", x=x, axis=axis)
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def flatten(x):
-    """Gives all elements, in row-major order, as a vector.
+def flatten(x: Input) -> Variable:
+    """Flattens an array in row-major order.
 
     Args:
         x: Variable or array.
 
     Returns:
-        Variable (x.size,); a view where NumPy can make one.
+        Variable (x.size,); a view if possible.
+
+    Example:
+        >>> F.flatten(np.arange(6.0).reshape(2, 3)).array
+        array([0., 1., 2., 3., 4., 5.])
     """
     return reshape(x, (x.size,))
 
 
-def moveaxis(x, source, destination):
+def moveaxis(x: Input, source: int | Sequence[int], destination: int | Sequence[int]) -> Variable:
     """Moves axes; the others keep their order.
 
     Args:
         x: Variable or array.
-        source (int or tuple of int): the axes to move.
-        destination (int or tuple of int): where each is in the result.
+        source: the axes to move.
+        destination: their indices in the result.
 
     Returns:
         Variable, a view.
 
     Raises:
         InvalidType: there is no such axis, one is given twice, or their numbers differ.
+
+    Example:
+        >>> F.moveaxis(np.zeros((2, 3, 4)), 0, -1).shape
+        (3, 4, 2)
     """
     given = {"source": source, "destination": destination}
     sources, destinations = (
@@ -120,25 +141,26 @@ def moveaxis(x, source, destination):
     return transpose(x, tuple(order))
 
 
-def rollaxis(x, axis, start=0):
-    """Moves an axis to before another one.
+def rollaxis(x: Input, axis: int, start: int = 0) -> Variable:
+    """Moves an axis in front of another one.
 
     Args:
         x: Variable or array.
-        axis (int): the axis to move.
-        start (int): it is moved to before this axis, as counted in ``x``; ``x.ndim`` means to the
-            end.
+        axis: the axis to move.
+        start: the axis of ``x`` in front of which it is moved; ``x.ndim`` moves it to the end.
 
     Returns:
         Variable, a view.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> F.rollaxis(np.zeros((2, 3, 4)), 2).shape
+        (4, 2, 3)
     """
-    axis, start = (
-        _axis_of("rollaxis", x, axis),
-        _axis_of("rollaxis", x, start, extra=start >= 0, argument="start"),
-    )
+    axis = _axis_of("rollaxis", x, axis)
+    start = _axis_of("rollaxis", x, start, extra=start >= 0, argument="start")
     order = [i for i in range(x.ndim) if i != axis]
     order.insert(start - (axis < start), axis)
     return transpose(x, tuple(order))
@@ -149,23 +171,28 @@ def _flip(x, axis):
     return get_array_module(x).flip(x, axis)
 
 
-def flip(x, axis):
+def flip(x: Input, axis: int) -> Variable:
     """Reverses the order of the elements along an axis.
 
     Args:
         x: Variable or array.
-        axis (int): the axis.
+        axis: the axis.
 
     Returns:
         Variable of the shape of ``x``, a view.
 
     Raises:
         InvalidType: there is no such axis.
+
+    Example:
+        >>> F.flip(np.arange(6.0).reshape(2, 3), 1).array
+        array([[2., 1., 0.],
+               [5., 4., 3.]])
     """
     return _flip(x, _axis_of("flip", x, axis))
 
 
-def fliplr(a):
+def fliplr(a: Input) -> Variable:
     """Reverses the second axis: left and right.
 
     Args:
@@ -173,12 +200,17 @@ def fliplr(a):
 
     Returns:
         Variable of the shape of ``a``, a view.
+
+    Example:
+        >>> F.fliplr(np.arange(6.0).reshape(2, 3)).array
+        array([[2., 1., 0.],
+               [5., 4., 3.]])
     """
     check(a.ndim >= 2, "fliplr", "a must have 2 axes or more", a=a)
     return _flip(a, 1)
 
 
-def flipud(a):
+def flipud(a: Input) -> Variable:
     """Reverses the first axis: up and down.
 
     Args:
@@ -186,24 +218,33 @@ def flipud(a):
 
     Returns:
         Variable of the shape of ``a``, a view.
+
+    Example:
+        >>> F.flipud(np.arange(6.0).reshape(2, 3)).array
+        array([[3., 4., 5.],
+               [0., 1., 2.]])
     """
     check(a.ndim >= 1, "flipud", "a must have 1 axis or more", a=a)
     return _flip(a, 0)
 
 
-def repeat(x, repeats, axis=None):
+def repeat(x: Input, repeats: int | Sequence[int], axis: int | None = None) -> Variable:
     """Repeats each element.
 
     Args:
         x: Variable or array.
-        repeats (int or tuple of int): how often; a tuple says it for each element along the axis.
-        axis (int): the axis to repeat along; None repeats the elements of the flattened array.
+        repeats: number of repetitions, one for all elements or one for each along the axis.
+        axis: the axis to repeat along; None repeats the elements of the flattened array.
 
     Returns:
         Variable of the shape of ``x`` but for the axis; a vector if that is None.
 
     Raises:
         InvalidType: a number is negative, or there is not one per element.
+
+    Example:
+        >>> F.repeat(np.array([1.0, 2.0]), 2).array
+        array([1., 1., 2., 2.])
     """
     x = as_variable(x)
     given, original = repeats, x
@@ -222,19 +263,23 @@ def repeat(x, repeats, axis=None):
     return get_item(x, (slice(None),) * axis + (index,))
 
 
-def tile(x, reps):
-    """Puts copies of an array side by side.
+def tile(x: Input, reps: int | Sequence[int]) -> Variable:
+    """Tiles an array with copies of itself.
 
     Args:
         x: Variable or array.
-        reps (int or tuple of int): how many along each axis; missing ones, and missing axes of
-            ``x``, are ones in front.
+        reps: number of copies along each axis. The shorter of ``reps`` and the shape of ``x`` is
+            extended by ones in front.
 
     Returns:
         Variable.
 
     Raises:
         InvalidType: a number is negative.
+
+    Example:
+        >>> F.tile(np.array([1.0, 2.0]), 2).array
+        array([1., 2., 1., 2.])
     """
     given = reps
     reps = (reps,) if isinstance(reps, Integral) else tuple(reps)
@@ -251,15 +296,14 @@ def tile(x, reps):
     return reshape(copies, tuple(r * size for r, size in pairs))
 
 
-def _square_of(name, argument, r):
-    check(isinstance(r, Integral) and r > 0, name, f"{argument} must be positive", **{argument: r})
-    return int(r)
+def _check_blocks(name, x, r):
+    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
+    check(isinstance(r, Integral) and r > 0, name, "r must be positive", r=r)
 
 
 def _from_channels(name, x, r, channels_last):
     """(N, C r r, H, W) to (N, C, H r, W r)."""
-    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
-    r = _square_of(name, "r", r)
+    _check_blocks(name, x, r)
     n, c, h, w = x.shape
     check(c % (r * r) == 0, name, "r * r must divide the number of channels", x=x, r=r)
     c //= r * r
@@ -272,8 +316,7 @@ def _from_channels(name, x, r, channels_last):
 
 def _to_channels(name, x, r, channels_last):
     """(N, C, H r, W r) to (N, C r r, H, W)."""
-    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
-    r = _square_of(name, "r", r)
+    _check_blocks(name, x, r)
     n, c, h, w = x.shape
     check(h % r == w % r == 0, name, "r must divide height and width", x=x, r=r)
     blocks = reshape(x, (n, c, h // r, r, w // r, r))
@@ -281,54 +324,67 @@ def _to_channels(name, x, r, channels_last):
     return reshape(transpose(blocks, order), (n, c * r * r, h // r, w // r))
 
 
-def depth2space(X, r):
-    """Moves channels into space: each group of r x r channels becomes blocks of r x r pixels.
+def depth2space(X: Input, r: int) -> Variable:
+    """Moves channels into space: each group of r * r channels becomes blocks of r x r pixels.
 
     Channel ``(i * r + j) * C + c`` holds pixel (i, j) of the blocks of output channel ``c``.
 
     Args:
         X: Variable or array (N, C * r * r, H, W), floating point.
-        r (int): the side of a block.
+        r: the side of a block.
 
     Returns:
         Variable (N, C, H * r, W * r).
 
     Raises:
         InvalidType: the channels do not divide.
+
+    Example:
+        >>> F.depth2space(np.zeros((1, 8, 2, 3)), 2).shape
+        (1, 2, 4, 6)
 
     See also :func:`pixel_shuffle`, where the channels of one output channel are neighbors.
     """
     return _from_channels("depth2space", X, r, channels_last=True)
 
 
-def space2depth(X, r):
+def space2depth(X: Input, r: int) -> Variable:
     """Moves blocks of r x r pixels into channels: the inverse of :func:`depth2space`.
 
     Args:
         X: Variable or array (N, C, H * r, W * r), floating point.
-        r (int): the side of a block.
+        r: the side of a block.
 
     Returns:
         Variable (N, C * r * r, H, W).
 
     Raises:
         InvalidType: height or width do not divide.
+
+    Example:
+        >>> F.space2depth(np.zeros((1, 2, 4, 6)), 2).shape
+        (1, 8, 2, 3)
     """
     return _to_channels("space2depth", X, r, channels_last=True)
 
 
-def pixel_shuffle(x, r):
+def pixel_shuffle(x: Input, r: int) -> Variable:
     """Moves channels into space; channel ``(c * r + i) * r + j`` is pixel (i, j) of the blocks.
 
     Args:
         x: Variable or array (N, C * r * r, H, W), floating point.
-        r (int): the side of a block.
+        r: the side of a block.
 
     Returns:
         Variable (N, C, H * r, W * r).
 
     Raises:
         InvalidType: the channels do not divide.
+
+    Example:
+        >>> F.pixel_shuffle(np.arange(4.0).reshape(1, 4, 1, 1), 2).array[0, 0]
+        array([[0., 1.],
+               [2., 3.]])
 
     See W. Shi et al., Real-time single image and video super-resolution using an efficient
     sub-pixel convolutional neural network, CVPR 2016.
@@ -336,17 +392,21 @@ def pixel_shuffle(x, r):
     return _from_channels("pixel_shuffle", x, r, channels_last=False)
 
 
-def pixel_unshuffle(x, r):
+def pixel_unshuffle(x: Input, r: int) -> Variable:
     """Moves blocks of r x r pixels into channels: the inverse of :func:`pixel_shuffle`.
 
     Args:
         x: Variable or array (N, C, H * r, W * r), floating point.
-        r (int): the side of a block.
+        r: the side of a block.
 
     Returns:
         Variable (N, C * r * r, H, W).
 
     Raises:
         InvalidType: height or width do not divide.
+
+    Example:
+        >>> F.pixel_unshuffle(np.zeros((1, 2, 4, 6)), 2).shape
+        (1, 8, 2, 3)
     """
     return _to_channels("pixel_unshuffle", x, r, channels_last=False)
