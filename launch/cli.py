@@ -15,6 +15,9 @@ from .processes import fill_standard_files
 from .standstill import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE
 from .talk import Parser, clock_time, say, seconds, whole_number
 
+_SECONDS = {"type": seconds, "metavar": "SECONDS"}
+_NUMBER = {"type": whole_number(1), "metavar": "N"}
+_MANY = {"action": "append", "default": []}
 SCHEDULERS = ("slurm", "pbs", "lsf", "kubernetes")
 
 
@@ -64,19 +67,14 @@ def _launch(arguments):
         print(describe(plan))
         return 0
     _say_what_is_special(plan)
-    _make_log_dir(parser, options.log_dir)
-    checkpoints = None
-    if options.checkpoint_dir:
-        checkpoints = Checkpoints(
-            options.checkpoint_dir, options.checkpoint_pattern, options.resume
-        )
-    return restarts.run(
-        plan,
-        restarts=options.restarts,
-        wait=options.backoff,
-        checkpoints=checkpoints,
-        min_ranks=options.min_ranks,
-    )
+    try:
+        if options.log_dir:
+            os.makedirs(options.log_dir, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--log-dir {options.log_dir}: {error.strerror}")
+    folder = options.checkpoint_dir
+    checkpoints = folder and Checkpoints(folder, options.checkpoint_pattern, options.resume)
+    return restarts.run(plan, options.restarts, options.backoff, checkpoints, options.min_ranks)
 
 
 class _Version(argparse.Action):
@@ -96,14 +94,6 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _make_log_dir(parser, folder):
-    try:
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        parser.error(f"--log-dir {folder}: {error.strerror}")
-
-
 def _parser():
     parser = Parser(
         prog="mpchain-launch",
@@ -115,40 +105,18 @@ def _parser():
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        *("-n", "--ranks"),
-        type=_ranks,
-        required=True,
-        metavar="N",
-        help="number of ranks; auto: all slots, else one per GPU, else one per two cores",
-    )
+    ranks = "number of ranks; auto: all slots, else one per GPU, else one per two cores"
+    add("-n", "--ranks", type=_ranks, required=True, metavar="N", help=ranks)
     add("-m", "--module", action="store_true", help="run a module, as python -m does")
-    add("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set for all ranks")
-    add(
-        "--prefix",
-        action=argparse.BooleanOptionalAction,
-        help="put the number of the rank before each line, as in '[2] text' (default: if N > 1)",
-    )
+    add("--env", **_MANY, metavar="NAME[=VALUE]", help="set for all ranks")
+    prefix = "put the number of the rank before each line, as in '[2] text' (default: if N > 1)"
+    add("--prefix", action=argparse.BooleanOptionalAction, help=prefix)
     add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
-    add(
-        "--timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="end the job after this time, restarts included",
-    )
-    add(
-        "--grace",
-        type=seconds,
-        default=5.0,
-        metavar="SECONDS",
-        help="time from asking ranks to end to SIGKILL (default: 5)",
-    )
-    add(
-        "--mpi",
-        choices=("auto", "openmpi", "mpich", "srun"),
-        default="auto",
-        help="what starts the ranks (default: the mpirun of the MPI library that mpi4py loads)",
-    )
+    add("--timeout", **_SECONDS, help="end the job after this time, restarts included")
+    grace = "time from asking ranks to end to SIGKILL (default: 5)"
+    add("--grace", **_SECONDS, default=5.0, help=grace)
+    mpi = "what starts the ranks (default: the mpirun of the MPI library that mpi4py loads)"
+    add("--mpi", choices=("auto", "openmpi", "mpich", "srun"), default="auto", help=mpi)
     add("--version", action=_Version, help="print the version of mpchain and exit")
     add("--dry-run", action="store_true", help="print the command and the environment, run nothing")
     add_hosts(parser)
@@ -165,41 +133,18 @@ def _add_restarts(parser):
         "environment variable MPCHAIN_RESUME and in place of {checkpoint} among its arguments.",
     )
     add = group.add_argument
-    add(
-        "--restarts",
-        type=whole_number(0),
-        default=0,
-        metavar="N",
-        help="maximum number of restarts (default: 0)",
-    )
-    add(
-        "--backoff",
-        type=seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="wait before a restart, twice as long each time without progress (default: 1)",
-    )
-    add(
-        "--checkpoint-dir",
-        metavar="FOLDER",
-        help="where the script saves its checkpoints; the highest number in a name is the newest",
-    )
-    add(
-        "--checkpoint-pattern",
-        metavar="PATTERN",
-        help=f"their names (default: {', '.join(PATTERNS)})",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="resume at the first start, too, from the newest checkpoint of any earlier run",
-    )
-    add(
-        "--min-ranks",
-        type=whole_number(1),
-        metavar="N",
-        help="restart on the hosts that are left if they take so many ranks (default: all)",
-    )
+    most = "maximum number of restarts (default: 0)"
+    add("--restarts", type=whole_number(0), default=0, metavar="N", help=most)
+    wait = "wait before a restart, twice as long each time without progress (default: 1)"
+    add("--backoff", **_SECONDS, default=1.0, help=wait)
+    where = "where the script saves its checkpoints; the highest number in a name is the newest"
+    add("--checkpoint-dir", metavar="FOLDER", help=where)
+    names = f"their names (default: {', '.join(PATTERNS)})"
+    add("--checkpoint-pattern", metavar="PATTERN", help=names)
+    resume = "resume at the first start, too, from the newest checkpoint of any earlier run"
+    add("--resume", action="store_true", help=resume)
+    least = "restart on the remaining hosts if they have slots for N ranks (default: all)"
+    add("--min-ranks", **_NUMBER, help=least)
 
 
 def _add_schedulers(parser):
@@ -207,33 +152,20 @@ def _add_schedulers(parser):
         "batch systems", "With --scheduler nothing is run: the script for it is printed."
     )
     add = group.add_argument
-    add(
-        "--scheduler", choices=SCHEDULERS, help="print a batch script, or the manifest of an MPIJob"
-    )
-    add(
-        "--nodes", type=whole_number(1), default=1, metavar="N", help="number of hosts (default: 1)"
-    )
-    add("--gpus", type=whole_number(1), metavar="N", help="GPUs of each host")
-    add("--cores", type=whole_number(1), metavar="N", help="cores of each rank")
+    scheduler = "print a batch script, or the manifest of an MPIJob"
+    add("--scheduler", choices=SCHEDULERS, help=scheduler)
+    add("--nodes", **_NUMBER, default=1, help="number of hosts (default: 1)")
+    add("--gpus", **_NUMBER, help="GPUs of each host")
+    add("--cores", **_NUMBER, help="cores of each rank")
     add("--time", type=clock_time, metavar="HH:MM:SS", help="limit of time")
     add("--name", help="name of the job (default: that of the script)")
     add("--queue", help="queue or partition")
     add("--account", help="account or project")
     add("--image", help="container image with mpchain and the script (kubernetes)")
-    add(
-        "--directive",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="one more line for the batch system, such as '--constraint=a100'",
-    )
-    add(
-        "--setup",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="one more line of shell before the start, such as 'module load openmpi'",
-    )
+    directive = "one more line for the batch system, such as '--constraint=a100'"
+    add("--directive", **_MANY, metavar="TEXT", help=directive)
+    setup = "one more line of shell before the start, such as 'module load openmpi'"
+    add("--setup", **_MANY, metavar="TEXT", help=setup)
 
 
 def _ranks(text):
@@ -264,7 +196,13 @@ def _plan(parser, options):
     n = _number_of_ranks(parser, options, allocation, hosts)
     if all(map(reach.is_local, hosts)):
         hosts = {}
-    starter = _starter(parser, options.mpi, allocation, alone=n == 1 and not hosts)
+    try:
+        starter = mpirun.find(options.mpi, in_slurm=allocation is allocations.SLURM)
+    except mpirun.UnknownMpirunError as error:
+        parser.error(str(error))
+    if not starter and (n > 1 or hosts):
+        parser.error(f"several ranks need mpirun; install it with: {mpirun.INSTALL}")
+    starter = starter or mpirun.Direct()
     runner = ["-m", "mpi4py"] if mpi_library.mpi4py() else []
     module = ["-m"] if options.module else []
     return Plan(
@@ -274,7 +212,7 @@ def _plan(parser, options):
         hosts=hosts,
         remote_shell=allocation.remote_shell,
         oversubscribed=options.oversubscribe or (not hosts and n > binding.cores()),
-        variables=_variables(parser, options, starter, n, hosts),
+        variables=starter.variables(os.environ, n, hosts) | _added(parser, options.env),
         prefix=n > 1 if options.prefix is None else options.prefix,
         log_dir=options.log_dir,
         timeout=options.timeout,
@@ -317,24 +255,9 @@ def _number_of_ranks(parser, options, allocation, hosts):
     return options.ranks
 
 
-def _starter(parser, kind, allocation, alone):
-    try:
-        found = mpirun.find(kind, in_slurm=allocation is allocations.Slurm)
-    except mpirun.UnknownMpirunError as error:
-        parser.error(str(error))
-    if not found and not alone:
-        parser.error(f"several ranks need mpirun; install it with: {mpirun.INSTALL}")
-    return found or mpirun.Direct()
-
-
-def _variables(parser, options, starter, n, hosts):
-    # Without it, what a rank prints would appear late, and be lost when it is killed.
-    unbuffered = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
-    return {**starter.variables(os.environ, n, hosts), **unbuffered, **_added(parser, options.env)}
-
-
 def _added(parser, items):
-    added = {}
+    # Without it, what a rank prints would appear late, and be lost when it is killed.
+    added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     for item in items:
         name, equals, value = item.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):

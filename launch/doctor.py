@@ -124,9 +124,7 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
     """
     findings = []
     for item, verdict in SAME.items():
-        values = {
-            host: str(_error(answer[item]) or answer[item]) for host, answer in answers.items()
-        }
+        values = {host: str(_error(a[item]) or a[item]) for host, a in answers.items()}
         if len(set(values.values())) > 1:
             found = ", ".join(f"{host}: {value}" for host, value in values.items())
             hint = f"install the same {item.replace('_', ' ')} on all hosts"
@@ -139,10 +137,7 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
 def table(findings: list[Finding]) -> str:
     """The report for people."""
     several = any(finding.host for finding in findings)
-    rows = []
-    for finding in findings:
-        host = [finding.host or "all"] if several else []
-        rows.append([finding.verdict, *host, finding.item])
+    rows = [[f.verdict, *[f.host or "all"] * several, f.item] for f in findings]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row, finding in zip(rows, findings):
@@ -152,43 +147,24 @@ def table(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _judge_gpus(names):
-    if not names:
-        return OK, "none", ""
-    return OK, f"{len(names)} ({', '.join(dict.fromkeys(names))})", ""
+def _judge_size(size, hint):
+    return (WARNING if size < GIB else OK), f"{size / GIB:.1f} GiB", hint if size < GIB else ""
 
 
-def _judge_cuda_aware(word):
-    hint = "" if word == "yes" else "GPU arrays travel through host memory unless NCCL takes them"
-    return (OK if word == "yes" else NOTE), word, hint
-
-
-def _judge_topology(rows):
-    return OK, "; ".join(rows) or "unknown", ""
-
-
-def _judge_shared_memory(size):
-    found = f"{size / GIB:.1f} GiB"
-    if size < GIB:
-        hint = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
-        return WARNING, found, hint
-    return OK, found, ""
-
-
-def _judge_free_disk(free):
-    found = f"{free / GIB:.1f} GiB"
-    if free < GIB:
-        return WARNING, found, "checkpoints may not fit: free some, or choose another folder"
-    return OK, found, ""
-
-
+_HOST_MEMORY = "GPU arrays travel through host memory unless NCCL takes them"
+_SHM_SIZE = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
+_CHECKPOINTS = "checkpoints may not fit: free some, or choose another folder"
 _JUDGES = {
-    "gpus": _judge_gpus,
-    "cuda_aware": _judge_cuda_aware,
-    "topology": _judge_topology,
-    "shared_memory": _judge_shared_memory,
-    "free_disk": _judge_free_disk,
+    "gpus": lambda names: (OK, _describe_gpus(names), ""),
+    "cuda_aware": lambda word: (OK, word, "") if word == "yes" else (NOTE, word, _HOST_MEMORY),
+    "topology": lambda rows: (OK, "; ".join(rows) or "unknown", ""),
+    "shared_memory": lambda size: _judge_size(size, _SHM_SIZE),
+    "free_disk": lambda size: _judge_size(size, _CHECKPOINTS),
 }
+
+
+def _describe_gpus(names):
+    return f"{len(names)} ({', '.join(dict.fromkeys(names))})" if names else "none"
 
 
 def _error(value):
@@ -202,7 +178,7 @@ def _describe_allocation(allocation, slots):
 
 def _find_mpirun(allocation):
     try:
-        found = mpirun.find(in_slurm=allocation is allocations.Slurm)
+        found = mpirun.find(in_slurm=allocation is allocations.SLURM)
     except mpirun.UnknownMpirunError as error:
         return Finding("mpirun", FAILURE, "does not fit", str(error))
     if not found:
@@ -242,23 +218,18 @@ def _measure(options):
     code, output, errors = answer[""]
     if code != 0:
         reason = errors.strip().rpartition("\n")[2].removeprefix("mpchain-launch: ")
-        hint = "the first thing to mend; run it by hand: " + shlex.join(
-            [*launcher, PROBE_ALLREDUCE]
-        )
+        by_hand = shlex.join([*launcher, PROBE_ALLREDUCE])
+        hint = f"the first thing to mend; run it by hand: {by_hand}"
         return [Finding("all-reduce", FAILURE, reason, hint)]
     measured = json.loads(output.strip().rpartition("\n")[2])
     times = {int(size): seconds for size, seconds in measured["seconds"].items()}
     ranks = f"between {measured['ranks']} ranks"
     small, large = min(times), max(times)
-    is_slow = times[small] > MOST_LATENCY
-    latency = Finding(
-        "latency",
-        WARNING if is_slow else OK,
-        f"{1e6 * times[small]:.0f} µs for {small} bytes {ranks}",
-        "other programs keep the cores busy, or the network is slow" if is_slow else "",
-    )
-    speeds = ", ".join(
-        f"{size >> 10} KiB in {1e3 * t:.2f} ms" for size, t in times.items() if size > small
-    )
-    bandwidth = f"{large / times[large] / GIB:.2f} GiB/s ({speeds}) {ranks}"
+    verdict, hint = OK, ""
+    if times[small] > MOST_LATENCY:
+        verdict, hint = WARNING, "other programs keep the cores busy, or the network is slow"
+    found = f"{1e6 * times[small]:.0f} µs for {small} bytes {ranks}"
+    latency = Finding("latency", verdict, found, hint)
+    speeds = [f"{size >> 10} KiB in {1e3 * t:.2f} ms" for size, t in times.items() if size > small]
+    bandwidth = f"{large / times[large] / GIB:.2f} GiB/s ({', '.join(speeds)}) {ranks}"
     return [latency, Finding("bandwidth", OK, bandwidth)]

@@ -1,87 +1,54 @@
-"""What those who start processes tell them in the environment: one class for each of them."""
+"""Which rank this process is, by the environment variables of what started it."""
+
+from collections.abc import Mapping
+
+# The variables with the rank, the size, and both on this host. The innermost starter comes first:
+# mpirun runs inside a Slurm allocation, not the other way round. A bare PMIx server (the last) sets
+# the rank alone.
+_MPI = "OMPI_COMM_WORLD_"
+STARTERS = {
+    "Open MPI": (f"{_MPI}RANK", f"{_MPI}SIZE", f"{_MPI}LOCAL_RANK", f"{_MPI}LOCAL_SIZE"),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "Slurm": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    "PMIx": ("PMIX_RANK",),
+}
 
 
 class Environment:
-    """The process was started by nobody in particular: rank 0 of 1.
+    """What started this process, and as which rank; by default the shell, as rank 0 of 1.
 
-    A subclass names the environment variables of one starter; `detect` says whether they are there.
-
-    Args:
-        variables: The environment, a mapping of strings.
+    Attributes:
+        starter: What started it.
+        rank, size: Its number among all processes, and how many they are.
+        local_rank, local_size: The same among the processes of its host.
     """
 
-    starter = "the shell"
-    RANK = SIZE = LOCAL_RANK = LOCAL_SIZE = ""
-
-    def __init__(self, variables):
-        self._variables = variables
-
-    @classmethod
-    def detect(cls, variables) -> bool:
-        """Whether this starter started the process."""
-        return cls.RANK in variables or not cls.RANK
-
-    @property
-    def rank(self) -> int:
-        """Number of this process among all."""
-        return self._number(self.RANK, 0)
-
-    @property
-    def size(self) -> int:
-        """Number of all processes."""
-        return self._number(self.SIZE, 1)
-
-    @property
-    def local_rank(self) -> int:
-        """Number of this process among those of its host."""
-        return self._number(self.LOCAL_RANK, self.rank)
-
-    @property
-    def local_size(self) -> int:
-        """Number of processes on this host."""
-        return self._number(self.LOCAL_SIZE, self.size)
-
-    def _number(self, name, default):
-        # Slurm writes "2(x3)" for two tasks on each of three nodes, and "2,1" where they differ.
-        text = self._variables.get(name) or str(default)
-        return int(text.partition("(")[0].partition(",")[0])
+    def __init__(
+        self,
+        starter: str = "the shell",
+        rank: int | None = None,
+        size: int | None = None,
+        local_rank: int | None = None,
+        local_size: int | None = None,
+    ):
+        self.starter, self.rank, self.size = starter, rank or 0, size or 1
+        self.local_rank = self.rank if local_rank is None else local_rank
+        self.local_size = local_size or self.size
 
 
-class OpenMpi(Environment):
-    """Started by the mpirun of Open MPI."""
+def detect(variables: Mapping[str, str]) -> Environment:
+    """Returns what started this process, and as which rank.
 
-    starter = "Open MPI"
-    RANK, SIZE = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
-    LOCAL_RANK, LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-
-
-class Hydra(Environment):
-    """Started by the mpirun of MPICH or of one of its relatives."""
-
-    starter = "MPICH"
-    RANK, SIZE = "PMI_RANK", "PMI_SIZE"
-    LOCAL_RANK, LOCAL_SIZE = "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
+    >>> here = detect({"PMI_RANK": "3", "PMI_SIZE": "8"})
+    >>> here.starter, here.rank, here.size
+    ('MPICH', 3, 8)
+    """
+    for starter, names in STARTERS.items():
+        if names[0] in variables:
+            return Environment(starter, *[_number(variables.get(name)) for name in names])
+    return Environment()
 
 
-class Slurm(Environment):
-    """Started by srun."""
-
-    starter = "Slurm"
-    RANK, SIZE = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
-    LOCAL_RANK, LOCAL_SIZE = "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"
-
-
-class Pmix(Environment):
-    """Started by some other server of PMIx, which tells no more than the rank."""
-
-    starter = "PMIx"
-    RANK = "PMIX_RANK"
-
-
-# The innermost starter first: mpirun inside a Slurm allocation, not the other way round.
-STARTERS = (OpenMpi, Hydra, Slurm, Pmix, Environment)
-
-
-def detect(variables) -> Environment:
-    """Who started this process, and as which rank."""
-    return next(kind for kind in STARTERS if kind.detect(variables))(variables)
+def _number(text):
+    # Slurm writes "2(x3)" for two tasks on each of three nodes, and "2,1" where they differ.
+    return int(text.partition("(")[0].partition(",")[0]) if text else None

@@ -26,7 +26,7 @@ def add_hosts(parser: Parser):
     )
 
 
-def find_hosts(parser: Parser, options) -> tuple[type[allocations.Local], dict[str, int]]:
+def find_hosts(parser: Parser, options) -> tuple[allocations.Allocation, dict[str, int]]:
     """What allocated hosts to us, and their slots; they are empty if ranks run on this host alone.
 
     Args:

@@ -14,6 +14,7 @@ MOST_AT_ONCE = 64
 
 # Exit codes of the check that runs on each host.
 NO_PYTHON, NO_LAUNCHER, NO_FOLDER = 71, 72, 73
+_INSTALL = "install mpchain there at the same place as here, or on a file system that both share"
 
 
 def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
@@ -31,7 +32,7 @@ def complaints(hosts, remote_shell, needed_file: str, seconds: float) -> dict[st
 
     Args:
         hosts: Their names.
-        remote_shell: What runs a command on one of them, as `allocations.Local.remote_shell`.
+        remote_shell: What runs a command on one of them, as `allocations.Allocation`.
         needed_file: A file of the launcher that must be there.
         seconds: How long to wait for the connection, and again for the answer.
     """
@@ -42,8 +43,8 @@ def complaints(hosts, remote_shell, needed_file: str, seconds: float) -> dict[st
     )
     lines = {host: command_on(host, remote_shell, check, seconds) for host in hosts}
     answers = run_on_all(lines, 2 * seconds)
-    found = {host: _sentence(host, remote_shell, *answer) for host, answer in answers.items()}
-    return {host: sentence for host, sentence in found.items() if sentence}
+    bad = {host: answer for host, answer in answers.items() if answer[0] != 0}
+    return {host: _sentence(host, remote_shell, *answer) for host, answer in bad.items()}
 
 
 def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
@@ -88,15 +89,13 @@ def _finish(process, timeout):
 
 
 def _sentence(host, remote_shell, code, output, errors):
-    install = "install mpchain there at the same place as here, or on a file system that both share"
-    if code == 0:
-        return ""
-    if code == NO_PYTHON:
-        return f"host {host} has no Python at {sys.executable}: {install}"
-    if code == NO_LAUNCHER:
-        return f"host {host} has no mpchain-launch at {os.path.dirname(__file__)}: {install}"
-    if code == NO_FOLDER:
-        return f"host {host} has no folder {os.getcwd()}: start where all hosts share one"
+    lacks = {
+        NO_PYTHON: f"Python at {sys.executable}: {_INSTALL}",
+        NO_LAUNCHER: f"mpchain-launch at {os.path.dirname(__file__)}: {_INSTALL}",
+        NO_FOLDER: f"folder {os.getcwd()}: start where all hosts share one",
+    }
+    if code in lacks:
+        return f"host {host} has no {lacks[code]}"
     reason = errors.strip().rpartition("\n")[2] or f"exit code {code}"
     shell = " ".join(remote_shell)
     return f"host {host} cannot be reached ({reason}): '{shell} {host} true' must work by itself"

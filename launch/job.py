@@ -60,23 +60,13 @@ class Job:
         self.loop = Loop()
         self.stdout = self._screen(1)
         self.stderr = self._screen(2)
-        self.lines_shown = 0
         self._has_one_screen = _same_file(1, 2)
-        self._connections = []
-        self._strangers = []
         self.ranks = {}
-        self.starter_stopped = None
-        self._ends = []
-        self._first_without_guard = None
-        self._culprit = None
-        self._verdict = None
+        self._connections, self._strangers, self._ends = [], [], []
+        self._starter = self._starter_code = self.starter_stopped = self._stop_signal = None
+        self._first_without_guard = self._culprit = self._verdict = None
         self._asks_where = False
-        self._signals = 0
-        self._stop_signal = None
-        self._starter = None
-        self._starter_words = b""
-        self._starter_code = None
-        self._starts = 0
+        self.lines_shown = self._signals = self._starts = 0
         self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
 
     def run(self) -> int:
@@ -116,16 +106,14 @@ class Job:
             return socket.create_server(("127.0.0.1", 0), backlog=self.plan.n)
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
-        return socket.create_server(
-            ("", 0), family=family, backlog=self.plan.n, dualstack_ipv6=both
-        )
+        options = {"family": family, "backlog": self.plan.n, "dualstack_ipv6": both}
+        return socket.create_server(("", 0), **options)
 
     def _start(self):
         self._starts += 1
         self._starter_words = b""
         added = {VARIABLE: self._contact(), JOB_VARIABLE: uuid.uuid4().hex}
-        variables = {**self.plan.variables, **added}
-        environment = {**os.environ, **variables}
+        environment = {**os.environ, **self.plan.variables, **added}
         self._words, end = os.pipe()
         os.set_blocking(self._words, False)
         self.loop.on_readable(self._words, self._keep_words)
@@ -137,16 +125,13 @@ class Job:
         """What a rank must know to find us, and about us."""
         plan = self.plan
         addresses = reach.own_addresses(plan.hosts) if plan.hosts else ["127.0.0.1"]
-        port, token = self._listener.getsockname()[1], self.token.decode()
+        place = ",".join(addresses), self._listener.getsockname()[1], self.token.decode()
         alone = int(plan.starter.path is None)
-        patience = plan.starter.patience
-        contact = words(",".join(addresses), port, token, alone, patience, plan.host_timeout)
-        return contact.decode()
+        return words(*place, alone, plan.starter.patience, plan.host_timeout).decode()
 
     def _finished(self):
-        if self._starter_code is None or self._connections:
-            return False
-        return not len(self.stdout) and not len(self.stderr)
+        has_ended = self._starter_code is not None and not self._connections
+        return has_ended and not len(self.stdout) and not len(self.stderr)
 
     # What happens on the side of the ranks
 
@@ -168,8 +153,7 @@ class Job:
         self._connections.append(rank)
         self._pause_or_resume()
         if rank.number in self.ranks or rank.number >= self.plan.n:
-            sentence = f"{self.starter_name} started two processes as {rank.name}"
-            self._end(sentence, 1, signal.SIGTERM)
+            self.end(f"{self.starter_name} started two processes as {rank.name}")
         self.ranks[rank.number] = rank
         if self._stop_signal:
             rank.stop(self._stop_signal, self.plan.grace, self._asks_where)
@@ -188,8 +172,7 @@ class Job:
             self._introduce(rank, report.describe_end(rank.code))
         rank.show_rest()
         if failed and rank.has_guard:
-            sentence = f"{rank.end}{self._fate_of_others}"
-            self._end(sentence, shell_code(rank.code), signal.SIGTERM, True)
+            self.end(f"{rank.end}{self._fate_of_others}", shell_code(rank.code), asks_where=True)
 
     def hear_of_guard(self, rank: Rank):
         """Learns that mpirun, or somebody else, ended the guard of a rank."""
@@ -202,9 +185,10 @@ class Job:
             return
         self._connections.remove(rank)
         if not rank.ended:
-            self._introduce(rank, f"was lost: {rank.lost}")
-            sentence = f"{rank.name} was lost: {rank.lost}{self._fate_of_others}"
-            self._end(sentence, 128 + signal.SIGKILL, signal.SIGTERM, True)
+            fate = f"was lost: {rank.lost}"
+            self._introduce(rank, fate)
+            sentence = f"{rank.name} {fate}{self._fate_of_others}"
+            self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
         if not self._connections and len(self.ranks) == self.plan.n:
             if self._verdict:
                 self.loop.after(TIME_TO_FOLLOW, self._end_starter)
@@ -228,7 +212,7 @@ class Job:
         if not missing or self._verdict:
             return
         if sentence := self._complaint_about_hosts():
-            self._end(sentence, 1, signal.SIGTERM)
+            self.end(sentence)
         else:
             say(f"{len(missing)} of {self.plan.n} ranks have not started yet")
 
@@ -241,7 +225,7 @@ class Job:
         shell, seconds = self.plan.remote_shell, self.plan.host_timeout
         bad = list(inquiry.complaints(hosts, shell, START_RANK, seconds).values())
         more = f" (and {len(bad) - 1} more hosts have problems)" if len(bad) > 1 else ""
-        return f"{bad[0]}{more}" if bad else ""
+        return "".join(bad[:1]) + more
 
     # What happens on the side of mpirun
 
@@ -263,7 +247,7 @@ class Job:
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
             if self._starter_code < 0:  # somebody killed it, and no rank is to blame
                 code = shell_code(self._starter_code)
-                self._end(self._end_of_starter, code, signal.SIGTERM, True)
+                self.end(self._end_of_starter, code, asks_where=True)
 
     def _failed_in_passing(self):
         """Whether nothing was started, for a reason that may be gone already."""
@@ -284,17 +268,16 @@ class Job:
 
     def _give_up_starter(self):
         if self._starter_code is None:
-            self._end(f"{self.starter_name} did not end after all ranks had", 1, signal.SIGTERM)
+            self.end(f"{self.starter_name} did not end after all ranks had")
             self._end_starter()
 
     def _end_starter(self):
-        if self._starter_code is None:
-            signal_session(self._starter, signal.SIGTERM)
-            self.loop.after(TIME_TO_FOLLOW, self._kill_starter)
+        self._signal_starter(signal.SIGTERM)
+        self.loop.after(TIME_TO_FOLLOW, lambda: self._signal_starter(signal.SIGKILL))
 
-    def _kill_starter(self):
+    def _signal_starter(self, number):
         if self._starter_code is None:
-            signal_session(self._starter, signal.SIGKILL)
+            signal_session(self._starter, number)
 
     # What happens on the side of the user
 
@@ -307,27 +290,21 @@ class Job:
         self.is_final = True
         if self._signals > 1:
             self._kill()
-        self._end(f"the job was ended by {signal.Signals(number).name}", 128 + number, number)
+        self.end(f"the job was ended by {signal.Signals(number).name}", 128 + number, number)
 
     def _time_out(self):
         self.is_final = True
-        sentence = "the job exceeded --timeout and was ended"
-        self._end(sentence, 124, signal.SIGTERM, True)
+        self.end("the job exceeded --timeout and was terminated", 124, asks_where=True)
 
     def _lose_screen(self, error):
         self.is_final = True
         sentence = f"the job was ended because its output could not be written: {error.strerror}"
-        self._end(sentence, 128 + signal.SIGPIPE, signal.SIGTERM)
+        self.end(sentence, 128 + signal.SIGPIPE)
 
     def _screen(self, descriptor):
         # Where poll allows to write, so many bytes never block.
-        return Writer(
-            self.loop,
-            descriptor,
-            lambda data: os.write(descriptor, data[: select.PIPE_BUF]),
-            on_full=self._pause_or_resume,
-            on_error=self._lose_screen,
-        )
+        write = lambda data: os.write(descriptor, data[: select.PIPE_BUF])
+        return Writer(self.loop, descriptor, write, self._pause_or_resume, self._lose_screen)
 
     @property
     def screen_is_full(self):
@@ -349,11 +326,21 @@ class Job:
         """Whether somebody has ended the job already."""
         return self._verdict is not None
 
-    def end_for(self, sentence: str):
-        """Ends the job because somebody stands still."""
-        self._end(sentence, 1, signal.SIGTERM, True)
+    def end(
+        self,
+        sentence: str,
+        code: int = 1,
+        number: int = signal.SIGTERM,
+        asks_where: bool = False,
+    ):
+        """Ends the job, unless that has happened already.
 
-    def _end(self, sentence, code, number, asks_where=False):
+        Args:
+            sentence: What the user is told at the end.
+            code: The exit code of the launcher.
+            number: The signal for the ranks.
+            asks_where: Whether the ranks are asked before where they are.
+        """
         if not self._verdict:
             self._verdict = sentence, code
             self._asks_where = asks_where
@@ -371,7 +358,7 @@ class Job:
 
     def _kill(self):
         """Ends what did not end when it was asked to."""
-        self._kill_starter()
+        self._signal_starter(signal.SIGKILL)
         # Supervisors that lose the launcher kill their programs.
         for rank in list(self._connections):
             self.forget(rank)
@@ -391,15 +378,15 @@ class Job:
         """Called when all ranks were well until mpirun failed, or ended them all."""
         # MPICH's mpirun ends all ranks when one ends by os._exit(0), and returns 0.
         code = shell_code(self._starter_code) or int(any(rank.failed for rank in self._ends))
+        failed = [rank for rank in self._ends if rank.failed]
         culprits = [self._culprit] if self._culprit else []
-        culprits += [rank for rank in self._ends if rank.failed and rank.showed_cause]
-        alone = self.plan.n == 1
-        culprits += [rank for rank in self._ends if rank.failed and (rank.ended_itself or alone)]
+        culprits += [rank for rank in failed if rank.showed_cause]
+        culprits += [rank for rank in failed if rank.ended_itself or self.plan.n == 1]
         if culprits and code:
-            self._culprit, self._asks_where = culprits[0], True
-            abort = f"{culprits[0].name} aborted the job with exit code {code}"
-            exception = f" ({culprits[0].exception})" if culprits[0].exception else ""
-            return f"{abort}{exception}{self._fate_of_others}", code
+            first = self._culprit = culprits[0]
+            self._asks_where = True
+            abort = f"{first.name} aborted the job with exit code {code}{first.cause}"
+            return f"{abort}{self._fate_of_others}", code
         few = len(self.ranks) < self.plan.n
         if few and self.plan.hosts and (sentence := self._complaint_about_hosts()):
             self._asks_where = False  # no rank is to blame

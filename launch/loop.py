@@ -126,12 +126,11 @@ class Writer:
 
     LIMIT = 1 << 20
 
-    def __init__(self, loop, file, write, *, on_full, on_error):
+    def __init__(self, loop, file, write, on_full, on_error):
         self._loop, self._file, self._write_some = loop, file, write
         self._on_full, self._on_error = on_full, on_error
         self._waiting = bytearray()
-        self._was_full = False
-        self._closed = False
+        self._was_full = self._closed = False
 
     def __len__(self):
         return len(self._waiting)

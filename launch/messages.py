@@ -75,13 +75,7 @@ class Channel:
         self._loop, self._connection = loop, connection
         self._on_message, self._on_close = on_message, on_close
         self._incoming = bytearray()
-        self._writer = Writer(
-            loop,
-            connection,
-            connection.send,
-            on_full=on_full,
-            on_error=self._lose,
-        )
+        self._writer = Writer(loop, connection, connection.send, on_full, self._lose)
         self.open = True
         self.resume()
 

@@ -4,7 +4,6 @@ It is a program of its own and takes the folder of the results as its argument. 
 text or a number, or a dictionary with an ``error``.
 """
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -12,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 
 
 def blas():
@@ -68,21 +68,16 @@ def cuda():
     """Version of the CUDA runtime that CuPy uses."""
     import cupy
 
-    version = cupy.cuda.runtime.runtimeGetVersion()
-    return f"{version // 1000}.{version % 1000 // 10}"
+    number = cupy.cuda.runtime.runtimeGetVersion()
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def nccl():
     """Version of NCCL."""
     from cupy.cuda import nccl
 
-    version = nccl.get_version()
-    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
-
-
-def cudnn():
-    """Version of cuDNN."""
-    return importlib.metadata.version("nvidia-cudnn-cu13")
+    number = nccl.get_version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 def shared_memory():
@@ -98,11 +93,6 @@ def free_disk():
     return shutil.disk_usage(folder).free
 
 
-def python():
-    """Version of Python."""
-    return platform.python_version()
-
-
 def mpchain():
     """Version of mpchain."""
     import mpchain
@@ -110,27 +100,21 @@ def mpchain():
     return mpchain.__version__
 
 
-def numpy():
-    """Version of NumPy."""
-    return importlib.metadata.version("numpy")
-
-
-def mpi4py():
-    """Version of mpi4py."""
-    return importlib.metadata.version("mpi4py")
-
-
-QUESTIONS = (
-    *(python, mpchain, numpy, blas, mpi4py, mpi, cuda_aware),
-    *(driver, gpus, topology, cuda, nccl, cudnn, shared_memory, free_disk),
-)
+QUESTIONS = {
+    "python": platform.python_version,
+    "mpchain": mpchain,
+    "numpy": lambda: version("numpy"),
+    "blas": blas,
+    "mpi4py": lambda: version("mpi4py"),
+    **{question.__name__: question for question in (mpi, cuda_aware, driver, gpus, topology)},
+    **{"cuda": cuda, "nccl": nccl, "cudnn": lambda: version("nvidia-cudnn-cu13")},
+    **{"shared_memory": shared_memory, "free_disk": free_disk},
+}
 
 
 def _nvidia_smi(*arguments):
-    answer = subprocess.run(
-        ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=60, check=True
-    )
-    return answer.stdout
+    command = ["nvidia-smi", *arguments]
+    return subprocess.check_output(command, stderr=subprocess.PIPE, text=True, timeout=60)
 
 
 def _ask(question):
@@ -142,7 +126,7 @@ def _ask(question):
 
 def main():
     """Answers all questions."""
-    answers = {question.__name__: _ask(question) for question in QUESTIONS}
+    answers = {name: _ask(question) for name, question in QUESTIONS.items()}
     print(json.dumps({"host": socket.gethostname(), **answers}))
 
 

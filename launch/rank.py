@@ -19,34 +19,9 @@ import signal
 import socket
 import sys
 
-from . import binding, environments, leftovers
+from . import binding, environments, leftovers, messages, processes
 from .loop import Loop
-from .messages import (
-    BEAT,
-    DONE,
-    END,
-    ERRORS,
-    HELLO,
-    OUTPUT,
-    PASS,
-    STACKS,
-    TOLD,
-    Channel,
-    message,
-    watch_over,
-    words,
-)
-from .processes import (
-    activity_of,
-    adopt_orphans,
-    collect_children,
-    descendants,
-    kill_descendants,
-    shell_code,
-    signal_process,
-    signal_session,
-    spawn,
-)
+from .messages import Channel, words
 
 VARIABLE = "MPCHAIN_LAUNCH"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
@@ -82,10 +57,10 @@ def main(command) -> int:
     if VARIABLE not in os.environ:
         raise SystemExit("this file is started by mpchain-launch, not by hand")
     hosts, port, token, alone, patience, host_timeout = os.environ.pop(VARIABLE).split()
-    place = environments.Environment({}) if alone == "1" else environments.detect(os.environ)
+    place = environments.Environment() if alone == "1" else environments.detect(os.environ)
     here = socket.gethostname()
     connection = _connect(hosts.split(","), int(port), f"rank {place.rank} on host {here}")
-    watch_over(connection, float(host_timeout))
+    messages.watch_over(connection, float(host_timeout))
     daemon = os.getppid()
     lifeline, guard_end = os.pipe()
     supervisor = os.fork()
@@ -107,7 +82,7 @@ def main(command) -> int:
             _outlast_daemon(daemon)
         os._exit(code)
     connection.close()
-    return shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
+    return processes.shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
 
 
 def _connect(hosts, port, name):
@@ -131,7 +106,7 @@ def _report_errors(connection, function, *arguments):
         with contextlib.redirect_stderr(io.StringIO()) as text:
             sys.__excepthook__(*sys.exc_info())
         connection.setblocking(True)
-        connection.sendall(message(ERRORS, text.getvalue().encode()))
+        connection.sendall(messages.message(messages.ERRORS, text.getvalue().encode()))
         return 1
 
 
@@ -143,7 +118,7 @@ def _outlast_daemon(process):
     with contextlib.suppress(AttributeError, OSError):  # no pidfd here, or it has ended
         has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
         if not has_ended and _is_daemon(process):
-            signal_process(process, signal.SIGKILL)
+            processes.signal_process(process, signal.SIGKILL)
             leftovers.remove_session(process)
 
 
@@ -151,9 +126,9 @@ def _end_daemon(process):
     """Ends the daemon of an mpirun that is gone, with all below it, and removes its files."""
     leftovers.remove_session(process)
     if _is_daemon(process):
-        for each in (process, *descendants(process)):
+        for each in (process, *processes.descendants(process)):
             if each not in (os.getpid(), os.getppid()):
-                signal_process(each, signal.SIGKILL)
+                processes.signal_process(each, signal.SIGKILL)
 
 
 def _is_daemon(process):
@@ -186,28 +161,19 @@ class Supervisor:
     """
 
     def __init__(self, connection, lifeline, hello, patience):
-        adopt_orphans()
+        processes.adopt_orphans()
         self._loop = Loop()
-        self._channel = Channel(
-            self._loop,
-            connection,
-            self._obey,
-            self._lose_launcher,
-            on_full=self._relay_or_pause,
-        )
-        self._channel.send(HELLO, hello)
+        callbacks = self._obey, self._lose_launcher, self._relay_or_pause
+        self._channel = Channel(self._loop, connection, *callbacks)
+        self._channel.send(messages.HELLO, hello)
         self._lifeline, self._patience = lifeline, patience
         os.set_blocking(lifeline, False)
         self._loop.on_readable(lifeline, self._check_guard)
         self._loop.on_signal(signal.SIGTERM, lambda number: self._lose_guard())
         self._loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
         self._pipes = {}
-        self._program = None
-        self._code = None
-        self._signalled = False
-        self._asked = False
-        self._alone = False
-        self.is_left = False
+        self._program = self._code = None
+        self._signalled = self._asked = self._alone = self.is_left = False
         self.segments = set()
 
     def run(self, command, environment) -> int:
@@ -217,17 +183,17 @@ class Supervisor:
         stacks, stacks_end = os.pipe()
         os.set_inheritable(stacks_end, True)
         start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
-        self._program = spawn([*start, *command], environment, output_end, errors_end)
+        self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
         for end in (output_end, errors_end, stacks_end):
             os.close(end)
-        self._pipes = {output: OUTPUT, errors: ERRORS, stacks: STACKS}
+        self._pipes = {output: messages.OUTPUT, errors: messages.ERRORS, stacks: messages.STACKS}
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._relay_or_pause()
         for seconds in TIMES_TO_LOOK:
             self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
-        return shell_code(self._code)
+        return processes.shell_code(self._code)
 
     def _note_segments(self):
         if self._code is None:
@@ -244,18 +210,15 @@ class Supervisor:
             data = os.read(pipe, MOST_READ)
         except BlockingIOError:
             return False
-        if data:
-            self._send(self._pipes[pipe], data)
-        else:
+        if not data:
             self._close(pipe)
-        return bool(data)
-
-    def _send(self, kind, data):
-        if kind == STACKS and OVER in data:
-            self._channel.send(DONE)
+            return False
+        if self._pipes[pipe] == messages.STACKS and OVER in data:
+            self._channel.send(messages.DONE)
             data = data.replace(OVER, b"")
         if data:
-            self._channel.send(kind, data)
+            self._channel.send(self._pipes[pipe], data)
+        return True
 
     def _close(self, pipe):
         self._loop.on_readable(pipe, None)
@@ -263,19 +226,22 @@ class Supervisor:
         del self._pipes[pipe]
 
     def _obey(self, kind, payload):
-        if kind == BEAT:
-            asked = payload == b"1" and self._program and self._code is None
-            self._channel.send(BEAT, words(*activity_of(self._program)) if asked else b"")
-            return
-        if kind == PASS:
-            if self._program and self._code is None:
-                signal_process(self._program, int(payload))
-            return
-        number, grace, where = payload.split()
-        if where == b"1":
-            self._ask_then_stop(int(number), float(grace))
+        if kind == messages.BEAT:
+            activity = b""
+            if payload == b"1" and self._runs:
+                activity = words(*processes.activity_of(self._program))
+            self._channel.send(messages.BEAT, activity)
+        elif kind == messages.PASS:
+            if self._runs:
+                processes.signal_process(self._program, int(payload))
         else:
-            self._stop(int(number), float(grace))
+            number, grace, where = payload.split()
+            stop = self._ask_then_stop if where == b"1" else self._stop
+            stop(int(number), float(grace))
+
+    @property
+    def _runs(self):
+        return self._program and self._code is None
 
     def _check_guard(self):
         with contextlib.suppress(BlockingIOError):
@@ -284,14 +250,14 @@ class Supervisor:
 
     def _lose_guard(self):
         self._loop.on_readable(self._lifeline, None)
-        self._channel.send(TOLD)
+        self._channel.send(messages.TOLD)
         self._loop.after(self._patience, lambda: self._ask_then_stop(signal.SIGTERM, GRACE))
 
     def _ask_then_stop(self, number, grace):
         """Ends the program after it told where it is."""
-        if not self._asked and self._program and self._code is None:
+        if not self._asked and self._runs:
             self._asked = self._signalled = True
-            signal_process(self._program, WHERE)
+            processes.signal_process(self._program, WHERE)
         self._loop.after(TIME_TO_TELL, lambda: self._stop(number, grace))
 
     def _stop(self, number, grace):
@@ -306,13 +272,13 @@ class Supervisor:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number):
-        if self._program and self._code is None:
+        if self._runs:
             self._note_segments()
             self._signalled = True
-            signal_session(self._program, number)
+            processes.signal_session(self._program, number)
 
     def _collect(self):
-        ended, others_left = collect_children()
+        ended, others_left = processes.collect_children()
         if self._program in ended:
             self._take_end(ended[self._program])
         self._alone = not others_left
@@ -326,13 +292,13 @@ class Supervisor:
             for _ in range(MOST_READS_OF_A_PIPE):
                 if not self._relay(pipe):
                     break
-        self._channel.send(END, words(self._code, int(self._signalled)))
+        self._channel.send(messages.END, words(self._code, int(self._signalled)))
         self._loop.after(TIME_TO_CLEAN_UP, self._end_leftovers)
 
     def _end_leftovers(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._program, signal.SIGKILL)
-        kill_descendants()
+        processes.kill_descendants()
         for pipe in list(self._pipes):
             self._close(pipe)
         self._alone = True

@@ -53,21 +53,14 @@ class Rank:
             messages.END: self._take_end,
             messages.BEAT: self._take_beat,
         }
-        self.number = None
-        self.host = ""
-        self.process = 0
+        self.number = self.code = None
+        self.host = self.lost = self.exception = ""
+        self.stacks = self._last = b""
+        self.process = self._shown_until = 0
         self.heard = self.active = self.moved = self._asked = job.loop.time
-        self.is_stopped = False
         self._seconds = 0.0
-        self.done = False
-        self.code = None
-        self.ended_itself = False
+        self.is_stopped = self.done = self.ended_itself = False
         self.has_guard = True
-        self.lost = ""
-        self.stacks = b""
-        self.exception = ""
-        self._last = b""
-        self._shown_until = 0
         messages.watch_over(connection, job.plan.host_timeout)
         self.channel = Channel(job.loop, connection, self._take, self._lose)
         self.channel.longest = messages.LONGEST_HELLO
@@ -94,10 +87,14 @@ class Rank:
         return self.done and self.code in (None, 0)
 
     @property
+    def cause(self) -> str:
+        """The exception in brackets, if one was shown."""
+        return f" ({self.exception})" if self.exception else ""
+
+    @property
     def end(self) -> str:
         """How it ended, with the exception if one was shown."""
-        exception = f" ({self.exception})" if self.exception else ""
-        return f"{self.name} {report.describe_end(self.code)}{exception}"
+        return f"{self.name} {report.describe_end(self.code)}{self.cause}"
 
     @property
     def showed_cause(self) -> bool:

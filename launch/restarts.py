@@ -16,7 +16,6 @@ LONGEST_WAIT = 60.0
 
 def run(
     plan: Plan,
-    *,
     restarts: int = 0,
     wait: float = 1.0,
     checkpoints: Checkpoints | None = None,

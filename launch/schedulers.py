@@ -28,7 +28,7 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         parser.error("--image is for --scheduler kubernetes")
     job = _Job(options, _own_arguments(parser, options))
     _check_texts(parser, options, [*job.launcher_arguments, *job.program])
-    print(WRITERS[options.scheduler](job))
+    print(_kubernetes(job) if options.scheduler == "kubernetes" else _script(job))
     return 0
 
 
@@ -59,94 +59,70 @@ class _Job:
         self.launcher_arguments = ["-n", str(self.n), *own_arguments]
         self.program = [*module, "--", *options.program]
 
-    def script(self, sign, directives, folder, requeued=""):
-        """A batch script.
 
-        Args:
-            sign: What its directives begin with.
-            directives: Those of the batch system; None is left out.
-            folder: Shell variable with the folder where the job was submitted.
-            requeued: Shell expression that is ``--resume`` when the job was started before.
-        """
-        options = self.options
-        launcher = [sys.executable, "-m", __package__, *self.launcher_arguments]
-        resume = [requeued] if requeued and options.checkpoint_dir and not options.resume else []
-        words = [shlex.join(launcher), *resume, shlex.join(self.program)]
-        lines = [f"{sign} {text}" for text in (*directives, *options.directive) if text]
-        # The launcher takes the place of the shell, so that signals of the batch system reach it.
-        body = ["set -e", f'cd "${folder}"', *options.setup, f"exec {' '.join(words)}"]
-        return "\n".join(["#!/bin/bash", *lines, *body])
+# For each batch system: what its directives begin with, the shell variable with the folder where
+# the job was submitted, a shell expression that is --resume when the job was started before, and
+# the directives. One of them is left out if a value in it is None ({if_time} is None or empty).
+_SCRIPTS = {
+    "slurm": (
+        *("#SBATCH", "SLURM_SUBMIT_DIR", "${SLURM_RESTART_COUNT:+--resume}"),
+        *("--job-name={name}", "--nodes={nodes}", "--ntasks={n}", "--ntasks-per-node={per_node}"),
+        *("--cpus-per-task={cores}", "--gpus-per-node={gpus}", "--time={time}"),
+        *("--partition={queue}", "--account={account}"),
+        # A minute before the end ranks get a signal, and may save a checkpoint.
+        *("--signal=B:TERM@60{if_time}", "--requeue", "--open-mode=append"),
+    ),
+    "pbs": (
+        *("#PBS", "PBS_O_WORKDIR", ""),
+        *("-N {name}", "-l select={nodes}:ncpus={node_cores}:mpiprocs={per_node}{pbs_gpus}"),
+        *("-l walltime={time}", "-q {queue}", "-A {account}", "-j oe"),
+    ),
+    "lsf": (
+        *("#BSUB", "LS_SUBCWD", ""),
+        *("-J {name}", "-n {n}", '-R "span[ptile={per_node}]"', '-R "affinity[core({cores})]"'),
+        *('-gpu "num={gpus}"', "-W {minutes}", "-q {queue}", "-P {account}", "-o {name}.%J.log"),
+    ),
+}
 
 
-def _slurm(job):
+def _script(job):
+    """A batch script."""
     options = job.options
-    directives = [
-        f"--job-name={job.name}",
-        f"--nodes={job.nodes}",
-        f"--ntasks={job.n}",
-        f"--ntasks-per-node={job.per_node}",
-        options.cores and f"--cpus-per-task={options.cores}",
-        options.gpus and f"--gpus-per-node={options.gpus}",
-        options.time and f"--time={_clock(options.time)}",
-        options.queue and f"--partition={options.queue}",
-        options.account and f"--account={options.account}",
-        # A minute before the end ranks are told, and may save a checkpoint.
-        options.time and "--signal=B:TERM@60",
-        "--requeue",
-        "--open-mode=append",
-    ]
-    return job.script("#SBATCH", directives, "SLURM_SUBMIT_DIR", "${SLURM_RESTART_COUNT:+--resume}")
+    sign, folder, requeued, *directives = _SCRIPTS[options.scheduler]
+    time = options.time and _clock(options.time)
+    values = {**vars(options), **vars(job), "time": time, "if_time": time and ""}
+    values["minutes"] = time and time.rpartition(":")[0]
+    values["node_cores"] = job.per_node * (options.cores or 1)
+    values["pbs_gpus"] = f":ngpus={options.gpus}" if options.gpus else ""
+    known = {name: value for name, value in values.items() if value is not None}
+    lines = [text.format(**known) for text in directives if set(_fields(text)) <= set(known)]
+    lines = [f"{sign} {text}" for text in [*lines, *options.directive]]
+    launcher = [sys.executable, "-m", __package__, *job.launcher_arguments]
+    resume = [requeued] if requeued and options.checkpoint_dir and not options.resume else []
+    words = [shlex.join(launcher), *resume, shlex.join(job.program)]
+    # The launcher takes the place of the shell, so that signals of the batch system reach it.
+    body = ["set -e", f'cd "${folder}"', *options.setup, f"exec {' '.join(words)}"]
+    return "\n".join(["#!/bin/bash", *lines, *body])
 
 
-def _pbs(job):
-    options = job.options
-    chunk = f"select={job.nodes}:ncpus={job.per_node * (options.cores or 1)}"
-    chunk += f":mpiprocs={job.per_node}" + (f":ngpus={options.gpus}" if options.gpus else "")
-    directives = [
-        f"-N {job.name}",
-        f"-l {chunk}",
-        options.time and f"-l walltime={_clock(options.time)}",
-        options.queue and f"-q {options.queue}",
-        options.account and f"-A {options.account}",
-        "-j oe",
-    ]
-    return job.script("#PBS", directives, "PBS_O_WORKDIR")
-
-
-def _lsf(job):
-    options = job.options
-    directives = [
-        f"-J {job.name}",
-        f"-n {job.n}",
-        f'-R "span[ptile={job.per_node}]"',
-        options.cores and f'-R "affinity[core({options.cores})]"',
-        options.gpus and f'-gpu "num={options.gpus}"',
-        options.time and f"-W {_clock(options.time).rpartition(':')[0]}",
-        options.queue and f"-q {options.queue}",
-        options.account and f"-P {options.account}",
-        f"-o {job.name}.%J.log",
-    ]
-    return job.script("#BSUB", directives, "LS_SUBCWD")
+def _fields(text):
+    return re.findall(r"{(\w+)}", text)
 
 
 def _kubernetes(job):
     options = job.options
     name = re.sub(r"[^a-z0-9-]+", "-", job.name.lower()).strip("-")[:50] or "mpchain"
-    limits = {}
-    if options.cores:
-        limits["cpu"] = job.per_node * options.cores
-    if options.gpus:
-        limits["nvidia.com/gpu"] = options.gpus
+    cores = options.cores and job.per_node * options.cores
+    limits = _without_none({"cpu": cores, "nvidia.com/gpu": options.gpus})
     worker = {"name": "worker", "image": options.image}
+    worker |= {"resources": {"limits": limits}} if limits else {}
     command = ["mpchain-launch", *job.launcher_arguments, *job.program]
     # Kubernetes replaces $(NAME) in a command, and reads $$ as $.
     command = [word.replace("$", "$$") for word in command]
     launcher = {"name": "launcher", "image": options.image, "command": command}
     policy = {"cleanPodPolicy": "Running", "backoffLimit": 0}
-    if options.time:
-        policy["activeDeadlineSeconds"] = options.time
-    if options.queue:
-        policy["schedulingPolicy"] = {"queue": options.queue}
+    policy |= _without_none({"activeDeadlineSeconds": options.time})
+    policy |= {"schedulingPolicy": {"queue": options.queue}} if options.queue else {}
     manifest = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -158,16 +134,15 @@ def _kubernetes(job):
             "runPolicy": policy,
             "mpiReplicaSpecs": {
                 "Launcher": _replicas(1, launcher),
-                "Worker": _replicas(
-                    job.nodes, worker | ({"resources": {"limits": limits}} if limits else {})
-                ),
+                "Worker": _replicas(job.nodes, worker),
             },
         },
     }
     return "\n".join(_yaml(manifest))
 
 
-WRITERS = {"slurm": _slurm, "pbs": _pbs, "lsf": _lsf, "kubernetes": _kubernetes}
+def _without_none(values):
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _replicas(number, container):
@@ -195,16 +170,9 @@ def _yaml(value, indent=""):
 
 def _quote(text):
     """A text of YAML in ASCII alone, because parsers differ in what else they accept."""
-    return '"' + "".join(map(_escape, text)) + '"'
-
-
-def _escape(character):
-    code = ord(character)
-    if character in '"\\':
-        return "\\" + character
-    if " " <= character <= "~":
-        return character
-    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
+    text = text.replace("\\", r"\\").replace('"', r"\"")
+    text = re.sub("[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
+    return f'"{text}"'
 
 
 def _own_arguments(parser, options):
@@ -214,14 +182,13 @@ def _own_arguments(parser, options):
         value = getattr(options, action.dest, None)
         if action.dest in LEFT_OUT or value == action.default:
             continue
-        name = action.option_strings[-1]
+        names = [name for name in action.option_strings if name.startswith("--")]
         if isinstance(value, bool):
-            names = [each for each in action.option_strings if each.startswith("--")]
             arguments.append(names[0] if value else names[-1])
         else:
             for each in value if isinstance(value, list) else [value]:
                 text = repr(each).removesuffix(".0") if isinstance(each, float) else str(each)
-                arguments += [f"{name}={text}"]
+                arguments.append(f"{names[-1]}={text}")
     return arguments
 
 

@@ -57,7 +57,7 @@ class Standstill:
         if job.is_ending:
             return
         if sentence := self._find():
-            job.end_for(sentence)
+            job.end(sentence, asks_where=True)
             return
         some_wait = any(rank.done or rank.ended for rank in job.ranks.values())
         for rank in job.ranks.values():

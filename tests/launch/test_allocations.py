@@ -15,31 +15,31 @@ from launch import allocations
 )
 def test_slurm_list(text, hosts):
     variables = {"SLURM_JOB_NODELIST": text}
-    assert allocations.detect(variables) is allocations.Slurm
-    assert allocations.Slurm.slots(variables) == dict.fromkeys(hosts, 1)
+    assert allocations.detect(variables) is allocations.SLURM
+    assert allocations.SLURM.slots(variables) == dict.fromkeys(hosts, 1)
 
 
 @pytest.mark.parametrize("variable", ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"])
 def test_slurm_numbers_of_tasks(variable):
     variables = {"SLURM_JOB_NODELIST": "n[1-4]", variable: "8(x2),4,2"}
-    assert allocations.Slurm.slots(variables) == {"n1": 8, "n2": 8, "n3": 4, "n4": 2}
+    assert allocations.SLURM.slots(variables) == {"n1": 8, "n2": 8, "n3": 4, "n4": 2}
 
 
 def test_tasks_of_slurm_come_before_its_processors():
     variables = {"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "2"}
     variables["SLURM_JOB_CPUS_PER_NODE"] = "64"
-    assert allocations.Slurm.slots(variables) == {"n1": 2}
+    assert allocations.SLURM.slots(variables) == {"n1": 2}
 
 
 @pytest.mark.parametrize(
     ("variable", "kind", "text"),
     [
-        ("PBS_NODEFILE", allocations.Pbs, "b\nb\na\n"),
-        ("LSB_DJOB_HOSTFILE", allocations.Lsf, "b\nb\na\n"),
-        ("PE_HOSTFILE", allocations.GridEngine, "b 2 all.q@b UNDEFINED\na 1 all.q@a UNDEFINED\n"),
-        ("OMPI_MCA_orte_default_hostfile", allocations.Kubernetes, "b slots=2\na slots=1\n"),
-        ("HYDRA_HOST_FILE", allocations.Kubernetes, "b:2\na:1\n"),
-        ("I_MPI_HYDRA_HOST_FILE", allocations.Kubernetes, "b:2\na:1\n"),
+        ("PBS_NODEFILE", allocations.PBS, "b\nb\na\n"),
+        ("LSB_DJOB_HOSTFILE", allocations.LSF, "b\nb\na\n"),
+        ("PE_HOSTFILE", allocations.GRID_ENGINE, "b 2 all.q@b UNDEFINED\na 1 all.q@a UNDEFINED\n"),
+        ("OMPI_MCA_orte_default_hostfile", allocations.KUBERNETES, "b slots=2\na slots=1\n"),
+        ("HYDRA_HOST_FILE", allocations.KUBERNETES, "b:2\na:1\n"),
+        ("I_MPI_HYDRA_HOST_FILE", allocations.KUBERNETES, "b:2\na:1\n"),
     ],
 )
 def test_file_of_a_batch_system(tmp_path, variable, kind, text):
@@ -51,8 +51,8 @@ def test_file_of_a_batch_system(tmp_path, variable, kind, text):
 
 
 def test_no_batch_system():
-    assert allocations.detect({}) is allocations.Local
-    assert allocations.Local.slots({}) == {}
+    assert allocations.detect({}) is allocations.LOCAL
+    assert allocations.LOCAL.slots({}) == {}
 
 
 def test_remote_shell_of_each():

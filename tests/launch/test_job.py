@@ -436,7 +436,7 @@ def test_timeout(start, script):
     assert own_lines(errors) == [
         f"mpchain-launch:   ranks 0-1 on {HERE}: ended by mpchain-launch, in <module> (script.py:"
         "6)",
-        "mpchain-launch: the job exceeded --timeout and was ended",
+        "mpchain-launch: the job exceeded --timeout and was terminated",
     ]
 
 
