@@ -74,7 +74,8 @@ def _launch(arguments):
         parser.error(f"--log-dir {options.log_dir}: {error.strerror}")
     folder = options.checkpoint_dir
     checkpoints = folder and Checkpoints(folder, options.checkpoint_pattern, options.resume)
-    return restarts.run(plan, options.restarts, options.backoff, checkpoints, options.min_ranks)
+    again = {"restarts": options.restarts, "wait": options.backoff, "min_ranks": options.min_ranks}
+    return restarts.run(plan, checkpoints=checkpoints, **again)
 
 
 class _Version(argparse.Action):

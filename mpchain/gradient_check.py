@@ -394,18 +394,8 @@ def check_double_backward(
         )
 
     try:
-        check_backward(
-            first_order,
-            subject.xs + gys,
-            ggxs,
-            params=params,
-            eps=eps,
-            atol=atol,
-            rtol=rtol,
-            no_grads=subject.no_grads + [gy is None for gy in gys],
-            dtype=dtype,
-            detect_nondifferentiable=detect_nondifferentiable,
-        )
+        options = params, eps, atol, rtol, subject.no_grads + [gy is None for gy in gys], dtype
+        check_backward(first_order, subject.xs + gys, ggxs, *options, detect_nondifferentiable)
     except AssertionError as error:
         shown = _listing(input=subject.xs, grad_output=gys, grad_grad_input=ggxs)
         raise AssertionError(

@@ -30,11 +30,8 @@ def _load():
     except Exception as error:
         # A broken driver shows itself in many ways; the reason is kept and told.
         return cupy, False, f"CuPy finds no usable GPU: {error}"
-    return (
-        cupy,
-        False,
-        "CuPy finds no usable GPU (is a driver installed, and is the device visible?)",
-    )
+    reason = "CuPy finds no usable GPU (is a driver installed, and is the device visible?)"
+    return cupy, False, reason
 
 
 class _MissingError(AttributeError, RuntimeError):
@@ -193,9 +190,8 @@ def get_array_module(*args):
     """Returns ``cupy`` if any argument is, or as a Variable holds, a CuPy array; else ``numpy``."""
     if "cupy" not in sys.modules:
         return np
-    return (
-        sys.modules["cupy"] if any(is_gpu_array(getattr(arg, "array", arg)) for arg in args) else np
-    )
+    is_on_gpu = any(is_gpu_array(getattr(arg, "array", arg)) for arg in args)
+    return sys.modules["cupy"] if is_on_gpu else np
 
 
 def to_gpu(array, device=None, stream=None):

@@ -106,7 +106,7 @@ def _check_same(values, rule):
 
 def _stack(arrays, padding):
     arrays = [example.array for example in arrays] if hasattr(arrays[0], "array") else list(arrays)
-    if not _is_array(arrays[0]):
+    if not is_array(arrays[0]):
         if padding is None:
             return _as_one_array(arrays)
         arrays = [np.asarray(array) for array in arrays]
@@ -122,7 +122,8 @@ def _stack(arrays, padding):
     return xp.concatenate(arrays).reshape((len(arrays), *arrays[0].shape))
 
 
-def _is_array(x):
+def is_array(x):
+    """Returns whether ``x`` is an array of NumPy or CuPy."""
     return isinstance(x, np.ndarray) or backend.cuda.is_gpu_array(x)
 
 

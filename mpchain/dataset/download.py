@@ -64,9 +64,7 @@ class _Download:
     """
 
     def __init__(self, url, path, sha256):
-        self.url = url
-        self.path = path
-        self.sha256 = sha256
+        self.url, self.path, self.sha256 = url, path, sha256
         self.part = f"{path}.part"
         self.version = f"{path}.part.version"
 
@@ -166,8 +164,7 @@ class _Download:
             raise OSError(f"the connection ended after {done} of {total} bytes")
 
     def _verify(self):
-        recorded = _read_text(f"{self.path}.sha256")
-        expected = self.sha256 or recorded
+        expected = self.sha256 or _read_text(f"{self.path}.sha256")
         found = _sha256_of(self.part)
         if expected in (None, found):
             return
@@ -205,7 +202,10 @@ def progress(name, total):
     Yields:
         A function to be called with the number of bytes that have just come.
     """
-    tqdm = _load_tqdm() if sys.stderr.isatty() else None
+    tqdm = None
+    if sys.stderr.isatty():
+        with contextlib.suppress(ImportError):  # a comfort, not a need
+            import tqdm
     if tqdm is None:
         yield _Lines(name, total).update
     else:
@@ -213,22 +213,12 @@ def progress(name, total):
             yield bar.update
 
 
-def _load_tqdm():
-    try:
-        import tqdm
-    except ImportError:  # a comfort, not a need
-        return None
-    return tqdm
-
-
 class _Lines:
     """Prints a line at each tenth of the total, or at each 10 MB where the total is unknown."""
 
     def __init__(self, name, total):
-        self.name = name
-        self.total = total
+        self.name, self.total, self.done = name, total, 0
         self.step = max(total / 10, 1) if total else 10e6
-        self.done = 0
 
     def update(self, n):
         before, self.done = self.done, self.done + n

@@ -2,8 +2,7 @@
 
 import itertools
 
-import numpy as np
-
+from mpchain.dataset.convert import is_array
 from mpchain.dataset.tabular_dataset import DelegateDataset as DelegateDataset
 from mpchain.dataset.tabular_dataset import TabularDataset
 
@@ -91,28 +90,18 @@ def _join(columns, size):
 class _Column(TabularDataset):
     """One list or array."""
 
+    keys = ()
+    mode = None
+
     def __init__(self, key, values):
-        self._key = key
-        self._values = values
+        self.keys, self._values = (key,), values
 
     def __len__(self):
         return len(self._values)
 
-    @property
-    def keys(self):
-        return (self._key,)
-
-    @property
-    def mode(self):
-        return None
-
     def get_examples(self, indices, key_indices):
         values = self._values
         if indices is not None:
-            is_list = isinstance(indices, list) and not _is_array(values)
+            is_list = isinstance(indices, list) and not is_array(values)
             values = [values[i] for i in indices] if is_list else values[indices]
         return (values,) * (1 if key_indices is None else len(key_indices))
-
-
-def _is_array(values):
-    return isinstance(values, np.ndarray) or hasattr(values, "__cuda_array_interface__")

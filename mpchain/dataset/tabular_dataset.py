@@ -1,12 +1,12 @@
 """Datasets with named columns, and views of them that read only what is asked for."""
 
 import abc
+import functools
 import operator
 
 import numpy as np
 
-from mpchain import backend
-from mpchain.dataset.convert import concat_examples
+from mpchain.dataset.convert import concat_examples, is_array
 from mpchain.dataset.dataset_mixin import DatasetMixin
 
 
@@ -156,7 +156,7 @@ def _rows(columns, n):
 
 
 def _as_array(column):
-    if isinstance(column, np.ndarray) or backend.cuda.is_gpu_array(column):
+    if is_array(column):
         return column
     return concat_examples(column) if len(column) else np.empty(0)
 
@@ -344,6 +344,8 @@ class _Concat(DelegateDataset):
 
 
 class _Join(DelegateDataset):
+    keys = ()
+
     def __init__(self, *datasets):
         super().__init__(datasets[0])
         self._datasets = datasets
@@ -352,16 +354,12 @@ class _Join(DelegateDataset):
             raise ValueError(
                 f"TabularDataset.join: datasets must have one length, but these have {lengths}"
             )
-        self._keys = tuple([key for dataset in datasets for key in dataset.keys])
-        repeated = sorted({key for key in self._keys if self._keys.count(key) > 1})
+        self.keys = tuple([key for dataset in datasets for key in dataset.keys])
+        repeated = sorted({key for key in self.keys if self.keys.count(key) > 1})
         if repeated:
             raise ValueError(
                 f"TabularDataset.join: keys must be unique, but {repeated} occur more than once"
             )
-
-    @property
-    def keys(self):
-        return self._keys
 
     @property
     def mode(self):
@@ -369,7 +367,7 @@ class _Join(DelegateDataset):
         return next((mode for mode in modes if mode is not None), tuple)
 
     def get_examples(self, indices, key_indices):
-        wanted = range(len(self._keys)) if key_indices is None else key_indices
+        wanted = range(len(self.keys)) if key_indices is None else key_indices
         found, start = {}, 0
         for dataset in self._datasets:
             end = start + len(dataset.keys)
@@ -384,35 +382,27 @@ class _Join(DelegateDataset):
 
 class _Transform(_View):
     method = "transform"
+    keys = ()
 
     def __init__(self, dataset, keys, transform):
         super().__init__(dataset, None)
         self._is_bare = isinstance(keys, str)
-        self._keys = (keys,) if self._is_bare else tuple(keys)
+        self.keys = (keys,) if self._is_bare else tuple(keys)
         self._transform = transform
-        # A mode may be None, so that a list tells whether it is known.
-        self._known_mode = [None] if self._is_bare else []
 
-    @property
-    def keys(self):
-        return self._keys
-
-    @property
+    @functools.cached_property
     def mode(self):
-        if not self._known_mode:
-            self._known_mode.append(self._find_mode() if len(self) else tuple)
-        return self._known_mode[0]
-
-    def _find_mode(self):
-        return self._mode_of(_apply(self._transform, self.dataset.get_example(0)))
-
-    def _mode_of(self, result):
-        kind = type(result)
+        if self._is_bare:
+            return None
+        kind = type(self._first_result()) if len(self) else tuple
         return kind if kind in (tuple, dict) else None
+
+    def _first_result(self):
+        return _apply(self._transform, self.dataset.get_example(0))
 
     def get_examples(self, indices, key_indices):
         columns = self.dataset.get_examples(indices, None)
-        wanted = range(len(self._keys)) if key_indices is None else key_indices
+        wanted = range(len(self.keys)) if key_indices is None else key_indices
         rows = []
         for row in zip(*columns):
             data = _in_mode(row, self.dataset.keys, self.dataset.mode)
@@ -423,14 +413,14 @@ class _Transform(_View):
         """The new values or columns, by position, from what the function returned."""
         if self._is_bare:
             return (result,)
-        if isinstance(result, dict) and result.keys() == set(self._keys):
-            return [result[key] for key in self._keys]
+        if isinstance(result, dict) and result.keys() == set(self.keys):
+            return [result[key] for key in self.keys]
         values = result if isinstance(result, tuple) else (result,)
-        if isinstance(result, dict) or len(values) != len(self._keys):
+        if isinstance(result, dict) or len(values) != len(self.keys):
             what = f"keys {tuple(result)}" if isinstance(result, dict) else f"{len(values)} values"
             raise ValueError(
                 f"TabularDataset.{self.method}: the function must return values for the keys "
-                f"{self._keys}, but it returned {what}"
+                f"{self.keys}, but it returned {what}"
             )
         return values
 
@@ -438,8 +428,8 @@ class _Transform(_View):
 class _TransformBatch(_Transform):
     method = "transform_batch"
 
-    def _find_mode(self):
-        return self._mode_of(self._result([0]))
+    def _first_result(self):
+        return self._result([0])
 
     def _result(self, indices):
         columns = self.dataset.get_examples(indices, None)
@@ -447,5 +437,4 @@ class _TransformBatch(_Transform):
 
     def get_examples(self, indices, key_indices):
         columns = self._values(self._result(indices))
-        wanted = range(len(self._keys)) if key_indices is None else key_indices
-        return tuple([columns[i] for i in wanted])
+        return tuple(columns if key_indices is None else [columns[i] for i in key_indices])

@@ -1,26 +1,23 @@
 """CIFAR-10 and CIFAR-100, downloaded once, in their binary form: no pickle is involved."""
 
-import dataclasses
-import os
+from typing import NamedTuple
 
 import numpy as np
 
-from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
 from mpchain.dataset.archives import read_tar
+from mpchain.datasets.combined import TupleDataset
+from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
-from mpchain.serializers.npz import read_npz, write_npz
+from mpchain.typing import Array, DTypeLike
 
 _PIXELS = 3 * 32 * 32
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     url: str
     sha256: str
-    train: tuple  # files in the archive
-    test: tuple
-    n: int  # images in each of the files of the training set
-    n_test: int
+    train: dict[str, int]  # the files in the archive, with their numbers of images
+    test: dict[str, int]
     n_labels: int  # bytes before the pixels; the last one is the label
 
 
@@ -28,20 +25,16 @@ _SOURCES = {
     "cifar10": _Source(
         "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
-        ("cifar-10-batches-bin/test_batch.bin",),
-        10_000,
-        10_000,
-        1,
+        {f"cifar-10-batches-bin/data_batch_{i}.bin": 10_000 for i in range(1, 6)},
+        {"cifar-10-batches-bin/test_batch.bin": 10_000},
+        n_labels=1,
     ),
     "cifar100": _Source(
         "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
         "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        ("cifar-100-binary/train.bin",),
-        ("cifar-100-binary/test.bin",),
-        50_000,
-        10_000,
-        2,
+        {"cifar-100-binary/train.bin": 50_000},
+        {"cifar-100-binary/test.bin": 10_000},
+        n_labels=2,
     ),
 }
 
@@ -79,26 +72,19 @@ def get_cifar100(withlabel=True, ndim=3, scale=1.0, dtype=None):
 
 
 def _get(name, *form):
-    path = os.path.join(get_dataset_directory(name), "pixels_and_labels.npz")
-    arrays = cache_or_load_file(path, lambda path: _create(name, path), read_npz)
-    parts = [(arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])]
-    return make_datasets(f"get_{name}", parts, 255, *form, np.int32)
+    arrays = load(f"get_{name}", f"{name}/pixels_and_labels", lambda fetch: _make(name, fetch))
+    return make_datasets(f"get_{name}", arrays, 255, *form, np.int32)
 
 
-def _create(name, path):
+def _make(name, fetch):
     source = _SOURCES[name]
     record = source.n_labels + _PIXELS
-    sizes = dict.fromkeys(source.train, source.n * record)
-    sizes |= dict.fromkeys(source.test, source.n_test * record)
-    try:
-        files = read_tar(cached_download(source.url, source.sha256), sizes)
-    except OSError as error:
-        raise OSError(f"get_{name}: {error}") from error
+    sizes = {file: n * record for file, n in (source.train | source.test).items()}
+    content = read_tar(fetch(source.url, source.sha256), sizes)
     arrays = {}
-    for part in ("train", "test"):
-        content = b"".join([files[file] for file in getattr(source, part)])
-        table = np.frombuffer(content, np.uint8).reshape(-1, record)
+    for part, files in (("train", source.train), ("test", source.test)):
+        joined = b"".join([content[file] for file in files])
+        table = np.frombuffer(joined, np.uint8).reshape(-1, record)
         arrays[f"{part}_x"] = table[:, source.n_labels :].reshape(-1, 3, 32, 32)
         arrays[f"{part}_y"] = table[:, source.n_labels - 1]
-    write_npz(path, arrays)
     return arrays

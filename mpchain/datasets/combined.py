@@ -5,8 +5,8 @@ import itertools
 
 import numpy as np
 
-from mpchain.backends.cuda import is_gpu_array
 from mpchain.dataset import DatasetMixin
+from mpchain.dataset.convert import is_array
 
 
 class _SideBySide(DatasetMixin):
@@ -18,7 +18,7 @@ class _SideBySide(DatasetMixin):
         return super().__getitem__(index)
 
     def _column(self, dataset, index):
-        if isinstance(dataset, (np.ndarray, DatasetMixin)) or is_gpu_array(dataset):
+        if isinstance(dataset, DatasetMixin) or is_array(dataset):
             return dataset[index]
         return [dataset[i] for i in self._as_integers(index)]
 

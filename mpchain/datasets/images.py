@@ -10,7 +10,7 @@ import numpy as np
 from mpchain import configuration
 from mpchain.dataset import DatasetMixin
 from mpchain.dataset.archives import check_names
-from mpchain.datasets.combined import ConcatenatedDataset
+from mpchain.datasets.combined import ConcatenatedDataset, TransformDataset
 
 
 class ImageDataset(DatasetMixin):
@@ -45,7 +45,21 @@ class ImageDataset(DatasetMixin):
             return _decode(path, file, self._dtype)
 
 
-class LabeledImageDataset(DatasetMixin):
+class _Labeled(DatasetMixin):
+    """Pairs of picture and label."""
+
+    def __init__(self, images, labels, label_dtype):
+        self._images = images
+        self._labels = [np.array(label, label_dtype) for label in labels]
+
+    def __len__(self):
+        return len(self._labels)
+
+    def get_example(self, i):
+        return self._images[i], self._labels[i]
+
+
+class LabeledImageDataset(_Labeled):
     """Picture files with labels; an example is a pair of array (as :class:`ImageDataset`) and label
     (array of shape ()).
 
@@ -63,14 +77,8 @@ class LabeledImageDataset(DatasetMixin):
 
     def __init__(self, pairs, root=".", dtype=None, label_dtype=np.int32):
         pairs = _read_pairs(type(self).__name__, pairs) if _is_path(pairs) else list(pairs)
-        self._images = ImageDataset([path for path, _ in pairs], root, dtype)
-        self._labels = [np.array(label, label_dtype) for _, label in pairs]
-
-    def __len__(self):
-        return len(self._labels)
-
-    def get_example(self, i):
-        return self._images[i], self._labels[i]
+        paths, labels = zip(*pairs) if pairs else ((), ())
+        super().__init__(ImageDataset(paths, root, dtype), labels, label_dtype)
 
 
 class ZippedImageDataset(DatasetMixin):
@@ -154,7 +162,7 @@ class MultiZippedImageDataset(ConcatenatedDataset):
         super().__init__(*[ZippedImageDataset(path, dtype) for path in zipfilenames])
 
 
-class LabeledZippedImageDataset(DatasetMixin):
+class LabeledZippedImageDataset(_Labeled):
     """Picture files of a zip archive with labels (examples as :class:`LabeledImageDataset`).
 
     Args:
@@ -171,15 +179,9 @@ class LabeledZippedImageDataset(DatasetMixin):
 
     def __init__(self, zipfilename, labelfilename, dtype=None, label_dtype=np.int32):
         pairs = _read_pairs(type(self).__name__, labelfilename)
-        self._images = ZippedImageDataset(zipfilename, dtype)
-        self._names = [name for name, _ in pairs]
-        self._labels = [np.array(label, label_dtype) for _, label in pairs]
-
-    def __len__(self):
-        return len(self._names)
-
-    def get_example(self, i):
-        return self._images.read(self._names[i]), self._labels[i]
+        names, labels = zip(*pairs) if pairs else ((), ())
+        archive = ZippedImageDataset(zipfilename, dtype)
+        super().__init__(TransformDataset(names, archive.read), labels, label_dtype)
 
 
 def _load_pillow(kind):

@@ -1,33 +1,28 @@
 """MNIST and the sets of the same form, downloaded once."""
 
-import dataclasses
 import gzip
 import math
 import os
 
 import numpy as np
 
-from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
+from mpchain.datasets.combined import TupleDataset
+from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
-from mpchain.serializers.npz import read_npz, write_npz
+from mpchain.typing import Array, DTypeLike
 
-_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
+_FILES = {
+    "train_x": "train-images-idx3-ubyte.gz",
+    "train_y": "train-labels-idx1-ubyte.gz",
+    "test_x": "t10k-images-idx3-ubyte.gz",
+    "test_y": "t10k-labels-idx1-ubyte.gz",
+}
 _IDX_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Source:
-    url: str
-    sha256: tuple  # of the four files
-
-
+# The address, and the checksums of the four files.
 _SOURCES = {
-    "mnist": _Source(
+    "mnist": (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         (
             "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -36,7 +31,7 @@ _SOURCES = {
             "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         ),
     ),
-    "fashion_mnist": _Source(
+    "fashion_mnist": (
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         (
             "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -45,7 +40,7 @@ _SOURCES = {
             "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         ),
     ),
-    "kuzushiji_mnist": _Source(
+    "kuzushiji_mnist": (
         "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
         (
             "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
@@ -110,18 +105,8 @@ def get_kuzushiji_mnist(
 
 def get_fashion_mnist_labels():
     """Returns the names of Fashion-MNIST's ten labels."""
-    return [
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ]
+    names = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+    return names.split(",")
 
 
 def get_kuzushiji_mnist_labels():
@@ -130,27 +115,17 @@ def get_kuzushiji_mnist_labels():
 
 
 def _get(name, *form):
-    path = os.path.join(get_dataset_directory(name), "pixels_and_labels.npz")
-    arrays = cache_or_load_file(path, lambda path: _create(name, path), read_npz)
-    parts = [(arrays["train_x"], arrays["train_y"]), (arrays["test_x"], arrays["test_y"])]
-    return make_datasets(f"get_{name}", parts, 255, *form)
+    hint = ". Without a network, get_digits() and get_mnist5k() read handwritten digits from "
+    hint += "packages: pip install 'mpchain[data]'"
+    function, file = f"get_{name}", f"{name}/pixels_and_labels"
+    arrays = load(function, file, lambda fetch: _make(name, fetch), compression=True, hint=hint)
+    return make_datasets(function, arrays, 255, *form)
 
 
-def _create(name, path):
-    source = _SOURCES[name]
-    try:
-        files = [
-            cached_download(source.url + file, sha256)
-            for file, sha256 in zip(_FILES, source.sha256)
-        ]
-    except OSError as error:
-        raise OSError(
-            f"get_{name}: {error}. Without a network, get_digits() and get_mnist5k() read "
-            "handwritten digits from packages: pip install 'mpchain[data]'"
-        ) from error
-    arrays = dict(zip(("train_x", "train_y", "test_x", "test_y"), map(read_idx, files)))
-    write_npz(path, arrays, compression=True)
-    return arrays
+def _make(name, fetch):
+    url, digests = _SOURCES[name]
+    files = {part: fetch(url + file, sha) for (part, file), sha in zip(_FILES.items(), digests)}
+    return {part: read_idx(file) for part, file in files.items()}
 
 
 def read_idx(path):
@@ -171,6 +146,5 @@ def read_idx(path):
             f"read_idx: {path} says that its shape is {shape} and its dtype {dtype.name}, "
             f"but has {len(content)} bytes"
         )
-    return (
-        np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
-    )
+    array = np.frombuffer(content, dtype, offset=start).reshape(shape)
+    return array.astype(dtype.newbyteorder("="))

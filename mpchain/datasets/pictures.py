@@ -7,14 +7,15 @@ from mpchain.datasets.combined import TupleDataset
 
 
 def make_datasets(
-    function, parts, white, withlabel, ndim, scale, dtype, label_dtype, rgb_format=False
+    function, arrays, white, withlabel, ndim, scale, dtype, label_dtype, rgb_format=False
 ):
     """Makes a dataset of each part.
 
     Args:
         function (str): the public function, for messages.
-        parts: pairs of images, integers of shape (n, height, width) or (n, channels, height, width)
-            from 0 to ``white``, and labels of shape (n,).
+        arrays: for each part, the images ``<part>_x``, integers of shape (n, height, width) or
+            (n, channels, height, width) from 0 to ``white``, and the labels ``<part>_y`` of shape
+            (n,).
         white (int): the largest pixel value.
         withlabel (bool): whether examples are pairs of image and label, or images only.
         ndim (int): number of axes of an image: (pixels,), (height, width), which pictures with
@@ -27,7 +28,8 @@ def make_datasets(
     Returns:
         List with a :class:`TupleDataset`, or an array of images, for each part.
     """
-    has_channels = parts[0][0].ndim == 4
+    parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
+    has_channels = arrays[f"{parts[0]}_x"].ndim == 4
     if ndim not in ((1, 3) if has_channels else (1, 2, 3)):
         allowed = "1 or 3" if has_channels else "1, 2 or 3"
         raise ValueError(f"{function}: ndim must be {allowed}, not {ndim!r}")
@@ -36,11 +38,10 @@ def make_datasets(
     dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
     brightness = (np.arange(white + 1) * (scale / white)).astype(dtype)
     datasets = []
-    for images, labels in parts:
-        pictures = _with_axes(brightness[images], ndim, rgb_format)
-        datasets.append(
-            TupleDataset(pictures, labels.astype(label_dtype)) if withlabel else pictures
-        )
+    for part in parts:
+        pictures = _with_axes(brightness[arrays[f"{part}_x"]], ndim, rgb_format)
+        labels = arrays[f"{part}_y"].astype(label_dtype)
+        datasets.append(TupleDataset(pictures, labels) if withlabel else pictures)
     return datasets
 
 

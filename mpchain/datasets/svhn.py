@@ -1,12 +1,11 @@
 """SVHN, downloaded once."""
 
-import os
-
 import numpy as np
 
-from mpchain.dataset import cache_or_load_file, cached_download, get_dataset_directory
+from mpchain.datasets.combined import TupleDataset
+from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
-from mpchain.serializers.npz import read_npz, write_npz
+from mpchain.typing import Array, DTypeLike
 
 _URL = "http://ufldl.stanford.edu/housenumbers/"
 _SHA256 = {
@@ -40,29 +39,20 @@ def get_svhn(withlabel=True, scale=1.0, dtype=None, label_dtype=np.int32, add_ex
     Paper: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning",
     2011, http://ufldl.stanford.edu/housenumbers/
     """
-    parts = []
+    arrays = {}
     for name in ("train", "test", "extra") if add_extra else ("train", "test"):
-        path = os.path.join(get_dataset_directory("svhn"), f"{name}.npz")
-        arrays = cache_or_load_file(path, lambda path, name=name: _create(name, path), read_npz)
-        parts.append((arrays["x"], arrays["y"]))
-    return make_datasets("get_svhn", parts, 255, withlabel, 3, scale, dtype, label_dtype)
+        part = load("get_svhn", f"svhn/{name}", lambda fetch, name=name: _make(name, fetch))
+        arrays |= {f"{name}_{key}": array for key, array in part.items()}
+    return make_datasets("get_svhn", arrays, 255, withlabel, 3, scale, dtype, label_dtype)
 
 
-def _create(name, path):
+def _make(name, fetch):
     try:
         from scipy.io import loadmat
     except ImportError as error:
         raise RuntimeError(
             "get_svhn: SciPy is not installed: pip install 'mpchain[data]'"
         ) from error
-    try:
-        file = cached_download(f"{_URL}{name}_32x32.mat", _SHA256[name])
-    except OSError as error:
-        raise OSError(f"get_svhn: {error}") from error
-    content = loadmat(file, variable_names=["X", "y"])
-    arrays = {
-        "x": np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1)),
-        "y": content["y"].ravel() % 10,  # the file's label of the digit 0 is 10
-    }
-    write_npz(path, arrays)
-    return arrays
+    content = loadmat(fetch(f"{_URL}{name}_32x32.mat", _SHA256[name]), variable_names=["X", "y"])
+    labels = content["y"].ravel() % 10  # the file's label of the digit 0 is 10
+    return {"x": np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1)), "y": labels}

@@ -8,11 +8,7 @@ from multiprocessing import resource_tracker, util
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.reader import Reader, ThreadReader
 from mpchain.iterators.shared_memory import Shared
-from mpchain.iterators.worker import (
-    get_context,
-    peek_at_random_state,
-    runs_main_program_again,
-)
+from mpchain.iterators.worker import get_context, peek_at_random_state, runs_main_program_again
 
 
 class _TimeoutWarning(RuntimeWarning):
@@ -113,21 +109,18 @@ class MultiprocessIterator(PrefetchingIterator):
         try:
             for reader in readers[len(answers) :]:
                 while not reader.poll(self.dataset_timeout):
-                    self._warn_of_timeout()
+                    warnings.warn(
+                        "MultiprocessIterator: reading a batch takes longer than "
+                        f"{self.dataset_timeout} s (dataset_timeout)",
+                        _TimeoutWarning,
+                        stacklevel=3,
+                    )
                 answers.append(reader.receive())
         except _TimeoutWarning:
             raise  # the program has made an error of it; the batch may still come
         except BaseException:
             self._end_readers()
             raise
-
-    def _warn_of_timeout(self):
-        warnings.warn(
-            f"MultiprocessIterator: reading a batch takes longer than {self.dataset_timeout} s "
-            "(dataset_timeout)",
-            _TimeoutWarning,
-            stacklevel=4,
-        )
 
     def _result(self, request):
         _, answers = request
@@ -151,18 +144,10 @@ class MultiprocessIterator(PrefetchingIterator):
             )
             shared, readers = None, [ThreadReader(self.dataset) for _ in range(n_readers)]
         else:
-            readers = [
-                Reader(
-                    context,
-                    shared,
-                    (peek_at_random_state(), i),
-                    n_segments=self._n_prefetch + 1,
-                    n_indices=-(-self.batch_size // n_readers),
-                    shared_mem=self.shared_mem,
-                    max_tasks=self.maxtasksperchild,
-                )
-                for i in range(n_readers)
-            ]
+            seeds = [(peek_at_random_state(), i) for i in range(n_readers)]
+            sizes = self._n_prefetch + 1, -(-self.batch_size // n_readers)
+            sizes += (self.shared_mem, self.maxtasksperchild)
+            readers = [Reader(context, shared, seed, *sizes) for seed in seeds]
         # It also runs when the iterator is collected, and before this process ends.
         self._stop_readers = util.Finalize(self, _stop, (readers, shared), exitpriority=10)
         self._readers = readers

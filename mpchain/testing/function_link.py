@@ -31,6 +31,11 @@ class _DeviceTestCase(unittest.TestCase):
     numerical_grad_dtype = np.float64
     backend_config = None
     test_name = None
+    _options = ()  # names of attributes that are dicts of options
+
+    def __init__(self, *args, **kwargs):
+        vars(self).update({name: {} for name in self._options})
+        super().__init__(*args, **kwargs)
 
     def before_test(self, test_name):
         """Called before each test; raise :class:`unittest.SkipTest` to skip it."""
@@ -124,16 +129,13 @@ class _DeviceTestCase(unittest.TestCase):
             options (dict): its options, as the user gave them.
             sample: returns its positional arguments.
         """
-        options = {
-            "dtype": self.numerical_grad_dtype,
-            "detect_nondifferentiable": self.dodge_nondifferentiable,
-            **options,
-        }
+        dodge = self.dodge_nondifferentiable
+        defaults = {"dtype": self.numerical_grad_dtype, "detect_nondifferentiable": dodge}
         for _ in range(_MAX_RESAMPLING):
             args = sample()
             try:
                 with self.backend_config:
-                    return check(*args, **options)
+                    return check(*args, **{**defaults, **options})
             except NondifferentiableError as error:
                 last = error
             except AssertionError as error:
@@ -210,12 +212,7 @@ class FunctionTestCase(_DeviceTestCase):
     skip_forward_test = False
     skip_backward_test = False
     skip_double_backward_test = False
-
-    def __init__(self, *args, **kwargs):
-        self.check_forward_options = {}
-        self.check_backward_options = {}
-        self.check_double_backward_options = {}
-        super().__init__(*args, **kwargs)
+    _options = ("check_forward_options", "check_backward_options", "check_double_backward_options")
 
     def forward(self, inputs, device):
         """Computes the tuple of output Variables from the tuple of input Variables."""
@@ -249,12 +246,8 @@ class FunctionTestCase(_DeviceTestCase):
     def test_backward(self, backend_config=None):
         """Compares gradients with numerical ones."""
         self._begin("test_backward", backend_config, "skip_backward_test")
-        self._check_gradients(
-            "backward",
-            gradient_check.check_backward,
-            self.check_backward_options,
-            lambda: self._sample()[1],
-        )
+        check, options = gradient_check.check_backward, self.check_backward_options
+        self._check_gradients("backward", check, options, lambda: self._sample()[1])
 
     def test_double_backward(self, backend_config=None):
         """Compares gradients of gradients with numerical ones."""
@@ -265,12 +258,8 @@ class FunctionTestCase(_DeviceTestCase):
             ggxs = self._generate("generate_grad_grad_inputs", inputs)
             return *args, self._send(ggxs)
 
-        self._check_gradients(
-            "double backward",
-            gradient_check.check_double_backward,
-            self.check_double_backward_options,
-            sample,
-        )
+        check, options = gradient_check.check_double_backward, self.check_double_backward_options
+        self._check_gradients("double backward", check, options, sample)
 
 
 class InitializerArgument:
@@ -349,11 +338,7 @@ class LinkTestCase(_LinkTestBase):
 
     skip_forward_test = False
     skip_backward_test = False
-
-    def __init__(self, *args, **kwargs):
-        self.check_forward_options = {}
-        self.check_backward_options = {}
-        super().__init__(*args, **kwargs)
+    _options = ("check_forward_options", "check_backward_options")
 
     def forward_expected(self, link, inputs):
         """Computes the tuple of expected outputs (NumPy) from the link and NumPy inputs."""
@@ -382,9 +367,8 @@ class LinkTestCase(_LinkTestBase):
             gys = self._send(self._generate("generate_grad_outputs", outputs))
             return self._forward_of(link), self._send(inputs), gys, params
 
-        self._check_gradients(
-            "backward", gradient_check.check_backward, self.check_backward_options, sample
-        )
+        check, options = gradient_check.check_backward, self.check_backward_options
+        self._check_gradients("backward", check, options, sample)
 
 
 class LinkInitializersTestCase(_LinkTestBase):
@@ -399,9 +383,7 @@ class LinkInitializersTestCase(_LinkTestBase):
         contiguous, test_name, backend_config: as for :class:`FunctionTestCase`.
     """
 
-    def __init__(self, *args, **kwargs):
-        self.check_initializers_options = {}
-        super().__init__(*args, **kwargs)
+    _options = ("check_initializers_options",)
 
     @property
     def check_forward_options(self):

@@ -1,6 +1,5 @@
 """The loader of CIFAR-10 and CIFAR-100, on small archives made here in the official format."""
 
-import dataclasses
 import hashlib
 import io
 import tarfile
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import cifar
+from mpchain.datasets import cifar, downloads
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +42,11 @@ def parts(name, tmp_path, monkeypatch):
             info.size = len(contents[file])
             archive.addfile(info, io.BytesIO(contents[file]))
     content = (tmp_path / "archive.tar.gz").read_bytes()
-    local = dataclasses.replace(
-        official,
+    local = official._replace(
         url=(tmp_path / "archive.tar.gz").as_uri(),
         sha256=hashlib.sha256(content).hexdigest(),
-        n=4,
-        n_test=3,
+        train=dict.fromkeys(official.train, 4),
+        test=dict.fromkeys(official.test, 3),
     )
     monkeypatch.setitem(cifar._SOURCES, name, local)
     return parts
@@ -78,7 +76,7 @@ def test_forms(name, parts):
 
 def test_the_second_call_needs_no_network(name, parts, monkeypatch):
     first = load(name, withlabel=False)
-    monkeypatch.setattr(cifar, "cached_download", None)
+    monkeypatch.setattr(downloads, "cached_download", None)
     np.testing.assert_array_equal(load(name, withlabel=False)[0], first[0])
 
 
@@ -95,6 +93,6 @@ def test_the_official_sources():
         source = cifar._SOURCES[name]
         assert source.url.startswith("https://www.cs.toronto.edu/~kriz/cifar-10")
         assert len(bytes.fromhex(source.sha256)) == 32
-        assert len(source.train) * source.n == 50_000
-        assert len(source.test) * source.n_test == 10_000
+        assert sum(source.train.values()) == 50_000
+        assert sum(source.test.values()) == 10_000
         assert source.n_labels + 3072 == size

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import mnist
+from mpchain.datasets import downloads, mnist
 
 
 def idx(array, code):
@@ -34,17 +34,16 @@ def source(name, tmp_path, monkeypatch):
     random = np.random.RandomState(0)
     arrays = []
     digests = []
-    for n, file in ((7, 0), (3, 2)):
+    for n, part in ((7, "train"), (3, "test")):
         images = random.randint(0, 256, (n, 28, 28)).astype(np.uint8)
         labels = random.randint(0, 10, n).astype(np.uint8)
         images[0, 0, :2] = 0, 255
         arrays.append((images, labels))
-        for array, which in ((images, file), (labels, file + 1)):
+        for array, which in ((images, f"{part}_x"), (labels, f"{part}_y")):
             content = gzip.compress(idx(array, 8))
             (tmp_path / mnist._FILES[which]).write_bytes(content)
             digests.append(hashlib.sha256(content).hexdigest())
-    local = mnist._Source(tmp_path.as_uri() + "/", tuple(digests))
-    monkeypatch.setitem(mnist._SOURCES, name, local)
+    monkeypatch.setitem(mnist._SOURCES, name, (tmp_path.as_uri() + "/", tuple(digests)))
     return arrays
 
 
@@ -118,12 +117,12 @@ def test_forms(source, options, shape):
 @pytest.mark.parametrize("name", ["mnist"], indirect=True)
 def test_the_second_call_needs_no_network(source, monkeypatch):
     first = datasets.get_mnist(withlabel=False)
-    monkeypatch.setattr(mnist, "cached_download", None)
+    monkeypatch.setattr(downloads, "cached_download", None)
     np.testing.assert_array_equal(datasets.get_mnist(withlabel=False)[0], first[0])
 
 
 def test_without_network_the_error_names_the_alternatives(name, tmp_path, monkeypatch, root):
-    absent = mnist._Source((tmp_path / "absent").as_uri() + "/", ("0" * 64,) * 4)
+    absent = (tmp_path / "absent").as_uri() + "/", ("0" * 64,) * 4
     monkeypatch.setitem(mnist._SOURCES, name, absent)
     message = (
         rf"get_{name}: .*could not be fetched: .*get_digits\(\) and get_mnist5k\(\) .*\[data\]"
@@ -140,9 +139,9 @@ def test_rgb_needs_three_axes(source):
 
 
 def test_sources_have_four_checksums_each():
-    for source in mnist._SOURCES.values():
-        assert source.url.endswith("/")
-        assert [len(bytes.fromhex(digest)) for digest in source.sha256] == [32] * 4
+    for url, digests in mnist._SOURCES.values():
+        assert url.endswith("/")
+        assert [len(bytes.fromhex(digest)) for digest in digests] == [32] * 4
 
 
 def test_labels():

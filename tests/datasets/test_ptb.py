@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import ptb
+from mpchain.datasets import downloads, ptb
 
 TEXTS = {
     "train": " the cat <unk> \n the dog \n",
@@ -30,7 +30,7 @@ def test_words_and_vocabulary(monkeypatch):
     parts = datasets.get_ptb_words()
     assert [part.dtype for part in parts] == [np.int32] * 3
     assert [part.tolist() for part in parts] == [[0, 1, 2, 3, 0, 4, 3], [5, 1, 3], [0, 6, 7, 3]]
-    monkeypatch.setattr(ptb, "cached_download", None)
+    monkeypatch.setattr(downloads, "cached_download", None)
     vocabulary = datasets.get_ptb_words_vocabulary()
     assert list(vocabulary) == ["the", "cat", "<unk>", "<eos>", "dog", "a", "bird", "N"]
     assert list(vocabulary.values()) == list(range(8))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain import datasets
-from mpchain.datasets import svhn
+from mpchain.datasets import downloads, svhn
 
 scipy_io = pytest.importorskip("scipy.io")
 SIZES = {"train": 7, "test": 4, "extra": 12}
@@ -51,7 +51,7 @@ def test_images_alone(parts):
 
 def test_the_second_call_needs_no_network(monkeypatch):
     datasets.get_svhn()
-    monkeypatch.setattr(svhn, "cached_download", None)
+    monkeypatch.setattr(downloads, "cached_download", None)
     assert len(datasets.get_svhn()[0]) == 7
 
 
