@@ -4,7 +4,7 @@ CuPy's arrays have the interface of NumPy's, and CuPy may be absent, so ``Array`
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import DTypeLike as DTypeLike
@@ -31,3 +31,11 @@ InitialValue: TypeAlias = Union["Initializer", Array, float, None]
 
 DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]
 """A device, or a name of one (see :func:`mpchain.get_device`)."""
+
+
+class Dataset(Protocol):
+    """What has a length, and examples by integer indices: a dataset, an array, a list."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...

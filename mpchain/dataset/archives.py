@@ -1,15 +1,23 @@
-"""Reading members of archives. Nothing is ever extracted to a folder."""
+"""Reads members of archives into memory; never extracts them to a folder."""
 
+import os
 import tarfile
 import zlib
+from collections.abc import Iterable, Mapping
 
 
-def check_names(path, names):
-    """Refuses an archive that tries to lead out of its folder: whoever made it means no good.
+def check_names(path: str | os.PathLike, names: Iterable[str]) -> None:
+    """Raises ValueError if a member would be extracted outside the archive's folder.
 
     Args:
         path: the archive, for messages.
         names: names of its members.
+
+    Example:
+        >>> check_names("a.zip", ["images/1.png"])
+        >>> check_names("a.zip", ["../b"])
+        Traceback (most recent call last):
+        ValueError: a.zip: member '../b' leads out of the archive's folder
     """
     for name in names:
         parts = name.replace("\\", "/").split("/")
@@ -17,18 +25,18 @@ def check_names(path, names):
             raise ValueError(f"{path}: member {name!r} leads out of the archive's folder")
 
 
-def read_tar(path, sizes):
+def read_tar(path: str | os.PathLike, sizes: Mapping[str, int]) -> dict[str, bytes]:
     """Reads members of a tar archive, compressed or not, into memory.
 
     Args:
         path: the archive.
-        sizes (dict): for each name that is wanted, the size in bytes that it must have.
+        sizes: for each name that is wanted, the size in bytes that it must have.
 
     Returns:
         dict: name to bytes.
 
     Raises:
-        ValueError: the archive is damaged, lacks a member, or is not what it should be.
+        ValueError: the archive is damaged, lacks a member, or a member has another size.
     """
     found = {}
     try:
@@ -41,14 +49,14 @@ def read_tar(path, sizes):
         raise ValueError(f"{path} cannot be read as a tar archive: {error}") from error
     missing = sizes.keys() - found.keys()
     if missing:
-        raise ValueError(f"{path}: there is no member {', '.join(sorted(missing))}")
+        raise ValueError(f"{path}: missing member {', '.join(sorted(missing))}")
     return found
 
 
 def _read_member(path, archive, member, size):
     if not member.isreg() or member.size != size:
-        kind = f"a file of {member.size} bytes" if member.isreg() else "no regular file"
+        kind = f"a file of {member.size} bytes" if member.isreg() else "not a regular file"
         raise ValueError(
-            f"{path}: member {member.name!r} must be a file of {size} bytes, but is {kind}"
+            f"{path}: member {member.name!r} must be a file of {size} bytes, but it is {kind}"
         )
     return archive.extractfile(member).read()

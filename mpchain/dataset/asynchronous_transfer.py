@@ -1,35 +1,47 @@
-"""A converter that copies a batch to a GPU while the GPU still computes with the one before."""
+"""A converter that copies a batch to a GPU while the GPU computes with the previous one."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.dataset.convert import Converter, concat_examples
+from mpchain.typing import DeviceLike
 
 
 class ConcatWithAsyncTransfer(Converter):
     """Does what :func:`concat_examples` does, but copies to a GPU asynchronously.
 
     The batch is put together in page-locked host memory, from which the copy to the GPU runs on a
-    stream of its own, beside the kernels that use the batch before. Give an updater an instance of
-    its own: it remembers two batches.
+    separate stream, while kernels use the previous batch. It keeps two batches, so every updater
+    needs its own instance.
 
-    A batch's arrays must not be used after the next but one was asked for. On the CPU this is
-    :func:`concat_examples`: there is nothing to copy.
+    The arrays of a batch must not be used after two more batches were requested. On the CPU, where
+    there is nothing to copy, this is :func:`concat_examples`.
 
     Args:
-        stream (cupy.cuda.Stream): where the copies run; None makes a stream.
-        compute_stream (cupy.cuda.Stream): where the kernels run that use the arrays; None means the
-            stream that is current when a batch is asked for.
+        stream: the stream of the copies; None makes one.
+        compute_stream: the stream of the kernels that use the arrays; None means
+            the stream that is current when a batch is requested.
+
+    Example:
+        >>> converter = mpchain.dataset.ConcatWithAsyncTransfer()
+        >>> x, t = converter([(np.zeros(3), 1), (np.ones(3), 0)], device="@numpy")
+        >>> x.shape, t
+        ((2, 3), array([1, 0]))
     """
 
-    def __init__(self, stream=None, compute_stream=None):
+    def __init__(self, stream: Any = None, compute_stream: Any = None):
         self._stream = stream
         self._compute_stream = compute_stream
         self._device = None
         self._slots = None
 
-    def __call__(self, batch, device=None, padding=None):
+    def __call__(
+        self, batch: Sequence, device: DeviceLike | None = None, padding: Any = None
+    ) -> Any:
         """See :func:`concat_examples`.
 
         Raises:

@@ -1,7 +1,9 @@
-"""The folder where data sets are kept once they have been downloaded or prepared."""
+"""The folder that caches downloaded and converted data sets."""
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mpchain.serializers.files import replacing
 
@@ -13,11 +15,17 @@ except ImportError:  # Windows
 _root = None
 
 
-def get_dataset_root():
-    """Returns the folder below which data sets are kept.
+def get_dataset_root() -> str:
+    """Returns the folder of the cache.
 
     It is what :func:`set_dataset_root` was given, else the environment variable
     ``MPCHAIN_DATASET_ROOT``, else ``CHAINER_DATASET_ROOT``, else ``~/.mpchain/dataset``.
+
+    Example:
+        >>> mpchain.dataset.set_dataset_root("/data")
+        >>> mpchain.dataset.get_dataset_root()
+        '/data'
+        >>> mpchain.dataset.set_dataset_root(None)
     """
     if _root is not None:
         return _root
@@ -25,18 +33,22 @@ def get_dataset_root():
     return os.path.expanduser(path or os.path.join("~", ".mpchain", "dataset"))
 
 
-def set_dataset_root(path):
-    """Sets the folder below which data sets are kept; None goes back to the environment's."""
+def set_dataset_root(path: str | None) -> None:
+    """Sets the folder of the cache; None restores the default of :func:`get_dataset_root`."""
     global _root  # noqa: PLW0603 (a setting of the process)
     _root = None if path is None else os.path.expanduser(path)
 
 
-def get_dataset_directory(dataset_name, create_directory=True):
+def get_dataset_directory(dataset_name: str, create_directory: bool = True) -> str:
     """Returns the folder of one data set.
 
     Args:
-        dataset_name (str): its name, with ``/`` between parts.
-        create_directory (bool): whether to make the folder if there is none.
+        dataset_name: its name, with ``/`` between parts.
+        create_directory: whether to make the folder if it does not exist.
+
+    Example:
+        >>> mpchain.dataset.get_dataset_directory("pfnet/mnist", create_directory=False)
+        '...pfnet...mnist'
     """
     path = os.path.join(get_dataset_root(), *dataset_name.split("/"))
     if create_directory:
@@ -44,8 +56,10 @@ def get_dataset_directory(dataset_name, create_directory=True):
     return path
 
 
-def cache_or_load_file(path, creator, loader):
-    """Loads a file; if there is none, makes it first (one of several processes that ask at once).
+def cache_or_load_file(
+    path: str, creator: Callable[[str], Any], loader: Callable[[str], Any]
+) -> Any:
+    """Loads a file, or creates it if it does not exist; only one of several processes does so.
 
     Args:
         path: name of the file.
@@ -54,6 +68,14 @@ def cache_or_load_file(path, creator, loader):
 
     Returns:
         The content.
+
+    Example:
+        >>> def create(path):
+        ...     np.save(path + ".npy", np.arange(3)), os.rename(path + ".npy", path)
+        ...     return np.arange(3)
+        >>> with mpchain.utils.tempdir() as folder:
+        ...     [cache_or_load_file(f"{folder}/x", create, np.load) for _ in range(2)]
+        [array([0, 1, 2]), array([0, 1, 2])]
     """
     if os.path.exists(path):
         return loader(path)
@@ -65,8 +87,14 @@ def cache_or_load_file(path, creator, loader):
 
 
 @contextlib.contextmanager
-def locked(path):
-    """Context manager: one process of this machine at a time is in the block for a ``path``."""
+def locked(path: str) -> Iterator[None]:
+    """Context manager: one process of this machine at a time is in the block for a ``path``.
+
+    Example:
+        >>> with mpchain.utils.tempdir() as folder, locked(f"{folder}/file"):
+        ...     os.listdir(folder)
+        ['file.lock']
+    """
     with open(f"{path}.lock", "w") as file:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX)

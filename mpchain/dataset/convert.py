@@ -1,22 +1,35 @@
-"""From a list of examples to the arrays of a batch."""
+"""Converters: from a list of examples to the arrays of a batch."""
 
 import abc
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mpchain import backend
+from mpchain.typing import DeviceLike
+
+_F = TypeVar("_F", bound=Callable)
 
 
 class Converter(abc.ABC):
-    """Turns a batch (a list of examples) into arrays on a device."""
+    """Turns a batch (a list of examples) into arrays on a device.
+
+    Example:
+        >>> class Flattened(Converter):
+        ...     def __call__(self, batch, device=None):
+        ...         return to_device(device, np.stack(batch).reshape(len(batch), -1))
+        >>> Flattened()([np.zeros((2, 3))] * 4).shape
+        (4, 6)
+    """
 
     @abc.abstractmethod
-    def __call__(self, batch, device):
+    def __call__(self, batch: Sequence, device: DeviceLike | None) -> Any:
         """Returns the arrays of the batch.
 
         Args:
-            batch (list): the examples.
+            batch: the examples.
             device: where to put the arrays (what :func:`mpchain.get_device` accepts), or None to
                 leave them.
         """
@@ -33,32 +46,44 @@ class _FunctionConverter(Converter):
         return self.__qualname__  # pickled by name, as functions are
 
 
-def converter():
-    """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``."""
+def converter() -> Callable[[_F], _F]:
+    """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``.
+
+    Example:
+        >>> @mpchain.dataset.converter()
+        ... def images_only(batch, device):
+        ...     return mpchain.dataset.concat_examples([x for x, _ in batch], device)
+        >>> images_only([(np.zeros(3), 1), (np.ones(3), 0)], None).shape
+        (2, 3)
+    """
     return _FunctionConverter
 
 
-def to_device(device, x):
+def to_device(device: DeviceLike | None, x: Any) -> Any:
     """Sends an array, or a tuple, list or dict of arrays, to a device.
 
     Args:
         device: what :func:`mpchain.get_device` accepts, or None to leave ``x`` where it is.
         x: the arrays.
+
+    Example:
+        >>> mpchain.dataset.to_device("@numpy", (np.zeros(1), {"t": np.ones(1)}))
+        (array([0.]), {'t': array([1.])})
     """
     return x if device is None else backend.get_device(device).send(x)
 
 
 @converter()
-def concat_examples(batch, device=None, padding=None):
+def concat_examples(batch: Sequence, device: DeviceLike | None = None, padding: Any = None) -> Any:
     """Stacks examples into arrays along a new first axis.
 
     Args:
-        batch (list): examples of one kind: arrays of shape (...), scalars, or tuples or dicts of
+        batch: examples of one kind: arrays of shape (...), scalars, or tuples or dicts of
             these.
         device: where to put the result (what :func:`mpchain.get_device` accepts), or None to leave
             it where the examples are.
-        padding: None, where all shapes must agree; or a scalar, with which smaller arrays are
-            filled up at the end of each axis. For tuples or dicts of arrays also a tuple or dict
+        padding: None, if all shapes agree; or a scalar with which smaller arrays are
+            padded at the end of each axis. For tuples or dicts of arrays also a tuple or dict
             with one such value for each.
 
     Returns:
@@ -67,6 +92,14 @@ def concat_examples(batch, device=None, padding=None):
     Raises:
         ValueError: the batch is empty, its examples are of different kinds, or shapes differ
             without padding.
+
+    Example:
+        >>> x, t = mpchain.dataset.concat_examples([(np.zeros(2), 1), (np.ones(2), 0)])
+        >>> x.shape, t
+        ((2, 2), array([1, 0]))
+        >>> mpchain.dataset.concat_examples([np.array([1, 2]), np.array([3])], padding=-1)
+        array([[ 1,  2],
+               [ 3, -1]])
     """
     if len(batch) == 0:
         raise ValueError("concat_examples: batch is empty")
@@ -122,8 +155,13 @@ def _stack(arrays, padding):
     return xp.concatenate(arrays).reshape((len(arrays), *arrays[0].shape))
 
 
-def is_array(x):
-    """Returns whether ``x`` is an array of NumPy or CuPy."""
+def is_array(x: Any) -> bool:
+    """Returns whether ``x`` is an array of NumPy or CuPy.
+
+    Example:
+        >>> is_array(np.zeros(2)), is_array([0.0, 0.0])
+        (True, False)
+    """
     return isinstance(x, np.ndarray) or backend.cuda.is_gpu_array(x)
 
 

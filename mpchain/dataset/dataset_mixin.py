@@ -2,19 +2,30 @@
 
 import abc
 import operator
+from typing import Any
 
 import numpy as np
 
 
 class DatasetMixin(abc.ABC):
-    """Indexing in all forms for a dataset that defines ``__len__`` and ``get_example``."""
+    """Indexing in all forms for a dataset that defines ``__len__`` and ``get_example``.
 
-    def __getitem__(self, index):
+    Example:
+        >>> class Squares(mpchain.dataset.DatasetMixin):
+        ...     def __len__(self):
+        ...         return 10
+        ...     def get_example(self, i):
+        ...         return i**2
+        >>> Squares()[-1], Squares()[2:4], Squares()[[5, 0]]
+        (81, [4, 9], [25, 0])
+    """
+
+    def __getitem__(self, index: Any) -> Any:
         """Returns one example or a list of examples.
 
         Args:
             index: an integer (negative ones count from the end), a slice, a list or array of
-                integers, or an array of as many booleans as there are examples.
+                integers, or an array with a boolean for each example.
 
         Raises:
             IndexError: there is no such example.
@@ -43,11 +54,11 @@ class DatasetMixin(abc.ABC):
         return index.tolist()
 
     @abc.abstractmethod
-    def __len__(self):
+    def __len__(self) -> int:
         """Returns the number of examples."""
 
     @abc.abstractmethod
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         """Returns the ``i``-th example (0 <= i < len(self)).
 
         Returns:

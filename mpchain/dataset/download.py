@@ -1,9 +1,11 @@
-"""Downloading files once."""
+"""Downloads files once."""
 
 import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mpchain.dataset.cache import get_dataset_directory, locked
 from mpchain.serializers.files import open_atomic, sync_folder
@@ -13,15 +15,15 @@ _TIMEOUT = 60  # seconds without a single byte
 _ATTEMPTS = 5  # to go on where a connection broke off
 
 
-def cached_download(url, sha256=None):
-    """Downloads a file unless it is in the cache (once, if several processes ask at the same time).
+def cached_download(url: str, sha256: str | None = None) -> str:
+    """Downloads a file unless it is in the cache; only one of several processes does so.
 
-    A transfer that breaks off is continued, at once or by a later call, where the server allows it.
+    A broken transfer is resumed, by this call or a later one, if the server allows it.
     Proxies are those of the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
 
     Args:
-        url (str): an http, https, ftp or file address.
-        sha256 (str): the hexadecimal SHA-256 checksum of the file, which is verified. Without one,
+        url: an http, https, ftp or file address.
+        sha256: the hexadecimal SHA-256 checksum of the file, which is verified. Without one,
             the checksum of the first download is recorded, and a file that later differs from it is
             refused.
 
@@ -29,7 +31,10 @@ def cached_download(url, sha256=None):
         str: path of the file in the cache (below :func:`get_dataset_root`).
 
     Raises:
-        OSError: the file cannot be fetched, is truncated, or fails its checksum.
+        OSError: the download failed, is truncated, or has another checksum.
+
+    Example:
+        >>> path = mpchain.dataset.cached_download("https://example.com/data.gz")  # doctest: +SKIP
     """
     folder = get_dataset_directory("_dl_cache")
     path = os.path.join(folder, hashlib.sha256(url.encode()).hexdigest())
@@ -172,11 +177,11 @@ class _Download:
         if self.sha256 is not None:
             raise OSError(
                 f"cached_download: {self.url} must have the SHA-256 checksum {expected}, "
-                f"but what came has {found}"
+                f"but the download has {found}"
             )
         raise OSError(
-            f"cached_download: {self.url} is not what was first downloaded: its SHA-256 checksum "
-            f"was {expected}, but what came has {found}; delete {self.path}.sha256 to accept it"
+            f"cached_download: {self.url} has changed since its first download: its SHA-256 "
+            f"checksum was {expected} and is {found}; delete {self.path}.sha256 to accept it"
         )
 
 
@@ -191,16 +196,20 @@ def _sha256_of(path):
 
 
 @contextlib.contextmanager
-def progress(name, total):
-    """Shows on standard error how far a transfer is: a bar on a terminal with tqdm, else a line now
-    and then.
+def progress(name: str, total: int | None) -> Iterator[Callable[[int], Any]]:
+    """Shows the progress of a transfer on standard error, by tqdm on a terminal, else by lines.
 
     Args:
-        name (str): what is transferred.
-        total (int): its size in bytes; None if unknown.
+        name: the name that is shown.
+        total: the size in bytes; None if unknown.
 
     Yields:
-        A function to be called with the number of bytes that have just come.
+        A function to call with the number of bytes just received.
+
+    Example:
+        >>> with progress("data.gz", total=2) as update:
+        ...     for chunk in (b"a", b"b"):
+        ...         update(len(chunk))
     """
     tqdm = None
     if sys.stderr.isatty():

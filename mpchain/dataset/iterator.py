@@ -1,39 +1,45 @@
 """The base of iterators."""
 
 import abc
+from typing import Any, Self
 
 
 class Iterator(abc.ABC):
     """Yields batches, each a list of examples.
 
     Attributes:
-        batch_size (int): number of examples in a batch.
-        epoch (int): number of completed sweeps over the dataset.
-        epoch_detail (float): the same with the fraction of the present sweep.
-        previous_epoch_detail (float): ``epoch_detail`` before the last batch; None before the
+        batch_size: number of examples in a batch.
+        epoch: number of completed sweeps over the dataset.
+        epoch_detail: the same with the fraction of the current pass.
+        previous_epoch_detail: ``epoch_detail`` before the last batch; None before the
             first.
-        is_new_epoch (bool): whether the last batch completed a sweep.
+        is_new_epoch: whether the last batch completed a pass.
+
+    Example:
+        >>> iterator = mpchain.iterators.SerialIterator("abcd", 2, repeat=False, shuffle=False)
+        >>> [(batch, iterator.epoch_detail) for batch in iterator]
+        [(['a', 'b'], 0.5), (['c', 'd'], 1.0)]
     """
 
-    def __iter__(self):
+    def __iter__(self) -> Self:
         return self
 
     @abc.abstractmethod
-    def __next__(self):
+    def __next__(self) -> Any:
         """Returns the next batch; raises StopIteration when there is none."""
 
-    def next(self):
+    def next(self) -> Any:
         """Returns the next batch."""
         return self.__next__()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         self.finalize()
 
-    def finalize(self):  # noqa: B027 (most have nothing to release)
+    def finalize(self) -> None:  # noqa: B027 (most have nothing to release)
         """Releases what the iterator holds (threads, processes); called at the end of training."""
 
-    def serialize(self, serializer):  # noqa: B027 (an iterator may be without state)
-        """Saves or restores the position: a resumed iterator goes on where the saved one was."""
+    def serialize(self, serializer: Any) -> None:  # noqa: B027 (an iterator may be without state)
+        """Saves or restores the position, from which a resumed iterator continues."""

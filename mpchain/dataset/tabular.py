@@ -1,6 +1,7 @@
-"""Tabular datasets made of what there is."""
+"""Tabular datasets from lists, arrays and functions."""
 
 import itertools
+from typing import Any
 
 from mpchain.dataset.convert import is_array
 from mpchain.dataset.tabular_dataset import DelegateDataset as DelegateDataset
@@ -9,7 +10,7 @@ from mpchain.dataset.tabular_dataset import TabularDataset
 _numbers = itertools.count()
 
 
-def from_data(data, *, size=None):
+def from_data(data: Any, *, size: int | None = None) -> TabularDataset:
     """Makes a :class:`mpchain.dataset.TabularDataset` of lists, arrays and functions.
 
     Args:
@@ -17,7 +18,7 @@ def from_data(data, *, size=None):
             gets a unique name; a pair of name and list, array or function of the row number; or a
             pair of a tuple of names and a function that returns a tuple or dict of values. In a
             dict the names, or tuples of names, are its keys.
-        size (int): number of rows; needed where there are functions only.
+        size: number of rows; needed where there are functions only.
 
     Returns:
         A dataset whose mode is None for one column, ``tuple`` for a tuple, ``dict`` for a dict.
@@ -25,10 +26,10 @@ def from_data(data, *, size=None):
     Raises:
         ValueError: lengths differ, a function has no name, or the size is unknown.
 
-    Example::
-
-        dataset = tabular.from_data({'x': images, 'name': lambda i: f'image {i}'})
-        dataset.slice[:10, 'name'].fetch()
+    Example:
+        >>> dataset = from_data({"x": np.eye(3), "name": lambda i: f"image {i}"})
+        >>> dataset.slice[:2, "name"].fetch()
+        ['image 0', 'image 1']
     """
     if isinstance(data, dict):
         return _join(list(data.items()), size).asdict()
@@ -70,7 +71,7 @@ def _join(columns, size):
     if size is not None:
         lengths.add(size)
     if not lengths:
-        raise ValueError("from_data: size must be given where there are functions only")
+        raise ValueError("from_data: size must be given if all columns are functions")
     if len(lengths) > 1:
         raise ValueError(
             f"from_data: columns must have one length, but there are {sorted(lengths)}"

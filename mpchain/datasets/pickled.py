@@ -4,6 +4,7 @@ import os
 import pickle
 import pickletools
 import threading
+from typing import Any, BinaryIO, Self
 
 from mpchain.dataset import DatasetMixin
 
@@ -11,25 +12,32 @@ from mpchain.dataset import DatasetMixin
 class PickleDataset(DatasetMixin):
     """Objects in a file that :class:`PickleDatasetWriter` wrote, read one by one.
 
-    Never open a file from a source that you do not trust: reading a pickle can run any program.
+    Never open a file from a source that you do not trust: reading a pickle can run any code.
 
     Args:
         reader: file object opened for reading bytes, which can seek.
 
     Raises:
         ValueError: the file does not consist of pickles (found out without executing them).
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> PickleDatasetWriter(file).write({"name": "a"})
+        >>> PickleDataset(file)[0]
+        {'name': 'a'}
     """
 
-    def __init__(self, reader):
+    def __init__(self, reader: BinaryIO):
         self._reader = reader
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._starts = _find_pickles(reader)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._starts)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         with self._lock:
             if self._process != os.getpid():
                 self._open_again()
@@ -43,28 +51,28 @@ class PickleDataset(DatasetMixin):
         self._reader = open(name, "rb")
         self._process = os.getpid()
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         name = getattr(self._reader, "name", None)
         if not isinstance(name, str):
             raise TypeError(
-                "PickleDataset: only one of a named file can be sent to other processes"
+                "PickleDataset: only the dataset of a named file can be sent to other processes"
             )
         return {"_name": os.path.abspath(name), "_starts": self._starts}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         self._starts = state["_starts"]
         self._reader = open(state["_name"], "rb")
         self._lock = threading.Lock()
         self._process = os.getpid()
 
-    def close(self):
+    def close(self) -> None:
         """Closes the file."""
         self._reader.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         self.close()
 
 
@@ -82,7 +90,7 @@ def _find_pickles(reader):
                 pass
         except Exception as error:
             raise ValueError(
-                f"PickleDataset: what begins at byte {start} of {reader} is no pickle: {error}"
+                f"PickleDataset: there is no pickle at byte {start} of {reader}: {error}"
             ) from error
         starts.append(start)
 
@@ -92,40 +100,49 @@ class PickleDatasetWriter:
 
     Args:
         writer: file object opened for writing bytes.
-        protocol (int): version of pickle's format.
+        protocol: version of pickle's format.
+
+    Example:
+        >>> with mpchain.utils.tempdir() as folder, open(f"{folder}/data", "wb") as file:
+        ...     writer = PickleDatasetWriter(file)
+        ...     writer.write({"name": "a"})
     """
 
-    def __init__(self, writer, protocol=pickle.HIGHEST_PROTOCOL):
+    def __init__(self, writer: BinaryIO, protocol: int = pickle.HIGHEST_PROTOCOL):
         self._writer = writer
         self._protocol = protocol
 
-    def write(self, x):
+    def write(self, x: Any) -> None:
         """Appends an object."""
         pickle.dump(x, self._writer, self._protocol)
 
-    def flush(self):
+    def flush(self) -> None:
         """Hands what is buffered to the system."""
         self._writer.flush()
 
-    def close(self):
+    def close(self) -> None:
         """Closes the file."""
         self._writer.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         self.close()
 
 
-def open_pickle_dataset(path):
+def open_pickle_dataset(path: str | os.PathLike) -> PickleDataset:
     """Opens a :class:`PickleDataset`; never one from a source that you do not trust.
 
     Args:
-        path (str): path of a file that :func:`open_pickle_dataset_writer` made.
+        path: path of a file that :func:`open_pickle_dataset_writer` made.
 
     Returns:
         PickleDataset: to be closed, or used in a ``with`` block.
+
+    Example:
+        >>> with open_pickle_dataset("data.pkl") as dataset:  # doctest: +SKIP
+        ...     first = dataset[0]
     """
     reader = open(path, "rb")
     try:
@@ -135,14 +152,24 @@ def open_pickle_dataset(path):
         raise
 
 
-def open_pickle_dataset_writer(path, protocol=pickle.HIGHEST_PROTOCOL):
+def open_pickle_dataset_writer(
+    path: str | os.PathLike, protocol: int = pickle.HIGHEST_PROTOCOL
+) -> PickleDatasetWriter:
     """Opens a :class:`PickleDatasetWriter`.
 
     Args:
-        path (str): path of the file, which is overwritten.
-        protocol (int): version of pickle's format.
+        path: path of the file, which is overwritten.
+        protocol: version of pickle's format.
 
     Returns:
         PickleDatasetWriter: to be closed, or used in a ``with`` block.
+
+    Example:
+        >>> with mpchain.utils.tempdir() as folder:
+        ...     with open_pickle_dataset_writer(f"{folder}/data.pkl") as writer:
+        ...         writer.write((1, "one"))
+        ...     with open_pickle_dataset(f"{folder}/data.pkl") as dataset:
+        ...         dataset[:]
+        [(1, 'one')]
     """
     return PickleDatasetWriter(open(path, "wb"), protocol)

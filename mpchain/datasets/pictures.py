@@ -4,29 +4,44 @@ import numpy as np
 
 from mpchain import configuration
 from mpchain.datasets.combined import TupleDataset
+from mpchain.typing import Array, DTypeLike
 
 
 def make_datasets(
-    function, arrays, white, withlabel, ndim, scale, dtype, label_dtype, rgb_format=False
-):
+    function: str,
+    arrays: dict[str, Array],
+    white: int,
+    withlabel: bool,
+    ndim: int,
+    scale: float,
+    dtype: DTypeLike,
+    label_dtype: DTypeLike,
+    rgb_format: bool = False,
+) -> list:
     """Makes a dataset of each part.
 
     Args:
-        function (str): the public function, for messages.
+        function: the public function, for messages.
         arrays: for each part, the images ``<part>_x``, integers of shape (n, height, width) or
             (n, channels, height, width) from 0 to ``white``, and the labels ``<part>_y`` of shape
             (n,).
-        white (int): the largest pixel value.
-        withlabel (bool): whether examples are pairs of image and label, or images only.
-        ndim (int): number of axes of an image: (pixels,), (height, width), which pictures with
+        white: the largest pixel value.
+        withlabel: whether examples are pairs of image and label, or images only.
+        ndim: number of axes of an image: (pixels,), (height, width), which pictures with
             channels do not have, or (channels, height, width).
-        scale (float): what ``white`` becomes; 0 stays 0.
+        scale: what ``white`` becomes; 0 stays 0.
         dtype: of the images; None for the configuration's.
         label_dtype: of the labels.
-        rgb_format (bool): whether to make three equal channels of the one; needs ``ndim=3``.
+        rgb_format: whether to make three equal channels of the one; needs ``ndim=3``.
 
     Returns:
         List with a :class:`TupleDataset`, or an array of images, for each part.
+
+    Example:
+        >>> arrays = {"train_x": np.full((1, 2, 2), 255), "train_y": np.array([7])}
+        >>> (train,) = make_datasets("get_mine", arrays, 255, True, 1, 1.0, np.float32, np.int32)
+        >>> train[0]
+        (array([1., 1., 1., 1.], dtype=float32), np.int32(7))
     """
     parts = [name.removesuffix("_x") for name in arrays if name.endswith("_x")]
     has_channels = arrays[f"{parts[0]}_x"].ndim == 4

@@ -13,7 +13,7 @@ _SHA256 = {
 }
 
 
-def get_ptb_words():
+def get_ptb_words() -> tuple[Array, ...]:
     """Returns the Penn Treebank as Mikolov prepared it: 929,589, 73,760 and 82,430 words.
 
     Each line ends with the word ``<eos>``. The text is downloaded (6 MB) on the first call and kept
@@ -24,18 +24,27 @@ def get_ptb_words():
         :func:`get_ptb_words_vocabulary` says which words they are.
 
     Raises:
-        OSError: it cannot be downloaded.
+        OSError: the download failed.
 
     Paper: Mikolov et al., "Recurrent neural network based language model", Interspeech 2010.
+
+    Example:
+        >>> train, valid, test = mpchain.datasets.get_ptb_words()  # doctest: +SKIP
+        >>> train.shape  # doctest: +SKIP
+        (929589,)
     """
     arrays = load("get_ptb_words", "ptb/words", _make)
     return tuple([arrays[name] for name in _SHA256])
 
 
-def get_ptb_words_vocabulary():
+def get_ptb_words_vocabulary() -> dict[str, int]:
     """Returns the 10,000 words of :func:`get_ptb_words` as a dict from word to number.
 
     Words are numbered as they first occur.
+
+    Example:
+        >>> mpchain.datasets.get_ptb_words_vocabulary()["<eos>"]  # doctest: +SKIP
+        24
     """
     words = load("get_ptb_words_vocabulary", "ptb/words", _make)["words"]
     return {word: number for number, word in enumerate(words.tolist())}

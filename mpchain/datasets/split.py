@@ -1,10 +1,15 @@
 """Parts of datasets, in their order or (the functions ``..._random``) in a random one."""
 
 import operator
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain.dataset import DatasetMixin
+from mpchain.typing import Array, Dataset
+
+_Order = Sequence[int] | Array | None
 
 
 class SubDataset(DatasetMixin):
@@ -12,13 +17,17 @@ class SubDataset(DatasetMixin):
 
     Args:
         dataset: the dataset.
-        start (int): first position.
-        finish (int): position after the last one.
+        start: first position.
+        finish: position after the last one.
         order: a permutation of the dataset's indices, in which positions are counted; None for its
             own order.
+
+    Example:
+        >>> SubDataset("abcde", 1, 3)[:], SubDataset("abcde", 0, 2, order=[4, 3, 2, 1, 0])[:]
+        (['b', 'c'], ['e', 'd'])
     """
 
-    def __init__(self, dataset, start, finish, order=None):
+    def __init__(self, dataset: Dataset, start: int, finish: int, order: _Order = None):
         n = len(dataset)
         if not 0 <= start <= finish <= n:
             raise ValueError(
@@ -35,23 +44,30 @@ class SubDataset(DatasetMixin):
             range(start, finish) if order is None else np.asarray(order)[start:finish].tolist()
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._indices)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         return self._dataset[self._indices[i]]
 
 
-def split_dataset(dataset, split_at, order=None):
+def split_dataset(
+    dataset: Dataset, split_at: int, order: _Order = None
+) -> tuple[SubDataset, SubDataset]:
     """Splits a dataset in two.
 
     Args:
         dataset: the dataset.
-        split_at (int): number of examples in the first part.
+        split_at: number of examples in the first part.
         order: a permutation of the dataset's indices; None for its own order.
 
     Returns:
         Two :class:`SubDataset`.
+
+    Example:
+        >>> first, second = mpchain.datasets.split_dataset("abcde", 3)
+        >>> second[:]
+        ['d', 'e']
     """
     split_at, n = operator.index(split_at), len(dataset)
     if not 0 <= split_at <= n:
@@ -62,58 +78,82 @@ def split_dataset(dataset, split_at, order=None):
     return SubDataset(dataset, 0, split_at, order), SubDataset(dataset, split_at, n, order)
 
 
-def split_dataset_random(dataset, first_size, seed=None):
+def split_dataset_random(
+    dataset: Dataset, first_size: int, seed: int | None = None
+) -> tuple[SubDataset, SubDataset]:
     """Splits a dataset in two at random.
 
     Args:
         dataset: the dataset.
-        first_size (int): number of examples in the first part.
-        seed (int): seed of the random order; None draws from NumPy's global state.
+        first_size: number of examples in the first part.
+        seed: seed of the random order; None draws from NumPy's global state.
 
     Returns:
         Two :class:`SubDataset`.
+
+    Example:
+        >>> first, second = mpchain.datasets.split_dataset_random("abcde", 3, seed=0)
+        >>> sorted(first[:] + second[:])
+        ['a', 'b', 'c', 'd', 'e']
     """
     return split_dataset(dataset, first_size, _permutation(dataset, seed))
 
 
-def split_dataset_n(dataset, n, order=None):
+def split_dataset_n(dataset: Dataset, n: int, order: _Order = None) -> list[SubDataset]:
     """Splits a dataset into ``n`` parts of one size; up to ``n - 1`` examples are left out.
 
     Args:
         dataset: the dataset.
-        n (int): number of parts.
+        n: number of parts.
         order: a permutation of the dataset's indices; None for its own order.
 
     Returns:
         List of ``n`` :class:`SubDataset`.
+
+    Example:
+        >>> [part[:] for part in mpchain.datasets.split_dataset_n("abcde", 2)]
+        [['a', 'b'], ['c', 'd']]
     """
     _check_positive("split_dataset_n", "n", n)
     size = len(dataset) // n
     return [SubDataset(dataset, i * size, (i + 1) * size, order) for i in range(n)]
 
 
-def split_dataset_n_random(dataset, n, seed=None):
+def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) -> list[SubDataset]:
     """As :func:`split_dataset_n`, in random order.
 
     Args:
         dataset: the dataset.
-        n (int): number of parts.
-        seed (int): seed of the random order; None draws from NumPy's global state.
+        n: number of parts.
+        seed: seed of the random order; None draws from NumPy's global state.
+
+    Example:
+        >>> [len(part) for part in mpchain.datasets.split_dataset_n_random("abcde", 2, seed=0)]
+        [2, 2]
     """
     return split_dataset_n(dataset, n, _permutation(dataset, seed))
 
 
-def get_cross_validation_datasets(dataset, n_folds, order=None):
+def get_cross_validation_datasets(
+    dataset: Dataset, n_folds: int, order: _Order = None
+) -> list[tuple[SubDataset, SubDataset]]:
     """Makes pairs of training and test set such that each example is in exactly one test set.
 
     Args:
         dataset: the dataset.
-        n_folds (int): number of pairs.
+        n_folds: number of pairs.
         order: a permutation of the dataset's indices; None for its own order.
 
     Returns:
         List of ``n_folds`` pairs of :class:`SubDataset`; the test sets' sizes differ by one at
         most.
+
+    Example:
+        >>> for train, test in mpchain.datasets.get_cross_validation_datasets("abc", 3):
+        ...     print(train[:], test[:])
+        ['a', 'b'] ['c']
+        ['c', 'a'] ['b']
+        ['b', 'c'] ['a']
     """
     _check_positive("get_cross_validation_datasets", "n_folds", n_folds)
     n = len(dataset)
@@ -126,13 +166,20 @@ def get_cross_validation_datasets(dataset, n_folds, order=None):
     return pairs
 
 
-def get_cross_validation_datasets_random(dataset, n_folds, seed=None):
+def get_cross_validation_datasets_random(
+    dataset: Dataset, n_folds: int, seed: int | None = None
+) -> list[tuple[SubDataset, SubDataset]]:
     """As :func:`get_cross_validation_datasets`, in random order.
 
     Args:
         dataset: the dataset.
-        n_folds (int): number of pairs.
-        seed (int): seed of the random order; None draws from NumPy's global state.
+        n_folds: number of pairs.
+        seed: seed of the random order; None draws from NumPy's global state.
+
+    Example:
+        >>> pairs = mpchain.datasets.get_cross_validation_datasets_random("abc", 3, seed=0)
+        >>> sorted(test[0] for _, test in pairs)
+        ['a', 'b', 'c']
     """
     return get_cross_validation_datasets(dataset, n_folds, _permutation(dataset, seed))
 

@@ -15,29 +15,38 @@ _SHA256 = {
 }
 
 
-def get_svhn(withlabel=True, scale=1.0, dtype=None, label_dtype=np.int32, add_extra=False):
+def get_svhn(
+    withlabel: bool = True,
+    scale: float = 1.0,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    add_extra: bool = False,
+) -> list[TupleDataset] | list[Array]:
     """Returns SVHN: 73,257 and 26,032 color pictures of 32x32 pixels, digits of house numbers.
 
-    It is downloaded (246 MB; 1.6 GB with ``add_extra``) on the first call and kept below
+    It is downloaded (246 MB; 1.6 GB with ``add_extra``) on the first call and cached in
     :func:`mpchain.dataset.get_dataset_root`.
 
     Args:
-        withlabel (bool): whether examples are pairs of image and label, or images only.
-        scale (float): pixels are between 0 and this.
+        withlabel: whether examples are pairs of image and label, or images only.
+        scale: pixels are between 0 and this.
         dtype: of the images, which have shape (3, 32, 32); None for ``config.dtype``.
         label_dtype: of the labels (0 to 9).
-        add_extra (bool): whether to return the 531,131 further training images too.
+        add_extra: whether to return the 531,131 further training images too.
 
     Returns:
         Training and test set, and with ``add_extra`` the further ones: :class:`TupleDataset`, or
         arrays of images without labels.
 
     Raises:
-        OSError: it cannot be downloaded.
+        OSError: the download failed.
         RuntimeError: SciPy is not installed (``pip install 'mpchain[data]'``).
 
     Paper: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning",
     2011, http://ufldl.stanford.edu/housenumbers/
+
+    Example:
+        >>> train, test = mpchain.datasets.get_svhn()  # doctest: +SKIP
     """
     arrays = {}
     for name in ("train", "test", "extra") if add_extra else ("train", "test"):

@@ -7,6 +7,8 @@ import mmap
 import os
 import re
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpchain.dataset import DatasetMixin
 
@@ -25,6 +27,7 @@ _MARKS = {
     },
     "utf-8-sig": {codecs.BOM_UTF8: "utf-8", b"": "utf-8"},
 }
+_Option = str | Sequence[str | None] | None
 _ENDS = {None: ("\r\n", "\r", "\n"), "": ("\r\n", "\r", "\n")}
 
 
@@ -42,9 +45,23 @@ class TextDataset(DatasetMixin):
 
     Raises:
         ValueError: there is no file, or the numbers of lines differ.
+
+    Example:
+        >>> with mpchain.utils.tempdir() as folder:
+        ...     with open(f"{folder}/en.txt", "w") as file:
+        ...         print("one", "two", sep=os.linesep, file=file)
+        ...     TextDataset(f"{folder}/en.txt")[1].strip()
+        'two'
     """
 
-    def __init__(self, paths, encoding=None, errors=None, newline=None, filter_func=None):
+    def __init__(
+        self,
+        paths: str | os.PathLike | Sequence[str],
+        encoding: _Option = None,
+        errors: _Option = None,
+        newline: _Option = None,
+        filter_func: Callable | None = None,
+    ):
         self._is_single = isinstance(paths, (str, os.PathLike))
         paths = [paths] if self._is_single else list(paths)
         if not paths:
@@ -60,10 +77,10 @@ class TextDataset(DatasetMixin):
         if filter_func is not None:
             self._numbers = [i for i in self._numbers if filter_func(*self._read(i))]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._numbers)
 
-    def get_example(self, i):
+    def get_example(self, i: int) -> Any:
         lines = self._read(self._numbers[i])
         return lines[0] if self._is_single else lines
 

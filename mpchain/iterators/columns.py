@@ -7,18 +7,27 @@ class Columns:
     """Examples of one kind, by element: all first elements, all second ones, ...
 
     Attributes:
-        kind (type): tuple, dict, or None for examples that are their only element.
-        keys (tuple): of the dicts.
-        columns (list): for each element, an array of shape (n, ...) or a list of length n.
+        kind: tuple, dict, or None for examples that are their only element.
+        keys: of the dicts.
+        columns: for each element, an array of shape (n, ...) or a list of length n.
+
+    Example:
+        >>> Columns(tuple, None, [np.zeros((2, 3)), ["a", "b"]]).columns[1]
+        ['a', 'b']
     """
 
-    def __init__(self, kind, keys, columns):
+    def __init__(self, kind: type | None, keys: tuple | None, columns: list):
         self.kind, self.keys, self.columns = kind, keys, columns
 
 
-def to_columns(examples):
+def to_columns(examples: list) -> Columns | list:
     """Returns the :class:`Columns` of a list of examples; the list itself if they are of several
-    kinds."""
+    kinds.
+
+    Example:
+        >>> to_columns([(np.zeros(3), "a"), (np.ones(3), "b")]).columns[0].shape
+        (2, 3)
+    """
     first = examples[0]
     kind = type(first)
     if any(type(example) is not kind for example in examples):
@@ -35,8 +44,13 @@ def to_columns(examples):
     return Columns(None, None, [_column(examples)])
 
 
-def from_columns(columns):
-    """Returns the list of examples that :func:`to_columns` was given."""
+def from_columns(columns: Columns | list) -> list:
+    """Returns the list of examples that :func:`to_columns` was given.
+
+    Example:
+        >>> from_columns(to_columns([{"x": 1}, {"x": 2}]))
+        [{'x': 1}, {'x': 2}]
+    """
     if not isinstance(columns, Columns):
         return columns
     if columns.kind is tuple:

@@ -1,5 +1,7 @@
 """The iterator over the outputs of an NVIDIA DALI pipeline."""
 
+from typing import Any
+
 import numpy as np
 
 from mpchain.backends import cuda
@@ -14,20 +16,24 @@ class DaliIterator(Iterator):
     is where in the epoch this iterator is; the pipeline itself begins anew.
 
     Args:
-        pipeline (nvidia.dali.pipeline.Pipeline): with one reader at least; it is built if it was
+        pipeline: with one reader at least; it is built if it was
             not yet.
-        repeat (bool): whether to go on after the first epoch.
+        repeat: whether to go on after the first epoch.
 
     Attributes:
-        current_position (int): number of examples of this epoch that have been read.
+        current_position: number of examples of this epoch that have been read.
 
     Raises:
         RuntimeError: DALI is not installed.
         TypeError: ``pipeline`` is none.
         ValueError: the pipeline has no reader, by which an epoch's length is known.
+
+    Example:
+        >>> iterator = mpchain.iterators.DaliIterator(pipeline)  # doctest: +SKIP
+        >>> images, labels = mpchain.dataset.concat_examples(next(iterator))  # doctest: +SKIP
     """
 
-    def __init__(self, pipeline, repeat=True):
+    def __init__(self, pipeline: Any, repeat: bool = True):
         if not isinstance(pipeline, _pipeline_class()):
             raise TypeError(
                 "DaliIterator: pipeline must be an nvidia.dali.pipeline.Pipeline, "
@@ -44,7 +50,7 @@ class DaliIterator(Iterator):
         self._start_anew()
 
     @property
-    def repeat(self):
+    def repeat(self) -> bool:
         return self._repeat
 
     def _start_anew(self):
@@ -53,20 +59,20 @@ class DaliIterator(Iterator):
         self.is_new_epoch = False
         self._previous_epoch_detail = -1.0
 
-    def reset(self):
+    def reset(self) -> None:
         """Goes back to the start of the first epoch."""
         self.pipeline.reset()
         self._start_anew()
 
     @property
-    def epoch_detail(self):
+    def epoch_detail(self) -> float:
         return self.epoch + self.current_position / self._epoch_size
 
     @property
-    def previous_epoch_detail(self):
+    def previous_epoch_detail(self) -> float | None:
         return None if self._previous_epoch_detail < 0 else self._previous_epoch_detail
 
-    def __next__(self):
+    def __next__(self) -> Any:
         if not self._repeat and self.epoch > 0:
             raise StopIteration
         # The pipeline uses its memory again for the next batch.
@@ -81,7 +87,7 @@ class DaliIterator(Iterator):
         self.current_position = position
         return examples
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: Any) -> None:
         for name in ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail"):
             setattr(self, name, serializer(name.lstrip("_"), getattr(self, name)))
 

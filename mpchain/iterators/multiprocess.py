@@ -3,12 +3,15 @@
 import os
 import pickle
 import warnings
+from collections.abc import Callable
 from multiprocessing import resource_tracker, util
+from typing import Any
 
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.reader import Reader, ThreadReader
 from mpchain.iterators.shared_memory import Shared
 from mpchain.iterators.worker import get_context, peek_at_random_state, runs_main_program_again
+from mpchain.typing import Dataset
 
 
 class _TimeoutWarning(RuntimeWarning):
@@ -35,15 +38,15 @@ class MultiprocessIterator(PrefetchingIterator):
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
-        n_processes (int): number of processes; None means the number of cores.
-        n_prefetch (int): number of batches that are read while the caller uses one.
-        shared_mem (int): bytes of shared memory for each example; what is larger travels by pipes.
+        n_processes: number of processes; None means the number of cores.
+        n_prefetch: number of batches that are read while the caller uses one.
+        shared_mem: bytes of shared memory for each example; what is larger travels by pipes.
             None adapts it to the examples.
-        dataset_timeout (float): seconds after which a batch that has not come causes a
+        dataset_timeout: seconds after which a batch that has not come causes a
             :attr:`TimeoutWarning`; None never warns.
-        maxtasksperchild (int): number of batches after which a process is replaced by a new one,
+        maxtasksperchild: number of batches after which a process is replaced by a new one,
             against datasets that leak memory; None means never.
-        start_method (str): 'forkserver', 'spawn' or (not with MPI, nor after OpenMP has started
+        start_method: 'forkserver', 'spawn' or (not with MPI, nor after OpenMP has started
             threads) 'fork'. None means what the program has set by
             :func:`multiprocessing.set_start_method`, but never 'fork'; else the forkserver or,
             where there is none, spawn. Only with None do threads take the place of processes.
@@ -52,6 +55,13 @@ class MultiprocessIterator(PrefetchingIterator):
         TypeError: the dataset cannot be pickled, and ``start_method`` is not None.
         ValueError: a number is below 1 (``n_prefetch``, ``shared_mem``: 0), or as
             :class:`SerialIterator` does.
+
+    Example:
+        >>> with mpchain.iterators.MultiprocessIterator(
+        ...     np.arange(4), 2, repeat=False, shuffle=False, n_processes=1
+        ... ) as iterator:
+        ...     [np.stack(batch).tolist() for batch in iterator]
+        [[0, 1], [2, 3]]
     """
 
     TimeoutWarning = _TimeoutWarning
@@ -61,18 +71,18 @@ class MultiprocessIterator(PrefetchingIterator):
 
     def __init__(
         self,
-        dataset,
-        batch_size,
-        repeat=True,
-        shuffle=None,
-        n_processes=None,
-        n_prefetch=1,
-        shared_mem=None,
-        order_sampler=None,
-        dataset_timeout=30.0,
-        maxtasksperchild=None,
+        dataset: Dataset,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_processes: int | None = None,
+        n_prefetch: int = 1,
+        shared_mem: int | None = None,
+        order_sampler: Callable | None = None,
+        dataset_timeout: float | None = 30.0,
+        maxtasksperchild: int | None = None,
         *,
-        start_method=None,
+        start_method: str | None = None,
     ):
         n_processes = _n_cores() if n_processes is None else n_processes
         for name, value, least in (
@@ -175,11 +185,11 @@ class MultiprocessIterator(PrefetchingIterator):
             self._stop_readers()
         self._readers = self._stop_readers = None
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Ends the processes; the next batch, if any is asked for, starts new ones."""
         self._end_readers()
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return super().__getstate__() | {"_readers": None, "_stop_readers": None}
 
 

@@ -1,9 +1,12 @@
 """The iterator that reads examples in threads."""
 
 import concurrent.futures
+from collections.abc import Callable
+from typing import Any
 
 from mpchain.iterators.prefetching import PrefetchingIterator, divide
 from mpchain.iterators.serial import SerialIterator
+from mpchain.typing import Dataset
 
 
 class MultithreadIterator(PrefetchingIterator):
@@ -14,16 +17,27 @@ class MultithreadIterator(PrefetchingIterator):
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
-        n_threads (int): number of threads.
+        n_threads: number of threads.
 
     Raises:
         ValueError: ``n_threads`` is below 1, or as :class:`SerialIterator` does.
+
+    Example:
+        >>> with mpchain.iterators.MultithreadIterator(range(4), 2, shuffle=False) as iterator:
+        ...     iterator.next(), iterator.next(), iterator.epoch
+        ([0, 1], [2, 3], 1)
     """
 
     _threads = None
 
     def __init__(
-        self, dataset, batch_size, repeat=True, shuffle=None, n_threads=1, order_sampler=None
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        n_threads: int = 1,
+        order_sampler: Callable | None = None,
     ):
         if n_threads < 1:
             raise ValueError(f"MultithreadIterator: n_threads must be at least 1, not {n_threads}")
@@ -42,12 +56,12 @@ class MultithreadIterator(PrefetchingIterator):
     def _result(self, request):
         return [example for future in request for example in future.result()]
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Ends the threads; the next batch, if any is asked for, starts new ones."""
         self._forget()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return {name: value for name, value in super().__getstate__().items() if name != "_threads"}

@@ -3,17 +3,24 @@
 import abc
 import collections
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 from mpchain.iterators.serial import SerialIterator
 from mpchain.serializer import Deserializer
+from mpchain.typing import Dataset
 
 _POSITION = ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detail", "_order")
 
 
-def divide(sequence, n_parts):
+def divide(sequence: Any, n_parts: int) -> list:
     """Returns contiguous parts of a sequence, whose lengths differ by one at most.
 
     None of them is empty: there are fewer if the sequence is short.
+
+    Example:
+        >>> divide("abcde", 2), divide("a", 2)
+        (['abc', 'de'], ['a'])
     """
     n_parts = min(n_parts, len(sequence))
     bounds = [-(-len(sequence) * i // n_parts) for i in range(n_parts + 1)] if n_parts else []
@@ -38,10 +45,22 @@ class PrefetchingIterator(SerialIterator):
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
-        n_prefetch (int): number of batches that are being read while the caller uses one.
+        n_prefetch: number of batches that are being read while the caller uses one.
+
+    Example:
+        >>> issubclass(mpchain.iterators.MultithreadIterator, PrefetchingIterator)
+        True
     """
 
-    def __init__(self, dataset, batch_size, repeat, shuffle, order_sampler, n_prefetch):
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        repeat: bool,
+        shuffle: bool | None,
+        order_sampler: Callable | None,
+        n_prefetch: int,
+    ):
         self._n_prefetch = n_prefetch
         self._forget()
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
@@ -58,7 +77,7 @@ class PrefetchingIterator(SerialIterator):
     def _result(self, request):
         """Returns the examples of a finished request, or raises what the dataset raised."""
 
-    def __next__(self):
+    def __next__(self) -> Any:
         self._look_ahead()
         if not self._requests:
             raise StopIteration
@@ -112,20 +131,20 @@ class PrefetchingIterator(SerialIterator):
 
     # State
 
-    def reset(self):
+    def reset(self) -> None:
         self._cancel()
         super().reset()
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: Any) -> None:
         if isinstance(serializer, Deserializer):
             self._cancel()
         super().serialize(serializer)
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         """A copy stands at the same position and has nothing under way."""
         state = {name: x for name, x in vars(self).items() if name not in ("_requests", "_ahead")}
         return state | {"_later_orders": dict(self._later_orders)}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         vars(self).update(state)
         self._forget()

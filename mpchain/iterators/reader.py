@@ -4,12 +4,14 @@ import collections
 import concurrent.futures
 import random
 import warnings
+from typing import Any
 
 import numpy as np
 
 from mpchain.iterators.columns import from_columns, to_columns
 from mpchain.iterators.shared_memory import Pickled, Segment, unpickle_copy
 from mpchain.iterators.worker import Worker, portable
+from mpchain.typing import Array, Dataset
 
 _MARGIN = 1.25  # of room in shared memory, since later examples may be larger
 
@@ -24,14 +26,23 @@ class Reader:
     Args:
         context: from :func:`mpchain.iterators.worker.get_context`.
         dataset: has ``load()``, which returns the dataset in the process.
-        seed (tuple of int): determines random numbers.
-        n_segments (int): number of requests that may be under way at once.
-        n_indices (int): largest number of indices in a request.
-        shared_mem (int): bytes of shared memory for each example, or None: as much as they need.
-        max_tasks (int): number of requests after which the process is replaced, or None.
+        seed: determines random numbers.
+        n_segments: number of requests that may be under way at once.
+        n_indices: largest number of indices in a request.
+        shared_mem: bytes of shared memory for each example, or None: as much as they need.
+        max_tasks: number of requests after which the process is replaced, or None.
     """
 
-    def __init__(self, context, dataset, seed, n_segments, n_indices, shared_mem, max_tasks):
+    def __init__(
+        self,
+        context: Any,
+        dataset: Any,
+        seed: tuple[int, ...],
+        n_segments: int,
+        n_indices: int,
+        shared_mem: int | None,
+        max_tasks: int | None,
+    ):
         self._context, self._dataset = context, dataset
         self._seed = seed
         self._max_tasks = max_tasks
@@ -43,7 +54,7 @@ class Reader:
         self._size = max(self._least_size, n_indices * (shared_mem or 0))
         self._adapts = shared_mem is None
 
-    def request(self, indices):
+    def request(self, indices: Array) -> None:
         """Asks for the examples with these indices."""
         if self._worker is None or self._n_tasks == self._max_tasks:
             self._start_worker()
@@ -86,11 +97,11 @@ class Reader:
             self._adapts, self._size = False, self._least_size
             return Segment(self._size) if needed else None
 
-    def poll(self, timeout):
+    def poll(self, timeout: float | None) -> bool:
         """Returns whether the oldest request was answered, or its process ended, in that time."""
         return self._under_way[0][0].poll(timeout)
 
-    def receive(self):
+    def receive(self) -> list | BaseException:
         """Returns the examples of the oldest request, or the exception that the dataset raised.
 
         Raises:
@@ -119,12 +130,12 @@ class Reader:
             workers.append(self._worker)
         return dict.fromkeys(workers)
 
-    def hang_up(self):
+    def hang_up(self) -> None:
         """Lets the process end as soon as it is idle."""
         for worker in self._workers():
             worker.hang_up()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the process and frees its shared memory."""
         for worker in self._workers():
             worker.close()
@@ -139,14 +150,21 @@ class ThreadReader:
 
     Args:
         dataset: the dataset.
+
+    Example:
+        >>> reader = ThreadReader("abc")
+        >>> reader.request(np.array([2, 0]))
+        >>> reader.receive()
+        ['c', 'a']
+        >>> reader.close()
     """
 
-    def __init__(self, dataset):
+    def __init__(self, dataset: Dataset):
         self._dataset = dataset
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "read_examples")
         self._under_way = collections.deque()
 
-    def request(self, indices):
+    def request(self, indices: Array) -> None:
         """Asks for the examples with these indices."""
         self._under_way.append(self._thread.submit(self._read, indices.tolist()))
 
@@ -160,21 +178,21 @@ class ThreadReader:
             return error
         return examples
 
-    def poll(self, timeout):
+    def poll(self, timeout: float | None) -> bool:
         """Returns whether the oldest request was answered in that time."""
         return bool(concurrent.futures.wait([self._under_way[0]], timeout).done)
 
-    def receive(self):
+    def receive(self) -> list | BaseException:
         """Returns the examples of the oldest request, or the exception that the dataset raised."""
         answer = self._under_way[0].result()
         self._under_way.popleft()
         return answer
 
-    def hang_up(self):
+    def hang_up(self) -> None:
         """Lets the thread end as soon as it is idle."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def close(self):
+    def close(self) -> None:
         """Waits for the end of the thread."""
         self._thread.shutdown()
         self._under_way.clear()

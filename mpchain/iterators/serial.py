@@ -1,12 +1,15 @@
 """The iterator that reads examples one after the other in the calling thread."""
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from mpchain.dataset import Iterator
 from mpchain.iterators.order_samplers import ShuffleOrderSampler
 from mpchain.serializer import Deserializer, MissingKeyError, SerializationError
+from mpchain.typing import Dataset
 
 
 class SerialIterator(Iterator):
@@ -20,24 +23,36 @@ class SerialIterator(Iterator):
     Args:
         dataset: anything with ``len`` and integer indices. It may be empty unless ``repeat``;
             there are no batches then.
-        batch_size (int): number of examples in a batch.
-        repeat (bool): whether to go on after the first epoch.
-        shuffle (bool): whether the order is random; None means True unless there is an order
+        batch_size: number of examples in a batch.
+        repeat: whether to go on after the first epoch.
+        shuffle: whether the order is random; None means True unless there is an order
             sampler.
         order_sampler: function of the current order and position that returns the next epoch's
             order (see :class:`OrderSampler`); then ``shuffle`` must be None.
 
     Attributes:
-        current_position (int): number of examples of this epoch that have been visited.
-        repeat (bool): as given.
+        current_position: number of examples of this epoch that have been visited.
+        repeat: as given.
 
     Raises:
         TypeError: ``batch_size`` is no integer.
         ValueError: the dataset to repeat is empty, ``batch_size`` is below 1, or ``shuffle``
             contradicts ``order_sampler``.
+
+    Example:
+        >>> iterator = mpchain.iterators.SerialIterator("abc", batch_size=2, shuffle=False)
+        >>> iterator.next(), iterator.next(), iterator.epoch, iterator.is_new_epoch
+        (['a', 'b'], ['c', 'a'], 1, True)
     """
 
-    def __init__(self, dataset, batch_size, repeat=True, shuffle=None, order_sampler=None):
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        repeat: bool = True,
+        shuffle: bool | None = None,
+        order_sampler: Callable | None = None,
+    ):
         kind = type(self).__name__
         if repeat and len(dataset) == 0:
             raise ValueError(f"{kind}: dataset must not be empty where repeat is true")
@@ -58,10 +73,10 @@ class SerialIterator(Iterator):
         self.reset()
 
     @property
-    def repeat(self):
+    def repeat(self) -> bool:
         return self._repeat
 
-    def reset(self):
+    def reset(self) -> None:
         """Goes back to the start of the first epoch (in a new order, where orders are random)."""
         self.current_position = 0
         self.epoch = 0
@@ -79,14 +94,14 @@ class SerialIterator(Iterator):
         return order
 
     @property
-    def epoch_detail(self):
+    def epoch_detail(self) -> float:
         return self.epoch + self.current_position / max(len(self._order), 1)
 
     @property
-    def previous_epoch_detail(self):
+    def previous_epoch_detail(self) -> float | None:
         return None if self._previous_epoch_detail < 0 else self._previous_epoch_detail
 
-    def __next__(self):
+    def __next__(self) -> list:
         return self._fetch(self._next_indices())
 
     def _next_indices(self):
@@ -126,7 +141,7 @@ class SerialIterator(Iterator):
         """Returns the examples with these indices (a subclass may take some of them only)."""
         return [self.dataset[i] for i in indices.tolist()]
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: Any) -> None:
         """Saves or restores the place in the epoch, its order, and the state of the order sampler.
 
         A file of Chainer restores the place and the order; later orders are drawn anew.

@@ -8,6 +8,7 @@ import mmap
 import os
 import pickle
 from multiprocessing.shared_memory import SharedMemory
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,21 @@ class Segment(SharedMemory):
     """Shared memory. Whoever makes it must call ``unlink``.
 
     Args:
-        size (int): bytes to make a new segment of; or
-        name (str): of the segment to open.
+        size: bytes to make a new segment of; or
+        name: of the segment to open.
 
     Raises:
         OSError: there is not so much shared memory left.
+
+    Example:
+        >>> segment = Segment(8)
+        >>> other = Segment(name=segment.name)
+        >>> other.buf[0] = 7
+        >>> segment.buf[0], other.close(), segment.close(), segment.unlink()
+        (7, None, None, None)
     """
 
-    def __init__(self, size=0, name=None):
+    def __init__(self, size: int = 0, name: str | None = None):
         super().__init__(name, create=name is None, size=size)
         path = _path(self.name)
         if name is None and os.path.exists(path):
@@ -76,10 +84,16 @@ class Pickled:
     """A pickled object, whose arrays are still where they were.
 
     Attributes:
-        nbytes (int): room that the arrays need in shared memory.
+        nbytes: room that the arrays need in shared memory.
+
+    Example:
+        >>> pickled = Pickled({"x": np.arange(3)})
+        >>> memory = bytearray(pickled.nbytes)
+        >>> unpickle_copy(*pickled.lay_into(memory), memory)
+        {'x': array([0, 1, 2])}
     """
 
-    def __init__(self, obj):
+    def __init__(self, obj: Any):
         buffers = []
         self.text = pickle.dumps(obj, 5, buffer_callback=buffers.append)
         self._contents = [buffer.raw() for buffer in buffers]
@@ -88,21 +102,21 @@ class Pickled:
             self._places.append((self.nbytes, content.nbytes))
             self.nbytes += -(-content.nbytes // _ALIGNMENT) * _ALIGNMENT
 
-    def lay_into(self, memory):
+    def lay_into(self, memory: Any) -> tuple[bytes, list, int]:
         """Copies the arrays to the start of ``memory``; returns what :func:`unpickle` needs."""
         for (start, nbytes), content in zip(self._places, self._contents):
             memory[start : start + nbytes] = content
         return self.text, self._places, self.nbytes
 
 
-def unpickle(text, places, memory):
+def unpickle(text: bytes, places: list, memory: Any) -> Any:
     """Returns the object; its arrays are views into ``memory``, which can be written to."""
     memory = memoryview(memory)
     buffers = [memory[start : start + nbytes] for start, nbytes in places]
     return pickle.loads(text, buffers=buffers)
 
 
-def unpickle_copy(text, places, nbytes, memory):
+def unpickle_copy(text: bytes, places: list, nbytes: int, memory: Any) -> Any:
     """Returns the object, its arrays copied from the start of ``memory``."""
     copy = np.empty(nbytes, np.uint8)
     copy[:] = np.frombuffer(memory, np.uint8, nbytes)
@@ -114,26 +128,31 @@ class Shared:
 
     What a process writes into the arrays, the others do not see. It is made in one process and
     loaded in those that it is sent to; :meth:`unlink` frees the memory when they have ended.
+
+    Example:
+        >>> shared = Shared([np.zeros(2), "text"])
+        >>> shared.load(), shared.unlink()
+        ([array([0., 0.]), 'text'], None)
     """
 
-    def __init__(self, obj):
+    def __init__(self, obj: Any):
         pickled = Pickled(obj)
         self._segment = _memory(max(pickled.nbytes, 1))
         self._name = self._segment.name
         self._content = pickled.lay_into(self._segment.buf)
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return self._name, self._content
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: Any) -> None:
         self._name, self._content = state
 
-    def load(self):
+    def load(self) -> Any:
         """Returns the object."""
         text, places, nbytes = self._content
         return unpickle(text, places, _private_memory(self._name, max(nbytes, 1)))
 
-    def unlink(self):
+    def unlink(self) -> None:
         """Frees the memory, as soon as no process uses it any more."""
         self._segment.close()
         self._segment.unlink()

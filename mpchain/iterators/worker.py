@@ -12,7 +12,9 @@ import sys
 import threading
 import tokenize
 import traceback
+from collections.abc import Callable
 from multiprocessing import connection, forkserver
+from typing import Any
 
 import numpy as np
 
@@ -24,19 +26,23 @@ _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 _GRACE = 2.0  # seconds that a process has to end when it is asked to
 
 
-def get_context(start_method, caller):
+def get_context(start_method: str | None, caller: str) -> Any:
     """Returns the ``multiprocessing`` context in which to start processes.
 
     Args:
-        start_method (str): 'spawn', 'forkserver' or 'fork'; None means what the program has set by
+        start_method: 'spawn', 'forkserver' or 'fork'; None means what the program has set by
             :func:`multiprocessing.set_start_method`, but never 'fork'; else the forkserver, where
             there is one.
-        caller (str): named in errors.
+        caller: named in errors.
 
     Raises:
         ValueError: there is no such method.
         RuntimeError: 'fork' after MPI was initialized, which breaks MPI in ways that show later, or
             after OpenMP has started threads, for which the forked process would wait forever.
+
+    Example:
+        >>> get_context("spawn", "MyIterator").get_start_method()
+        'spawn'
     """
     methods = multiprocessing.get_all_start_methods()
     if start_method is None:
@@ -64,7 +70,7 @@ def get_context(start_method, caller):
     return context
 
 
-def openmp_with_threads():
+def openmp_with_threads() -> str | None:
     """Returns the name of an OpenMP runtime that has threads here, or None (only Linux knows)."""
     try:
         with open("/proc/self/maps") as file:
@@ -88,7 +94,7 @@ def _n_openblas_threads(path):
     return 1
 
 
-def runs_main_program_again():
+def runs_main_program_again() -> bool:
     """Returns whether processes that are not forked would run the main program from its start.
 
     They import the script, and it does not ask for ``__name__``.
@@ -109,8 +115,13 @@ def _uses_default_preload():
     return getattr(server, "_preload_modules", None) == ["__main__"]
 
 
-def peek_at_random_state():
-    """A seed that follows from NumPy's global state and leaves that as it is."""
+def peek_at_random_state() -> int:
+    """A seed that follows from NumPy's global state and leaves that as it is.
+
+    Example:
+        >>> peek_at_random_state() == peek_at_random_state()
+        True
+    """
     copy = np.random.RandomState()
     copy.set_state(np.random.get_state())
     return int(copy.randint(2**32, dtype=np.uint32))
@@ -129,13 +140,15 @@ class Worker:
 
     Args:
         context: from :func:`get_context`.
-        name (str): what errors call it.
+        name: what errors call it.
         function: called with the pipe (``recv()`` requests, ``send()`` answers) and ``args``.
         args: arguments that can be pickled (unless the context forks).
-        daemon (bool): whether it may have no processes of its own.
+        daemon: whether it may have no processes of its own.
     """
 
-    def __init__(self, context, name, function, *args, daemon=True):
+    def __init__(
+        self, context: Any, name: str, function: Callable, *args: Any, daemon: bool = True
+    ):
         self.name = name
         self._has_answered = False
         self._pipe, its_end = context.Pipe()
@@ -151,16 +164,16 @@ class Worker:
         finally:
             its_end.close()
 
-    def send(self, request):
+    def send(self, request: Any) -> None:
         """Sends a request. If the process has ended, :meth:`receive` will tell."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send(request)
 
-    def poll(self, timeout):
+    def poll(self, timeout: float | None) -> bool:
         """Returns whether an answer, or the end of the process, came within ``timeout`` seconds."""
         return bool(connection.wait([self._pipe], timeout))
 
-    def receive(self):
+    def receive(self) -> Any:
         """Waits for the next answer and returns it.
 
         Raises:
@@ -190,11 +203,11 @@ class Worker:
             )
         return text
 
-    def hang_up(self):
+    def hang_up(self) -> None:
         """Closes the pipe, upon which the process ends as soon as it is idle."""
         self._pipe.close()
 
-    def close(self):
+    def close(self) -> None:
         """Ends the process: by itself if it is idle, by force if it is busy."""
         self.hang_up()
         self._process.join(0.1)
@@ -259,8 +272,13 @@ def _end_with_parent():
     os._exit(1)
 
 
-def portable(error):
-    """Returns an exception that can be sent to another process, its traceback as a note."""
+def portable(error: BaseException) -> BaseException:
+    """Returns an exception that can be sent to another process, its traceback as a note.
+
+    Example:
+        >>> portable(ValueError("no such example"))
+        ValueError('no such example')
+    """
     text = f"in process {os.getpid()}:\n{traceback.format_exc()}"
     try:
         copy = pickle.loads(pickle.dumps(error))

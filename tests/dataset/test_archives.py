@@ -53,19 +53,21 @@ def test_names_that_stay_inside():
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
 def test_links_are_not_followed(tmp_path, kind):
     make_tar(tmp_path / "a", {"x": b"abc", "y": link("y", "x", kind)})
-    with pytest.raises(ValueError, match="'y' must be a file of 3 bytes, but is no regular file"):
+    with pytest.raises(
+        ValueError, match="'y' must be a file of 3 bytes, but it is not a regular file"
+    ):
         read_tar(tmp_path / "a", {"y": 3})
 
 
 def test_a_wrong_size(tmp_path):
     make_tar(tmp_path / "a", {"x": b"abc"})
-    with pytest.raises(ValueError, match="'x' must be a file of 4 bytes, but is a file of 3 bytes"):
+    with pytest.raises(ValueError, match="'x' must be a file of 4 bytes, but it is a file of 3 bytes"):
         read_tar(tmp_path / "a", {"x": 4})
 
 
 def test_a_missing_member(tmp_path):
     make_tar(tmp_path / "a", {"x": b"abc"})
-    with pytest.raises(ValueError, match=f"{tmp_path}/a: there is no member y, z"):
+    with pytest.raises(ValueError, match=f"{tmp_path}/a: missing member y, z"):
         read_tar(tmp_path / "a", {"x": 3, "z": 1, "y": 1})
 
 

@@ -321,7 +321,7 @@ def test_wrong_bytes_in_pieces(server, root):
     server.headers, server.ranges, server.at_most = VERSIONS[0], True, 100_000
     server.content = CONTENT[:-1] + b"?"
     with pytest.raises(
-        OSError, match=f"must have the SHA-256 checksum {SHA256}, but what came has"
+        OSError, match=f"must have the SHA-256 checksum {SHA256}, but the download has"
     ):
         dataset.cached_download(server.url, SHA256)
     assert leftovers(root) == []
@@ -335,7 +335,7 @@ def test_a_file_that_changed_after_its_first_download_is_refused(server, root):
     assert read(dataset.cached_download(server.url)) == CONTENT
     os.unlink(path)
     server.content = CONTENT[::-1]
-    message = rf"is not what was first downloaded: .* delete {path}\.sha256 to accept it"
+    message = rf"has changed since its first download: .* delete {path}\.sha256 to accept it"
     with pytest.raises(OSError, match=message):
         dataset.cached_download(server.url)
     assert leftovers(root) == [".sha256"]

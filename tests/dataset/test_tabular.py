@@ -155,7 +155,7 @@ def test_columns_of_columns(table):
         ([-11], IndexError, "row -11 is out of range for 10 rows"),
         ([True], IndexError, "1 booleans cannot choose among 10 rows"),
         ([0.5], TypeError, "float"),
-        ((slice(None), "d"), KeyError, r"there is no key 'd' among \('a', 'b', 'c'\)"),
+        ((slice(None), "d"), KeyError, r"no column 'd'; the columns are \('a', 'b', 'c'\)"),
         ((slice(None), 3), IndexError, r"column 3 is out of range for \('a', 'b', 'c'\)"),
         ((slice(None), [True]), TypeError, "a column is a name or a position, not True"),
         ((slice(None), slice(1)), TypeError, "a column is a name or a position, not slice"),
@@ -375,7 +375,7 @@ def test_from_data(data, example, keys):
 def test_from_functions_alone(data, example, mode):
     dataset = tabular.from_data(data, size=4)
     assert (len(dataset), dataset.mode, dataset[1]) == (4, mode, example)
-    with pytest.raises(ValueError, match="size must be given where there are functions only"):
+    with pytest.raises(ValueError, match="size must be given if all columns are functions"):
         tabular.from_data(data)
 
 

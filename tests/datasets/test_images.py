@@ -152,7 +152,9 @@ def test_labeled_zipped_pictures(folder, archive):
 
 
 def test_archives_that_are_none(folder):
-    with pytest.raises(ValueError, match=f"ZippedImageDataset: {folder}/a.png is no zip archive"):
+    with pytest.raises(
+        ValueError, match=f"ZippedImageDataset: {folder}/a.png is not a zip archive"
+    ):
         datasets.ZippedImageDataset(folder / "a.png")
 
 

@@ -70,9 +70,9 @@ def test_read_idx(tmp_path, array, code):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\1\2\3\4\5", "is no idx file; it begins with 01 02 03 04"),
-        (b"\0\0\7\1\0\0\0\1x", "is no idx file"),
-        (b"\0\0", "is no idx file"),
+        (b"\1\2\3\4\5", "is not an idx file: it begins with 01 02 03 04"),
+        (b"\0\0\7\1\0\0\0\1x", "is not an idx file"),
+        (b"\0\0", "is not an idx file"),
         (b"\0\0\10\1\0\0\0\3xy", r"its shape is \(3,\) and its dtype uint8, but has 10 bytes"),
         (b"\0\0\10\1\0\0\0\1xy", "but has 10 bytes"),
     ],

@@ -56,7 +56,7 @@ def test_file_objects():
     writer.write("six")
     dataset = PickleDataset(file)
     assert dataset[:] == [5, "six"]
-    with pytest.raises(TypeError, match="only one of a named file can be sent"):
+    with pytest.raises(TypeError, match="only the dataset of a named file can be sent"):
         pickle.dumps(dataset)
     dataset.close()
     assert file.closed
@@ -102,7 +102,7 @@ def test_opening_executes_nothing(tmp_path):
 )
 def test_what_is_no_pickle(path, damage):
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match=r"what begins at byte \d+ of .* is no pickle"):
+    with pytest.raises(ValueError, match=r"there is no pickle at byte \d+ of "):
         open_pickle_dataset(path)
 
 
