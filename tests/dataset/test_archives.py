@@ -61,7 +61,9 @@ def test_links_are_not_followed(tmp_path, kind):
 
 def test_a_wrong_size(tmp_path):
     make_tar(tmp_path / "a", {"x": b"abc"})
-    with pytest.raises(ValueError, match="'x' must be a file of 4 bytes, but it is a file of 3 bytes"):
+    with pytest.raises(
+        ValueError, match="'x' must be a file of 4 bytes, but it is a file of 3 bytes"
+    ):
         read_tar(tmp_path / "a", {"x": 4})
 
 
