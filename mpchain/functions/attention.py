@@ -1,4 +1,4 @@
-"""Attention: means of values, weighted by how well keys fit queries."""
+"""Scaled dot-product and multi-head attention."""
 
 import math
 
@@ -10,13 +10,14 @@ from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
+from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
 def _allowed(name, xp, shape, mask, is_causal):
-    """Which keys each query may see, as an array of bool, or None for all."""
+    """The keys that each query may attend to, as an array of bool, or None for all."""
     allowed = None
     if is_causal:
         allowed = xp.arange(shape[-1]) <= xp.arange(shape[-2])[:, None]
@@ -29,28 +30,40 @@ def _allowed(name, xp, shape, mask, is_causal):
 
 
 def scaled_dot_product_attention(
-    query, key, value, mask=None, *, bias=None, is_causal=False, scale=None, dropout_ratio=0.0
-):
-    """Means of values, weighted by products of queries and keys.
+    query: Input,
+    key: Input,
+    value: Input,
+    mask: Input | None = None,
+    *,
+    bias: Input | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    dropout_ratio: float = 0.0,
+) -> Variable:
+    """Scaled dot-product attention: softmax(scale * query key^T + bias) value.
 
-    softmax(scale * query key^T + bias) value, where the softmax runs over the keys that the mask
-    allows. A query that may see no key gets zeros.
+    The softmax is over the keys that the mask allows; the result of a query without keys is zero.
 
     Args:
         query: Variable or array (..., L, E), floating point.
         key: Variable or array (..., S, E).
         value: Variable or array (..., S, V); the leading axes of all three broadcast.
-        mask: array of bool that broadcasts to (..., L, S): True where a query may see a key.
+        mask: array of bool that broadcasts to (..., L, S): True where a query may attend to a key.
         bias: Variable or array that broadcasts to (..., L, S), added to the products.
-        is_causal (bool): query i sees the keys 0 to i only.
-        scale (float): factor on the products; None means 1 / sqrt(E).
-        dropout_ratio (float): the ratio of weights to zero in training; see :func:`dropout`.
+        is_causal: query i attends to keys 0 to i only.
+        scale: factor on the products; None means 1 / sqrt(E).
+        dropout_ratio: ratio of the weights dropped in training; see :func:`dropout`.
 
     Returns:
         Variable (..., L, V).
 
     Raises:
         InvalidType: a shape or dtype does not fit.
+
+    Example:
+        >>> query, key, value = np.zeros((2, 4, 8)), np.zeros((2, 5, 8)), np.ones((2, 5, 3))
+        >>> F.scaled_dot_product_attention(query, key, value, is_causal=True).shape
+        (2, 4, 3)
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017.
     """
@@ -72,7 +85,7 @@ def scaled_dot_product_attention(
         scores = scores + bias
     allowed = _allowed(name, query.xp, scores.shape, mask, is_causal)
     if allowed is not None:
-        # Finite, so that rows without any key stay numbers; far enough from the limit to subtract.
+        # Finite, so that rows without keys are not NaN, and differences do not overflow.
         low = query.xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
         scores = where(allowed, scores, low)
     weights = softmax(scores, scores.ndim - 1)
@@ -91,27 +104,27 @@ def _heads(x, W, b, n_heads):
 
 
 def multi_head_attention(
-    query,
-    key,
-    value,
-    Wq,
-    Wk,
-    Wv,
-    Wo,
-    bq=None,
-    bk=None,
-    bv=None,
-    bo=None,
+    query: Input,
+    key: Input,
+    value: Input,
+    Wq: Input,
+    Wk: Input,
+    Wv: Input,
+    Wo: Input,
+    bq: Input | None = None,
+    bk: Input | None = None,
+    bv: Input | None = None,
+    bo: Input | None = None,
     *,
-    n_heads,
-    mask=None,
-    is_causal=False,
-    dropout_ratio=0.0,
-):
-    """Attention by several heads, each with projections of its own.
+    n_heads: int,
+    mask: Input | None = None,
+    is_causal: bool = False,
+    dropout_ratio: float = 0.0,
+) -> Variable:
+    """Multi-head attention.
 
-    Head h attends with its D rows of ``Wq`` and ``Wk`` to the projection by its rows of ``Wv``; the
-    heads' results, side by side, are projected by ``Wo``.
+    Each head projects by its rows of ``Wq``, ``Wk`` and ``Wv`` and attends to the projections; the
+    concatenated results of the heads are projected by ``Wo``.
 
     Args:
         query: Variable or array (B, L, I), floating point.
@@ -120,18 +133,23 @@ def multi_head_attention(
         Wq, Wk: Variables or arrays (n_heads * D, I) and (n_heads * D, J).
         Wv: Variable or array (n_heads * V, K).
         Wo: Variable or array (O, n_heads * V).
-        bq, bk, bv, bo: Variables or arrays, one element for each row of these; or None.
-        n_heads (int): the number of heads.
-        mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may see a key;
-            (B, 1, 1, S) leaves out what pads the keys' sequences.
-        is_causal (bool): query i sees the keys 0 to i only.
-        dropout_ratio (float): the ratio of attention weights to zero in training.
+        bq, bk, bv, bo: Variables or arrays with an element for each row of these, or None.
+        n_heads: the number of heads.
+        mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may attend to
+            a key; (B, 1, 1, S) masks padding.
+        is_causal: query i attends to keys 0 to i only.
+        dropout_ratio: ratio of the attention weights dropped in training.
 
     Returns:
         Variable (B, L, O).
 
     Raises:
         InvalidType: a shape or dtype does not fit.
+
+    Example:
+        >>> x, W = np.zeros((2, 4, 6)), np.zeros((6, 6))
+        >>> F.multi_head_attention(x, x, x, W, W, W, W, n_heads=3).shape
+        (2, 4, 6)
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017.
     """

@@ -1,4 +1,4 @@
-"""Connections: products of inputs with weights."""
+"""Linear maps and convolutions: products of inputs with weights."""
 
 import math
 
@@ -12,9 +12,11 @@ from mpchain.functions.declaration import differentiable
 from mpchain.functions.image import im2col
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import sum as sum_over
-from mpchain.kernels.window import Window
-from mpchain.utils.conv import as_tuple, get_conv_outsize, get_deconv_outsize, spatial
+from mpchain.functions.windows import check_axes, windows_onto, windows_over
+from mpchain.typing import Input, Sizes
+from mpchain.utils.conv import as_tuple
 from mpchain.utils.type_check import check
+from mpchain.variable import Variable
 
 
 @differentiable(
@@ -34,7 +36,7 @@ def _linear_with_bias(x, W, b):
     return kernels.linear(x, W, b)
 
 
-def linear(x, W, b=None, n_batch_axes=1):
+def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) -> Variable:
     """Affine map: y = x W^T + b.
 
     Args:
@@ -42,7 +44,7 @@ def linear(x, W, b=None, n_batch_axes=1):
             size I.
         W: Variable or array (O, I).
         b: Variable or array (O,), or None.
-        n_batch_axes (int): the number of leading axes that stay.
+        n_batch_axes: the number of leading axes that stay.
 
     Returns:
         Variable (N, O), with all ``n_batch_axes`` leading axes of ``x``.
@@ -50,15 +52,17 @@ def linear(x, W, b=None, n_batch_axes=1):
     Raises:
         InvalidType: sizes do not fit, or ``x`` has a wider dtype than ``W`` or ``b``; the rules of
             dtypes are at ``mpchain.mixed16``.
+
+    Example:
+        >>> F.linear(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), np.array([5.0])).array
+        array([[16.]])
     """
     is_positive = isinstance(n_batch_axes, (int, np.integer)) and n_batch_axes > 0
     check(is_positive, "linear", "n_batch_axes must be a positive int", n_batch_axes=n_batch_axes)
     check(x.ndim > n_batch_axes, "linear", "x must have more axes than n_batch_axes", x=x)
     batch_shape = x.shape[:n_batch_axes]
     if x.ndim != 2:
-        n = 1
-        for size in batch_shape:
-            n *= size
+        n = math.prod(batch_shape)
         x = reshape(x, (n, x.size // n if n else W.shape[1]))
     floating = x.dtype.kind == W.dtype.kind == "f"
     check(floating, "linear", "x and W must be floating point", x=x, W=W)
@@ -75,9 +79,9 @@ def linear(x, W, b=None, n_batch_axes=1):
     return y if n_batch_axes == 1 else reshape(y, (*batch_shape, W.shape[0]))
 
 
-# The convolution family is one trilinear form <y, x * W> with one slot left open: the other two
-# operands given, its gradient with respect to the open slot is the result. Differentiating a member
-# by one of its operands closes the open slot with the incoming gradient and opens the operand's.
+# The convolution family is one trilinear form <y, x * W>. Each member is its gradient by one slot,
+# given the operands in the other two. Differentiating a member by an operand puts the incoming
+# gradient into the open slot and opens the slot of the operand.
 
 
 @differentiable(
@@ -111,8 +115,17 @@ def _with_bias(name, y, b):
     return y + reshape(b, (1, -1) + (1,) * (y.ndim - 2))
 
 
-def convolution_nd(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, groups=1):
-    """N-dimensional convolution (cross-correlation, as the field calls it).
+def convolution_nd(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    cover_all: bool = False,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """N-dimensional convolution (cross-correlation).
 
     With C, O input and output channels, y[n, o, p] = b[o] + sum over c, k of
     W[o, c, k] x[n, c, p * stride - pad + k * dilate].
@@ -121,9 +134,9 @@ def convolution_nd(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, gro
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (O, C / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate (int or tuple of int): per spatial axis; pad is zeros, on both sides.
-        cover_all (bool): place windows so that every element is covered; the output may be larger.
-        groups (int): channels are split into groups that do not see each other.
+        stride, pad, dilate: for each spatial axis; pad is the number of zeros on both sides.
+        cover_all: add a window where elements would be left over.
+        groups: number of groups of channels, which are convolved separately.
 
     Returns:
         Variable (N, O, ...).
@@ -131,11 +144,17 @@ def convolution_nd(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, gro
     Raises:
         InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the
             dtype of ``x`` is wider than that of ``W`` or ``b`` (see ``mpchain.mixed16``).
+
+    Example:
+        >>> F.convolution_nd(np.array([[[1.0, 2.0, 4.0]]]), np.array([[[1.0, -1.0]]])).array
+        array([[[-1., -2.]]])
     """
-    return _convolution("convolution_nd", x, W, b, stride, pad, cover_all, dilate, groups)
+    return _convolution("convolution_nd", None, x, W, b, stride, pad, cover_all, dilate, groups)
 
 
-def _check_operands(name, x, W, groups):
+def _check_operands(name, n, x, W, groups):
+    if n is not None:
+        check_axes(name, x, n)
     alike = x.ndim > 2 and W.ndim == x.ndim
     check(alike, name, "x and W must have the same rank, 3 or more", x=x, W=W)
     floating = x.dtype.kind == W.dtype.kind == "f"
@@ -145,57 +164,99 @@ def _check_operands(name, x, W, groups):
 
 def _mixed(function, name, x, W, b, *options):
     def call(x, W, b=None):
-        return function(name, x, W, b, *options)
+        return function(name, None, x, W, b, *options)
 
     return mixed(name, call, {"x": x}, {"W": W, "b": b})
 
 
-def _convolution(name, x, W, b, stride, pad, cover_all, dilate, groups):
-    n = x.ndim - 2
-    _check_operands(name, x, W, groups)
+def _convolution(name, n, x, W, b, stride, pad, cover_all, dilate, groups):
+    _check_operands(name, n, x, W, groups)
     if differ(x, W, b):
         return _mixed(_convolution, name, x, W, b, stride, pad, cover_all, dilate, groups)
     channels = f"x has {x.shape[1]} channels but W expects {W.shape[1] * groups} (groups={groups})"
     check(x.shape[1] == W.shape[1] * groups, name, channels, x=x, W=W)
     check(W.shape[0] % groups == 0, name, f"groups={groups} must divide the output channels", W=W)
-    stride, pad, dilate = spatial(name, n, stride=stride, pad=pad, dilate=dilate)
-    sizes = tuple(
-        get_conv_outsize(size, k, s, p, cover_all, d)
-        for size, k, s, p, d in zip(x.shape[2:], W.shape[2:], stride, pad, dilate)
-    )
-    check(min(sizes) > 0, name, f"the output size {sizes} must be positive", x=x, W=W)
-    window = Window(W.shape[2:], stride, pad, dilate, groups, x.shape[2:], sizes)
+    window = windows_over(name, x, W.shape[2:], stride, pad, dilate, groups, cover_all, W=W)
     return _with_bias(name, _convolution_output(x, W, window), b)
 
 
-def convolution_2d(x, W, b=None, stride=1, pad=0, cover_all=False, *, dilate=1, groups=1):
-    """Two-dimensional convolution: :func:`convolution_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "convolution_2d", "x must have 4 axes", x=x)
-    return _convolution("convolution_2d", x, W, b, stride, pad, cover_all, dilate, groups)
+def convolution_2d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    cover_all: bool = False,
+    *,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """Two-dimensional convolution: :func:`convolution_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 3, 3, 3)), pad=1).shape
+        (2, 5, 8, 8)
+    """
+    return _convolution("convolution_2d", 2, x, W, b, stride, pad, cover_all, dilate, groups)
 
 
-def convolution_1d(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, groups=1):
-    """One-dimensional convolution: :func:`convolution_nd` of x (N, C, D)."""
-    check(x.ndim == 3, "convolution_1d", "x must have 3 axes", x=x)
-    return _convolution("convolution_1d", x, W, b, stride, pad, cover_all, dilate, groups)
+def convolution_1d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    cover_all: bool = False,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """One-dimensional convolution: :func:`convolution_nd` of x (N, C, D).
+
+    Example:
+        >>> F.convolution_1d(np.zeros((2, 3, 8)), np.zeros((5, 3, 3)), pad=1).shape
+        (2, 5, 8)
+    """
+    return _convolution("convolution_1d", 1, x, W, b, stride, pad, cover_all, dilate, groups)
 
 
-def convolution_3d(x, W, b=None, stride=1, pad=0, cover_all=False, dilate=1, groups=1):
-    """Three-dimensional convolution: :func:`convolution_nd` of x (N, C, D, H, W)."""
-    check(x.ndim == 5, "convolution_3d", "x must have 5 axes", x=x)
-    return _convolution("convolution_3d", x, W, b, stride, pad, cover_all, dilate, groups)
+def convolution_3d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    cover_all: bool = False,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """Three-dimensional convolution: :func:`convolution_nd` of x (N, C, D, H, W).
+
+    Example:
+        >>> F.convolution_3d(np.zeros((2, 3, 8, 8, 8)), np.zeros((5, 3, 3, 3, 3)), pad=1).shape
+        (2, 5, 8, 8, 8)
+    """
+    return _convolution("convolution_3d", 3, x, W, b, stride, pad, cover_all, dilate, groups)
 
 
-def deconvolution_nd(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, groups=1):
+def deconvolution_nd(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
     """N-dimensional transposed convolution: the adjoint of :func:`convolution_nd`.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...).
         W: Variable or array (C, O / groups, k1, k2, ...).
         b: Variable or array (O,), or None.
-        stride, pad, dilate (int or tuple of int): of the convolution that this one transposes.
-        outsize (tuple of int): spatial sizes of the output; None takes the smallest that fit.
-        groups (int): channels are split into groups that do not see each other.
+        stride, pad, dilate: as of the transposed convolution.
+        outsize: spatial size of the output; None means the smallest that fits.
+        groups: number of groups of channels, which are convolved separately.
 
     Returns:
         Variable (N, O, ...).
@@ -203,62 +264,108 @@ def deconvolution_nd(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, grou
     Raises:
         InvalidType: ranks or channels do not fit, or ``outsize`` does not lead back to ``x``.
 
+    Example:
+        >>> F.deconvolution_nd(np.array([[[1.0, 2.0]]]), np.array([[[1.0, -1.0]]])).array
+        array([[[ 1.,  1., -2.]]])
+
     See M. Zeiler et al., Deconvolutional networks, 2010.
     """
-    return _deconvolution("deconvolution_nd", x, W, b, stride, pad, outsize, dilate, groups)
+    return _deconvolution("deconvolution_nd", None, x, W, b, stride, pad, outsize, dilate, groups)
 
 
-def _deconvolution(name, x, W, b, stride, pad, outsize, dilate, groups):
-    n = x.ndim - 2
-    _check_operands(name, x, W, groups)
+def _deconvolution(name, n, x, W, b, stride, pad, outsize, dilate, groups):
+    _check_operands(name, n, x, W, groups)
     if differ(x, W, b):
         return _mixed(_deconvolution, name, x, W, b, stride, pad, outsize, dilate, groups)
     check(x.shape[1] == W.shape[0], name, "W must have one row per channel of x", x=x, W=W)
     check(x.shape[1] % groups == 0, name, f"groups={groups} must divide the channels", x=x)
-    stride, pad, dilate = spatial(name, n, stride=stride, pad=pad, dilate=dilate)
-    steps = list(zip(W.shape[2:], stride, pad, dilate))
-    if outsize is None:
-        sizes = zip(x.shape[2:], steps)
-        outsize = tuple(get_deconv_outsize(size, k, s, p, d=d) for size, (k, s, p, d) in sizes)
-        check(min(outsize) > 0, name, f"the output size {outsize} must be positive", x=x, W=W)
-    (outsize,) = spatial(name, n, outsize=outsize)
-    back = tuple(get_conv_outsize(o, k, s, p, d=d) for o, (k, s, p, d) in zip(outsize, steps))
-    rule = f"a convolution of outsize {outsize} must give {x.shape[2:]}, the size of x, not {back}"
-    check(back == x.shape[2:], name, rule, x=x, W=W)
-    window = Window(W.shape[2:], stride, pad, dilate, groups, outsize, x.shape[2:])
+    geometry = W.shape[2:], stride, pad, dilate, groups
+    window = windows_onto(name, x, *geometry, outsize=outsize, W=W)
     return _with_bias(name, _convolution_input(x, W, window), b)
 
 
-def deconvolution_2d(x, W, b=None, stride=1, pad=0, outsize=None, *, dilate=1, groups=1):
-    """Two-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "deconvolution_2d", "x must have 4 axes", x=x)
-    return _deconvolution("deconvolution_2d", x, W, b, stride, pad, outsize, dilate, groups)
+def deconvolution_2d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    *,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """Two-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.deconvolution_2d(np.zeros((2, 3, 4, 4)), np.zeros((3, 5, 2, 2)), stride=2).shape
+        (2, 5, 8, 8)
+    """
+    return _deconvolution("deconvolution_2d", 2, x, W, b, stride, pad, outsize, dilate, groups)
 
 
-def deconvolution_1d(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, groups=1):
-    """One-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, D)."""
-    check(x.ndim == 3, "deconvolution_1d", "x must have 3 axes", x=x)
-    return _deconvolution("deconvolution_1d", x, W, b, stride, pad, outsize, dilate, groups)
+def deconvolution_1d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """One-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, D).
+
+    Example:
+        >>> F.deconvolution_1d(np.zeros((2, 3, 4)), np.zeros((3, 5, 2)), stride=2).shape
+        (2, 5, 8)
+    """
+    return _deconvolution("deconvolution_1d", 1, x, W, b, stride, pad, outsize, dilate, groups)
 
 
-def deconvolution_3d(x, W, b=None, stride=1, pad=0, outsize=None, dilate=1, groups=1):
-    """Three-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, D, H, W)."""
-    check(x.ndim == 5, "deconvolution_3d", "x must have 5 axes", x=x)
-    return _deconvolution("deconvolution_3d", x, W, b, stride, pad, outsize, dilate, groups)
+def deconvolution_3d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    dilate: Sizes = 1,
+    groups: int = 1,
+) -> Variable:
+    """Three-dimensional transposed convolution: :func:`deconvolution_nd` of x (N, C, D, H, W).
+
+    Example:
+        >>> F.deconvolution_3d(np.zeros((2, 3, 4, 4, 4)), np.zeros((3, 5, 2, 2, 2)), stride=2).shape
+        (2, 5, 8, 8, 8)
+    """
+    return _deconvolution("deconvolution_3d", 3, x, W, b, stride, pad, outsize, dilate, groups)
 
 
-def dilated_convolution_2d(x, W, b=None, stride=1, pad=0, dilate=1, cover_all=False):
-    """Two-dimensional convolution with spread windows: :func:`convolution_2d` with ``dilate``.
+def dilated_convolution_2d(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    dilate: Sizes = 1,
+    cover_all: bool = False,
+) -> Variable:
+    """Two-dimensional dilated convolution: :func:`convolution_2d` with ``dilate``.
+
+    Example:
+        >>> F.dilated_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 3, 3, 3)), dilate=2).shape
+        (2, 5, 4, 4)
 
     See F. Yu and V. Koltun, Multi-scale context aggregation by dilated convolutions, ICLR 2016.
     """
-    name = "dilated_convolution_2d"
-    check(x.ndim == 4, name, "x must have 4 axes", x=x)
-    return _convolution(name, x, W, b, stride, pad, cover_all, dilate, 1)
+    return _convolution("dilated_convolution_2d", 2, x, W, b, stride, pad, cover_all, dilate, 1)
 
 
-def depthwise_convolution_2d(x, W, b=None, stride=1, pad=0):
-    """Two-dimensional convolution of each channel by itself, with D filters.
+def depthwise_convolution_2d(
+    x: Input, W: Input, b: Input | None = None, stride: Sizes = 1, pad: Sizes = 0
+) -> Variable:
+    """Two-dimensional depthwise convolution: each channel has D filters.
 
     y[n, c * D + d] is the convolution of x[n, c] with W[d, c].
 
@@ -266,7 +373,7 @@ def depthwise_convolution_2d(x, W, b=None, stride=1, pad=0):
         x: Variable or array (N, C, H, W).
         W: Variable or array (D, C, kh, kw).
         b: Variable or array (C * D,), or None.
-        stride, pad (int or pair of int): as in :func:`convolution_2d`.
+        stride, pad: as in :func:`convolution_2d`.
 
     Returns:
         Variable (N, C * D, out_h, out_w).
@@ -275,6 +382,10 @@ def depthwise_convolution_2d(x, W, b=None, stride=1, pad=0):
         InvalidType: ranks or channels do not fit, a window is larger than the padded input, or the
             dtype of ``x`` is wider than that of ``W`` or ``b`` (see ``mpchain.mixed16``).
 
+    Example:
+        >>> F.depthwise_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((2, 3, 3, 3))).shape
+        (2, 6, 6, 6)
+
     See L. Sifre, Rigid-motion scattering for image classification, 2014.
     """
     name = "depthwise_convolution_2d"
@@ -282,11 +393,11 @@ def depthwise_convolution_2d(x, W, b=None, stride=1, pad=0):
     multiplier, channels, *ksize = W.shape
     check(x.shape[1] == channels, name, "W must have as many channels as x", x=x, W=W)
     W = reshape(transpose(W, (1, 0, 2, 3)), (channels * multiplier, 1, *ksize))
-    return _convolution(name, x, W, b, stride, pad, False, 1, channels)
+    return _convolution(name, 2, x, W, b, stride, pad, False, 1, channels)
 
 
-def local_convolution_2d(x, W, b=None, stride=1):
-    """Two-dimensional convolution with weights of its own at each place of the output.
+def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Sizes = 1) -> Variable:
+    """Two-dimensional convolution with separate weights for each output position.
 
     y[n, o, i, j] = b[o, i, j] + sum over c, k, l of
     W[o, i, j, c, k, l] x[n, c, i * stride + k, j * stride + l].
@@ -295,13 +406,17 @@ def local_convolution_2d(x, W, b=None, stride=1):
         x: Variable or array (N, C, H, W).
         W: Variable or array (O, out_h, out_w, C, kh, kw).
         b: Variable or array (O, out_h, out_w), or None.
-        stride (int or pair of int): the windows' distance.
+        stride: distance of the windows.
 
     Returns:
         Variable (N, O, out_h, out_w).
 
     Raises:
         InvalidType: ranks or sizes do not fit.
+
+    Example:
+        >>> F.local_convolution_2d(np.zeros((2, 3, 8, 8)), np.zeros((5, 6, 6, 3, 3, 3))).shape
+        (2, 5, 6, 6)
     """
     name = "local_convolution_2d"
     ranks = x.ndim == 4 and W.ndim == 6 and x.shape[1] == W.shape[3]
@@ -310,22 +425,26 @@ def local_convolution_2d(x, W, b=None, stride=1):
     check(floating, name, "x and W must be floating point", x=x, W=W)
     if differ(x, W, b):
         return mixed(name, local_convolution_2d, {"x": x}, {"W": W, "b": b}, stride=stride)
-    (stride,) = spatial(name, 2, stride=stride)
-    axes = zip(x.shape[2:], W.shape[4:], stride)
-    sizes = tuple(get_conv_outsize(size, k, s, 0) for size, k, s in axes)
-    fits = W.shape[1:3] == sizes and min(sizes) > 0
-    check(fits, name, f"the windows in x are {sizes}; W must have weights for as many", x=x, W=W)
-    columns = im2col(x, W.shape[4:], stride)
-    size = math.prod(W.shape[3:])
-    columns = reshape(columns, (x.shape[0], size, *sizes))
-    y = einsum("nkij,oijk->noij", columns, reshape(W, (*W.shape[:3], size)))
+    ksize = W.shape[4:]
+    sizes = windows_over(name, x, ksize, stride, W=W).out_size
+    if W.shape[1:3] != sizes:
+        check(False, name, f"the windows in x are {sizes}; W must have weights for each", x=x, W=W)
+    W = reshape(W, (*W.shape[:3], math.prod(W.shape[3:])))
+    y = einsum("nkij,oijk->noij", im2col(x, ksize, stride), W)
     if b is None:
         return y
     check(b.shape == W.shape[:3], name, "b must have the first three axes of W", b=b, W=W)
     return y + b
 
 
-def bilinear(e1, e2, W, V1=None, V2=None, b=None):
+def bilinear(
+    e1: Input,
+    e2: Input,
+    W: Input,
+    V1: Input | None = None,
+    V2: Input | None = None,
+    b: Input | None = None,
+) -> Variable:
     """Bilinear map: y[n, l] = sum over j, k of e1[n, j] e2[n, k] W[j, k, l] + e1 V1 + e2 V2 + b.
 
     Args:
@@ -339,6 +458,10 @@ def bilinear(e1, e2, W, V1=None, V2=None, b=None):
     Raises:
         InvalidType: sizes or dtypes do not fit.
         ValueError: some, but not all, of ``V1``, ``V2`` and ``b`` are given.
+
+    Example:
+        >>> F.bilinear(np.ones((2, 3)), np.ones((2, 4)), np.ones((3, 4, 5))).shape
+        (2, 5)
 
     See R. Socher et al., Reasoning with neural tensor networks for knowledge base completion,
     NIPS 2013.
@@ -367,7 +490,7 @@ def bilinear(e1, e2, W, V1=None, V2=None, b=None):
 
 
 def _overlap(size, step):
-    """Slices that pick from an axis what stays in it when it moves by ``step``, and put it back."""
+    """Source and target slices of an axis of ``size`` that is shifted by ``step``."""
     kept = max(size - abs(step), 0)
     if step >= 0:
         return slice(0, kept), slice(size - kept, size)
@@ -378,7 +501,7 @@ def _overlap(size, step):
     lambda g, steps: _shift.on(g, tuple([(channels, -dy, -dx) for channels, dy, dx in steps]))
 )
 def _shift(x, steps):
-    """Moves channels down and right by the steps given for them; zeros take their place."""
+    """Shifts groups of channels down and right by ``steps``, and fills up with zeros."""
     y = get_array_module(x).zeros(x.shape, x.dtype)
     for channels, dy, dx in steps:
         (source_y, target_y), (source_x, target_x) = map(_overlap, x.shape[2:], (dy, dx))
@@ -386,17 +509,17 @@ def _shift(x, steps):
     return y
 
 
-def shift(x, ksize=3, dilate=1):
-    """Moves groups of channels in different directions: a convolution without weights.
+def shift(x: Input, ksize: Sizes = 3, dilate: Sizes = 1) -> Variable:
+    """Shifts groups of channels in different directions: a convolution without weights.
 
-    The channels are split into kh * kw equal groups, one for each place of a window; each moves to
-    where its place lies from the center. The group of the center is the last, together with
-    channels that are left over; the center's channels move as the last place says. Zeros move in.
+    The channels are split into kh * kw equal groups, one for each position of a window, and each is
+    shifted by the offset of its position from the center. The groups of the center and of the last
+    position are exchanged, so that the last group, with the channels left over, is not shifted.
 
     Args:
         x: Variable or array (N, C, H, W), floating point; C is at least kh * kw.
-        ksize (int or pair of int): the window's size, odd.
-        dilate (int or pair of int): by how much a place is moved per step from the center.
+        ksize: window size, odd.
+        dilate: number of pixels per step from the center.
 
     Returns:
         Variable of the shape of ``x``.
@@ -404,6 +527,10 @@ def shift(x, ksize=3, dilate=1):
     Raises:
         InvalidType: the rank is wrong, or there are too few channels.
         ValueError: ``ksize`` is even, or ``dilate`` is zero.
+
+    Example:
+        >>> F.shift(np.zeros((2, 9, 8, 8))).shape
+        (2, 9, 8, 8)
 
     See B. Wu et al., Shift: a zero FLOP, zero parameter alternative to spatial convolutions,
     CVPR 2018.

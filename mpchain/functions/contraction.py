@@ -1,8 +1,10 @@
-"""Contractions: products of arrays summed over axes that they share."""
+"""Contractions: products of arrays, summed over shared axes."""
 
 import itertools
 import math
 import string
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,12 +13,13 @@ from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.reduction import sum
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
 def _multiplied(a, b):
-    """Stacks of matrices multiplied, those of half precision with sums in single precision."""
+    """Multiplies stacks of matrices; half precision accumulates in single precision."""
     if a.dtype == np.float16:
         return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
     return np.matmul(a, b)
@@ -31,23 +34,26 @@ def _matrix_product(a, b):
 
 
 def _broadcast(shape0, shape1):
-    pairs = zip(reversed(shape0), reversed(shape1))
-    return all(m == n or m == 1 or n == 1 for m, n in pairs)
+    return all(m == n or 1 in (m, n) for m, n in zip(shape0[::-1], shape1[::-1]))
 
 
-def matmul(a, b, transa=False, transb=False):
+def matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Variable:
     """Matrix product of two arrays, or of two stacks of matrices that broadcast.
 
     Args:
         a: Variable or array (..., n, k), or (k,).
         b: Variable or array (..., k, m), or (k,).
-        transa, transb (bool): swap the last two axes of ``a`` or ``b`` first.
+        transa, transb: swap the last two axes of ``a`` or ``b`` first.
 
     Returns:
         Variable (..., n, m), without the axis that a vector argument lacks.
 
     Raises:
         InvalidType: an argument is 0-d, or the inner sizes differ.
+
+    Example:
+        >>> F.matmul(np.ones((2, 3)), np.ones((3, 4))).shape
+        (2, 4)
     """
     a, b = as_variable(a), as_variable(b)
     check(a.ndim > 0 and b.ndim > 0, "matmul", "a and b need at least one axis", a=a, b=b)
@@ -57,9 +63,8 @@ def matmul(a, b, transa=False, transb=False):
     b = reshape(b, (b.size, 1)) if columns else swapaxes(b, -1, -2) if transb else b
     inner = "the last axis of a (the one before with transa) must equal the last but one of b"
     check(a.shape[-1] == b.shape[-2], "matmul", inner, a=a, b=b, transa=transa, transb=transb)
-    if a.ndim > 2 and b.ndim > 2 and a.shape[:-2] != b.shape[:-2]:
-        stacks = "the stacks of matrices must broadcast"
-        check(_broadcast(a.shape[:-2], b.shape[:-2]), "matmul", stacks, a=a, b=b)
+    stacks = "the stacks of matrices must broadcast"
+    check(_broadcast(a.shape[:-2], b.shape[:-2]), "matmul", stacks, a=a, b=b)
     y = _matrix_product(a, b)
     if not rows and not columns:
         return y
@@ -67,19 +72,23 @@ def matmul(a, b, transa=False, transb=False):
     return reshape(y, tuple(n for i, n in enumerate(y.shape) if i - y.ndim not in added))
 
 
-def batch_matmul(a, b, transa=False, transb=False):
+def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False) -> Variable:
     """Matrix products of the pairs of two batches.
 
     Args:
         a: Variable or array (B, n, k), or (B, n) for columns (B, n, 1).
         b: Variable or array (B, k, m), or (B, k) for columns (B, k, 1).
-        transa, transb (bool): transpose the matrices of ``a`` or ``b`` first.
+        transa, transb: transpose the matrices of ``a`` or ``b`` first.
 
     Returns:
         Variable (B, n, m).
 
     Raises:
         InvalidType: ranks or sizes do not fit.
+
+    Example:
+        >>> F.batch_matmul(np.ones((5, 2, 3)), np.ones((5, 4, 3)), transb=True).shape
+        (5, 2, 4)
     """
     known = a.ndim in (2, 3) and b.ndim in (2, 3)
     check(known, "batch_matmul", "a and b must have 2 or 3 axes", a=a, b=b)
@@ -87,8 +96,8 @@ def batch_matmul(a, b, transa=False, transb=False):
     return matmul(a, b, transa, transb)
 
 
-# A pair of operands is one bilinear form <g, a b> in three arrays whose axes are labeled: leaving
-# any slot open contracts the other two, and each label stands in two slots at least.
+# A product is the trilinear form <g, a b> of three arrays with labeled axes: leaving one slot open
+# contracts the other two. Each label is in two of the slots at least.
 
 
 @differentiable(
@@ -113,13 +122,13 @@ def _contract(a, b, labels):
     return y.reshape([size[i] for i in made]).transpose([made.index(i) for i in out])
 
 
-def tensordot(a, b, axes=2):
+def tensordot(a: Input, b: Input, axes: int | Sequence[int | Sequence[int]] = 2) -> Variable:
     """Sums products over axes of two arrays; the remaining axes of ``a``, then of ``b``, stay.
 
     Args:
         a, b: Variables or arrays.
-        axes (int or pair): the last ``axes`` axes of ``a`` with the first of ``b``; or the axes of
-            ``a`` and those of ``b``, each an integer or a sequence of them.
+        axes: contract the last ``axes`` axes of ``a`` with the first of ``b``; or the pair of axes
+            of ``a`` and axes of ``b``, each an integer or a sequence.
 
     Returns:
         Variable.
@@ -127,6 +136,10 @@ def tensordot(a, b, axes=2):
     Raises:
         InvalidType: there are no such axes, or their sizes differ.
         ValueError: ``axes`` is neither a number nor a pair of equally many axes.
+
+    Example:
+        >>> F.tensordot(np.ones((2, 3, 4)), np.ones((3, 4, 5))).shape
+        (2, 5)
     """
     a, b = as_variable(a), as_variable(b)
     if isinstance(axes, (int, np.integer)):
@@ -138,14 +151,9 @@ def tensordot(a, b, axes=2):
         raise ValueError(f"tensordot: axes must pair axes of a with axes of b, but is {axes}")
     for x, of_x in zip((a, b), axes):
         known = all(-x.ndim <= i < x.ndim for i in of_x)
-        check(
-            known and len({i % x.ndim for i in of_x}) == len(of_x),
-            "tensordot",
-            "axes must be different axes of a and of b",
-            a=a,
-            b=b,
-            axes=axes,
-        )
+        differ = known and len({i % x.ndim for i in of_x}) == len(of_x)
+        rule = "axes must be different axes of a and of b"
+        check(differ, "tensordot", rule, a=a, b=b, axes=axes)
     pairs = {j % b.ndim: i % a.ndim for i, j in zip(*axes)}
     alike = all(a.shape[i] == b.shape[j] for j, i in pairs.items())
     check(alike, "tensordot", "the axes must have equal sizes", a=a, b=b, axes=axes)
@@ -154,7 +162,7 @@ def tensordot(a, b, axes=2):
 
 
 def _labels_of_text(text):
-    """The labels of each operand of 'ij,jk->ik', and those of the output, None if not written."""
+    """The labels of each operand of 'ij,jk->ik', and those of the output or None."""
     inputs, arrow, output = text.replace(" ", "").partition("->")
 
     def labels(term):
@@ -181,7 +189,7 @@ def _read(operands):
 
 
 def _spelled_out(xs, inputs, output):
-    """Gives the axes of every ellipsis labels of their own, and the output if it is not written."""
+    """Replaces every ellipsis by labels, and infers the output if it is not given."""
     rest = [x.ndim - len(labels) + labels.count(...) for x, labels in zip(xs, inputs)]
     for x, labels, n in zip(xs, inputs, rest):
         fits = n == 0 if ... not in labels else n >= 0 and labels.count(...) == 1
@@ -217,10 +225,9 @@ def _sizes(xs, inputs):
 
 
 def _simplified(x, labels, sizes, kept):
-    """Drops the axes to broadcast, takes diagonals, and sums over labels that nothing else has."""
-    shape = [n for i, n in zip(labels, x.shape) if n == sizes[i]]
-    labels = [i for i, n in zip(labels, x.shape) if n == sizes[i]]
-    x = reshape(x, tuple(shape))
+    """Drops broadcast axes, takes diagonals, and sums over labels of this operand alone."""
+    pairs = [(i, n) for i, n in zip(labels, x.shape) if n == sizes[i]]
+    x, labels = reshape(x, tuple(n for _, n in pairs)), [i for i, _ in pairs]
     for i in {i: None for i in labels if labels.count(i) > 1}:
         places = [axis for axis, j in enumerate(labels) if j == i]
         others = [axis for axis, j in enumerate(labels) if j != i]
@@ -232,7 +239,7 @@ def _simplified(x, labels, sizes, kept):
 
 
 def _cheapest_pair(terms, output, sizes):
-    """The pair of terms whose product is the smallest compared with themselves."""
+    """The pair of terms whose product grows the least in size."""
 
     def growth(pair):
         rest = {i for k, (_, labels) in enumerate(terms) if k not in pair for i in labels}
@@ -244,25 +251,31 @@ def _cheapest_pair(terms, output, sizes):
     return min(itertools.combinations(range(len(terms)), 2), key=growth)
 
 
-def einsum(*operands):
+def einsum(*operands: Any) -> Variable:
     """Sums of products over labeled axes, in Einstein's notation.
 
     ``einsum("ij,jk->ik", a, b)`` is the matrix product; so is
     ``einsum(a, [0, 1], b, [1, 2], [0, 2])``. Labels that the output lacks are summed over; a label
-    twice in one operand takes its diagonal; ``...`` stands for all other axes, which broadcast.
-    Without an output, that has the axes of ``...`` and then the labels that occur once, sorted.
-    Operands are multiplied in pairs, those first whose product is small, as matrix products.
+    that occurs twice in an operand takes its diagonal; ``...`` stands for all other axes, which
+    broadcast. The default output has the axes of ``...``, then the sorted labels that occur once.
+    Operands are multiplied in pairs by matrix products, the smallest products first.
 
     Args:
-        operands: the subscripts and then the Variables or arrays; or each of these followed by its
-            list of labels (integers, or Ellipsis), and at the end, if wanted, that of the output.
+        operands: the subscripts, then the Variables or arrays; or each Variable or array followed
+            by its list of labels (integers or Ellipsis), and optionally the list of the output.
 
     Returns:
         Variable.
 
     Raises:
-        InvalidType: the operands do not have the axes that the subscripts say.
-        ValueError: the subscripts contradict themselves.
+        InvalidType: an operand does not have the axes of its subscripts.
+        ValueError: the subscripts are invalid.
+
+    Example:
+        >>> F.einsum("ij,jk->ik", np.ones((2, 3)), np.ones((3, 4))).shape
+        (2, 4)
+        >>> F.einsum("ii", np.eye(3)).item()
+        3.0
     """
     xs, inputs, output = _read(operands)
     inputs, output = _spelled_out(xs, inputs, output)

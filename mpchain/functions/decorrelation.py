@@ -10,11 +10,12 @@ from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import mean as average
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
-# For P = A ** -0.5, which is P A P = 1, an increment dA makes dP with P dP + dP P = -P^2 dA P^2.
-# Such equations are Lyapunov's, whose solutions have derivatives that solve another one.
+# For P = A ** -0.5, that is P A P = 1, the differential satisfies P dP + dP P = -P^2 dA P^2, a
+# Lyapunov equation. The derivatives of its solution solve Lyapunov equations too.
 
 
 def _lyapunov_derivative(g, S, y):
@@ -60,27 +61,39 @@ def _ungrouped(y, x):
 
 
 def decorrelated_batch_normalization(
-    x, *, groups=16, eps=2e-5, running_mean=None, running_projection=None, decay=0.9
-):
+    x: Input,
+    *,
+    groups: int = 16,
+    eps: float = 2e-5,
+    running_mean: Array | None = None,
+    running_projection: Array | None = None,
+    decay: float = 0.9,
+) -> Variable:
     """Whitens the channels of each group over the batch: their covariance becomes the identity.
 
-    The result is projection (x - mean), where the projection is the inverse root of the covariance
-    (of the population) plus eps times the identity; among all that whiten, it changes x least.
+    The result is projection (x - mean), where the projection is the inverse square root of the
+    (population) covariance plus eps times the identity (ZCA whitening).
 
     Args:
         x: Variable or array (N, C, ...), floating point.
-        groups (int): the number of groups of channels, which must divide C.
-        eps (float): added to the variances.
+        groups: the number of groups of channels, which must divide C.
+        eps: added to the variances.
         running_mean: array (groups, C / groups), updated in place by ``decay``; or None.
-        running_projection: array (groups, C / groups, C / groups), updated likewise; or None. It
-            takes in the projection times M / (M - 1), M being the elements per channel.
-        decay (float): how much of the running statistics stays.
+        running_projection: array (groups, C / groups, C / groups), updated likewise by the
+            projection times M / (M - 1) for M elements per channel; or None.
+        decay: the fraction of the running statistics that is kept.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: ``groups`` does not divide the channels, or running statistics do not fit.
+
+    Example:
+        >>> x = np.random.randn(100, 2).astype("float32")
+        >>> y = F.decorrelated_batch_normalization(x, groups=1).array
+        >>> np.allclose(y.T @ y / 100, np.eye(2), atol=1e-3)
+        True
 
     See L. Huang et al., Decorrelated batch normalization, CVPR 2018.
     """
@@ -113,20 +126,27 @@ def _check_statistics(name, grouped, mean, projection):
         check(fits, name, rule, **{statistic: value})
 
 
-def fixed_decorrelated_batch_normalization(x, mean, projection, groups=16):
+def fixed_decorrelated_batch_normalization(
+    x: Input, mean: Input, projection: Input, groups: int = 16
+) -> Variable:
     """Decorrelated batch normalization by given statistics, as at inference: projection (x - mean).
 
     Args:
         x: Variable or array (N, C, ...), floating point.
         mean: Variable or array (groups, C / groups).
         projection: Variable or array (groups, C / groups, C / groups).
-        groups (int): the number of groups of channels, which must divide C.
+        groups: the number of groups of channels, which must divide C.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: shapes do not fit.
+
+    Example:
+        >>> x, mean, projection = np.ones((4, 2)), np.zeros((1, 2)), np.eye(2)[None]
+        >>> F.fixed_decorrelated_batch_normalization(x, mean, projection, groups=1).shape
+        (4, 2)
     """
     name = "fixed_decorrelated_batch_normalization"
     grouped = _grouped(name, x, groups)

@@ -1,5 +1,8 @@
 """Losses on embeddings: distances, covariances, and sampled scores."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
@@ -13,33 +16,42 @@ from mpchain.functions.loss import check_labels, check_option, reduced
 from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_difference, where
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp, mean, sum
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
 def _root(x, power=0.5):
-    """``x ** power`` of what is not negative; at zero, the derivative is taken as zero."""
+    """``x ** power`` for x >= 0; the derivative at zero is zero."""
     zero = (as_array(x) == 0).astype(x.dtype)
     return (sqrt(x + zero) if power == 0.5 else (x + zero) ** power) - zero
 
 
-def contrastive(x0, x1, y, margin=1, reduce="mean"):
-    """Draws like pairs together and unlike ones apart, up to a margin.
+def contrastive(
+    x0: Input, x1: Input, y: Input, margin: float = 1, reduce: str = "mean"
+) -> Variable:
+    """Contrastive loss: pulls like pairs together and pushes unlike ones apart, up to a margin.
 
-    With the distance d = norm(x0 - x1), it is (y d ** 2 + (1 - y) max(margin - d, 0) ** 2) / 2.
+    With the distance d = norm(x0 - x1), the loss is
+    (y d ** 2 + (1 - y) max(margin - d, 0) ** 2) / 2.
 
     Args:
         x0, x1: Variables or arrays (N, D), floating point.
         y: array of integers (N,): 1 for a like pair, 0 for an unlike one.
-        margin (float): the distance at which unlike pairs are left alone.
-        reduce (str): 'mean' over the pairs, or 'no' for one loss per pair.
+        margin: the distance from which unlike pairs have no loss.
+        reduce: 'mean' over the pairs, or 'no' for one loss per pair.
 
     Returns:
         Variable: a scalar, or (N,) with reduce='no'.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
-        ValueError: ``margin`` is not positive, or an unknown option.
+        ValueError: ``margin`` is not positive, or ``reduce`` is unknown.
+
+    Example:
+        >>> x0, x1 = np.array([[0.0, 0.0], [0.0, 0.0]]), np.array([[3.0, 4.0], [0.0, 0.5]])
+        >>> F.contrastive(x0, x1, np.array([1, 0]), reduce="no").array
+        array([12.5  ,  0.125])
 
     See R. Hadsell et al., Dimensionality reduction by learning an invariant mapping, CVPR 2006.
     """
@@ -63,22 +75,29 @@ def _check_vectors(name, **arrays):
     check(fits and first.ndim == 2, name, rule, **arrays)
 
 
-def triplet(anchor, positive, negative, margin=0.2, reduce="mean"):
-    """Draws an anchor to a positive example, and away from a negative one by a margin more.
+def triplet(
+    anchor: Input, positive: Input, negative: Input, margin: float = 0.2, reduce: str = "mean"
+) -> Variable:
+    """Triplet loss: an anchor must be closer to a positive example than to a negative one.
 
-    It is max(norm(anchor - positive) ** 2 - norm(anchor - negative) ** 2 + margin, 0).
+    The loss is max(norm(anchor - positive) ** 2 - norm(anchor - negative) ** 2 + margin, 0).
 
     Args:
         anchor, positive, negative: Variables or arrays (N, D, ...), of one shape, floating point.
-        margin (float): by how much the squared distances must differ.
-        reduce (str): 'mean' over the triplets, or 'no' for one loss per triplet.
+        margin: the required difference of the squared distances.
+        reduce: 'mean' over the triplets, or 'no' for one loss per triplet.
 
     Returns:
         Variable: a scalar, or (N, ...), the shape without axis 1, with reduce='no'.
 
     Raises:
         InvalidType: the shapes differ.
-        ValueError: ``margin`` is not positive, or an unknown option.
+        ValueError: ``margin`` is not positive, or ``reduce`` is unknown.
+
+    Example:
+        >>> anchor, positive, negative = np.zeros((1, 2)), np.full((1, 2), 0.5), np.ones((1, 2))
+        >>> F.triplet(anchor, positive, negative, margin=2.0).item()
+        0.5
 
     See J. Wang et al., Learning fine-grained image similarity with deep ranking, CVPR 2014.
     """
@@ -107,22 +126,27 @@ def _half_squared_sum(name, covariance, reduce):
     return covariance if reduce == "no" else sum(square(covariance)) * 0.5
 
 
-def cross_covariance(y, z, reduce="half_squared_sum"):
-    """Covariances between two sets of variables, which vanish where the sets are uncorrelated.
+def cross_covariance(y: Input, z: Input, reduce: str = "half_squared_sum") -> Variable:
+    """Penalty on the covariances between two sets of variables.
 
-    It is half the sum of the squares of (y - mean(y))^T (z - mean(z)) / N.
+    The loss is half the sum of the squares of (y - mean(y))^T (z - mean(z)) / N.
 
     Args:
         y: Variable or array (N, D), floating point.
         z: Variable or array (N, E).
-        reduce (str): 'half_squared_sum', or 'no' for the covariances.
+        reduce: 'half_squared_sum', or 'no' for the covariances.
 
     Returns:
         Variable: a scalar, or (D, E) with reduce='no'.
 
     Raises:
         InvalidType: ranks or the numbers of samples do not fit.
-        ValueError: an unknown option.
+        ValueError: ``reduce`` is unknown.
+
+    Example:
+        >>> y, z = np.array([[1.0], [3.0]]), np.array([[2.0], [6.0]])
+        >>> F.cross_covariance(y, z, reduce="no").array
+        array([[2.]])
 
     See B. Cheung et al., Discovering hidden factors of variation in deep networks, ICLR 2015.
     """
@@ -130,21 +154,25 @@ def cross_covariance(y, z, reduce="half_squared_sum"):
     return _half_squared_sum(name, _covariance(name, y=y, z=z), reduce)
 
 
-def decov(h, reduce="half_squared_sum"):
-    """Covariances between the units of a layer, without their variances.
+def decov(h: Input, reduce: str = "half_squared_sum") -> Variable:
+    """DeCov: penalty on the covariances between the units of a layer.
 
-    It is half the sum of the squares of the covariances off the diagonal.
+    The loss is half the sum of the squares of the covariances off the diagonal.
 
     Args:
         h: Variable or array (N, D), floating point.
-        reduce (str): 'half_squared_sum', or 'no' for the covariances, with zeros on the diagonal.
+        reduce: 'half_squared_sum', or 'no' for the covariances, with zeros on the diagonal.
 
     Returns:
         Variable: a scalar, or (D, D) with reduce='no'.
 
     Raises:
         InvalidType: ``h`` is not floating point (N, D).
-        ValueError: an unknown option.
+        ValueError: ``reduce`` is unknown.
+
+    Example:
+        >>> F.decov(np.array([[1.0, 2.0], [3.0, 6.0]])).item()
+        4.0
 
     See M. Cogswell et al., Reducing overfitting in deep networks by decorrelating representations,
     ICLR 2016.
@@ -155,40 +183,46 @@ def decov(h, reduce="half_squared_sum"):
 
 
 def discriminative_margin_based_clustering_loss(
-    embeddings,
-    labels,
-    delta_v,
-    delta_d,
-    max_embedding_dim,
-    norm=1,
-    alpha=1.0,
-    beta=1.0,
-    gamma=0.001,
-):
-    """Gathers the pixels of each instance, and keeps the instances' centers apart.
+    embeddings: Input,
+    labels: Input,
+    delta_v: float,
+    delta_d: float,
+    max_embedding_dim: int,
+    norm: int = 1,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    gamma: float = 0.001,
+) -> tuple[Variable, Variable, Variable]:
+    """Clusters the pixels of each instance and pushes the centers of instances apart.
 
-    Of each image: the mean over the instances of the mean of
-    max(norm(center - pixel) - delta_v, 0) ** 2 over their pixels; the mean over the pairs of
-    instances of max(2 delta_d - norm(center - other center), 0) ** 2; and the mean of
-    norm(center). Each is averaged over the images.
+    The three terms of an image are the mean over its instances of the mean of
+    max(norm(center - pixel) - delta_v, 0) ** 2 over their pixels; the mean over pairs of instances
+    of max(2 delta_d - norm(center - other center), 0) ** 2; and the mean of norm(center). Each is
+    averaged over the images.
 
     Args:
         embeddings: Variable or array (N, D, height, width), floating point.
-        labels: array of integers (N, height, width): the instances are numbered from 1 to D, and 0
-            is the background. An instance without a pixel has its center at zero.
-        delta_v (float): the distance from its center within which a pixel is left alone.
-        delta_d (float): half the distance beyond which centers are left alone.
-        max_embedding_dim (int): D, which is the largest number of instances too.
-        norm (int): the order of the norm.
-        alpha, beta, gamma (float): factors on the three terms.
+        labels: array of integers (N, height, width): instances from 1 to D; 0 is background. The
+            center of an instance without pixels is zero.
+        delta_v: the distance from its center within which a pixel has no loss.
+        delta_d: half the distance beyond which two centers have no loss.
+        max_embedding_dim: D, which is also the largest number of instances.
+        norm: the order of the norm.
+        alpha, beta, gamma: factors on the three terms.
 
     Returns:
-        tuple of three Variables, scalars: of variance, of distance and of regularization, times
+        tuple of three scalar Variables: the variance, distance and regularization terms, times
         their factors.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
         ValueError: a label is out of range.
+
+    Example:
+        >>> embeddings, labels = np.zeros((1, 2, 4, 4)), np.ones((1, 4, 4), int)
+        >>> losses = F.discriminative_margin_based_clustering_loss(embeddings, labels, 0.5, 1.5, 2)
+        >>> [loss.item() for loss in losses]
+        [0.0, 9.0, 0.0]
 
     See B. De Brabandere et al., Semantic instance segmentation with a discriminative loss function,
     CVPR workshops 2017.
@@ -197,9 +231,8 @@ def discriminative_margin_based_clustering_loss(
     labels = as_array(labels)
     rule = "embeddings must be floating point (N, max_embedding_dim, height, width)"
     fits = embeddings.ndim == 4 and embeddings.shape[1] == max_embedding_dim
-    floating = embeddings.dtype.kind == "f"
     sizes = {"embeddings": embeddings, "max_embedding_dim": max_embedding_dim}
-    check(fits and floating, name, rule, **sizes)
+    check(fits and embeddings.dtype.kind == "f", name, rule, **sizes)
     n, k, height, width = embeddings.shape
     fits = labels.dtype.kind in "iu" and labels.shape == (n, height, width)
     check(fits, name, "labels must be integers (N, height, width)", labels=labels, **sizes)
@@ -240,27 +273,42 @@ def _scores(x, W, labels):
     return reshape(matmul(get_item(W, labels), reshape(x, (*x.shape, 1))), labels.shape)
 
 
-def negative_sampling(x, t, W, sampler, sample_size, reduce="sum", *, return_samples=False):
-    """Tells the label of each sample from labels drawn at random.
+def negative_sampling(
+    x: Input,
+    t: Input,
+    W: Input,
+    sampler: Callable[[tuple[int, int]], Array],
+    sample_size: int,
+    reduce: str = "sum",
+    *,
+    return_samples: bool = False,
+) -> Variable | Any:
+    """Negative sampling loss: discriminates the label of each sample from random labels.
 
-    It is -log(sigmoid(x . W[t])) - sum over k of log(sigmoid(-x . W[k])), over the labels k drawn.
+    The loss is -log(sigmoid(x . W[t])) - sum over the drawn labels k of log(sigmoid(-x . W[k])).
 
     Args:
         x: Variable or array (N, D), floating point.
-        t: array of integers (N,): labels; a sample of label -1 counts nothing.
+        t: array of integers (N,): labels; samples of label -1 have no loss.
         W: Variable or array (V, D): a vector for each label.
         sampler: takes a shape, returns an array of labels (integers) of that shape; for example
-            the ``sample`` of a :class:`mpchain.utils.WalkerAlias`.
-        sample_size (int): the number of labels to draw for each sample.
-        reduce (str): 'sum', or 'no' for one loss per sample.
-        return_samples (bool): return the labels too, (N, 1 + sample_size), ``t`` first.
+            the method ``sample`` of :class:`mpchain.utils.WalkerAlias`.
+        sample_size: number of labels drawn for each sample.
+        reduce: 'sum', or 'no' for one loss per sample.
+        return_samples: also return the labels, (N, 1 + sample_size), ``t`` first.
 
     Returns:
         Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, that and the labels.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
-        ValueError: a label out of range, or an unknown option.
+        ValueError: a label out of range, or ``reduce`` is unknown.
+
+    Example:
+        >>> sampler = mpchain.utils.WalkerAlias(np.ones(5)).sample
+        >>> x, t, W = np.zeros((2, 3)), np.array([0, 4]), np.zeros((5, 3))
+        >>> F.negative_sampling(x, t, W, sampler, 2, reduce="no").array.round(2)
+        array([2.08, 2.08])
 
     See T. Mikolov et al., Distributed representations of words and phrases and their
     compositionality, NIPS 2013.
@@ -281,25 +329,30 @@ def negative_sampling(x, t, W, sampler, sample_size, reduce="sum", *, return_sam
     return (loss, labels) if return_samples else loss
 
 
-def black_out(x, t, W, samples, reduce="mean"):
-    """Tells the label of each sample from given others, by the softmax over them all.
+def black_out(x: Input, t: Input, W: Input, samples: Input, reduce: str = "mean") -> Variable:
+    """BlackOut loss: discriminates the label of each sample from given other labels.
 
-    It is -log(p[t]) - sum over the samples k of log(1 - p[k]), where p is the softmax of x . W over
-    the label and its samples.
+    The loss is -log(p[t]) - sum over the samples k of log(1 - p[k]), where p is the softmax of
+    x . W over the label and its samples.
 
     Args:
         x: Variable or array (N, D), floating point.
         t: array of integers (N,): labels.
         W: Variable or array (V, D): a vector for each label.
         samples: array of integers (N, S): other labels, S being at least 1.
-        reduce (str): 'mean' over the samples of the batch, or 'no' for one loss each.
+        reduce: 'mean' over the samples of the batch, or 'no' for one loss each.
 
     Returns:
         Variable: a scalar, or (N,) with reduce='no'.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
-        ValueError: a label out of range, or an unknown option.
+        ValueError: a label out of range, or ``reduce`` is unknown.
+
+    Example:
+        >>> x, t, W = np.zeros((2, 3)), np.array([0, 4]), np.zeros((5, 3))
+        >>> F.black_out(x, t, W, np.array([[1, 2], [2, 3]]), reduce="no").array.round(2)
+        array([1.91, 1.91])
 
     See S. Ji et al., BlackOut: speeding up recurrent neural network language models with very large
     vocabularies, ICLR 2016.
@@ -314,7 +367,7 @@ def black_out(x, t, W, samples, reduce="mean"):
     check_labels(name, samples, len(W), None, "samples")
     xp = get_array_module(t)
     log_p = log_softmax(_scores(x, W, xp.concatenate([t[:, None], samples], axis=1)))
-    # 1 - p is exact where p is small; for the largest p it is the sum of all others.
+    # 1 - p is accurate where p is small; for the largest p it is the sum of the others.
     largest = log_p.array.argmax(axis=1)[:, None] == xp.arange(log_p.shape[1])
     lowest, one = (xp.asarray(v, log_p.dtype) for v in (-np.inf, -1))
     of_others = logsumexp(where(largest, lowest, log_p), axis=1)

@@ -1,26 +1,32 @@
-"""Measures of how good predictions are; none is differentiated."""
+"""Metrics of predictions; they are not differentiated."""
 
 import math
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.loss import check_labels, check_option
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
-def accuracy(y, t, ignore_label=None):
-    """The share of samples whose largest score is at their label.
+def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
+    """Fraction of the samples whose largest score is that of their label.
 
     Args:
         y: Variable or array (N, C, d1, ...): scores.
         t: array of integers (N, d1, ...), or (N, 1, ...): labels.
-        ignore_label (int): samples with this label do not count; None counts all.
+        ignore_label: samples with this label do not count; None counts all.
 
     Returns:
         Variable: a scalar of the dtype of ``y``; 0 if no sample counts.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
+
+    Example:
+        >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
+        >>> F.accuracy(y, t).array.round(2).item()
+        0.67
     """
     y, t = as_array(y), as_array(t)
     fits = y.ndim >= 2 and y.dtype.kind == "f" and t.dtype.kind in "iu"
@@ -37,8 +43,8 @@ def accuracy(y, t, ignore_label=None):
     return _share(right, counted, y)
 
 
-def binary_accuracy(y, t):
-    """The share of elements whose score has the sign that their label says.
+def binary_accuracy(y: Input, t: Input) -> Variable:
+    """Fraction of the elements whose score has the sign of their label.
 
     Args:
         y: Variable or array of any shape: scores; at least 0 predicts label 1.
@@ -49,6 +55,10 @@ def binary_accuracy(y, t):
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
+
+    Example:
+        >>> F.binary_accuracy(np.array([1.5, -0.5]), np.array([1, 1])).item()
+        0.5
     """
     y, t = as_array(y), as_array(t)
     fits = y.shape == t.shape and y.dtype.kind == "f" and t.dtype.kind in "iu"
@@ -59,7 +69,7 @@ def binary_accuracy(y, t):
 
 
 def _counts(name, y, t, label_num, ignore_label):
-    """Of each label, how many samples have it, are told to have it, and both: integers."""
+    """For each label, the number of samples that have it, that are predicted to, and both."""
     y, t = as_array(y), as_array(t)
     fits = y.ndim >= 2 and y.dtype.kind == "f" and t.dtype.kind in "iu"
     check(fits, name, "y must be floating point (N, C, ...), t integers", y=y, t=t)
@@ -83,20 +93,22 @@ def _quotient(x, y):
     return xp.where(y == 0, math.nan, x / xp.where(y == 0, 1, y))
 
 
-def classification_summary(y, t, label_num=None, beta=1.0, ignore_label=-1):
+def classification_summary(
+    y: Input, t: Input, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
+) -> tuple[Variable, Variable, Variable, Variable]:
     """Precision, recall, F-score and support of each label.
 
-    The precision is the share of what is told to have a label that has it; the recall is the share
-    of what has a label that is told so. The F-score is
+    With TP, FP and FN the true positives, false positives and false negatives of a label, the
+    precision is TP / (TP + FP), the recall TP / (TP + FN), and the F-score
     (1 + beta ** 2) precision recall / (beta ** 2 precision + recall). The support is the number of
-    samples with the label. A share of nothing, and an F-score where both others are zero, is NaN.
+    samples with the label. A quotient of zeros is NaN.
 
     Args:
         y: Variable or array (N, C, d1, ...): scores.
         t: array of integers (N, d1, ...): labels.
-        label_num (int): the number of labels; None: one more than the largest in ``t``.
-        beta (float): how many times the recall weighs as much as the precision.
-        ignore_label (int): samples with this label do not count.
+        label_num: number of labels; None means one more than the largest in ``t``.
+        beta: weight of the recall relative to the precision.
+        ignore_label: samples with this label do not count.
 
     Returns:
         tuple of four Variables (label_num,): three of float64, the support of integers.
@@ -104,6 +116,12 @@ def classification_summary(y, t, label_num=None, beta=1.0, ignore_label=-1):
     Raises:
         InvalidType: shapes or dtypes do not fit.
         ValueError: a label is out of range.
+
+    Example:
+        >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
+        >>> precision, recall, f1, support = F.classification_summary(y, t)
+        >>> precision.array, recall.array, support.array
+        (array([0.5, 1. ]), array([1. , 0.5]), array([1, 2]))
     """
     return _summary("classification_summary", y, t, label_num, beta, ignore_label)
 
@@ -117,52 +135,82 @@ def _summary(name, y, t, label_num, beta, ignore_label):
     return tuple(map(as_variable, (precision, recall, score, support)))
 
 
-def precision(y, t, label_num=None, ignore_label=-1):
+def precision(
+    y: Input, t: Input, label_num: int | None = None, ignore_label: int = -1
+) -> tuple[Variable, Variable]:
     """Precision and support of each label: see :func:`classification_summary`.
 
     Returns:
         tuple of two Variables (label_num,).
+
+    Example:
+        >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
+        >>> F.precision(y, t)[0].array
+        array([0.5, 1. ])
     """
     value, _, _, support = _summary("precision", y, t, label_num, 1.0, ignore_label)
     return value, support
 
 
-def recall(y, t, label_num=None, ignore_label=-1):
+def recall(
+    y: Input, t: Input, label_num: int | None = None, ignore_label: int = -1
+) -> tuple[Variable, Variable]:
     """Recall and support of each label: see :func:`classification_summary`.
 
     Returns:
         tuple of two Variables (label_num,).
+
+    Example:
+        >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
+        >>> F.recall(y, t)[0].array
+        array([1. , 0.5])
     """
     _, value, _, support = _summary("recall", y, t, label_num, 1.0, ignore_label)
     return value, support
 
 
-def f1_score(y, t, label_num=None, ignore_label=-1):
-    """F-score, of equal weights, and support of each label: see :func:`classification_summary`.
+def f1_score(
+    y: Input, t: Input, label_num: int | None = None, ignore_label: int = -1
+) -> tuple[Variable, Variable]:
+    """F1 score and support of each label: see :func:`classification_summary`.
 
     Returns:
         tuple of two Variables (label_num,).
+
+    Example:
+        >>> y, t = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), np.array([0, 1, 1])
+        >>> F.f1_score(y, t)[0].array.round(2)
+        array([0.67, 0.67])
     """
     _, _, value, support = _summary("f1_score", y, t, label_num, 1.0, ignore_label)
     return value, support
 
 
-def r2_score(pred, true, sample_weight=None, multioutput="uniform_average"):
-    """The share of the variance that predictions explain: 1 - residual / total sum of squares.
+def r2_score(
+    pred: Input,
+    true: Input,
+    sample_weight: Input | None = None,
+    multioutput: str = "uniform_average",
+) -> Variable:
+    """Coefficient of determination: 1 - residual / total sum of squares.
 
     Args:
         pred: Variable or array (N, ...), floating point: predictions.
         true: array of that shape: the truth.
-        sample_weight: array (N,): weights of the samples; None weighs all alike.
-        multioutput (str): 'uniform_average' over the columns, or 'raw_values'.
+        sample_weight: array (N,): weights of the samples; None means equal weights.
+        multioutput: 'uniform_average' over the columns, or 'raw_values'.
 
     Returns:
-        Variable: a scalar, or (...,) with multioutput='raw_values'; 0 for a column of which the
-        truth does not vary.
+        Variable: a scalar, or (...,) with multioutput='raw_values'; 0 for a column whose true
+        values are constant.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
-        ValueError: an unknown option.
+        ValueError: ``multioutput`` is unknown.
+
+    Example:
+        >>> F.r2_score(np.array([1.0, 2.0]), np.array([1.0, 3.0])).item()
+        0.5
     """
     name = "r2_score"
     check_option(name, "multioutput", multioutput, ("uniform_average", "raw_values"))
@@ -173,9 +221,8 @@ def r2_score(pred, true, sample_weight=None, multioutput="uniform_average"):
     xp = get_array_module(true)
     weight = xp.ones(len(true), true.dtype) if sample_weight is None else as_array(sample_weight)
     fits = weight.shape == true.shape[:1]
-    check(
-        fits, name, "sample_weight must hold a number per sample", sample_weight=weight, true=true
-    )
+    rule = "sample_weight must hold a number per sample"
+    check(fits, name, rule, sample_weight=weight, true=true)
     weight = weight.reshape((-1,) + (1,) * (true.ndim - 1))
     mean = (weight * true).sum(axis=0) / xp.maximum(weight.sum(axis=0), 1e-30)
     residual = (weight * (true - pred) ** 2).sum(axis=0)

@@ -1,6 +1,7 @@
-"""Images: resized, cut into windows, and sampled where a transformation says."""
+"""Image functions: windows as columns, resizing, and spatial transformers."""
 
 import math
+from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
@@ -19,10 +20,11 @@ from mpchain.functions.resampling import (
     linear_matrix,
     map_axis,
 )
-from mpchain.kernels.window import Window
-from mpchain.utils.conv import get_conv_outsize, spatial
+from mpchain.functions.windows import windows_over
+from mpchain.typing import Input, Sizes
+from mpchain.utils.conv import spatial
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
 @differentiable(lambda g, window: _fold_windows.on(g, window))
@@ -35,52 +37,65 @@ def _fold_windows(y, window):
     return kernels.fold_windows(y, window)
 
 
-def im2col(x, ksize, stride=1, pad=0, cover_all=False, dilate=1):
-    """Puts the elements of each window side by side, as channels.
+def im2col(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes = 1,
+    pad: Sizes = 0,
+    cover_all: bool = False,
+    dilate: Sizes = 1,
+) -> Variable:
+    """Rearranges the elements of each window as channels.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        ksize, stride, dilate (int or pair of int): the windows' size, distance and dilation.
-        pad (int or pair of int): zeros on both sides.
-        cover_all (bool): place windows so that every element is covered.
+        ksize, stride, dilate: size, distance and dilation of the windows.
+        pad: number of zeros on both sides.
+        cover_all: add a window where elements would be left over.
 
     Returns:
         Variable (N, C * kh * kw, out_h, out_w).
 
     Raises:
         InvalidType: the rank is wrong, or a window is larger than the padded image.
+
+    Example:
+        >>> F.im2col(np.zeros((2, 3, 8, 8)), 3, pad=1).shape
+        (2, 27, 8, 8)
     """
     check(x.ndim == 4 and x.dtype.kind == "f", "im2col", "x must be floating, with 4 axes", x=x)
-    steps = spatial("im2col", 2, ksize=ksize, stride=stride, pad=pad, dilate=dilate)
-    axes = zip(x.shape[2:], *steps)
-    sizes = tuple(get_conv_outsize(size, k, s, p, cover_all, d) for size, k, s, p, d in axes)
-    check(min(sizes) > 0, "im2col", f"the output size {sizes} must be positive", x=x, ksize=ksize)
-    y = _unfold_windows(x, Window(*steps, 1, x.shape[2:], sizes))
-    return reshape(y, (x.shape[0], x.shape[1] * math.prod(steps[0]), *sizes))
+    window = windows_over("im2col", x, ksize, stride, pad, dilate, cover_all=cover_all)
+    y = _unfold_windows(x, window)
+    return reshape(y, (x.shape[0], x.shape[1] * window.n_elements, *window.out_size))
 
 
-def resize_images(x, output_shape, *, mode="bilinear", align_corners=True):
+def resize_images(
+    x: Input, output_shape: Sizes, *, mode: str = "bilinear", align_corners: bool = True
+) -> Variable:
     """Resizes images.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        output_shape (pair of int): the new height and width.
-        mode (str): ``'bilinear'`` interpolation, or ``'nearest'`` element.
-        align_corners (bool): for ``'bilinear'``, the corners' centers stay where they are;
-            otherwise the corners themselves.
+        output_shape: the new height and width.
+        mode: ``'bilinear'`` interpolation, or ``'nearest'`` element.
+        align_corners: for ``'bilinear'``, align the centers of the corner pixels; otherwise their
+            outer corners.
 
     Returns:
         Variable (N, C, *output_shape).
 
     Raises:
         InvalidType: the rank is wrong, or a size is not positive.
-        ValueError: an unknown mode.
+        ValueError: ``mode`` is unknown.
+
+    Example:
+        >>> F.resize_images(np.array([[[[0.0, 1.0]]]]), (1, 3)).array
+        array([[[[0. , 0.5, 1. ]]]])
     """
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"resize_images: mode must be 'bilinear' or 'nearest', not {mode!r}")
-    check(
-        x.ndim == 4 and x.dtype.kind == "f", "resize_images", "x must be floating with 4 axes", x=x
-    )
+    fits = x.ndim == 4 and x.dtype.kind == "f"
+    check(fits, "resize_images", "x must be floating with 4 axes", x=x)
     (sizes,) = spatial("resize_images", 2, output_shape=output_shape)
     return _resize("resize_images", x, sizes, (None, None), mode, align_corners)
 
@@ -97,7 +112,7 @@ _MODES = {
 
 
 def _resize(name, x, sizes, scales, mode, align_corners):
-    """Resamples the spatial axes one by one; a scale of None is the quotient of the sizes."""
+    """Resamples the spatial axes one by one; the scale None means the quotient of the sizes."""
     x = as_variable(x)
     check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
     factors = [size // old for size, old in zip(sizes, x.shape[2:])]
@@ -107,8 +122,7 @@ def _resize(name, x, sizes, scales, mode, align_corners):
     for axis, (size, scale) in enumerate(zip(sizes, scales), 2):
         old = x.shape[axis]
         if mode.startswith("nearest"):
-            shift = 0.5 if mode == "nearest-exact" else 0.0
-            index = np.arange(size) + shift
+            index = np.arange(size) + (0.5 if mode == "nearest-exact" else 0.0)
             index = np.floor(index / scale) if scale else index * old // size
             index = index.astype(np.intp).clip(0, old - 1)
             x = map_axis(x, index_matrix(old, tuple(index.tolist())), axis)
@@ -120,25 +134,35 @@ def _resize(name, x, sizes, scales, mode, align_corners):
     return x
 
 
-def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=False):
+def interpolate(
+    x: Input,
+    size: Sizes | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Variable:
     """Resizes signals, images or volumes, as ``torch.nn.functional.interpolate``.
 
     Args:
         x: Variable or array (N, C, d1, ...), floating point.
-        size (int or tuple of int): the new spatial size.
-        scale_factor (float or tuple of float): instead, by how much the size grows.
-        mode (str): ``'nearest'``, ``'nearest-exact'`` or ``'area'``, for any number of axes;
+        size: the new spatial size.
+        scale_factor: the factor on the spatial size, instead of ``size``.
+        mode: ``'nearest'``, ``'nearest-exact'`` or ``'area'``, for any number of axes;
             ``'linear'`` for one spatial axis, ``'bilinear'`` and ``'bicubic'`` for two,
             ``'trilinear'`` for three.
-        align_corners (bool): for the linear and cubic modes, the corners' centers stay where they
-            are; otherwise the corners themselves.
+        align_corners: for the linear and cubic modes, align the centers of the corner pixels;
+            otherwise their outer corners.
 
     Returns:
         Variable (N, C, *size).
 
     Raises:
-        InvalidType: rank, size or scale_factor does not fit.
-        ValueError: an unknown mode; not one of ``size`` and ``scale_factor``.
+        InvalidType: rank, ``size`` or ``scale_factor`` does not fit.
+        ValueError: ``mode`` is unknown, or not one of ``size`` and ``scale_factor`` is given.
+
+    Example:
+        >>> F.interpolate(np.array([[[1.0, 2.0]]]), scale_factor=2).array
+        array([[[1., 1., 2., 2.]]])
 
     See R. Keys, Cubic convolution interpolation for digital image processing, 1981.
     """
@@ -164,20 +188,25 @@ def interpolate(x, size=None, scale_factor=None, mode="nearest", align_corners=F
     return _resize("interpolate", x, sizes, scales, mode, align_corners)
 
 
-def spatial_transformer_grid(theta, output_shape):
-    """Where an affine transformation takes the points of a regular grid.
+def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
+    """Applies an affine transformation to the points of a regular grid.
 
-    The grid runs from -1 to 1 in both directions; a point (x, y) goes to theta (x, y, 1)^T.
+    The grid spans [-1, 1] in both directions; a point (x, y) maps to theta (x, y, 1)^T.
 
     Args:
         theta: Variable or array (N, 2, 3), floating point.
-        output_shape (pair of int): height and width of the grid.
+        output_shape: height and width of the grid.
 
     Returns:
         Variable (N, 2, H, W): the x and the y coordinates.
 
     Raises:
         InvalidType: the shape of ``theta`` is wrong.
+
+    Example:
+        >>> F.spatial_transformer_grid(np.eye(2, 3)[None], (2, 3)).array[0, 0]
+        array([[-1.,  0.,  1.],
+               [-1.,  0.,  1.]])
 
     See M. Jaderberg et al., Spatial transformer networks, NIPS 2015.
     """
@@ -192,19 +221,18 @@ def spatial_transformer_grid(theta, output_shape):
 
 
 def _corners(u, size):
-    """The two elements beside each position on an axis, and which of them exist."""
+    """The two elements next to each position on an axis, and which of them exist."""
     xp = get_array_module(u)
-    first = xp.floor(u.clip(-2, size + 1))
-    # Not a number has no neighbors; its weights carry it on.
-    first = xp.nan_to_num(first, nan=-2.0)
+    # NaN has no neighbors; it propagates through the weights.
+    first = xp.nan_to_num(xp.floor(u.clip(-2, size + 1)), nan=-2.0)
     corners = xp.stack([first, first + 1])
     return corners, (corners >= 0) & (corners < size)
 
 
-def spatial_transformer_sampler(x, grid):
-    """Samples images at the points of a grid, by bilinear interpolation; zero lies outside.
+def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
+    """Samples images at the points of a grid by bilinear interpolation; zero outside.
 
-    The corners' centers of an image are at -1 and 1. Gradients flow to the image and to the grid.
+    The centers of the corner pixels are at -1 and 1. Both images and grid receive gradients.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
@@ -215,6 +243,11 @@ def spatial_transformer_sampler(x, grid):
 
     Raises:
         InvalidType: a shape or dtype does not fit.
+
+    Example:
+        >>> grid = F.spatial_transformer_grid(np.eye(2, 3)[None], (1, 3))
+        >>> F.spatial_transformer_sampler(np.arange(9.0).reshape(1, 1, 3, 3), grid).array
+        array([[[[0., 1., 2.]]]])
 
     See M. Jaderberg et al., Spatial transformer networks, NIPS 2015.
     """
@@ -232,8 +265,8 @@ def spatial_transformer_sampler(x, grid):
     u, v = positions[:, 0], positions[:, 1]
     columns, has_column = _corners(as_array(u), w)
     rows, has_row = _corners(as_array(v), h)
-    # One axis for the upper and lower corner, one for the left and right: (2, 2, N, points). At a
-    # pixel's center this is the derivative from above.
+    # The axes are upper and lower, left and right corner: (2, 2, N, points). At the center of a
+    # pixel, the derivative is that from above.
     signs = xp.asarray([[[-1]], [[1]]], x.dtype)
     weights = ((v - rows) * signs + 1)[:, None] * ((u - columns) * signs + 1)[None]
     inside = has_row[:, None] & has_column[None]

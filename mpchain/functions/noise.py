@@ -1,4 +1,7 @@
-"""Noise injected in training."""
+"""Dropout and other noise for training."""
+
+from collections.abc import Sequence
+from typing import Any
 
 from mpchain import backend, random
 from mpchain.configuration import config
@@ -8,26 +11,34 @@ from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
 from mpchain.functions.mathematics import exp, where
 from mpchain.functions.precision import differ, mixed
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
-def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
-    """Zeroes elements at random and scales the others by 1 / (1 - ratio), in training.
+def dropout(
+    x: Input, ratio: float = 0.5, *, mask: Array | None = None, return_mask: bool = False
+) -> Variable | Any:
+    """Zeroes random elements and scales the others by 1 / (1 - ratio).
 
-    Where ``config.train`` is False, the result is ``x``.
+    If ``config.train`` is False, returns ``x``.
 
     Args:
         x: Variable or array of any shape, floating point.
-        ratio (float): the probability of an element to be zeroed, at least 0 and below 1.
-        mask: array of the shape of ``x``, the factors to use instead of random ones.
-        return_mask (bool): return the factors too (None where nothing is dropped).
+        ratio: the probability of zeroing an element, at least 0 and below 1.
+        mask: array of the shape of ``x``: the factors to use instead of random ones.
+        return_mask: also return the factors (None if nothing is dropped).
 
     Returns:
         Variable of the shape of ``x``; with ``return_mask``, that and the mask.
 
     Raises:
         ValueError: the ratio is out of range.
+
+    Example:
+        >>> y, mask = F.dropout(np.ones(1000), 0.25, return_mask=True)
+        >>> np.unique(mask).round(2)
+        array([0.  , 1.33])
 
     See G. Hinton et al., Improving neural networks by preventing co-adaptation of feature
     detectors, 2012.
@@ -44,11 +55,15 @@ def dropout(x, ratio=0.5, *, mask=None, return_mask=False):
     return (y, mask) if return_mask else y
 
 
-def dropout_mask(x, ratio, steps=None):
+def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> Array:
     """Draws the factors of :func:`dropout`: an array of the shape and dtype of ``x``.
 
     Args:
         steps: see :func:`mpchain.random.source`.
+
+    Example:
+        >>> dropout_mask(Variable(np.ones((2, 3))), 0.5).shape
+        (2, 3)
     """
     _check_ratio("dropout", ratio)
     draws = random.source(backend.get_array_module(x), steps)
@@ -56,8 +71,13 @@ def dropout_mask(x, ratio, steps=None):
     return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
 
 
-def dropout_of_steps(x, ratio, steps):
-    """As :func:`dropout`, of an array that joins time steps, see :func:`mpchain.random.source`."""
+def dropout_of_steps(x: Input, ratio: float, steps: Sequence[int]) -> Variable:
+    """Dropout of an array that joins time steps; see :func:`mpchain.random.source`.
+
+    Example:
+        >>> dropout_of_steps(Variable(np.ones((5, 2))), 0.5, [3, 2]).shape
+        (5, 2)
+    """
     mask = dropout_mask(x, ratio, steps) if config.train else None
     return dropout(x, ratio, mask=mask)
 
@@ -67,20 +87,26 @@ def _check_ratio(name, ratio):
         raise ValueError(f"{name}: ratio must be at least 0 and below 1, but is {ratio}")
 
 
-def gaussian(mean, ln_var, *, eps=None, return_eps=False):
-    """Draws from normal distributions, differentiably: mean + exp(ln_var / 2) eps.
+def gaussian(
+    mean: Input, ln_var: Input, *, eps: Array | None = None, return_eps: bool = False
+) -> Variable | Any:
+    """Differentiable samples of normal distributions: mean + exp(ln_var / 2) eps.
 
     Args:
         mean, ln_var: Variables or arrays of one shape, floating point: means, and logarithms of
             the variances.
-        eps: array of that shape, to use instead of values drawn from the standard distribution.
-        return_eps (bool): return these values too.
+        eps: array of that shape, to use instead of samples of the standard normal distribution.
+        return_eps: also return ``eps``.
 
     Returns:
         Variable of the shape of ``mean``; with ``return_eps``, that and the array ``eps``.
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.gaussian(np.array([1.0]), np.array([0.0]), eps=np.array([2.0])).array
+        array([3.])
 
     See D. P. Kingma and M. Welling, Auto-encoding variational Bayes, ICLR 2014.
     """
@@ -92,24 +118,23 @@ def gaussian(mean, ln_var, *, eps=None, return_eps=False):
         xp = backend.get_array_module(mean)
         eps = random.source(xp).standard_normal(mean.shape)
         eps = xp.asarray(eps, ln_var.dtype)
-    check(
-        eps.shape == mean.shape, "gaussian", "eps must have the shape of mean", eps=eps, mean=mean
-    )
+    fits = eps.shape == mean.shape
+    check(fits, "gaussian", "eps must have the shape of mean", eps=eps, mean=mean)
     y = mean + exp(ln_var * 0.5) * as_array(eps)
     return (y, eps) if return_eps else y
 
 
-def gumbel_softmax(log_pi, tau=0.1, axis=1):
-    """Draws from categorical distributions, nearly and differentiably: softmax((log_pi + g) / tau).
+def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
+    """Differentiable approximate samples of categorical distributions (Gumbel-softmax).
 
-    The noise g is drawn from the standard Gumbel distribution; as ``tau`` falls, the result comes
-    closer to one-hot vectors.
+    The result is softmax((log_pi + g) / tau) with noise g of the standard Gumbel distribution; it
+    approaches one-hot vectors as ``tau`` approaches zero.
 
     Args:
         log_pi: Variable or array, floating point: log-probabilities of the categories, which may be
             unnormalized.
-        tau (float): the temperature, positive.
-        axis (int): the axis of the categories.
+        tau: the temperature, positive.
+        axis: the axis of the categories.
 
     Returns:
         Variable of the shape and dtype of ``log_pi``.
@@ -118,14 +143,16 @@ def gumbel_softmax(log_pi, tau=0.1, axis=1):
         InvalidType: ``log_pi`` lacks the axis or is not floating point.
         ValueError: ``tau`` is not positive.
 
+    Example:
+        >>> F.gumbel_softmax(np.log([[0.2, 0.3, 0.5]])).array.sum().round(2).item()
+        1.0
+
     See E. Jang et al., Categorical reparameterization with Gumbel-softmax, ICLR 2017.
     """
     log_pi = as_variable(log_pi)
-    check(
-        log_pi.dtype.kind == "f", "gumbel_softmax", "log_pi must be floating point", log_pi=log_pi
-    )
-    known = -log_pi.ndim <= axis < log_pi.ndim
-    check(known, "gumbel_softmax", "axis must be one of log_pi", log_pi=log_pi, axis=axis)
+    name, known = "gumbel_softmax", -log_pi.ndim <= axis < log_pi.ndim
+    check(log_pi.dtype.kind == "f", name, "log_pi must be floating point", log_pi=log_pi)
+    check(known, name, "axis must be one of log_pi", log_pi=log_pi, axis=axis)
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
     xp = backend.get_array_module(log_pi)
@@ -133,19 +160,27 @@ def gumbel_softmax(log_pi, tau=0.1, axis=1):
     return softmax((log_pi + noise) / tau, axis)
 
 
-def simplified_dropconnect(x, W, b=None, ratio=0.5, train=True, mask=None, use_batchwise_mask=True):
-    """A linear map whose weights are zeroed at random, and the others scaled by 1 / (1 - ratio).
+def simplified_dropconnect(
+    x: Input,
+    W: Input,
+    b: Input | None = None,
+    ratio: float = 0.5,
+    train: bool = True,
+    mask: Array | None = None,
+    use_batchwise_mask: bool = True,
+) -> Variable:
+    """Linear map with random weights zeroed and the others scaled by 1 / (1 - ratio).
 
     Args:
         x: Variable or array (N, ...), floating point; the axes after the first are flattened to
             size I.
         W: Variable or array (O, I).
         b: Variable or array (O,), or None.
-        ratio (float): the probability of a weight to be zeroed, at least 0 and below 1.
-        train (bool): whether to zero and to scale.
+        ratio: the probability of zeroing a weight, at least 0 and below 1.
+        train: whether to zero and to scale.
         mask: array (N, O, I) or (O, I), of bool or numbers: the weights to keep, instead of random
-            ones; it is applied whether ``train`` or not.
-        use_batchwise_mask (bool): zero other weights for each sample.
+            ones; it is applied even if ``train`` is False.
+        use_batchwise_mask: draw a mask for each sample.
 
     Returns:
         Variable (N, O).
@@ -154,8 +189,12 @@ def simplified_dropconnect(x, W, b=None, ratio=0.5, train=True, mask=None, use_b
         InvalidType: shapes do not fit.
         ValueError: the ratio is out of range.
 
-    See L. Wan et al., Regularization of neural networks using DropConnect, ICML 2013. Simplified,
-    it has no Gaussian inference of the mean.
+    Example:
+        >>> F.simplified_dropconnect(np.ones((2, 3)), np.ones((4, 3)), ratio=0.25).shape
+        (2, 4)
+
+    See L. Wan et al., Regularization of neural networks using DropConnect, ICML 2013. The
+    simplification omits the Gaussian inference of the mean.
     """
     name = "simplified_dropconnect"
     _check_ratio(name, ratio)
@@ -179,22 +218,21 @@ def simplified_dropconnect(x, W, b=None, ratio=0.5, train=True, mask=None, use_b
         W = W * (mask.astype(W.dtype) * W.dtype.type(1 / (1 - ratio) if train else 1))
     if W.ndim == 2:
         return linear(x, W, b)
-    check(
-        b is None or b.shape == W.shape[1:2], name, "b must have one element per output", b=b, W=W
-    )
+    fits = b is None or b.shape == W.shape[1:2]
+    check(fits, name, "b must have one element per output", b=b, W=W)
     y = reshape(matmul(W, reshape(x, (*x.shape, 1))), W.shape[:2])
     return y if b is None else y + b
 
 
-def zoneout(h, x, ratio=0.5):
-    """Keeps elements of a state at random, and takes the others from its successor, in training.
+def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
+    """Keeps random elements of the previous state and takes the others from the next one.
 
-    Where ``config.train`` is False, the result is ``x``.
+    If ``config.train`` is False, returns ``x``.
 
     Args:
-        h: Variable or array of any shape, floating point: the state before.
-        x: Variable or array of that shape: the state after.
-        ratio (float): the probability of an element of ``h`` to be kept, from 0 to 1.
+        h: Variable or array of any shape, floating point: the previous state.
+        x: Variable or array of that shape: the next state.
+        ratio: the probability of keeping an element of ``h``, from 0 to 1.
 
     Returns:
         Variable of the shape of ``x``.
@@ -202,6 +240,10 @@ def zoneout(h, x, ratio=0.5):
     Raises:
         InvalidType: the shapes differ.
         ValueError: the ratio is out of range.
+
+    Example:
+        >>> F.zoneout(np.zeros(1000), np.ones(1000), 0.25).shape
+        (1000,)
 
     See D. Krueger et al., Zoneout: regularizing RNNs by randomly preserving hidden activations,
     ICLR 2017.

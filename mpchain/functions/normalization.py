@@ -1,7 +1,8 @@
-"""Normalization of activations."""
+"""Normalization over batches, samples, groups and channels."""
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from mpchain import kernels
 from mpchain.functions.array import cast, reshape, sum_to
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
+from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
 
@@ -38,7 +40,7 @@ def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
 
 @differentiable(joint=_batch_normalization_derivative, n_arrays=3)
 def _batch_normalization(x, gamma, beta, axis, eps, follow=None):
-    """Tells ``follow``, if it is given, the mean and the variance."""
+    """Calls ``follow(mean, var)`` if it is given."""
     y, mean, inverse_std, var = kernels.batch_normalization(x, gamma, beta, axis, eps)
     if follow is not None:
         follow(mean, var)
@@ -62,8 +64,16 @@ def _shape_of_parameters(name, x, axis, gamma, **parameters):
 
 
 def batch_normalization(
-    x, gamma, beta, *, eps=2e-5, running_mean=None, running_var=None, decay=0.9, axis=None
-):
+    x: Input,
+    gamma: Input,
+    beta: Input,
+    *,
+    eps: float = 2e-5,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
+    decay: float = 0.9,
+    axis: Axes = None,
+) -> Variable:
     """Normalizes each channel by the mean and variance of the batch.
 
     The result is gamma (x - mean) / sqrt(var + eps) + beta.
@@ -71,12 +81,10 @@ def batch_normalization(
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta: Variables or arrays of the shape of the axes that are not reduced: (C,).
-        eps (float): added to the variance.
-        running_mean, running_var: arrays (C,), updated in place by ``decay``; the variance is
-            unbiased there.
-        decay (float): how much of the running statistics stays.
-        axis (int or tuple of int): the axes to reduce; None means all but those of gamma, which
-            follow the first.
+        eps: added to the variance.
+        running_mean, running_var: arrays (C,), updated in place; the running variance is unbiased.
+        decay: the fraction of the running statistics that is kept.
+        axis: the axes to reduce; None means all but those of gamma, which follow the first.
 
     Returns:
         Variable of the shape of ``x``.
@@ -84,18 +92,23 @@ def batch_normalization(
     Raises:
         InvalidType: gamma or beta do not fit, or are of a narrower dtype than ``x``.
 
+    Example:
+        >>> x = np.array([[1.0, 10.0], [3.0, 30.0]])
+        >>> F.batch_normalization(x, np.ones(2), np.zeros(2)).array.round(2)
+        array([[-1., -1.],
+               [ 1.,  1.]])
+
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
     statistics = {"running_mean": running_mean, "running_var": running_var}
-    axis, shape = _shape_of_parameters(
-        "batch_normalization", x, axis, gamma, beta=beta, **statistics
-    )
+    name = "batch_normalization"
+    axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, **statistics)
     follow = _following(x, axis, running_mean, running_var, decay)
     return _batch_normalization(x, reshape(gamma, shape), reshape(beta, shape), axis, eps, follow)
 
 
 def _following(x, axis, running_mean, running_var, decay):
-    """What tells the running statistics, if there are any, about a batch that is not empty."""
+    """The function that updates running statistics; None without them or for an empty batch."""
     count = math.prod(x.shape[a] for a in axis)
     if not count or (running_mean is None and running_var is None):
         return None
@@ -104,27 +117,37 @@ def _following(x, axis, running_mean, running_var, decay):
 
 def _follow(running_mean, running_var, decay, count, mean, var):
     """Moves the running statistics towards those of a batch."""
-    for running, value, factor in (
-        (running_mean, mean, 1),
-        (running_var, var, count / max(count - 1, 1)),
-    ):
+    unbiased = count / max(count - 1, 1)
+    for running, value, factor in ((running_mean, mean, 1), (running_var, var, unbiased)):
         if running is not None:
             running *= decay
             running += (1 - decay) * factor * value.reshape(running.shape)
 
 
-def fixed_batch_normalization(x, gamma, beta, mean, var, eps=2e-5, axis=None):
+def fixed_batch_normalization(
+    x: Input,
+    gamma: Input,
+    beta: Input,
+    mean: Input,
+    var: Input,
+    eps: float = 2e-5,
+    axis: Axes = None,
+) -> Variable:
     """Batch normalization by given statistics, as at inference.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta, mean, var: Variables or arrays (C,).
-        eps (float): added to the variance.
-        axis (int or tuple of int): the axes that the statistics were taken over; None as in
-            :func:`batch_normalization`.
+        eps: added to the variance.
+        axis: the reduced axes, as in :func:`batch_normalization`.
 
     Returns:
         Variable of the shape of ``x``.
+
+    Example:
+        >>> x, ones, zeros = np.array([[1.0, 10.0]]), np.ones(2), np.zeros(2)
+        >>> F.fixed_batch_normalization(x, ones, zeros, mean=ones, var=ones).array.round(2)
+        array([[0., 9.]])
     """
     return _fixed("fixed_batch_normalization", x, gamma, beta, mean, var, eps, axis)
 
@@ -136,40 +159,48 @@ def _fixed(name, x, gamma, beta, mean, var, eps, axis):
     return cast(y, x.dtype)
 
 
-def fixed_batch_renormalization(x, gamma, beta, mean, var, eps=2e-5):
-    """Batch renormalization at inference: :func:`fixed_batch_normalization`, by another name."""
+def fixed_batch_renormalization(
+    x: Input, gamma: Input, beta: Input, mean: Input, var: Input, eps: float = 2e-5
+) -> Variable:
+    """Batch renormalization at inference: equal to :func:`fixed_batch_normalization`.
+
+    Example:
+        >>> x, ones, zeros = np.array([[1.0, 10.0]]), np.ones(2), np.zeros(2)
+        >>> F.fixed_batch_renormalization(x, ones, zeros, mean=ones, var=ones).array.round(2)
+        array([[0., 9.]])
+    """
     return _fixed("fixed_batch_renormalization", x, gamma, beta, mean, var, eps, None)
 
 
 def batch_renormalization(
-    x,
-    gamma,
-    beta,
-    rmax,
-    dmax,
-    eps=2e-5,
-    running_mean=None,
-    running_var=None,
-    decay=0.9,
-    update_statistics=False,
-):
-    """Batch normalization that is corrected towards what the running statistics would give.
+    x: Input,
+    gamma: Input,
+    beta: Input,
+    rmax: float,
+    dmax: float,
+    eps: float = 2e-5,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
+    decay: float = 0.9,
+    update_statistics: bool = False,
+) -> Variable:
+    """Batch renormalization: batch normalization, corrected towards the running statistics.
 
     With normalized = (x - mean) / std of the batch, the result is
     gamma (normalized r + d) + beta, where r = std / running_std and
     d = (mean - running_mean) / running_std are limited to [1 / rmax, rmax] and [-dmax, dmax]
-    and pass no gradient.
+    and have no gradient.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
         gamma, beta: Variables or arrays (C,).
-        rmax (float): the limit of r, at least 1.
-        dmax (float): the limit of d, at least 0.
-        eps (float): added to the variances.
+        rmax: the limit of r, at least 1.
+        dmax: the limit of d, at least 0.
+        eps: added to the variances.
         running_mean, running_var: arrays (C,): the running statistics.
-        decay (float): how much of the running statistics stays.
-        update_statistics (bool): update them in place; the variance is unbiased there. The
-            correction is by their values before.
+        decay: the fraction of the running statistics that is kept.
+        update_statistics: update them in place, after the correction; the running variance is
+            unbiased.
 
     Returns:
         Variable of the shape of ``x``.
@@ -177,6 +208,13 @@ def batch_renormalization(
     Raises:
         InvalidType: shapes do not fit.
         TypeError: the running statistics are missing.
+
+    Example:
+        >>> x, ones, zeros = np.array([[1.0, 10.0], [3.0, 30.0]]), np.ones(2), np.zeros(2)
+        >>> y = F.batch_renormalization(x, ones, zeros, 3, 5, running_mean=zeros, running_var=ones)
+        >>> y.array.round(2)
+        array([[1., 2.],
+               [3., 8.]])
 
     See S. Ioffe, Batch renormalization: towards reducing minibatch dependence in batch-normalized
     models, NIPS 2017.
@@ -201,7 +239,7 @@ def batch_renormalization(
 
 
 def _wide(x):
-    """Half precision as single: sums of squares need its range."""
+    """Casts half precision to single, as sums of squares need its range."""
     return cast(x, np.float32) if x.dtype == np.float16 else x
 
 
@@ -211,7 +249,7 @@ def _inverse_rms(x, axis, eps):
 
 
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):
-    """The gradients of the input and of gamma, ``inverse`` being what the input was scaled by."""
+    """The gradients of the input and of gamma; ``inverse`` is the scale of the input."""
     n = g.size // max(inverse.size, 1)
     if isinstance(g, Variable):
         h = g * gamma
@@ -219,7 +257,7 @@ def _gradients(g, gamma, normalized, inverse, axis, is_centered):
         if is_centered:
             gx = gx - np.sum(h, axis=axis, keepdims=True) / n
         return gx * inverse, sum_to.on(g * normalized, gamma.shape)
-    # The same in two arrays: fresh memory costs more than arithmetic.
+    # The same with two arrays only: allocating memory costs more than the arithmetic.
     work = g * normalized
     g_gamma = sum_to.on(work, gamma.shape)
     work = np.multiply(work, gamma, out=None if g_gamma is work else work)
@@ -249,7 +287,7 @@ def _sample_normalization(x, gamma, beta, axis, eps):
     return y, (mean, inverse_std)
 
 
-def layer_normalization(x, gamma, beta, eps=1e-5):
+def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) -> Variable:
     """Normalizes each sample by the mean and variance of its elements.
 
     The result is gamma (x - mean) / sqrt(var + eps) + beta.
@@ -258,13 +296,17 @@ def layer_normalization(x, gamma, beta, eps=1e-5):
         x: Variable or array (N, D), floating point; or (..., D1, D2, ...), which is normalized over
             the trailing axes that ``gamma`` has.
         gamma, beta: Variables or arrays (D,), or (D1, D2, ...).
-        eps (float): added to the variance.
+        eps: added to the variance.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: gamma or beta do not fit.
+
+    Example:
+        >>> F.layer_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2)).array.round(2)
+        array([[-1.,  1.]])
 
     See J. L. Ba et al., Layer normalization, arXiv:1607.06450.
     """
@@ -285,14 +327,16 @@ def _trailing_axes(name, x, **parameters):
     return tuple(range(-len(shape), 0))
 
 
-def group_normalization(x, groups, gamma, beta, eps=1e-5):
+def group_normalization(
+    x: Input, groups: int, gamma: Input, beta: Input, eps: float = 1e-5
+) -> Variable:
     """Normalizes each group of channels of each sample by its mean and variance.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
-        groups (int): the number of groups, which must divide C.
+        groups: the number of groups, which must divide C.
         gamma, beta: Variables or arrays (C,): scale and shift of the channels.
-        eps (float): added to the variance.
+        eps: added to the variance.
 
     Returns:
         Variable of the shape of ``x``.
@@ -300,6 +344,10 @@ def group_normalization(x, groups, gamma, beta, eps=1e-5):
     Raises:
         InvalidType: shapes do not fit.
         ValueError: ``groups`` does not divide the channels.
+
+    Example:
+        >>> F.group_normalization(np.zeros((2, 6, 8)), 3, np.ones(6), np.zeros(6)).shape
+        (2, 6, 8)
 
     See Y. Wu and K. He, Group normalization, ECCV 2018.
     """
@@ -327,19 +375,23 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
     return cast(reshape(y, x.shape), x.dtype)
 
 
-def instance_normalization(x, gamma, beta, eps=1e-5):
+def instance_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) -> Variable:
     """Normalizes each channel of each sample by its mean and variance.
 
     Args:
         x: Variable or array (N, C, d1, ...), floating point.
         gamma, beta: Variables or arrays (C,).
-        eps (float): added to the variance.
+        eps: added to the variance.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: shapes do not fit.
+
+    Example:
+        >>> F.instance_normalization(np.zeros((2, 6, 8)), np.ones(6), np.zeros(6)).shape
+        (2, 6, 8)
 
     See D. Ulyanov et al., Instance normalization: the missing ingredient for fast stylization,
     arXiv:1607.08022.
@@ -362,7 +414,7 @@ def _rms_normalization(x, gamma, axis, eps):
     return y, inverse_rms
 
 
-def rms_normalization(x, gamma, eps=1e-5):
+def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
     """Divides each sample by the root of the mean square of its elements.
 
     The result is gamma x / sqrt(mean(x ** 2) + eps).
@@ -371,13 +423,17 @@ def rms_normalization(x, gamma, eps=1e-5):
         x: Variable or array (..., D), floating point; normalized over the trailing axes that
             ``gamma`` has.
         gamma: Variable or array (D,), or of several trailing axes of ``x``.
-        eps (float): added to the mean square.
+        eps: added to the mean square.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: gamma does not fit.
+
+    Example:
+        >>> F.rms_normalization(np.array([[1.0, 3.0]]), np.ones(2)).array.round(2)
+        array([[0.45, 1.34]])
 
     See B. Zhang and R. Sennrich, Root mean square layer normalization, NeurIPS 2019.
     """
@@ -386,7 +442,7 @@ def rms_normalization(x, gamma, eps=1e-5):
 
 
 def _norm(x, axis):
-    """Euclidean norm, and where it is zero; there its derivative is taken as zero."""
+    """The Euclidean norm, whose derivative at zero is zero, and where it is zero."""
     squares = np.sum(x * x, axis=axis, keepdims=True)
     zero = np.equal(squares, 0).astype(x.dtype)
     return np.sqrt(squares + zero) - zero, zero
@@ -404,19 +460,23 @@ def _normalize(x, eps, axis):
     return x / (norm + eps), (norm, zero)
 
 
-def normalize(x, eps=1e-5, axis=1):
+def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Variable:
     """Divides by the Euclidean norm: x / (norm(x) + eps).
 
     Args:
         x: Variable or array, floating point.
-        eps (float): added to the norm.
-        axis (int or tuple of int): the axes that the norm is taken over.
+        eps: added to the norm.
+        axis: the axes of the norm.
 
     Returns:
-        Variable of the shape of ``x``; zero where the norm is, with the derivative 1 / eps.
+        Variable of the shape of ``x``; where the norm is zero, 0 with the derivative 1 / eps.
 
     Raises:
         InvalidType: ``x`` lacks an axis.
+
+    Example:
+        >>> F.normalize(np.array([[3.0, 4.0]])).array.round(2)
+        array([[0.6, 0.8]])
     """
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
     check(x.dtype.kind == "f", "normalize", "x must be floating point", x=x)
@@ -448,22 +508,28 @@ def _local_response_normalization(x, n, k, alpha, beta):
     return x * scale**-beta, scale
 
 
-def local_response_normalization(x, n=5, k=2, alpha=1e-4, beta=0.75):
-    """Damps each element by the squares at its place in neighboring channels.
+def local_response_normalization(
+    x: Input, n: int = 5, k: float = 2, alpha: float = 1e-4, beta: float = 0.75
+) -> Variable:
+    """Local response normalization: divides by the squares of neighboring channels.
 
     y[i] = x[i] / (k + alpha sum over j of x[j] ** 2) ** beta, where j runs over the channels from
     i - n // 2 to i + n // 2.
 
     Args:
         x: Variable or array (N, C, ...), floating point.
-        n (int): the width of the neighborhood.
-        k, alpha, beta (float): the formula's constants.
+        n: the width of the neighborhood.
+        k, alpha, beta: constants of the formula.
 
     Returns:
         Variable of the shape of ``x``.
 
     Raises:
         InvalidType: ``x`` has fewer than two axes or is not floating point.
+
+    Example:
+        >>> F.local_response_normalization(np.ones((2, 6, 8, 8))).shape
+        (2, 6, 8, 8)
 
     See A. Krizhevsky et al., ImageNet classification with deep convolutional neural networks,
     NIPS 2012.

@@ -1,6 +1,8 @@
-"""Padding: elements added at the ends of axes."""
+"""Padding of axes."""
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +13,9 @@ from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.joining import concat
 from mpchain.functions.resampling import map_axis
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 _ALLOWED = {
     "constant": {"constant_values": 0},
@@ -36,23 +39,25 @@ def _inner(shape, widths):
     return tuple(slice(before, before + n) for n, (before, _) in zip(shape, widths))
 
 
-def pad(x, pad_width, mode, **keywords):
-    """Adds elements at both ends of each axis, as :func:`numpy.pad`.
+def pad(
+    x: Input, pad_width: int | Sequence[int] | Sequence[Sequence[int]], mode: str, **keywords: Any
+) -> Variable:
+    """Pads both ends of each axis, as :func:`numpy.pad`.
 
     Args:
         x: Variable or array.
-        pad_width: how many: an integer, a pair (before, after), or a pair for each axis.
-        mode (str): what they are: ``'constant'``, ``'edge'``, ``'reflect'``, ``'symmetric'``,
+        pad_width: number of elements: an integer, a pair (before, after), or a pair for each axis.
+        mode: the kind of padding: ``'constant'``, ``'edge'``, ``'reflect'``, ``'symmetric'``,
             ``'wrap'``, ``'mean'``, ``'linear_ramp'``, ``'maximum'`` or ``'minimum'``.
-        keywords: of the mode, as in NumPy: ``constant_values``, ``reflect_type``, ``stat_length``,
-            ``end_values``.
+        keywords: options of the mode, as in NumPy: ``constant_values``, ``reflect_type``,
+            ``stat_length``, ``end_values``.
 
     Returns:
         Variable.
 
     Raises:
         InvalidType: ``pad_width`` does not fit ``x``, or is negative.
-        ValueError: an unknown mode or keyword, or an empty axis, which has nothing to repeat.
+        ValueError: the mode or a keyword is unknown, or an axis to pad is empty.
 
     Example:
         >>> pad(np.arange(3.0), 2, "reflect").array.tolist()
@@ -132,7 +137,7 @@ def _pad_by_extremes(x, axis, width, mode, stat_length):
 
 
 def _as_slice(places, x):
-    """Indexes as a slice, whose gradient is cheaper, where they are in a row."""
+    """The indices as a slice, whose gradient is cheaper, if they are evenly spaced."""
     steps = set(np.diff(places).tolist()) or {1}
     if len(steps) > 1 or 0 in steps:
         return x.xp.asarray(places)
@@ -153,7 +158,7 @@ def _pad_by_matrix(x, axis, width, mode, settings):
 
 @functools.lru_cache(maxsize=256)
 def _matrix(size, width, mode, **settings):
-    """Padding of an axis as an affine map: its matrix and its constant."""
+    """The matrix and the constant of the padding of an axis, an affine map."""
     constant = np.pad(np.zeros(size), width, mode, **settings)
     columns = [np.pad(unit, width, mode, **settings) - constant for unit in np.eye(size)]
     return np.stack(columns, 1), constant

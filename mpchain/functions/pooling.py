@@ -1,7 +1,9 @@
-"""Pooling: one value for each window of a spatial array."""
+"""Pooling, unpooling and upsampling."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -13,27 +15,22 @@ from mpchain.functions.indexing import get_item
 from mpchain.functions.joining import concat
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.resampling import bins, bins_matrix, map_axis
+from mpchain.functions.windows import check_axes, windows_onto, windows_over
 from mpchain.kernels.window import Window
-from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize, spatial
+from mpchain.typing import Array, Input, Sizes
+from mpchain.utils.conv import spatial
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
 
-def _window(name, x, ksize, stride, pad, cover_all):
-    n = x.ndim - 2
-    check(n > 0, name, "x must have 3 axes or more", x=x)
+def _windows(place, name, n, x, ksize, stride, pad, **options):
+    """Windows over or onto ``x``, which must be floating point with ``n`` spatial axes."""
+    check_axes(name, x, n)
     check(x.dtype.kind == "f", name, "x must be floating point", x=x)
-    stride = ksize if stride is None else stride
-    ksize, stride, pad = spatial(name, n, ksize=ksize, stride=stride, pad=pad)
-    sizes = tuple(
-        get_conv_outsize(size, k, s, p, cover_all)
-        for size, k, s, p in zip(x.shape[2:], ksize, stride, pad)
-    )
-    check(min(sizes) > 0, name, f"the output size {sizes} must be positive", x=x, ksize=ksize)
-    return Window(ksize, stride, pad, (1,) * n, 1, x.shape[2:], sizes)
+    return place(name, x, ksize, ksize if stride is None else stride, pad, **options)
 
 
-# Windows as linear maps: the sum of each, and one chosen element of each; with their adjoints.
+# Linear maps by windows: their sums, and a selected element of each; and the adjoints.
 
 
 @differentiable(lambda g, window: _spread_windows.on(g, window))
@@ -61,68 +58,119 @@ def _max_windows(x, window):
     return kernels.max_windows(x, window)
 
 
-def max_pooling_nd(x, ksize, stride=None, pad=0, cover_all=True, return_indices=False):
-    """Maximum of each window; of equal elements, the first gets the gradient.
+def max_pooling_nd(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Variable | Any:
+    """Maximum of each window; the first of equal elements receives the gradient.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        ksize (int or tuple of int): the window's size.
-        stride (int or tuple of int): the windows' distance; None means ``ksize``.
-        pad (int or tuple of int): elements added on both sides; they are never the maximum.
-        cover_all (bool): place windows so that every element is covered.
-        return_indices (bool): return also where in its window each maximum is.
+        ksize: window size.
+        stride: distance of the windows; None means ``ksize``.
+        pad: number of padded elements on both sides; they are never the maximum.
+        cover_all: add a window where elements would be left over.
+        return_indices: also return the index of each maximum in its window.
 
     Returns:
         Variable (N, C, ...); with ``return_indices``, that and an array of integers of its shape.
+
+    Example:
+        >>> F.max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
+        array([[[5., 3.]]])
     """
-    return _max_pooling("max_pooling_nd", x, ksize, stride, pad, cover_all, return_indices)
+    return _max_pooling("max_pooling_nd", None, x, ksize, stride, pad, cover_all, return_indices)
 
 
-def _max_pooling(name, x, ksize, stride, pad, cover_all, return_indices):
-    window = _window(name, x, ksize, stride, pad, cover_all)
+def _max_pooling(name, n, x, ksize, stride, pad, cover_all, return_indices):
+    window = _windows(windows_over, name, n, x, ksize, stride, pad, cover_all=cover_all)
     y = _max_windows(x, window)
     if return_indices:
         return y, kernels.max_windows(as_variable(x).array, window)[1]
     return y
 
 
-def max_pooling_2d(x, ksize, stride=None, pad=0, cover_all=True, return_indices=False):
-    """Two-dimensional max pooling: :func:`max_pooling_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "max_pooling_2d", "x must have 4 axes", x=x)
-    return _max_pooling("max_pooling_2d", x, ksize, stride, pad, cover_all, return_indices)
+def max_pooling_2d(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Variable | Any:
+    """Two-dimensional max pooling: :func:`max_pooling_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.max_pooling_2d(np.arange(16.0).reshape(1, 1, 4, 4), 2).array[0, 0]
+        array([[ 5.,  7.],
+               [13., 15.]])
+    """
+    return _max_pooling("max_pooling_2d", 2, x, ksize, stride, pad, cover_all, return_indices)
 
 
-def max_pooling_1d(x, ksize, stride=None, pad=0, cover_all=True, return_indices=False):
-    """One-dimensional max pooling: :func:`max_pooling_nd` of x (N, C, D)."""
-    check(x.ndim == 3, "max_pooling_1d", "x must have 3 axes", x=x)
-    return _max_pooling("max_pooling_1d", x, ksize, stride, pad, cover_all, return_indices)
+def max_pooling_1d(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Variable | Any:
+    """One-dimensional max pooling: :func:`max_pooling_nd` of x (N, C, D).
+
+    Example:
+        >>> F.max_pooling_1d(np.zeros((2, 3, 8)), 2).shape
+        (2, 3, 4)
+    """
+    return _max_pooling("max_pooling_1d", 1, x, ksize, stride, pad, cover_all, return_indices)
 
 
-def max_pooling_3d(x, ksize, stride=None, pad=0, cover_all=True, return_indices=False):
-    """Three-dimensional max pooling: :func:`max_pooling_nd` of x (N, C, D, H, W)."""
-    check(x.ndim == 5, "max_pooling_3d", "x must have 5 axes", x=x)
-    return _max_pooling("max_pooling_3d", x, ksize, stride, pad, cover_all, return_indices)
+def max_pooling_3d(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    cover_all: bool = True,
+    return_indices: bool = False,
+) -> Variable | Any:
+    """Three-dimensional max pooling: :func:`max_pooling_nd` of x (N, C, D, H, W).
+
+    Example:
+        >>> F.max_pooling_3d(np.zeros((2, 3, 8, 8, 8)), 2).shape
+        (2, 3, 4, 4, 4)
+    """
+    return _max_pooling("max_pooling_3d", 3, x, ksize, stride, pad, cover_all, return_indices)
 
 
-def average_pooling_nd(x, ksize, stride=None, pad=0, pad_value=0):
+def average_pooling_nd(
+    x: Input, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, pad_value: int | None = 0
+) -> Variable:
     """Mean of each window.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        ksize (int or tuple of int): the window's size.
-        stride (int or tuple of int): the windows' distance; None means ``ksize``.
-        pad (int or tuple of int): elements added on both sides.
+        ksize: window size.
+        stride: distance of the windows; None means ``ksize``.
+        pad: number of padded elements on both sides.
         pad_value: 0 counts padded elements as zeros; None leaves them out of the mean.
 
     Returns:
         Variable (N, C, ...).
+
+    Example:
+        >>> F.average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
+        array([[[3. , 2.5]]])
     """
-    return _average_pooling("average_pooling_nd", x, ksize, stride, pad, pad_value)
+    return _average_pooling("average_pooling_nd", None, x, ksize, stride, pad, pad_value)
 
 
-def _average_pooling(name, x, ksize, stride, pad, pad_value):
+def _average_pooling(name, n, x, ksize, stride, pad, pad_value):
     check(pad_value in (0, None), name, "pad_value must be 0 or None", pad_value=pad_value)
-    window = _window(name, x, ksize, stride, pad, False)
+    window = _windows(windows_over, name, n, x, ksize, stride, pad)
     total = _sum_windows(x, window)
     if pad_value is None and any(window.pad):
         ones = total.xp.ones((1, 1, *x.shape[2:]), x.dtype)
@@ -130,127 +178,193 @@ def _average_pooling(name, x, ksize, stride, pad, pad_value):
     return total * (1 / window.n_elements)
 
 
-def average_pooling_2d(x, ksize, stride=None, pad=0):
-    """Two-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "average_pooling_2d", "x must have 4 axes", x=x)
-    return _average_pooling("average_pooling_2d", x, ksize, stride, pad, 0)
+def average_pooling_2d(
+    x: Input, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0
+) -> Variable:
+    """Two-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.average_pooling_2d(np.arange(16.0).reshape(1, 1, 4, 4), 2).array[0, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]])
+    """
+    return _average_pooling("average_pooling_2d", 2, x, ksize, stride, pad, 0)
 
 
-def average_pooling_1d(x, ksize, stride=None, pad=0, pad_value=0):
-    """One-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, D)."""
-    check(x.ndim == 3, "average_pooling_1d", "x must have 3 axes", x=x)
-    return _average_pooling("average_pooling_1d", x, ksize, stride, pad, pad_value)
+def average_pooling_1d(
+    x: Input, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, pad_value: int | None = 0
+) -> Variable:
+    """One-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, D).
+
+    Example:
+        >>> F.average_pooling_1d(np.zeros((2, 3, 8)), 2).shape
+        (2, 3, 4)
+    """
+    return _average_pooling("average_pooling_1d", 1, x, ksize, stride, pad, pad_value)
 
 
-def average_pooling_3d(x, ksize, stride=None, pad=0, pad_value=0):
-    """Three-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, D, H, W)."""
-    check(x.ndim == 5, "average_pooling_3d", "x must have 5 axes", x=x)
-    return _average_pooling("average_pooling_3d", x, ksize, stride, pad, pad_value)
+def average_pooling_3d(
+    x: Input, ksize: Sizes, stride: Sizes | None = None, pad: Sizes = 0, pad_value: int | None = 0
+) -> Variable:
+    """Three-dimensional average pooling: :func:`average_pooling_nd` of x (N, C, D, H, W).
+
+    Example:
+        >>> F.average_pooling_3d(np.zeros((2, 3, 8, 8, 8)), 2).shape
+        (2, 3, 4, 4, 4)
+    """
+    return _average_pooling("average_pooling_3d", 3, x, ksize, stride, pad, pad_value)
 
 
-def _unpooling_window(name, x, ksize, stride, pad, outsize, cover_all):
-    """The windows of the pooling that would give the shape of ``x``."""
-    n = x.ndim - 2
-    check(n > 0, name, "x must have 3 axes or more", x=x)
-    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
-    stride = ksize if stride is None else stride
-    steps = ksize, stride, pad = spatial(name, n, ksize=ksize, stride=stride, pad=pad)
-    if outsize is None:
-        axes = zip(x.shape[2:], *steps)
-        outsize = tuple(get_deconv_outsize(size, k, s, p, cover_all) for size, k, s, p in axes)
-        check(min(outsize) > 0, name, f"the output size {outsize} must be positive", x=x)
-    (outsize,) = spatial(name, n, outsize=outsize)
-    axes = zip(outsize, *steps)
-    back = tuple(get_conv_outsize(size, k, s, p, cover_all) for size, k, s, p in axes)
-    rule = f"pooling of outsize {outsize} must give {x.shape[2:]}, the size of x, not {back}"
-    check(back == x.shape[2:], name, rule, x=x)
-    return Window(ksize, stride, pad, (1,) * n, 1, outsize, x.shape[2:])
-
-
-def unpooling_nd(x, ksize, stride=None, pad=0, outsize=None, cover_all=True):
-    """Spreads each element over its window; where windows overlap, they add up.
+def unpooling_nd(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    cover_all: bool = True,
+) -> Variable:
+    """Copies each element over its window; where windows overlap, the copies are added.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        ksize (int or tuple of int): the window's size.
-        stride (int or tuple of int): the windows' distance; None means ``ksize``.
-        pad (int or tuple of int): elements dropped on both sides.
-        outsize (int or tuple of int): spatial size of the result; None means the smallest.
-        cover_all (bool): whether the pooling that is undone covered all elements.
+        ksize: window size.
+        stride: distance of the windows; None means ``ksize``.
+        pad: number of elements dropped on both sides.
+        outsize: spatial size of the result; None means the smallest.
+        cover_all: the ``cover_all`` of the inverted pooling.
 
     Returns:
         Variable (N, C, *outsize).
 
     Raises:
         InvalidType: pooling of an array of ``outsize`` would not give the size of ``x``.
+
+    Example:
+        >>> F.unpooling_nd(np.array([[[1.0, 2.0]]]), 2).array.shape
+        (1, 1, 3)
     """
-    return _unpooling("unpooling_nd", x, ksize, stride, pad, outsize, cover_all)
+    return _unpooling("unpooling_nd", None, x, ksize, stride, pad, outsize, cover_all)
 
 
-def _unpooling(name, x, *geometry):
-    return _spread_windows(x, _unpooling_window(name, x, *geometry))
+def _unpooling(name, n, x, ksize, stride, pad, outsize, cover_all):
+    options = {"outsize": outsize, "cover_all": cover_all}
+    return _spread_windows(x, _windows(windows_onto, name, n, x, ksize, stride, pad, **options))
 
 
-def unpooling_1d(x, ksize, stride=None, pad=0, outsize=None, cover_all=True):
-    """One-dimensional unpooling: :func:`unpooling_nd` of x (N, C, D)."""
-    check(x.ndim == 3, "unpooling_1d", "x must have 3 axes", x=x)
-    return _unpooling("unpooling_1d", x, ksize, stride, pad, outsize, cover_all)
+def unpooling_1d(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    cover_all: bool = True,
+) -> Variable:
+    """One-dimensional unpooling: :func:`unpooling_nd` of x (N, C, D).
+
+    Example:
+        >>> F.unpooling_1d(np.array([[[1.0, 2.0]]]), 2, cover_all=False).array
+        array([[[1., 1., 2., 2.]]])
+    """
+    return _unpooling("unpooling_1d", 1, x, ksize, stride, pad, outsize, cover_all)
 
 
-def unpooling_2d(x, ksize, stride=None, pad=0, outsize=None, cover_all=True):
-    """Two-dimensional unpooling: :func:`unpooling_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "unpooling_2d", "x must have 4 axes", x=x)
-    return _unpooling("unpooling_2d", x, ksize, stride, pad, outsize, cover_all)
+def unpooling_2d(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    cover_all: bool = True,
+) -> Variable:
+    """Two-dimensional unpooling: :func:`unpooling_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.unpooling_2d(np.zeros((1, 1, 2, 2)), 2, cover_all=False).shape
+        (1, 1, 4, 4)
+    """
+    return _unpooling("unpooling_2d", 2, x, ksize, stride, pad, outsize, cover_all)
 
 
-def unpooling_3d(x, ksize, stride=None, pad=0, outsize=None, cover_all=True):
-    """Three-dimensional unpooling: :func:`unpooling_nd` of x (N, C, D, H, W)."""
-    check(x.ndim == 5, "unpooling_3d", "x must have 5 axes", x=x)
-    return _unpooling("unpooling_3d", x, ksize, stride, pad, outsize, cover_all)
+def unpooling_3d(
+    x: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    cover_all: bool = True,
+) -> Variable:
+    """Three-dimensional unpooling: :func:`unpooling_nd` of x (N, C, D, H, W).
+
+    Example:
+        >>> F.unpooling_3d(np.zeros((1, 1, 2, 2, 2)), 2, cover_all=False).shape
+        (1, 1, 4, 4, 4)
+    """
+    return _unpooling("unpooling_3d", 3, x, ksize, stride, pad, outsize, cover_all)
 
 
-def upsampling_2d(x, indexes, ksize, stride=None, pad=0, outsize=None, cover_all=True):
-    """Puts each element where a max pooling took its from; the others are zero.
+def upsampling_2d(
+    x: Input,
+    indexes: Input,
+    ksize: Sizes,
+    stride: Sizes | None = None,
+    pad: Sizes = 0,
+    outsize: Sizes | None = None,
+    cover_all: bool = True,
+) -> Variable:
+    """Inverts max pooling: places each element at the index of the maximum, zeros elsewhere.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        indexes: array of integers of the shape of ``x``: the places in the windows, as
-            :func:`max_pooling_2d` returns them with ``return_indices``.
-        ksize, stride, pad, cover_all: as of that pooling.
-        outsize (pair of int): spatial size of the result; None means the smallest.
+        indexes: array of integers of the shape of ``x``: indices in the windows, as
+            :func:`max_pooling_2d` returns with ``return_indices``.
+        ksize, stride, pad, cover_all: as for that pooling.
+        outsize: spatial size of the result; None means the smallest.
 
     Returns:
         Variable (N, C, *outsize).
 
     Raises:
         InvalidType: shapes or sizes do not fit.
+
+    Example:
+        >>> x = np.array([[[[1.0, 5.0], [2.0, 4.0]]]])
+        >>> y, indices = F.max_pooling_2d(x, 2, return_indices=True)
+        >>> F.upsampling_2d(y, indices, 2, outsize=(2, 2)).array[0, 0]
+        array([[0., 5.],
+               [0., 0.]])
     """
     name = "upsampling_2d"
-    check(x.ndim == 4, name, "x must have 4 axes", x=x)
+    check_axes(name, x, 2)
     indexes = as_array(indexes)
     fits = indexes.shape == x.shape and indexes.dtype.kind in "iu"
     check(fits, name, "indexes must be integers of the shape of x", indexes=indexes, x=x)
-    window = _unpooling_window(name, x, ksize, stride, pad, outsize, cover_all)
+    options = {"outsize": outsize, "cover_all": cover_all}
+    window = _windows(windows_onto, name, 2, x, ksize, stride, pad, **options)
     return _place_in_windows(x, indexes, window)
 
 
-def spatial_pyramid_pooling_2d(x, pyramid_height, pooling=None):
-    """Max pooling into 1, 4, 16, ... bins, side by side: one vector for images of any size.
+def spatial_pyramid_pooling_2d(
+    x: Input, pyramid_height: int, pooling: str | None = None
+) -> Variable:
+    """Max pooling into 1, 4, 16, ... bins: a vector of one size for images of any size.
 
-    The bins of a level are of one size. Where the image ends before them, their maximum is minus
-    infinity.
+    All bins of a level have one size. The maximum of a bin outside the image is minus infinity.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        pyramid_height (int): the number of levels; level ``l`` has 2^l by 2^l bins.
-        pooling (str): ``'max'``, the only kind.
+        pyramid_height: the number of levels; level ``l`` has 2^l by 2^l bins.
+        pooling: ``'max'``, the only kind; it must be given.
 
     Returns:
         Variable (N, C * (4^pyramid_height - 1) / 3, 1, 1).
 
     Raises:
-        InvalidType: the rank is wrong, or there is no level.
-        ValueError: another kind of pooling.
+        InvalidType: the rank is wrong, or ``pyramid_height`` is not positive.
+        ValueError: ``pooling`` is not 'max'.
+
+    Example:
+        >>> F.spatial_pyramid_pooling_2d(np.zeros((2, 3, 7, 9)), 3, "max").shape
+        (2, 63, 1, 1)
 
     See K. He et al., Spatial pyramid pooling in deep convolutional networks for visual recognition,
     ECCV 2014.
@@ -279,21 +393,25 @@ def _adaptive_sizes(name, x, outsize):
     return spatial(name, n, outsize=outsize)[0]
 
 
-def adaptive_average_pooling_nd(x, outsize):
-    """Mean of each of equally many bins, whatever the size of ``x``.
+def adaptive_average_pooling_nd(x: Input, outsize: int | Sequence[int | None]) -> Variable:
+    """Adaptive average pooling: means over a given number of bins.
 
-    Bin ``i`` of ``o`` of an axis of ``n`` elements begins at floor(i n / o) and ends before
+    Bin ``i`` of ``o`` bins of an axis of ``n`` elements is from floor(i n / o) to before
     ceil((i + 1) n / o).
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        outsize (int or tuple of int): the number of bins; None for an axis leaves it as it is.
+        outsize: number of bins, for each axis; None keeps an axis.
 
     Returns:
         Variable (N, C, *outsize).
 
     Raises:
         InvalidType: rank or ``outsize`` does not fit.
+
+    Example:
+        >>> F.adaptive_average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array
+        array([[[3., 3.]]])
     """
     return _adaptive_average("adaptive_average_pooling_nd", x, outsize)
 
@@ -306,29 +424,40 @@ def _adaptive_average(name, x, outsize):
     return x
 
 
-def adaptive_average_pooling_2d(x, outsize):
-    """Two-dimensional case: :func:`adaptive_average_pooling_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "adaptive_average_pooling_2d", "x must have 4 axes", x=x)
+def adaptive_average_pooling_2d(x: Input, outsize: int | Sequence[int | None]) -> Variable:
+    """Two-dimensional case: :func:`adaptive_average_pooling_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.adaptive_average_pooling_2d(np.zeros((2, 3, 7, 9)), 4).shape
+        (2, 3, 4, 4)
+    """
+    check_axes("adaptive_average_pooling_2d", x, 2)
     return _adaptive_average("adaptive_average_pooling_2d", x, outsize)
 
 
-def adaptive_max_pooling_nd(x, outsize, return_indices=False):
-    """Maximum of each of equally many bins, whatever the size of ``x``.
+def adaptive_max_pooling_nd(
+    x: Input, outsize: int | Sequence[int | None], return_indices: bool = False
+) -> Variable | Any:
+    """Adaptive max pooling: maxima of a given number of bins.
 
-    The bins are those of :func:`adaptive_average_pooling_nd`; of equal elements, the first gets the
-    gradient.
+    The bins are those of :func:`adaptive_average_pooling_nd`; the first of equal elements receives
+    the gradient.
 
     Args:
         x: Variable or array (N, C, d1, d2, ...), floating point.
-        outsize (int or tuple of int): the number of bins; None for an axis leaves it as it is.
-        return_indices (bool): return also where each maximum is.
+        outsize: number of bins, for each axis; None keeps an axis.
+        return_indices: also return the index of each maximum.
 
     Returns:
         Variable (N, C, *outsize); with ``return_indices``, that and an array of integers of its
-        shape: indexes into the flattened spatial axes.
+        shape: indices into the flattened spatial axes.
 
     Raises:
         InvalidType: rank or ``outsize`` does not fit.
+
+    Example:
+        >>> F.adaptive_max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 4.0]]]), 2).array
+        array([[[5., 4.]]])
     """
     return _adaptive_max("adaptive_max_pooling_nd", x, outsize, return_indices)
 
@@ -342,14 +471,21 @@ def _adaptive_max(name, x, outsize, return_indices):
     return (y, places) if return_indices else y
 
 
-def adaptive_max_pooling_2d(x, outsize, return_indices=False):
-    """Two-dimensional case: :func:`adaptive_max_pooling_nd` of x (N, C, H, W)."""
-    check(x.ndim == 4, "adaptive_max_pooling_2d", "x must have 4 axes", x=x)
+def adaptive_max_pooling_2d(
+    x: Input, outsize: int | Sequence[int | None], return_indices: bool = False
+) -> Variable | Any:
+    """Two-dimensional case: :func:`adaptive_max_pooling_nd` of x (N, C, H, W).
+
+    Example:
+        >>> F.adaptive_max_pooling_2d(np.zeros((2, 3, 7, 9)), 4).shape
+        (2, 3, 4, 4)
+    """
+    check_axes("adaptive_max_pooling_2d", x, 2)
     return _adaptive_max("adaptive_max_pooling_2d", x, outsize, return_indices)
 
 
-def places_of_maxima(x, every):
-    """Where in the flattened spatial axes the maximum of each box is, the first of equal ones.
+def places_of_maxima(x: Array, every: Sequence[Sequence[tuple[int, int]]]) -> Array:
+    """Indices of the maxima of boxes in the flattened spatial axes; the first of equal elements.
 
     Args:
         x: array (N, C, d1, d2, ...).
@@ -357,11 +493,15 @@ def places_of_maxima(x, every):
 
     Returns:
         array of integers (N, C, number of bins, ...).
+
+    Example:
+        >>> places_of_maxima(np.array([[[1.0, 5.0, 2.0, 4.0]]]), [[(0, 2), (2, 4)]])
+        array([[[1, 3]]])
     """
     xp = get_array_module(x)
     places = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
     places = xp.broadcast_to(places, x.shape)
-    # The last axis first: then, of equal maxima, the first in row-major order stays.
+    # Reducing the last axis first keeps the first of equal maxima in row-major order.
     for axis in range(x.ndim - 1, 1, -1):
         bounds = np.array(every[axis - 2])
         steps = np.arange((bounds[:, 1] - bounds[:, 0]).max())
@@ -375,8 +515,13 @@ def places_of_maxima(x, every):
     return places
 
 
-def take_places(x, places):
-    """The elements of ``x`` (N, C, ...) at ``places`` (N, C, ...) of its flattened spatial axes."""
+def take_places(x: Variable, places: Array) -> Variable:
+    """Selects elements of ``x`` (N, C, ...) by indices (N, C, ...) of the flattened spatial axes.
+
+    Example:
+        >>> take_places(Variable(np.array([[[1.0, 5.0, 2.0]]])), np.array([[[1, 1]]])).array
+        array([[[5., 5.]]])
+    """
     n, c = x.shape[:2]
     first = x.xp.arange(n * c).reshape((n, c) + (1,) * (places.ndim - 2))
     return get_item(flatten(x), places + first * math.prod(x.shape[2:]))

@@ -1,4 +1,4 @@
-"""Losses of real-valued predictions, and negative log-likelihoods."""
+"""Regression losses and negative log-likelihoods."""
 
 import math
 
@@ -10,8 +10,9 @@ from mpchain.functions.declaration import elementwise
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, square, squared_difference
 from mpchain.functions.reduction import sum
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
 def _alike(name, **arrays):
@@ -23,7 +24,7 @@ def _alike(name, **arrays):
     return [as_variable(x) for x in arrays.values()]
 
 
-def absolute_error(x0, x1):
+def absolute_error(x0: Input, x1: Input) -> Variable:
     """Elementwise absolute difference: abs(x0 - x1); its derivative at zero is zero.
 
     Args:
@@ -34,12 +35,16 @@ def absolute_error(x0, x1):
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.absolute_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).array
+        array([1., 3.])
     """
     x0, x1 = _alike("absolute_error", x0=x0, x1=x1)
     return absolute(x0 - x1)
 
 
-def mean_absolute_error(x0, x1):
+def mean_absolute_error(x0: Input, x1: Input) -> Variable:
     """Mean of the absolute differences of all elements.
 
     Args:
@@ -50,12 +55,16 @@ def mean_absolute_error(x0, x1):
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.mean_absolute_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).item()
+        2.0
     """
     x0, x1 = _alike("mean_absolute_error", x0=x0, x1=x1)
     return reduced("mean_absolute_error", absolute(x0 - x1), "mean")
 
 
-def squared_error(x0, x1):
+def squared_error(x0: Input, x1: Input) -> Variable:
     """Elementwise squared difference: (x0 - x1) ** 2.
 
     Args:
@@ -66,11 +75,15 @@ def squared_error(x0, x1):
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.squared_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).array
+        array([1., 9.])
     """
     return squared_difference(*_alike("squared_error", x0=x0, x1=x1))
 
 
-def mean_squared_error(x0, x1):
+def mean_squared_error(x0: Input, x1: Input) -> Variable:
     """Mean of the squared differences of all elements.
 
     Args:
@@ -81,6 +94,10 @@ def mean_squared_error(x0, x1):
 
     Raises:
         InvalidType: the shapes differ.
+
+    Example:
+        >>> F.mean_squared_error(np.array([1.0, 3.0]), np.array([2.0, 0.0])).item()
+        5.0
     """
     x0, x1 = _alike("mean_squared_error", x0=x0, x1=x1)
     return reduced("mean_squared_error", squared_difference(x0, x1), "mean")
@@ -90,28 +107,32 @@ def mean_squared_error(x0, x1):
     lambda g, x, delta: g * np.where(np.less_equal(np.absolute(x), delta), x, np.sign(x) * delta)
 )
 def _huber(x, delta):
-    # The smaller of abs(x) and delta is squared alone, so that nothing overflows.
+    # Only the smaller of abs(x) and delta is squared, so that nothing overflows.
     size = np.absolute(x)
     inner = np.minimum(size, delta)
     return inner * (size - inner * 0.5)
 
 
-def huber_loss(x, t, delta, reduce="sum_along_second_axis"):
-    """Squared error near zero and absolute error beyond.
+def huber_loss(x: Input, t: Input, delta: float, reduce: str = "sum_along_second_axis") -> Variable:
+    """Huber loss: squared error near zero, absolute error beyond.
 
-    With a = x - t, it is a ** 2 / 2 where abs(a) <= delta, else delta (abs(a) - delta / 2).
+    With a = x - t, the loss is a ** 2 / 2 where abs(a) <= delta, else delta (abs(a) - delta / 2).
 
     Args:
         x, t: Variables or arrays (N, D, ...), of one shape, floating point.
-        delta (float): where the square ends.
-        reduce (str): 'sum_along_second_axis', or 'no' for one loss per element.
+        delta: end of the quadratic range.
+        reduce: 'sum_along_second_axis', or 'no' for one loss per element.
 
     Returns:
         Variable (N, ...), the sum over axis 1; of the shape of ``x`` with reduce='no'.
 
     Raises:
         InvalidType: the shapes differ, or there is no axis 1 to sum over.
-        ValueError: an unknown option.
+        ValueError: ``reduce`` is unknown.
+
+    Example:
+        >>> F.huber_loss(np.array([[0.5, 3.0]]), np.zeros((1, 2)), 1.0).array
+        array([2.625])
 
     See P. J. Huber, Robust estimation of a location parameter, 1964.
     """
@@ -124,22 +145,26 @@ def huber_loss(x, t, delta, reduce="sum_along_second_axis"):
     return sum(loss, axis=1)
 
 
-def smooth_l1_loss(x, t, beta=1.0, reduce="mean"):
-    """Absolute error, smoothed near zero: the Huber loss divided by its width.
+def smooth_l1_loss(x: Input, t: Input, beta: float = 1.0, reduce: str = "mean") -> Variable:
+    """Smooth L1 loss: the Huber loss divided by its width.
 
-    With a = x - t, it is a ** 2 / (2 beta) where abs(a) <= beta, else abs(a) - beta / 2.
+    With a = x - t, the loss is a ** 2 / (2 beta) where abs(a) <= beta, else abs(a) - beta / 2.
 
     Args:
         x, t: Variables or arrays of one shape, floating point.
-        beta (float): where the square ends, positive.
-        reduce (str): 'mean' or 'sum' of all elements, or 'no' for one loss per element.
+        beta: end of the quadratic range, positive.
+        reduce: 'mean' or 'sum' of all elements, or 'no' for one loss per element.
 
     Returns:
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
         InvalidType: the shapes differ.
-        ValueError: an unknown option, or ``beta`` is not positive.
+        ValueError: ``reduce`` is unknown, or ``beta`` is not positive.
+
+    Example:
+        >>> F.smooth_l1_loss(np.array([0.5, 3.0]), np.zeros(2), reduce="no").array
+        array([0.125, 2.5  ])
 
     See R. Girshick, Fast R-CNN, ICCV 2015.
     """
@@ -149,64 +174,77 @@ def smooth_l1_loss(x, t, beta=1.0, reduce="mean"):
     return reduced("smooth_l1_loss", _huber(x - t, beta) / beta, reduce)
 
 
-def bernoulli_nll(x, y, reduce="sum"):
+def bernoulli_nll(x: Input, y: Input, reduce: str = "sum") -> Variable:
     """Negative log-likelihood of Bernoulli distributions given by their log-odds.
 
-    It is softplus(y) - x y, which is -x log(sigmoid(y)) - (1 - x) log(1 - sigmoid(y)).
+    The loss is softplus(y) - x y, which is -x log(sigmoid(y)) - (1 - x) log(1 - sigmoid(y)).
 
     Args:
         x: Variable or array of any shape, floating point: the observations, from 0 to 1.
         y: Variable or array of the shape of ``x``: the log-odds of 1.
-        reduce (str): 'sum', 'mean', or 'no' for one loss per element.
+        reduce: 'sum', 'mean', or 'no' for one loss per element.
 
     Returns:
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
         InvalidType: the shapes differ.
-        ValueError: an unknown option.
+        ValueError: ``reduce`` is unknown.
+
+    Example:
+        >>> F.bernoulli_nll(np.array([1.0, 0.0]), np.zeros(2), reduce="no").array.round(2)
+        array([0.69, 0.69])
     """
     x, y = _alike("bernoulli_nll", x=x, y=y)
     return reduced("bernoulli_nll", softplus(y) - x * y, reduce)
 
 
-def gaussian_nll(x, mean, ln_var, reduce="sum"):
+def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> Variable:
     """Negative log-likelihood of independent normal distributions.
 
-    It is (ln_var + (x - mean) ** 2 / exp(ln_var) + log(2 pi)) / 2.
+    The loss is (ln_var + (x - mean) ** 2 / exp(ln_var) + log(2 pi)) / 2.
 
     Args:
         x: Variable or array of any shape, floating point: the observations.
         mean, ln_var: Variables or arrays of that shape: means, and logarithms of the variances.
-        reduce (str): 'sum', 'mean', or 'no' for one loss per element.
+        reduce: 'sum', 'mean', or 'no' for one loss per element.
 
     Returns:
         Variable: a scalar, or of the shape of ``x`` with reduce='no'.
 
     Raises:
         InvalidType: the shapes differ.
-        ValueError: an unknown option.
+        ValueError: ``reduce`` is unknown.
+
+    Example:
+        >>> x, mean, ln_var = np.array([0.0, 1.0]), np.zeros(2), np.zeros(2)
+        >>> F.gaussian_nll(x, mean, ln_var, reduce="no").array.round(2)
+        array([0.92, 1.42])
     """
     x, mean, ln_var = _alike("gaussian_nll", x=x, mean=mean, ln_var=ln_var)
     loss = (ln_var + squared_difference(x, mean) * exp(-ln_var) + math.log(2 * math.pi)) * 0.5
     return reduced("gaussian_nll", loss, reduce)
 
 
-def gaussian_kl_divergence(mean, ln_var, reduce="sum"):
+def gaussian_kl_divergence(mean: Input, ln_var: Input, reduce: str = "sum") -> Variable:
     """Kullback-Leibler divergence of normal distributions from the standard one.
 
-    It is (mean ** 2 + exp(ln_var) - ln_var - 1) / 2.
+    The divergence is (mean ** 2 + exp(ln_var) - ln_var - 1) / 2.
 
     Args:
         mean, ln_var: Variables or arrays of one shape: means, and logarithms of the variances.
-        reduce (str): 'sum', 'mean', or 'no' for one value per element.
+        reduce: 'sum', 'mean', or 'no' for one value per element.
 
     Returns:
         Variable: a scalar, or of the shape of ``mean`` with reduce='no'.
 
     Raises:
         InvalidType: the shapes differ.
-        ValueError: an unknown option.
+        ValueError: ``reduce`` is unknown.
+
+    Example:
+        >>> F.gaussian_kl_divergence(np.array([0.0, 1.0]), np.zeros(2), reduce="no").array
+        array([0. , 0.5])
     """
     mean, ln_var = _alike("gaussian_kl_divergence", mean=mean, ln_var=ln_var)
     divergence = (square(mean) + exp(ln_var) - ln_var - 1) * 0.5

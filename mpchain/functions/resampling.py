@@ -1,4 +1,4 @@
-"""Axes resampled by matrices: interpolation, averaging of bins and padding, all linear maps."""
+"""Resampling of axes by matrices: interpolation, means of bins, and padding."""
 
 import functools
 import math
@@ -7,19 +7,25 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.declaration import differentiable
+from mpchain.typing import Array, Input
+from mpchain.variable import Variable
 
 
 @differentiable(lambda g, matrix, axis: map_axis.on(g, matrix.T, axis))
-def map_axis(x, matrix, axis):
+def map_axis(x: Input, matrix: Array, axis: int) -> Variable:
     """Applies a matrix along an axis: y[..., i, ...] = sum of matrix[i, j] x[..., j, ...] over j.
 
     Args:
         x: Variable or array, floating point.
         matrix: NumPy array (m, x.shape[axis]), a constant.
-        axis (int): the axis, counted from the first.
+        axis: the axis, counted from the first.
 
     Returns:
         Variable of the shape of ``x`` but for ``m`` elements along the axis.
+
+    Example:
+        >>> map_axis(np.ones((2, 3)), np.ones((4, 3)), 1).shape
+        (2, 4)
     """
     shape = x.shape
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -34,28 +40,34 @@ def map_axis(x, matrix, axis):
 
 
 def _matrix(size, indexes, weights):
-    """A matrix that has, in row i, weights[i, t] in columns indexes[i, t]."""
+    """The matrix with weights[i, t] in row i and column indexes[i, t]."""
     matrix = np.zeros((len(indexes), size))
     np.add.at(matrix, (np.arange(len(indexes))[:, None], indexes), weights)
     return matrix
 
 
 def _positions(size, out_size, scale, align_corners):
-    """Where on the axis each element of the output lies."""
+    """Positions of the output elements on the axis."""
     if align_corners:
         return np.linspace(0, size - 1, out_size)
     return (np.arange(out_size) + 0.5) / scale - 0.5
 
 
 @functools.lru_cache(maxsize=256)
-def linear_matrix(size, out_size, scale, align_corners):
-    """The matrix of linear interpolation between neighbors; beyond the ends, these are taken.
+def linear_matrix(size: int, out_size: int, scale: float, align_corners: bool) -> Array:
+    """Returns the matrix of linear interpolation; positions are clipped to the axis.
 
     Args:
-        size, out_size (int): elements before and after.
-        scale (float): how much finer the new elements lie.
-        align_corners (bool): the first and last elements stay where they are; otherwise elements
-            are cells, and the borders of the axis stay.
+        size, out_size: number of elements before and after.
+        scale: the factor on the number of elements.
+        align_corners: align the centers of the first and last elements; otherwise their outer
+            borders.
+
+    Example:
+        >>> linear_matrix(2, 3, 1.5, True)
+        array([[1. , 0. ],
+               [0.5, 0.5],
+               [0. , 1. ]])
     """
     positions = _positions(size, out_size, scale, align_corners).clip(0, size - 1)
     first = np.floor(positions).astype(np.intp)
@@ -65,8 +77,13 @@ def linear_matrix(size, out_size, scale, align_corners):
 
 
 @functools.lru_cache(maxsize=256)
-def cubic_matrix(size, out_size, scale, align_corners):
-    """The matrix of cubic convolution (a = -0.75); arguments as of :func:`linear_matrix`."""
+def cubic_matrix(size: int, out_size: int, scale: float, align_corners: bool) -> Array:
+    """Returns the matrix of cubic convolution (a = -0.75); see :func:`linear_matrix`.
+
+    Example:
+        >>> cubic_matrix(4, 8, 2.0, False).shape
+        (8, 4)
+    """
     positions = _positions(size, out_size, scale, align_corners)
     first = np.floor(positions)
     taps = first[:, None] + np.arange(-1, 3)
@@ -79,20 +96,37 @@ def cubic_matrix(size, out_size, scale, align_corners):
 
 
 @functools.lru_cache(maxsize=256)
-def bins_matrix(size, out_size):
-    """The matrix of means over the bins of adaptive pooling."""
+def bins_matrix(size: int, out_size: int) -> Array:
+    """Returns the matrix of means over the bins of adaptive pooling.
+
+    Example:
+        >>> bins_matrix(4, 2)
+        array([[0.5, 0.5, 0. , 0. ],
+               [0. , 0. , 0.5, 0.5]])
+    """
     matrix = np.zeros((out_size, size))
     for row, (begin, end) in zip(matrix, bins(size, out_size)):
         row[begin:end] = 1 / (end - begin)
     return matrix
 
 
-def bins(size, out_size):
-    """Where the bins of adaptive pooling begin and end; they may overlap by one element."""
+def bins(size: int, out_size: int) -> list[tuple[int, int]]:
+    """Returns (begin, end) of the bins of adaptive pooling, which may overlap by one element.
+
+    Example:
+        >>> bins(5, 2)
+        [(0, 3), (2, 5)]
+    """
     return [(i * size // out_size, -((-i - 1) * size // out_size)) for i in range(out_size)]
 
 
 @functools.lru_cache(maxsize=256)
-def index_matrix(size, indexes):
-    """The matrix that picks elements; ``indexes`` is a tuple of integers."""
+def index_matrix(size: int, indexes: tuple[int, ...]) -> Array:
+    """Returns the matrix that selects elements.
+
+    Example:
+        >>> index_matrix(3, (2, 0))
+        array([[0., 0., 1.],
+               [1., 0., 0.]])
+    """
     return np.eye(size)[list(indexes)]

@@ -1,9 +1,10 @@
-"""Regions of interest: boxes in images, each pooled into equally many bins.
+"""Regions of interest: boxes in images, each pooled into a given number of bins.
 
-Gradients flow to the images, not to the boxes.
+The images receive gradients, the boxes do not.
 """
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 
 import numpy as np
@@ -15,12 +16,13 @@ from mpchain.functions.pooling import places_of_maxima
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.reduction import sum
 from mpchain.functions.resampling import bins
+from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import spatial
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array, as_variable
+from mpchain.variable import Variable, as_array, as_variable
 
-# A mean over bins, or over points that are interpolated, is a matrix along each axis: of box r,
-# y[r] = rows[r] x[images[r]] columns[r]^T. It is a linear map of x; next to it is its adjoint.
+# A mean over bins, or over interpolated points, is a matrix for each axis: for box r,
+# y[r] = rows[r] x[images[r]] columns[r]^T. This is a linear map of x; its adjoint follows.
 
 
 def _map_boxes_derivative(g, x_shape, rows, columns, images):
@@ -54,7 +56,7 @@ def _spread_boxes(y, rows, columns, images, shape):
 
 
 def _wide(x, rows, columns):
-    """Arrays of one dtype in which sums are made."""
+    """Casts the arrays to one dtype, in which sums accumulate."""
     wide = np.promote_types(x.dtype, np.float32)
     asarray = get_array_module(x).asarray
     return x.astype(wide, copy=False), asarray(rows, wide), asarray(columns, wide)
@@ -65,7 +67,7 @@ def _by_image(images, xp):
 
 
 def _check(name, x, rois, roi_indices, spatial_scale):
-    """``x`` as a Variable; boxes and their images' numbers as NumPy arrays, the boxes scaled."""
+    """Returns ``x`` as a Variable; scaled boxes and indices of their images as NumPy arrays."""
     x = as_variable(x)
     check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
     rois, images = (to_cpu(as_array(a)) for a in (rois, roi_indices))
@@ -85,9 +87,9 @@ def _check(name, x, rois, roi_indices, spatial_scale):
 
 
 def _bins_of_boxes(boxes, axis, size, n_bins, inclusive=0):
-    """For each box a list of bins (begin, end) along an axis of the image, cut to the image.
+    """For each box a list of bins (begin, end) along an axis, clipped to the image.
 
-    The box reaches from its rounded begin to its rounded end, and has one element at least.
+    The ends of a box are rounded; it has at least one element.
     """
     begins, ends = np.round(boxes[:, [axis, axis + 2]]).astype(np.int64).T.tolist()
     return [
@@ -100,7 +102,7 @@ def _bins_of_boxes(boxes, axis, size, n_bins, inclusive=0):
 
 
 def _means(bins_of_boxes, size):
-    """Matrices (R, n_bins, size) that take the mean of each bin; of an empty one, zero."""
+    """Matrices (R, n_bins, size) of the means of bins; zero for empty bins."""
     matrices = np.zeros((len(bins_of_boxes), len(bins_of_boxes[0]) if bins_of_boxes else 0, size))
     for matrix, bounds in zip(matrices, bins_of_boxes):
         for row, (begin, end) in zip(matrix, bounds):
@@ -108,22 +110,31 @@ def _means(bins_of_boxes, size):
     return matrices
 
 
-def roi_average_pooling_2d(x, rois, roi_indices, outsize, spatial_scale):
-    """Mean of each of equally many bins of each box.
+def roi_average_pooling_2d(
+    x: Input, rois: Input, roi_indices: Input, outsize: Sizes, spatial_scale: float
+) -> Variable:
+    """Region-of-interest average pooling: means over the bins of boxes.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max); they are rounded to elements.
-        roi_indices: array of integers (R,): the image that each box is in.
-        outsize (int or pair of int): the numbers of bins.
-        spatial_scale (float): the size of ``x`` divided by that of the image that boxes refer to.
+        rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max), which are rounded.
+        roi_indices: array of integers (R,): the index of the image of each box.
+        outsize: numbers of bins.
+        spatial_scale: size of ``x`` relative to the image of the box coordinates.
 
     Returns:
         Variable (R, C, *outsize); zero where a bin is outside the image.
 
     Raises:
         InvalidType: a shape or dtype does not fit.
-        ValueError: there is no such image, or the scale is not positive.
+        ValueError: an image index is out of range, or the scale is not positive.
+
+    Example:
+        >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+        >>> rois, indices = np.array([[0.0, 0, 4, 4]]), np.array([0])
+        >>> F.roi_average_pooling_2d(x, rois, indices, 2, spatial_scale=1.0).array[0, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]])
     """
     name = "roi_average_pooling_2d"
     x, boxes, images = _check(name, x, rois, roi_indices, spatial_scale)
@@ -136,22 +147,31 @@ def roi_average_pooling_2d(x, rois, roi_indices, outsize, spatial_scale):
 
 
 def _shaped(rows, columns, outsize, x):
-    """The matrices, which of no boxes have no shape yet."""
+    """Gives the matrices their shape, which those of no boxes lack."""
     return (m.reshape(-1, n, size) for m, n, size in zip((rows, columns), outsize, x.shape[2:]))
 
 
-def roi_max_pooling_2d(x, rois, roi_indices, outsize, spatial_scale):
-    """Maximum of each of equally many bins of each box.
+def roi_max_pooling_2d(
+    x: Input, rois: Input, roi_indices: Input, outsize: Sizes, spatial_scale: float
+) -> Variable:
+    """Region-of-interest max pooling: maxima over the bins of boxes.
 
     Args:
-        x, rois, roi_indices, outsize, spatial_scale: as of :func:`roi_average_pooling_2d`.
+        x, rois, roi_indices, outsize, spatial_scale: as for :func:`roi_average_pooling_2d`.
 
     Returns:
         Variable (R, C, *outsize); zero where a bin is outside the image.
 
     Raises:
         InvalidType: a shape or dtype does not fit.
-        ValueError: there is no such image, or the scale is not positive.
+        ValueError: an image index is out of range, or the scale is not positive.
+
+    Example:
+        >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+        >>> rois, indices = np.array([[0.0, 0, 4, 4]]), np.array([0])
+        >>> F.roi_max_pooling_2d(x, rois, indices, 2, spatial_scale=1.0).array[0, 0]
+        array([[ 5.,  7.],
+               [13., 15.]])
     """
     name = "roi_max_pooling_2d"
     x, boxes, images = _check(name, x, rois, roi_indices, spatial_scale)
@@ -159,21 +179,27 @@ def roi_max_pooling_2d(x, rois, roi_indices, outsize, spatial_scale):
     return _max_of_boxes(x, boxes, images, outsize)
 
 
-def roi_pooling_2d(x, rois, outh, outw, spatial_scale):
-    """Maximum of each of equally many bins of each box, whose last row and column belong to it.
+def roi_pooling_2d(x: Input, rois: Input, outh: int, outw: int, spatial_scale: float) -> Variable:
+    """Region-of-interest max pooling of boxes that include their last row and column.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
-        rois: array (R, 5): (image, x_min, y_min, x_max, y_max); they are rounded to elements.
-        outh, outw (int): the numbers of bins.
-        spatial_scale (float): the size of ``x`` divided by that of the image that boxes refer to.
+        rois: array (R, 5): (image, x_min, y_min, x_max, y_max), which are rounded.
+        outh, outw: numbers of bins.
+        spatial_scale: size of ``x`` relative to the image of the box coordinates.
 
     Returns:
         Variable (R, C, outh, outw); zero where a bin is outside the image.
 
     Raises:
         InvalidType: a shape or dtype does not fit.
-        ValueError: there is no such image, or the scale is not positive.
+        ValueError: an image index is out of range, or the scale is not positive.
+
+    Example:
+        >>> x, rois = np.arange(16.0).reshape(1, 1, 4, 4), np.array([[0.0, 0, 0, 3, 3]])
+        >>> F.roi_pooling_2d(x, rois, 2, 2, spatial_scale=1.0).array[0, 0]
+        array([[ 5.,  7.],
+               [13., 15.]])
 
     See R. Girshick, Fast R-CNN, ICCV 2015.
     """
@@ -205,9 +231,9 @@ def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
 
 
 def _from_first(bounds, size):
-    """The first element that bins have, and the bins counted from it.
+    """The first element of bins, and the bins relative to it.
 
-    Empty bins get an element, which does not count.
+    Empty bins get one element, which is masked later.
     """
     bounds = [(min(begin, size - 1), max(end, min(begin, size - 1) + 1)) for begin, end in bounds]
     first = bounds[0][0]
@@ -218,16 +244,15 @@ def _elements(x, places, images):
     """The elements of channel c of the image of box r at places[r, c, ...] of that channel."""
     xp, (_, c, h, w) = x.xp, x.shape
     channels = xp.asarray(images)[:, None] * c + xp.arange(c)
-    return get_item(
-        flatten(x), places + channels.reshape((-1, c) + (1,) * (places.ndim - 2)) * (h * w)
-    )
+    first = channels.reshape((-1, c) + (1,) * (places.ndim - 2)) * (h * w)
+    return get_item(flatten(x), places + first)
 
 
 def _samples(begin, end, n_bins, ratio, size):
-    """Points of a box along an axis, equally many in each of its bins.
+    """Points of a box along an axis, a fixed number in each of its bins.
 
     Returns:
-        tuple of arrays (n_bins, points): the element before and the element after each point, and
+        list of arrays (n_bins, points): the element before and the element after each point, and
         the weights of both, which are zero for a point outside.
     """
     length = max(end - begin, 1.0)
@@ -256,7 +281,7 @@ def _ratios(name, sampling_ratio):
 
 
 def _samples_of_boxes(name, x, boxes, outsize, sampling_ratio):
-    """For both axes, the samples of each box."""
+    """For each axis, the samples of each box."""
     ratios = _ratios(name, sampling_ratio)
     return [
         [
@@ -276,53 +301,80 @@ def _interpolation(samples, size):
     ) * rest[..., None]
 
 
-def roi_average_align_2d(x, rois, roi_indices, outsize, spatial_scale, sampling_ratio=None):
-    """Mean of interpolated points in each of equally many bins of each box.
+def roi_average_align_2d(
+    x: Input,
+    rois: Input,
+    roi_indices: Input,
+    outsize: Sizes,
+    spatial_scale: float,
+    sampling_ratio: int | Sequence[int | None] | None = None,
+) -> Variable:
+    """Region-of-interest average align: means over interpolated points of the bins of boxes.
 
     Args:
         x: Variable or array (N, C, H, W), floating point.
         rois: array (R, 4): the boxes (y_min, x_min, y_max, x_max).
-        roi_indices: array of integers (R,): the image that each box is in.
-        outsize (int or pair of int): the numbers of bins.
-        spatial_scale (float): the size of ``x`` divided by that of the image that boxes refer to.
-        sampling_ratio (int or pair of int): how many points a bin has along each axis; None means
-            one for each element that it covers, rounded up.
+        roi_indices: array of integers (R,): the index of the image of each box.
+        outsize: numbers of bins.
+        spatial_scale: size of ``x`` relative to the image of the box coordinates.
+        sampling_ratio: number of points of a bin along each axis; None means its size in elements,
+            rounded up.
 
     Returns:
         Variable (R, C, *outsize); points outside the image count as zero.
 
     Raises:
         InvalidType: a shape or dtype does not fit.
-        ValueError: there is no such image, or an option is out of range.
+        ValueError: an image index is out of range, or an option is out of range.
+
+    Example:
+        >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+        >>> rois, indices = np.array([[0.0, 0, 4, 4]]), np.array([0])
+        >>> F.roi_average_align_2d(x, rois, indices, 2, spatial_scale=1.0).array[0, 0].round(2)
+        array([[ 5.  ,  6.75],
+               [12.  , 13.75]])
 
     See K. He et al., Mask R-CNN, ICCV 2017.
     """
     name = "roi_average_align_2d"
     x, boxes, images = _check(name, x, rois, roi_indices, spatial_scale)
     (outsize,) = spatial(name, 2, outsize=outsize)
+    samples = _samples_of_boxes(name, x, boxes, outsize, sampling_ratio)
     matrices = [
-        np.array([_interpolation(s, size).mean(1) for s in samples])
-        for samples, size in zip(
-            _samples_of_boxes(name, x, boxes, outsize, sampling_ratio), x.shape[2:]
-        )
+        np.array([_interpolation(s, size).mean(1) for s in of_axis])
+        for of_axis, size in zip(samples, x.shape[2:])
     ]
     return _map_boxes(x, *_shaped(*matrices, outsize, x), images)
 
 
-def roi_max_align_2d(x, rois, roi_indices, outsize, spatial_scale, sampling_ratio=None):
-    """Maximum of interpolated points in each of equally many bins of each box.
+def roi_max_align_2d(
+    x: Input,
+    rois: Input,
+    roi_indices: Input,
+    outsize: Sizes,
+    spatial_scale: float,
+    sampling_ratio: int | Sequence[int | None] | None = None,
+) -> Variable:
+    """Region-of-interest max align: maxima over interpolated points of the bins of boxes.
 
     Args:
-        x, rois, roi_indices, outsize, spatial_scale, sampling_ratio: as of
+        x, rois, roi_indices, outsize, spatial_scale, sampling_ratio: as for
             :func:`roi_average_align_2d`.
 
     Returns:
-        Variable (R, C, *outsize); points outside the image do not count, and a bin that has no
-        others is zero.
+        Variable (R, C, *outsize); points outside the image are ignored, and a bin without points
+        is zero.
 
     Raises:
         InvalidType: a shape or dtype does not fit.
-        ValueError: there is no such image, or an option is out of range.
+        ValueError: an image index is out of range, or an option is out of range.
+
+    Example:
+        >>> x = np.arange(16.0).reshape(1, 1, 4, 4)
+        >>> rois, indices = np.array([[0.0, 0, 4, 4]]), np.array([0])
+        >>> F.roi_max_align_2d(x, rois, indices, 2, spatial_scale=1.0).array[0, 0].round(2)
+        array([[ 7.5,  9. ],
+               [13.5, 15. ]])
 
     See K. He et al., Mask R-CNN, ICCV 2017.
     """
@@ -339,7 +391,7 @@ def roi_max_align_2d(x, rois, roi_indices, outsize, spatial_scale, sampling_rati
 
 
 def _best_samples(image, rows, columns):
-    """Which point of each bin is the largest: the number of its row and of its column.
+    """Row and column of the largest point of each bin.
 
     Args:
         image: array (C, H, W).
@@ -365,15 +417,11 @@ def _is_outside(samples):
 
 
 def _taps(best, rows, columns, width, xp):
-    """The four elements around points, as places in an image, and their weights."""
+    """Indices of the four elements around points in an image, and their weights."""
     (top, bottom, w_top, w_bottom), (left, right, w_left, w_right) = (
         [xp.asarray(value.ravel())[number] for value in samples]
         for number, samples in zip(best, (rows, columns))
     )
-    pairs = [
-        (y, x)
-        for y in ((top, w_top), (bottom, w_bottom))
-        for x in ((left, w_left), (right, w_right))
-    ]
-    places = xp.stack([y[0] * width + x[0] for y, x in pairs], -1)
-    return places, xp.stack([y[1] * x[1] for y, x in pairs], -1)
+    places = [y * width + x for y in (top, bottom) for x in (left, right)]
+    weights = [y * x for y in (w_top, w_bottom) for x in (w_left, w_right)]
+    return xp.stack(places, -1), xp.stack(weights, -1)

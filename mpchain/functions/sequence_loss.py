@@ -1,4 +1,6 @@
-"""Losses of sequences: connectionist temporal classification, conditional random fields."""
+"""Sequence losses: connectionist temporal classification and conditional random fields."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,15 +13,16 @@ from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.loss import check_labels, check_option, reduced
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 # Connectionist temporal classification. The label sequence with blanks around each label is a chain
-# of S = 2 L + 1 states; a path goes on to the same state, the next one, or, between different
-# labels, the one after that. Probabilities are logarithms, of shape (1, N, S) at each time.
+# of S = 2 L + 1 states; a path steps to the same state, the next one, or, between different labels,
+# the one after that. Probabilities are logarithms, of shape (1, N, S) at each time.
 
 _LOG_ZERO = -1e30
-"""Stands for the logarithm of zero: infinities would make differences that are no numbers."""
+"""In place of log(0), since differences of infinities are NaN."""
 
 
 @elementwise(
@@ -39,14 +42,14 @@ class _Chain:
     Attributes:
         first: the logarithm of what each state may begin with, (1, N, S).
         skips: the logarithm of whether a state is reached from the one two before, (1, N, S).
-        begins, goes_on: whether a sequence begins at each time, and is not over yet, (T, 1, N, 1).
+        begins, continues: whether a sequence begins at each time, and has not ended, (T, 1, N, 1).
     """
 
-    def __init__(self, first, skips, begins, goes_on):
-        self.first, self.skips, self.begins, self.goes_on = first, skips, begins, goes_on
+    def __init__(self, first, skips, begins, continues):
+        self.first, self.skips, self.begins, self.continues = first, skips, begins, continues
 
     def walk(self, emissions):
-        """Sums over all paths up to each time, without and with what is emitted then.
+        """Sums over all paths up to each time, before and after the emission at that time.
 
         Args:
             emissions: sequence of T arrays or Variables (1, N, S).
@@ -58,12 +61,12 @@ class _Chain:
         edge = get_array_module(self.first).full(shape, _LOG_ZERO, self.first.dtype)
         arrivals, sums = [], []
         state = self.first.copy()
-        state[..., 1:] = _LOG_ZERO  # before the first time, nothing has been told
-        for emission, begins, goes_on in zip(emissions, self.begins, self.goes_on):
+        state[..., 1:] = _LOG_ZERO  # no label precedes the first time
+        for emission, begins, continues in zip(emissions, self.begins, self.continues):
             before = np.concatenate([edge, state], axis=2)
             stepped = _log_add.on(state, before[..., 1:-1], before[..., :-2] + self.skips)
             arrivals.append(np.where(begins, self.first, stepped))
-            state = np.where(goes_on, arrivals[-1] + emission, state)
+            state = np.where(continues, arrivals[-1] + emission, state)
             sums.append(state)
         return arrivals, sums
 
@@ -76,19 +79,19 @@ def _steps(emissions):
 
 
 def _alignment_derivative(g, emissions, y, aux, forward, backward):
-    """Minus the probability of each state at each time, given the labels."""
+    """Minus the posterior probability of each state at each time."""
     steps = _steps(emissions)
     sums = forward.walk(steps)[1] if isinstance(emissions, Variable) else aux
     arrivals = backward.walk([e[..., ::-1] for e in steps[::-1]])[0]
     after = [a[..., ::-1] for a in arrivals[::-1]]
     log_p = np.concatenate(sums, axis=0) + np.concatenate(after, axis=0) + np.reshape(y, (-1, 1))
-    counts = forward.goes_on[:, 0] & np.isfinite(y)[:, None]
+    counts = forward.continues[:, 0] & np.isfinite(y)[:, None]
     return -np.exp(np.where(counts, log_p, _LOG_ZERO)) * np.reshape(g, (-1, 1))
 
 
 @differentiable(_alignment_derivative)
 def _alignment_loss(emissions, forward, backward):
-    """Minus the log-probability (N,) that a path along the states ends where it may."""
+    """Minus the log-probability (N,) of all paths that end in a final state."""
     sums = forward.walk(_steps(emissions))[1]
     log_p = logsumexp(sums[-1][0] + backward.first[0, :, ::-1], axis=1).array
     impossible = log_p < _LOG_ZERO / 2
@@ -96,7 +99,7 @@ def _alignment_loss(emissions, forward, backward):
 
 
 def _chains(path, ends, lengths, n_steps, blank, dtype):
-    """The chains of states in their order and in reverse.
+    """The chains of states, forward and backward.
 
     Args:
         path: array (N, S): the label of each state.
@@ -115,38 +118,48 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
         return logs, begins
 
     first, last = states <= xp.minimum(ends, 1), (states == 2 * ends) | (states == 2 * ends - 1)
-    goes_on = times < lengths
+    continues = times < lengths
     logs, begins = chain(first, path, times == 0)
-    forward = _Chain(*logs, begins, goes_on)
+    forward = _Chain(*logs, begins, continues)
     logs, begins = chain(last[:, ::-1], path[:, ::-1], (times == lengths - 1)[::-1])
-    return forward, _Chain(*logs, begins, goes_on[::-1])
+    return forward, _Chain(*logs, begins, continues[::-1])
 
 
 def connectionist_temporal_classification(
-    x, t, blank_symbol, input_length=None, label_length=None, reduce="mean"
-):
-    """Negative log-likelihood of label sequences whose places in the input are not known.
+    x: Sequence[Input],
+    t: Input,
+    blank_symbol: int,
+    input_length: Input | None = None,
+    label_length: Input | None = None,
+    reduce: str = "mean",
+) -> Variable:
+    """Connectionist temporal classification: loss of label sequences of unknown alignment.
 
-    It sums the probabilities of all sequences of symbols, one per time, that give the labels when
-    repetitions are merged and then blanks removed.
+    The likelihood is the sum of the probabilities of all sequences of symbols, one per time, that
+    give the labels when repetitions are merged and then blanks removed.
 
     Args:
         x: list of T Variables or arrays (N, V), floating point: unnormalized log-probabilities of
             the symbols at each time.
         t: array of integers (N, L): labels.
-        blank_symbol (int): the symbol that stands for no label.
-        input_length: array of integers (N,): how many times of each sequence count; None: all.
-        label_length: array of integers (N,): how many labels of each sequence count; None: all.
-        reduce (str): 'mean' over the sequences, or 'no' for one loss each.
+        blank_symbol: the symbol that stands for no label.
+        input_length: array of integers (N,): number of times of each sequence; None means T.
+        label_length: array of integers (N,): number of labels of each sequence; None means L.
+        reduce: 'mean' over the sequences, or 'no' for one loss each.
 
     Returns:
         Variable: a scalar, or (N,) with reduce='no'. The loss of labels that do not fit into their
-        sequence is infinite, and without gradient.
+        sequence is infinite and has no gradient.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
         TypeError: ``x`` is not a list or tuple.
-        ValueError: a label, length or the blank symbol is out of range, or an unknown option.
+        ValueError: a label, length or the blank symbol is out of range, or ``reduce`` is unknown.
+
+    Example:
+        >>> x, t = [np.zeros((1, 3))] * 4, np.array([[1, 2]])
+        >>> F.connectionist_temporal_classification(x, t, blank_symbol=0).array.round(2).item()
+        1.69
 
     See A. Graves et al., Connectionist temporal classification: labelling unsegmented sequence data
     with recurrent neural networks, ICML 2006.
@@ -189,7 +202,7 @@ def _check_sequences(name, x, t):
 
 
 def _lengths(name, argument, given, largest, t):
-    """The given lengths (N,) as an array; the largest, if there are none."""
+    """The lengths (N,) as an array; None stands for the largest."""
     if given is None:
         return get_array_module(t).full(len(t), largest)
     given = as_array(given)
@@ -212,9 +225,8 @@ def _check_field(name, cost, xs, ys=None):
     before = xs[0]
     for x in xs:
         fits = x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == k
-        check(
-            fits, name, "every x must be floating point (B, K), cost being (K, K)", x=x, cost=cost
-        )
+        rule = "every x must be floating point (B, K), cost being (K, K)"
+        check(fits, name, rule, x=x, cost=cost)
         check_widths(name, {"x": x}, {"cost": cost})
         check(len(x) <= len(before), name, "batches must not grow along xs", x=x, before=before)
         before = x
@@ -229,7 +241,7 @@ def _check_field(name, cost, xs, ys=None):
     return ys
 
 
-def crf1d(cost, xs, ys, reduce="mean"):
+def crf1d(cost: Input, xs: Sequence[Input], ys: Sequence[Input], reduce: str = "mean") -> Variable:
     """Negative log-likelihood of label sequences in a linear-chain conditional random field.
 
     A sequence's score is the sum of xs[t][y[t]] over the times and of cost[y[t - 1], y[t]] over the
@@ -240,14 +252,19 @@ def crf1d(cost, xs, ys, reduce="mean"):
         xs: list of Variables or arrays (B_t, K), one for each time: the scores of the labels. As
             sequences are sorted by decreasing length, the batches do not grow.
         ys: list of arrays of integers (B_t,): labels.
-        reduce (str): 'mean' over the sequences, or 'no' for one loss each.
+        reduce: 'mean' over the sequences, or 'no' for one loss each.
 
     Returns:
         Variable: a scalar, or (B_0,) with reduce='no'.
 
     Raises:
         InvalidType: shapes or dtypes do not fit.
-        ValueError: a label is out of range, ``xs`` is empty, or an unknown option.
+        ValueError: a label is out of range, ``xs`` is empty, or ``reduce`` is unknown.
+
+    Example:
+        >>> cost, xs = np.zeros((2, 2)), [np.zeros((1, 2)), np.zeros((1, 2))]
+        >>> F.crf1d(cost, xs, [np.array([0]), np.array([1])]).array.round(2).item()
+        1.39
 
     See J. Lafferty et al., Conditional random fields: probabilistic models for segmenting and
     labeling sequence data, ICML 2001.
@@ -270,8 +287,8 @@ def crf1d(cost, xs, ys, reduce="mean"):
     return reduced(name, loss, reduce, ("mean", "no"))
 
 
-def argmax_crf1d(cost, xs):
-    """The best label sequences in a linear-chain conditional random field.
+def argmax_crf1d(cost: Input, xs: Sequence[Input]) -> tuple[Variable, list[Array]]:
+    """Returns the most probable label sequences of a linear-chain conditional random field.
 
     Args:
         cost: Variable or array (K, K), floating point: the score of each transition.
@@ -284,6 +301,12 @@ def argmax_crf1d(cost, xs):
     Raises:
         InvalidType: shapes or dtypes do not fit.
         ValueError: ``xs`` is empty.
+
+    Example:
+        >>> cost, xs = np.zeros((2, 2)), [np.array([[0.0, 3.0]]), np.array([[2.0, 1.0]])]
+        >>> score, labels = F.argmax_crf1d(cost, xs)
+        >>> score.array, [label.item() for label in labels]
+        (array([5.]), [1, 0])
     """
     _check_field("argmax_crf1d", cost, xs)
     cost, first, *others = map(as_array, [cost, *xs])
@@ -295,7 +318,7 @@ def argmax_crf1d(cost, xs):
         sources.append(scores.argmax(axis=1))
         total = scores.max(axis=1) + x
     ended.append(total)
-    # Each sequence is walked backwards from its end, to where sources[t - 1] says.
+    # Backtracking: each sequence is followed from its end through sources[t - 1].
     labels, best = [], xp.zeros(0, np.int64)
     for t in reversed(range(len(xs))):
         if t + 1 < len(xs):

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.indexing import get_item
+from mpchain.functions.indexing import add_at, get_item
+from mpchain.typing import Input
 from mpchain.utils.sparse import CooMatrix
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 # A product is the trilinear form of y, data and x that sums data[i] <y[row[i]], x[col[i]]>, with
 # one slot left open; by symmetry the matrix and its transpose share a declaration.
@@ -23,12 +24,7 @@ def _sums_of_rows(data, x, row, col, n):
     wide = np.float32 if x.dtype == np.float16 else np.result_type(data, x)
     terms = x[col].astype(wide, copy=False) * data[:, None]
     y = get_array_module(x).zeros((n, x.shape[1]), wide)
-    if is_gpu_array(x):
-        scatter_add(y, row, terms)
-    else:
-        # NumPy adds faster at places of a vector than at rows of a matrix.
-        places = row.astype(np.intp)[:, None] * x.shape[1] + np.arange(x.shape[1])
-        np.add.at(y.reshape(-1), places.reshape(-1), terms.reshape(-1))
+    add_at(y, row, terms)
     return y.astype(np.result_type(data, x), copy=False)
 
 
@@ -66,25 +62,33 @@ def _product(matrix, is_transposed, x, operands):
     return reshape(_sums_of_rows(data, x, row[filled], col[filled], n_rows), shape)
 
 
-def sparse_matmul(a, b, transa=False, transb=False):
+def sparse_matmul(
+    a: Input | CooMatrix, b: Input | CooMatrix, transa: bool = False, transb: bool = False
+) -> Variable:
     """Product of a sparse and a dense matrix, in either order, or of batches of them.
 
     Args:
         a, b: one a :class:`mpchain.utils.sparse.CooMatrix`, the other a Variable or array (n, m) or
             (B, n, m), floating point.
-        transa, transb (bool): transpose ``a`` or ``b`` first.
+        transa, transb: transpose ``a`` or ``b`` first.
 
     Returns:
         Variable: the product, a dense matrix, or a batch of them.
 
     Raises:
         InvalidType: sizes do not fit.
-        ValueError: both or none of the operands are sparse.
+        ValueError: both operands are sparse, or neither is.
+
+    Example:
+        >>> a = mpchain.utils.to_coo(np.array([[2.0, 0.0], [0.0, 3.0]]))
+        >>> F.sparse_matmul(a, np.ones((2, 2))).array
+        array([[2., 2.],
+               [3., 3.]])
     """
     kinds = [isinstance(x, CooMatrix) for x in (a, b)]
     if kinds[0] == kinds[1]:
-        count = "both" if kinds[0] else "none"
-        raise ValueError(f"sparse_matmul: one of a and b must be a CooMatrix, but {count} are")
+        count = "both are" if kinds[0] else "neither is"
+        raise ValueError(f"sparse_matmul: one of a and b must be a CooMatrix, but {count}")
     shapes = {"a_shape": a.shape, "b_shape": b.shape, "transa": transa, "transb": transb}
     if kinds[0]:
         x = as_variable(b)

@@ -147,7 +147,7 @@ def test_wrong_operands():
     a, b = to_coo(np.eye(3, 4)), np.ones((4, 2))
     with pytest.raises(ValueError, match="one of a and b must be a CooMatrix, but both are"):
         F.sparse_matmul(a, a)
-    with pytest.raises(ValueError, match="one of a and b must be a CooMatrix, but none are"):
+    with pytest.raises(ValueError, match="one of a and b must be a CooMatrix, but neither is"):
         F.sparse_matmul(b, b)
     with pytest.raises(InvalidType, match=r"sparse_matmul: batches and the inner .*\(3, 2\)"):
         F.sparse_matmul(a, b[:3])
