@@ -3,7 +3,7 @@
 The walk first counts, for every function and every leaf that the outputs depend on, how many
 contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
 complete. There is no recursion and no sorting; a gradient is released as soon as it has been used;
-and a leaf is known to be final at once, which is when ``config.leaf_ready`` is called with it.
+and a leaf is known to be final at once, which is when ``on_leaf`` is called with it.
 
 Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``);
 then they are Variables, and the derivatives' own operations are recorded.
@@ -13,7 +13,7 @@ from mpchain import variable
 from mpchain.configuration import config, using_config
 
 
-def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
+def backward(outputs, grad_outputs=None, *, enable_double_backprop=False, on_leaf=None):
     """Backpropagates from several outputs at once, and accumulates gradients in the leaves.
 
     Args:
@@ -22,6 +22,7 @@ def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
             each output's ``grad_var`` is used, once for an output that is listed twice, and then
             released; outputs without one contribute nothing.
         enable_double_backprop (bool): record the graph of the gradients.
+        on_leaf: function that is called with each leaf variable as soon as its gradient is final.
 
     Raises:
         ValueError: ``outputs`` and ``grad_outputs`` differ in length.
@@ -32,7 +33,7 @@ def backward(outputs, grad_outputs=None, *, enable_double_backprop=False):
         outputs = list({y.node: y for y in outputs}.values())
         grad_outputs = [y.grad_var for y in outputs]
     seeds = _seeds("backward", outputs, grad_outputs, enable_double_backprop)
-    _walk(seeds, enable_double_backprop)
+    _walk(seeds, enable_double_backprop, on_leaf=on_leaf)
     for y, gy in zip(outputs, grad_outputs):
         if y.creator_node is not None and not given:
             y.cleargrad()
@@ -91,7 +92,7 @@ def grad(
     return results
 
 
-def backward_from(y, retain_grad, enable_double_backprop, loss_scale):
+def backward_from(y, retain_grad, enable_double_backprop, loss_scale, on_leaf):
     """The body of :meth:`Variable.backward`."""
     if y.grad_var is None:
         if y.size > 1:
@@ -104,7 +105,7 @@ def backward_from(y, retain_grad, enable_double_backprop, loss_scale):
             y.grad = y.grad * loss_scale
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
-        _walk(seeds, enable_double_backprop, retain_grad=retain_grad)
+        _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)
         if not retain_grad:
             y.cleargrad()
 
@@ -162,17 +163,18 @@ def _key(node):
     return node if node.creator_node is None else (node.creator_node, node.output_index)
 
 
-def _walk(seeds, create_graph, wanted=None, retain_grad=False):
+def _walk(seeds, create_graph, wanted=None, retain_grad=False, on_leaf=None):
     """Runs backward. With ``wanted`` nodes, returns their gradients; else fills the leaves."""
     with using_config("enable_backprop", create_graph):
-        walk = _Walk(seeds, create_graph, wanted, retain_grad)
+        walk = _Walk(seeds, create_graph, wanted, retain_grad, on_leaf)
         walk.run()
         return walk.found
 
 
 class _Walk:
-    def __init__(self, seeds, create_graph, wanted, retain_grad):
+    def __init__(self, seeds, create_graph, wanted, retain_grad, on_leaf):
         self.create_graph = create_graph
+        self.on_leaf = on_leaf
         self.retain_grad = retain_grad
         self.found = {}
         self.wanted = None if wanted is None else {_key(node) for node in wanted}
@@ -349,9 +351,8 @@ class _Walk:
         if leaf is None:
             return
         leaf.accumulate_grad(gx)
-        callback = config.leaf_ready
-        if callback is not None:
-            callback(leaf)
+        if self.on_leaf is not None:
+            self.on_leaf(leaf)
 
     def _observe(self, function, gys):
         """What is looked at only when somebody asked: wanted and retained gradients, and NaN."""

@@ -160,7 +160,6 @@ global_config = GlobalConfig(
     keep_graph_on_report=_environment_flag("CHAINER_KEEP_GRAPH_ON_REPORT", False),
     kernels=(),
     lazy_grad_sum=_environment_flag("CHAINER_LAZY_GRAD_SUM", False),
-    leaf_ready=None,
     link_hooks={},
     rng=None,
     schedule_func=None,
@@ -176,7 +175,6 @@ global_config = GlobalConfig(
 
 Beyond Chainer's: ``kernels`` (names of kernel files to prefer, in order), ``rng`` (a
 :class:`numpy.random.Generator` from which initializers draw; None means NumPy's global state),
-``leaf_ready`` (called with each leaf variable as soon as backward has finished its gradient),
 ``function_hooks`` and ``link_hooks`` (active hooks by name).
 """
 

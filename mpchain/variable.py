@@ -385,18 +385,22 @@ class Variable(Values, Transferable):
             raise ValueError("Variable.copydata: both variables must have an array")
         backend.copyto(target, source)
 
-    def backward(self, retain_grad=False, enable_double_backprop=False, loss_scale=None):
+    def backward(
+        self, retain_grad=False, enable_double_backprop=False, loss_scale=None, *, on_leaf=None
+    ):
         """Backpropagates from this variable and accumulates gradients in the leaves.
 
         Args:
             retain_grad (bool): keep the gradients of intermediate variables too.
             enable_double_backprop (bool): record the graph of the gradients.
             loss_scale (float): factor on the initial gradient, where that is not set.
+            on_leaf: function that is called with each leaf variable as soon as its gradient is
+                final, while backward continues.
 
         Raises:
             ValueError: the variable has several elements and its ``grad`` is not set.
         """
-        backprop.backward_from(self, retain_grad, enable_double_backprop, loss_scale)
+        backprop.backward_from(self, retain_grad, enable_double_backprop, loss_scale, on_leaf)
 
     @property
     def creator(self):

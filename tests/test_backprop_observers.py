@@ -1,6 +1,5 @@
-"""Backpropagation: leaf-ready callbacks, threads, error notes and debug mode."""
+"""Backpropagation: callbacks for leaves, threads, error notes and debug mode."""
 
-import contextlib
 import sys
 import threading
 
@@ -12,14 +11,13 @@ import mpchain.functions as F
 from mpchain import Parameter, Variable
 from tests.probes import Doubled, full
 
-# Leaf-ready callbacks.
+# Callbacks for leaves.
 
 
-@contextlib.contextmanager
 def leaf_log():
+    """Returns a list, and what adds names and gradients of leaves to it."""
     log = []
-    with mpchain.using_config("leaf_ready", lambda leaf: log.append((leaf.name, leaf.grad.copy()))):
-        yield log
+    return log, lambda leaf: log.append((leaf.name, leaf.grad.copy()))
 
 
 def layers(*names):
@@ -32,8 +30,8 @@ def test_leaves_are_announced_in_the_order_in_which_backward_finishes_them():
     h = x
     for p in parameters:
         h = h * p
-    with leaf_log() as log:
-        F.sum(h).backward()
+    log, note = leaf_log()
+    F.sum(h).backward(on_leaf=note)
     assert [name for name, _ in log] == ["third", "second", "first"]
     for (_, gradient), p in zip(log, reversed(parameters), strict=True):
         np.testing.assert_array_equal(gradient, p.grad)
@@ -43,8 +41,8 @@ def test_a_shared_leaf_is_announced_once_and_last():
     first, shared, last = layers("first", "shared", "last")
     h = (first * shared) * shared
     y = F.sum(h * last * shared)
-    with leaf_log() as log:
-        y.backward()
+    log, note = leaf_log()
+    y.backward(on_leaf=note)
     names = [name for name, _ in log]
     assert sorted(names) == ["first", "last", "shared"]
     assert names.index("last") < names.index("shared")
@@ -54,39 +52,47 @@ def test_a_shared_leaf_is_announced_once_and_last():
 
 def test_announced_gradients_include_what_was_there():
     (p,) = layers("p")
-    with leaf_log() as log:
-        F.sum(p).backward()
-        F.sum(p).backward()
+    log, note = leaf_log()
+    F.sum(p).backward(on_leaf=note)
+    F.sum(p).backward(on_leaf=note)
     assert [g.tolist() for _, g in log] == [[1, 1], [2, 2]]
 
 
 def test_joint_backward_announces_once():
     (p,) = layers("p")
-    with leaf_log() as log:
-        mpchain.backward([p * 2, p * 3], [full(1), full(1)])
+    log, note = leaf_log()
+    mpchain.backward([p * 2, p * 3], [full(1), full(1)], on_leaf=note)
     assert [(name, g.tolist()) for name, g in log] == [("p", [5, 5])]
 
 
-def test_leaves_without_gradient_and_grad_announce_nothing():
+def test_leaves_without_gradient_are_not_announced():
     p, unused = layers("p", "unused")
-    with leaf_log() as log:
-        mpchain.grad([p * unused], [p])
-        F.sum(p * 2).backward()
+    log, note = leaf_log()
+    F.sum(p * 2).backward(on_leaf=note)
+    assert [name for name, _ in log] == ["p"] and unused.grad is None
+
+
+class BackwardWithin(mpchain.Function):
+    """The identity, in whose backward another graph is differentiated."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def forward(self, inputs):
+        return inputs
+
+    def backward(self, inputs, grad_outputs):
+        with mpchain.force_backprop_mode():
+            F.sum(self.inner * 2).backward()
+        return grad_outputs
+
+
+def test_a_backward_within_a_backward_announces_nothing():
+    p, inner = layers("p", "inner")
+    log, note = leaf_log()
+    F.sum(BackwardWithin(inner)(p)).backward(on_leaf=note)
     assert [name for name, _ in log] == ["p"]
-
-
-def test_the_callback_belongs_to_its_thread():
-    (p,) = layers("p")
-
-    def run():
-        F.sum(p * 2).backward()
-
-    with leaf_log() as log:
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-    assert log == []
-    np.testing.assert_array_equal(p.grad, full(2))
+    np.testing.assert_array_equal(inner.grad, full(2))
 
 
 # Threads.

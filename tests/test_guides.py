@@ -21,7 +21,6 @@ MODULES = {
 # The explicit import circles, each by the imports that close it.
 CIRCLES = {
     "mpchain.backprop": {"mpchain.variable"},
-    "mpchain.distributed.optimizers": {"mpchain.distributed.optimizers.sharded"},
 }
 
 

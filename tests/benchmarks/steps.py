@@ -91,7 +91,7 @@ def step():
     optimizer.update(loss)
 """
 _AT_THE_END = """
-distributed.optimizers.GradientReducer.ready = lambda self, param: None
+distributed.gradients.buckets.GradientReducer.ready = lambda self, param: None
 """
 
 _TORCH = """

@@ -521,10 +521,7 @@ def test_leaves_are_ready_once(arrays):
     x, W, V = (Parameter(a) for a in arrays)
     y = _shared_weight(forget)(x, W, V)
     ready = []
-    with mpchain.using_config(
-        "leaf_ready", lambda leaf: ready.append((id(leaf), leaf.grad.copy()))
-    ):
-        y.backward()
+    y.backward(on_leaf=lambda leaf: ready.append((id(leaf), leaf.grad.copy())))
     assert sorted(key for key, _ in ready) == sorted(map(id, (x, W, V)))
     gradients = dict(ready)
     for leaf in (x, W, V):

@@ -1,18 +1,20 @@
 """Gradients whose bits do not depend on the number of ranks.
 
-A batch is divided into a fixed number of micro-shards, and each is worked through by itself: so
-matrices have the same shapes, and rounding is the same, wherever that is done. What they yield is
-summed in the order of a fixed binary tree. Random numbers are drawn anew for each micro-shard.
+A batch is divided into a fixed number of micro-shards, and each is processed on its own: matrices
+have the same shapes, and rounding is the same, on any rank. The results are summed in the order of
+a fixed binary tree.
 """
 
-import contextlib
-import functools
+from collections.abc import Mapping
 
 import numpy as np
 
 from mpchain import backend
-from mpchain.backends import cuda
-from mpchain.configuration import config, using_config
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients.persistents import MicroShardPersistents, remembered
+from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.utils.flat_layout import layouts
+from mpchain.variable import Parameter
 
 
 class Tree:
@@ -108,116 +110,66 @@ def _fold(place, held):
     return _fold(left, held) + _fold(right, held)
 
 
-class DeterministicReducer:
-    """Replaces gradients by their means over the samples of all ranks, bit by bit the same on any
-    number of ranks.
+class DeterministicReducer(Reducer):
+    """Averages gradients over the samples of all ranks, with the same bits on any number of ranks.
 
-    A step is :meth:`begin`, then for each of this rank's micro-shards the gradients of the mean
-    loss over its samples, times :meth:`share_of`, and :meth:`add`; then :meth:`finish`.
+    The parts of a batch are this rank's micro-shards, which may be empty. Their losses must be
+    weighted. Persistent values are combined likewise (:class:`MicroShardPersistents`).
 
     Args:
-        comm (Communicator): the ranks; a reproducible one.
-        zero_fill (bool): whether a gradient that only some micro-shards have counts as zeros in the
-            others; if not, ``finish`` raises ValueError.
+        comm: the ranks; a reproducible one.
+        zero_fill: whether a gradient that only some micro-shards have counts as zeros in the
+            others.
     """
 
-    def __init__(self, comm, *, zero_fill=True):
-        self._comm, self._zero_fill = comm, zero_fill
-        self._n_own = comm.micro_shards // comm.size
-        self._totals = np.zeros(2)
-        self._seed = (0,)
-        self.watch({})
+    def __init__(self, comm: Communicator, *, zero_fill: bool = True):
+        super().__init__(comm, zero_fill)
+        self.parts_per_batch = comm.micro_shards // comm.size
 
-    def watch(self, params):
-        """Sets the parameters, by name; they must be initialized, and the same on all ranks."""
-        self._params = dict(sorted(params.items()))
-        self._trees = {}  # by dtype
+    def watch(self, params: Mapping[str, Parameter]) -> None:
+        super().watch(dict(sorted(params.items())))
+        self._layouts = layouts(self._params.items())
+        self._trees = [self._tree(layout) for layout in self._layouts]
 
-    def serialize(self, serializer):
-        """Nothing waits from step to step."""
+    def _tree(self, layout):
+        xp = self._params[next(iter(layout.slices))].xp
+        dtype = self._comm.gradient_dtype(layout.dtype)
+        return Tree(self._comm, self._comm.micro_shards, lambda: xp.empty(layout.size, dtype))
 
-    def begin(self, n_samples, seed=(0,)):
-        """Starts a step.
-
-        Args:
-            n_samples (int): this rank's number of samples.
-            seed (sequence of int): what random numbers are drawn from in the step, 32-bit words,
-                the same on all ranks.
-        """
-        self._seed = seed
-        self._totals[:] = n_samples, n_samples > 0
-        self._request = self._comm.iallreduce(self._totals)
+    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = True) -> None:
+        super().begin(n_samples)
         self._counts = np.int64(0)
-        self._n_added = 0
+        self._n_ended = 0
+        self._persistents = MicroShardPersistents(self._comm)
+        self._uninitialized = [
+            param
+            for model in remembered(self._comm).values()
+            for param in model.params()
+            if not param.is_initialized
+        ]
 
-    def n_ranks_with_samples(self):
-        """Returns how many ranks have samples in this step."""
-        return int(self._total(1))
-
-    def share_of(self, n):
-        """Returns what part of all samples ``n`` are."""
-        return float(n / max(self._total(0), 1))
-
-    def _total(self, index):
-        self._request.Wait()
-        return self._totals[index]
-
-    def seeded(self, index, function, with_initial_values=False):
-        """Returns a function that calls another for this rank's micro-shard ``index``: with NumPy's
-        global generator in a state that is drawn for it, and otherwise left as it is.
-
-        Args:
-            index (int): as above.
-            function: function without arguments.
-            with_initial_values (bool): whether the function initializes persistent values, which
-                are drawn alike in all micro-shards.
-        """
-        shard = self._comm.rank * self._n_own + index
-
-        def call():
-            rng = config.rng
-            if rng is None and with_initial_values:
-                rng = np.random.RandomState([*self._seed])
-            with _seeded([*self._seed, shard]), using_config("rng", rng):
-                return function()
-
-        return call
-
-    def add(self, has_samples):
-        """Takes the parameters' gradients for this rank's next micro-shard, and clears them.
-
-        Args:
-            has_samples (bool): whether it has any; if not, the gradients do not count.
-        """
-        grads = {name: param.grad if has_samples else None for name, param in self._params.items()}
-        counts = [has_samples, *(grad is not None for grad in grads.values())]
+    def end_part(self, n_part: int | None) -> None:
+        """Takes the gradients of a micro-shard of ``n_part`` samples, and clears them."""
+        grads = {name: param.grad if n_part else None for name, param in self._params.items()}
+        counts = [n_part > 0, *(grad is not None for grad in grads.values())]
         self._counts = self._counts + np.array(counts, np.int64)
-        place = self._comm.rank * self._n_own + self._n_added
-        for dtype, params in self._by_dtype().items():
-            if dtype not in self._trees:
-                xp, n = next(iter(params.values())).xp, sum(p.size for p in params.values())
-                make_room = functools.partial(xp.empty, n, dtype)
-                self._trees[dtype] = Tree(self._comm, self._comm.micro_shards, make_room)
-            tree = self._trees[dtype]
-            pieces = [(param.size, grads[name]) for name, param in params.items()]
-            tree.add(place, _fill(tree.room(), pieces))
-        self._n_added += 1
+        place = self._comm.rank * self.parts_per_batch + self._n_ended
+        for layout, tree in zip(self._layouts, self._trees, strict=True):
+            tree.add(place, layout.fill(tree.room(), grads))
+        self._n_ended += 1
         for param in self._params.values():
             param.cleargrad()
+        self._persistents.add(n_part)
 
-    def _by_dtype(self):
-        """Parameters by name, by the dtype in which their gradients are summed."""
-        groups = {}
-        for name, param in self._params.items():
-            groups.setdefault(self._comm.gradient_dtype(param.dtype), {})[name] = param
-        return groups
-
-    def finish(self):
-        """Sets the gradients.
-
-        Returns:
-            The number of samples of all ranks.
-        """
+    def finish(self) -> int:
+        own = set(map(id, self._own))
+        if any(param.is_initialized and id(param) not in own for param in self._uninitialized):
+            raise RuntimeError(
+                "MultiNodeOptimizer.update: the loss function has initialized parameters of a "
+                "model of another optimizer, which would depend on the number of ranks: give the "
+                "links of that model the sizes of their inputs"
+            )
+        self._persistents.finish()
         n_shards, *counts = self._comm.allreduce(self._counts).tolist()
         counts = dict(zip(self._params, counts, strict=True))
         lacking = [name for name, n in counts.items() if 0 < n < n_shards]
@@ -226,30 +178,8 @@ class DeterministicReducer:
                 "gradients are None in some micro-shards only, and count as zeros only with "
                 f"zero_fill=True: {', '.join(lacking)}"
             )
-        for dtype, params in self._by_dtype().items():
-            flat = self._trees[dtype].sum()
-            for name, param in params.items():
-                part, flat = flat[: param.size], flat[param.size :]
-                mean = part.reshape(param.shape).astype(param.dtype, copy=False)
-                param.grad = mean if counts[name] else None
-        return int(self._total(0))
-
-
-def _fill(flat, pieces):
-    begin = 0
-    for size, grad in pieces:
-        flat[begin : begin + size] = 0 if grad is None else grad.reshape(-1)
-        begin += size
-    return flat
-
-
-@contextlib.contextmanager
-def _seeded(seed):
-    state = np.random.get_state()
-    np.random.seed(seed)
-    if cuda.available:
-        cuda.cupy.random.seed(np.random.randint(2**31))
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
+        for layout, tree in zip(self._layouts, self._trees, strict=True):
+            for name, mean in layout.views(tree.sum()).items():
+                grad = mean.astype(layout.dtype, copy=False)
+                self._params[name].grad = grad if counts[name] else None
+        return self.n_samples()

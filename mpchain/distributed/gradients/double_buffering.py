@@ -2,58 +2,72 @@
 
 import copy
 import json
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.serializer import AbstractSerializer
+from mpchain.variable import Parameter, Variable
 
 
-class DoubleBufferingReducer:
-    """Like a :class:`GradientReducer`, but hands out in each step the means of the step before.
+class DoubleBufferingReducer(Reducer):
+    """Like a :class:`GradientReducer`, but sets in each step the means of the step before.
 
-    So their exchange has a whole step of time. The first step has none yet.
+    Communication therefore has a whole step of time. The first step has no gradients yet.
 
     Args:
         comm, zero_fill, compression: see :class:`GradientReducer`.
+
+    Example:
+        >>> param = mpchain.Parameter(np.zeros(1, np.float32))
+        >>> reducer = DoubleBufferingReducer(comm)
+        >>> reducer.watch({"/W": param})
+        >>> for step in range(2):
+        ...     reducer.begin(n_samples=3)
+        ...     param.grad = np.full(1, step, np.float32)
+        ...     print(reducer.finish(), param.grad)
+        0 None
+        3 [0.]
     """
 
-    def __init__(self, comm, *, zero_fill=True, compression=None):
-        self._params = {}
+    # The waiting gradients belong to the loss scale of the step before.
+    allows_dynamic_loss_scale = False
+
+    def __init__(
+        self,
+        comm: Communicator,
+        *,
+        zero_fill: bool = True,
+        compression: Callable[..., Any] | None = None,
+    ):
         self._kept = None  # what waits while nothing is under way: number of samples, means by name
         self._is_under_way = False
-        # A compression's memory of this step is not known when the next begins: so it has two.
+        # The next step begins before a compression has updated its state: so there are two.
         self._current, self._previous = (
             GradientReducer(comm, zero_fill=zero_fill, compression=copy.deepcopy(compression))
             for _ in range(2)
         )
+        super().__init__(comm, zero_fill)
 
-    def watch(self, params):
-        """Sets the parameters; what waits for its step still does."""
+    def watch(self, params: Mapping[str, Parameter]) -> None:
+        """Sets the parameters; means that wait for their step stay."""
         self._settle()
-        self._params = params
+        super().watch(params)
         self._current.watch(params)
         self._previous.watch(params)
 
-    def begin(self, n_samples=None, **options):
-        """See :meth:`GradientReducer.begin`."""
-        self._current.begin(n_samples, **options)
+    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = False) -> None:
+        self._current.begin(n_samples, losses_are_weighted=losses_are_weighted)
 
-    def ready(self, param):
-        """See :meth:`GradientReducer.ready`."""
+    def ready(self, param: Variable) -> None:
         self._current.ready(param)
 
-    def share(self):
-        """See :meth:`GradientReducer.share`."""
-        return self._current.share()
+    def weight(self, n_part: int | None = None) -> float:
+        return self._current.weight(n_part)
 
-    def n_ranks_with_samples(self):
-        """See :meth:`GradientReducer.n_ranks_with_samples`."""
-        return self._current.n_ranks_with_samples()
-
-    def finish(self):
-        """Begins to exchange the gradients, and sets those of the step before.
-
-        Returns:
-            The number of samples of all ranks in that step; 0 if there was none.
-        """
+    def finish(self) -> int:
         self._current.start()
         self._settle()
         n_samples, means = self._kept or (0, {})
@@ -70,8 +84,8 @@ class DoubleBufferingReducer:
             self._kept = self._previous.n_samples(), means
             self._is_under_way = False
 
-    def serialize(self, serializer):
-        """Saves or restores the means that wait for their step, and the compression's memory."""
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the means that wait for their step, and the compression's state."""
         self._settle()
         self._current.serialize(serializer["current"])
         self._previous.serialize(serializer["previous"])

@@ -54,6 +54,12 @@ def remembered(comm):
     return {i: model for i, model in models if model is not None}
 
 
+def are_initialized(comm):
+    """Returns whether no persistent value is None, to be initialized by a forward pass."""
+    models = remembered(comm).values()
+    return all(p.value is not None for model in models for p in named_persistents(model).values())
+
+
 class MicroShardPersistents:
     """The persistent values that a step's forward passes update, the same for any number of ranks.
 
@@ -79,11 +85,6 @@ class MicroShardPersistents:
                     self._values[i, path] = persistent
         self._start = {key: (p.value, _copy(p.value)) for key, p in self._values.items()}
         self._own = []  # of each micro-shard: number of samples, and the values that it changed
-
-    @property
-    def are_complete(self):
-        """Whether none is None, to be initialized by a forward pass."""
-        return all(value is not None for value, _ in self._start.values())
 
     def add(self, n):
         """Takes what the next micro-shard, of ``n`` samples, has made of the values."""

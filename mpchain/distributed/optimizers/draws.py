@@ -2,13 +2,15 @@
 
 import contextlib
 import functools
-import itertools
 import numbers
 
 import numpy as np
 
 from mpchain import random
+from mpchain.backends import cuda
+from mpchain.configuration import config, using_config
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients.persistents import are_initialized
 from mpchain.iterators.worker import peek_at_random_state
 
 
@@ -92,27 +94,24 @@ class SampleDraws:
         n = sum(counts)
         first = self._first(n)
         turn, self._n_turns, self._n_own = self._n_turns, self._n_turns + 1, self._n_own + n
-        offsets = itertools.accumulate(counts, initial=0)
-        n_streams = self._comm.micro_shards or self._comm.size
-        own_stream = self._comm.rank * n_streams // self._comm.size
-        numbered = []
-        for i, (part, n_part, offset) in enumerate(zip(parts, counts, offsets)):
-            is_known = first is not None and n_part > 0
-            samples = {"first": first + offset if is_known else None, "n": n_part}
-            stream = own_stream + (i if self._comm.micro_shards else 0)
+        comm, numbered = self._comm, []
+        initializes = comm.micro_shards and not are_initialized(comm)
+        n_streams = comm.micro_shards or comm.size
+        stream = comm.rank * n_streams // comm.size
+        for (n_own, compute_loss), n_part in zip(parts, counts, strict=True):
+            samples = {"first": None if first is None or n_part == 0 else first, "n": n_part}
             generator = functools.partial(
                 random.SampleGenerator, self._key, step, turn, stream=stream, **samples
             )
-            numbered.append((part[0], functools.partial(_draw_from, generator, part[1])))
+            compute_loss = functools.partial(_draw_from, generator, compute_loss)
+            if comm.micro_shards:
+                seed = [*self._key, step, turn + 1]
+                compute_loss = functools.partial(_seeded, seed, stream, initializes, compute_loss)
+                stream += 1
+            if first is not None:
+                first += n_part
+            numbered.append((n_own, compute_loss))
         return numbered
-
-    def seed(self, step):
-        """Returns words for a generator of the batch that was numbered last.
-
-        Args:
-            step (int): the number of updates that the optimizer has done.
-        """
-        return (*self._key, step, self._n_turns)
 
     def _first(self, n):
         own = divided(self._comm)
@@ -137,6 +136,25 @@ class SampleDraws:
 def _draw_from(make_generator, compute_loss):
     with make_generator().in_use():
         return compute_loss()
+
+
+def _seeded(seed, shard, initializes, compute_loss):
+    """Calls a function with NumPy's global generator in a state that is drawn for a micro-shard.
+
+    If it initializes persistent values, these are drawn alike in all micro-shards.
+    """
+    rng = config.rng
+    if rng is None and initializes:
+        rng = np.random.RandomState(seed)
+    state = np.random.get_state()
+    np.random.seed([*seed, shard])
+    if cuda.available:
+        cuda.cupy.random.seed(np.random.randint(2**31))
+    try:
+        with using_config("rng", rng):
+            return compute_loss()
+    finally:
+        np.random.set_state(state)
 
 
 def _n_samples(n, compute_loss):

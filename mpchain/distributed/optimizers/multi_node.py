@@ -7,17 +7,13 @@ import warnings
 
 import numpy as np
 
-from mpchain.configuration import using_config
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
-from mpchain.distributed.gradients.persistents import (
-    MicroShardPersistents,
-    named_persistents,
-    remember,
-    remembered,
-)
+from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
+from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
@@ -53,17 +49,21 @@ def create_multi_node_optimizer(
     Raises:
         ValueError: ``double_buffering`` or ``compression`` with a reproducible communicator.
     """
-    reducer = None
-    if communicator.micro_shards and (double_buffering or compression is not None):
-        raise ValueError(
-            "create_multi_node_optimizer: with a reproducible communicator gradients are summed "
-            "exactly and at once: double_buffering must be False and compression None"
-        )
-    if double_buffering:
-        reducer = DoubleBufferingReducer(communicator, zero_fill=zero_fill, compression=compression)
-    elif compression is not None:
-        reducer = GradientReducer(communicator, zero_fill=zero_fill, compression=compression)
+    reducer = make_reducer(communicator, zero_fill, double_buffering, compression)
     return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill, reducer)
+
+
+def make_reducer(comm, zero_fill, double_buffering=False, compression=None):
+    """Returns the reducer that :func:`create_multi_node_optimizer` describes."""
+    if comm.micro_shards:
+        if double_buffering or compression is not None:
+            raise ValueError(
+                "create_multi_node_optimizer: with a reproducible communicator gradients are "
+                "summed exactly and at once: double_buffering must be False and compression None"
+            )
+        return DeterministicReducer(comm, zero_fill=zero_fill)
+    make = DoubleBufferingReducer if double_buffering else GradientReducer
+    return make(comm, zero_fill=zero_fill, compression=compression)
 
 
 class MultiNodeOptimizer:
@@ -94,48 +94,32 @@ class MultiNodeOptimizer:
             a rank that has none, but takes part. None on all ranks weighs the ranks equally.
     """
 
-    _own = frozenset(
-        (
-            "actual_optimizer",
-            "communicator",
-            "zero_fill",
-            "n_samples",
-            "_known",
-            "_known_links",
-            "_waiting",
-            "_reducer",
-            "_draws",
-            "_joint_link",
-            "_exchanges",
-            "_n_accumulated",
+    def __init__(self, actual_optimizer, communicator, zero_fill, reducer):
+        # All attributes but these are the wrapped optimizer's; see __setattr__.
+        vars(self).update(
+            actual_optimizer=actual_optimizer,
+            communicator=communicator,
+            zero_fill=zero_fill,
+            n_samples=None,
+            _known={},  # id of each parameter by name
+            _known_links=set(),  # ids of those whose persistent values are the same on all ranks
+            _waiting=set(),  # names of those that were not initialized when last looked at
+            _reducer=reducer,
+            _local_reducer=Reducer(Communicator()),  # for updates that only accumulate
+            _draws=SampleDraws(communicator),
+            _joint_link=None,  # name of a link that computes with all ranks together
+            _exchanges=True,  # whether updates are more than accumulation
+            _n_accumulated=0,  # samples whose mean gradients wait for the next update
         )
-    )
-
-    def __init__(self, actual_optimizer, communicator, zero_fill, reducer=None):
-        if reducer is None:
-            make = DeterministicReducer if communicator.micro_shards else GradientReducer
-            reducer = make(communicator, zero_fill=zero_fill)
-        self.actual_optimizer = actual_optimizer
-        self.communicator = communicator
-        self.zero_fill = zero_fill
-        self.n_samples = None
-        self._known = {}  # id of each parameter by name
-        self._known_links = set()  # ids of those whose persistent values are the same on all ranks
-        self._waiting = set()  # names of those that were not initialized when last looked at
-        self._reducer = reducer
-        self._draws = SampleDraws(communicator)
-        self._joint_link = None  # name of a link that computes with all ranks together
-        self._exchanges = True  # whether updates are more than accumulation
-        self._n_accumulated = 0  # samples whose mean gradients wait for the next update
 
     def __getattr__(self, name):
-        if name in self._own:  # being copied: there is nothing to ask yet
+        if name == "actual_optimizer":  # being copied: there is nothing to ask yet
             raise AttributeError(name)
         return getattr(self.actual_optimizer, name)
 
     def __setattr__(self, name, value):
-        if name in self._own:
-            object.__setattr__(self, name, value)
+        if name in vars(self):
+            vars(self)[name] = value
         else:
             setattr(self.actual_optimizer, name, value)
 
@@ -232,25 +216,23 @@ class MultiNodeOptimizer:
             ValueError: with a reproducible communicator, there is no batch among the arguments, or
                 their lengths differ, or one is a Variable that was computed outside of ``lossfun``.
         """
+        n_parts = self._reducer.parts_per_batch
         if lossfun is not None:
             n, before = self._n_samples(), self.n_samples
-            if self._n_micro_shards:
-                observations = Observations(
-                    micro_batches.cut(lossfun, args, kwds, n, self._n_micro_shards)
-                )
+            if n_parts is None:
+                self.update_in_parts([(n, functools.partial(lossfun, *args, **kwds))])
+            else:
+                observations = Observations(micro_batches.cut(lossfun, args, kwds, n, n_parts))
                 self.update_in_parts(observations.parts)
                 summary, others = observations.summarize()
                 report(others | summary.compute_mean())
-            else:
-                parts = [] if n == 0 else [(n, functools.partial(lossfun, *args, **kwds))]
-                self.update_in_parts(parts)
             self.n_samples = before
         elif not self._exchanges:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: within no_sync it needs a loss function, whose "
                 "gradients it accumulates"
             )
-        elif self._n_micro_shards:
+        elif n_parts is not None:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: a reproducible communicator needs a loss function, "
                 "which it calls for one micro-shard at a time, with the batch as its arguments"
@@ -264,34 +246,31 @@ class MultiNodeOptimizer:
 
         Args:
             parts: list of pairs: a number of samples, and a function without arguments that
-                computes the mean loss over them. Empty on a rank that has no samples; with a
-                reproducible communicator one for each of this rank's micro-shards, maybe of none.
+                computes the mean loss over them, which is not called if there are none. With a
+                reproducible communicator one pair for each of this rank's micro-shards.
         """
         if self._has_new_parameters():
             self._replicate()
-        parts = self._draws.numbered(parts, self.t)
-        if self._n_micro_shards:
-            self._update_in_micro_shards(parts)
-            return
-        n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
-        self.n_samples = n
+        self._check_parts([n for n, _ in parts])
+        self.n_samples = n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
+        parts = self._draws.numbered(parts, self.t) or [(0, None)]
         if self._n_accumulated:
             n = self._n_accumulated + _weight(n)
-        if self._exchanges:
-            self._reducer.begin(n, losses_are_weighted=True)
-            self._check_presence()
-        self._check_numbers_of_parts(len(parts))
-        loss = self._first_loss(parts[0][1] if parts else _no_loss)
-        share = self._reducer.share() if self._exchanges else 1
-        self._scale_accumulated(share, n)
+        reducer = self._reducer if self._exchanges else self._local_reducer
+        reducer.begin(n, losses_are_weighted=True)
         for i, (n_part, compute_loss) in enumerate(parts):
-            if i > 0:
-                loss = compute_loss()
-            # Earlier parts only add to the gradients.
-            is_last = self._exchanges and i == len(parts) - 1
-            with using_config("leaf_ready", self._reducer.ready if is_last else None):
-                self._backward(loss, share if n_part == n else share * _weight(n_part) / n)
+            if n_part == 0:
+                compute_loss = _no_loss
+            loss = compute_loss() if i > 0 else self._first_loss(compute_loss)
+            weight = reducer.weight(n_part)
+            if i == 0 or reducer.parts_per_batch:
+                self._scale_accumulated(reducer)
+            if n_part != 0:
+                # Earlier parts only add to the gradients.
+                is_last = i == len(parts) - 1
+                self._backward(loss, weight, reducer.ready if is_last else None)
             del loss
+            reducer.end_part(n_part)
         if self._exchanges:
             self._finish()
         else:
@@ -302,89 +281,41 @@ class MultiNodeOptimizer:
         mine = divided(self.communicator)
         return self.n_samples if mine is None else mine.stop - mine.start
 
-    @property
-    def _n_micro_shards(self):
-        """This rank's number of micro-shards, 0 unless the communicator is reproducible."""
-        return (self.communicator.micro_shards or 0) // self.communicator.size
-
-    def _update_in_micro_shards(self, parts):
-        """The same with a reproducible communicator: each part is a micro-shard, maybe empty."""
-        if len(parts) != self._n_micro_shards or not self._exchanges:
+    def _check_parts(self, counts):
+        """Checks the numbers of samples of this rank's parts, and of the other ranks' if a link
+        computes with all ranks together: all of them then raise ValueError."""
+        n_parts = self._reducer.parts_per_batch
+        if n_parts is not None and (len(counts) != n_parts or not self._exchanges):
             raise RuntimeError(
                 "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs "
-                f"{self._n_micro_shards} parts on each rank, its micro-shards, but got "
-                f"{len(parts) if self._exchanges else 'no_sync'}: let update cut the batch, or "
+                f"{n_parts} parts on each rank, its micro-shards, but got "
+                f"{len(counts) if self._exchanges else 'no_sync'}: let update cut the batch, or "
                 "use MultiNodeUpdater"
             )
-        reducer = self._reducer
-        self.n_samples = sum(n for n, _ in parts)
-        persistents = MicroShardPersistents(self.communicator)
-        uninitialized = self._uninitialized_params_of_others()
-        reducer.begin(self.n_samples, self._draws.seed(self.t))
-        for i, (n, compute_loss) in enumerate(parts):
-            if n > 0:
-                compute_loss = reducer.seeded(i, compute_loss, not persistents.are_complete)
-            else:
-                compute_loss = _no_loss
-            loss = self._first_loss(compute_loss) if i == 0 else compute_loss()
-            self.target.cleargrads()
-            if n > 0:
-                self._backward(loss, reducer.share_of(n))
-            del loss
-            reducer.add(n > 0)
-            persistents.add(n)
-        if any(param.is_initialized for param in uninitialized):
-            raise RuntimeError(
-                "MultiNodeOptimizer.update: the loss function has initialized parameters of a "
-                "model of another optimizer, which would depend on the number of ranks: give the "
-                "links of that model the sizes of their inputs"
+        if self._joint_link is None:
+            return
+        held = self.communicator.allgather_obj(sum(n != 0 for n in counts))
+        where = f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together"
+        if 0 in held and self._exchanges:
+            raise ValueError(
+                f"{where}, but {held.count(0)} of {len(held)} have no samples: use larger batches "
+                "or fewer ranks"
             )
-        persistents.finish()
-        self._finish()
+        if len(set(held)) > 1:
+            raise ValueError(
+                f"{where}, but they have {held} parts of the batch to work through: accumulate "
+                "over fewer parts, or use larger batches"
+            )
 
-    def _uninitialized_params_of_others(self):
-        own = set(map(id, self.target.params()))
-        models = remembered(self.communicator).values()
-        return [
-            param
-            for model in models
-            for param in model.params()
-            if not param.is_initialized and id(param) not in own
-        ]
-
-    def _scale_accumulated(self, share, n):
-        """Makes what was accumulated a part of the mean over ``n`` samples, of that share."""
+    def _scale_accumulated(self, reducer):
+        """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
         if not self._n_accumulated:
             self.target.cleargrads()
             return
-        factor = share * self._n_accumulated / n
+        factor = reducer.weight(self._n_accumulated)
         for param in self.target.params(include_uninit=False):
             if param.grad is not None:
                 param.grad = param.grad * param.dtype.type(factor)
-
-    def _check_presence(self):
-        """Raises ValueError, on all ranks, if one has no samples but the model needs it."""
-        if self._joint_link is None:
-            return
-        n_absent = self.communicator.size - self._reducer.n_ranks_with_samples()
-        if n_absent > 0:
-            raise ValueError(
-                f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together, "
-                f"but {n_absent} of {self.communicator.size} have no samples: use larger batches "
-                "or fewer ranks"
-            )
-
-    def _check_numbers_of_parts(self, n_parts):
-        """Raises ValueError, on all ranks, if they differ but the model needs them alike."""
-        if self._joint_link is None:
-            return
-        held = self.communicator.allgather_obj(n_parts)
-        if len(set(held)) > 1:
-            raise ValueError(
-                f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together, "
-                f"but they have {held} parts of the batch to work through: accumulate over fewer "
-                "parts, or use larger batches"
-            )
 
     def agree_on_signal(self, number):
         """Returns the signal that any rank has noted, on all ranks: all end at once.
@@ -410,7 +341,7 @@ class MultiNodeOptimizer:
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
         self._n_accumulated = 0
         growth = self.actual_optimizer._loss_scale_growth
-        if growth is not None and isinstance(self._reducer, DoubleBufferingReducer):
+        if growth is not None and not self._reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "whose loss scale was another: it goes with a constant loss scale only"
@@ -429,16 +360,16 @@ class MultiNodeOptimizer:
     def _params(self):
         return dict(self.target.namedparams())
 
-    def _backward(self, loss, share):
+    def _backward(self, loss, weight, on_leaf):
         if not isinstance(loss, Variable):
             raise TypeError(
                 "MultiNodeOptimizer.update: the loss function must return a Variable, "
                 f"not {type(loss).__name__}"
             )
         scale = self.actual_optimizer.loss_scale
-        if share != 1:
-            scale = share * (1 if scale is None else scale)
-        loss.backward(loss_scale=scale)
+        if weight != 1:
+            scale = weight * (1 if scale is None else scale)
+        loss.backward(loss_scale=scale, on_leaf=on_leaf)
 
     def _has_new_parameters(self):
         """Whether parameters may not be the same on all ranks yet."""
@@ -476,8 +407,6 @@ class MultiNodeOptimizer:
         if len(self._waiting) == n_waiting:
             return loss
         rehearsal.undo()
-        if self._n_micro_shards:  # they draw initial values alike anyway
-            return compute_loss()
         with rehearsal.initial_values_of(self.communicator):
             return compute_loss()
 
@@ -502,7 +431,7 @@ class MultiNodeOptimizer:
         known = _ids(params)
         waiting = {name for name, param in new.items() if not param.is_initialized}
         if known != self._known or waiting != self._waiting:
-            self._reducer.watch({k: v for k, v in params.items() if k not in waiting})
+            self._reducer.watch(params)
         self._known, self._waiting = known, waiting
 
 

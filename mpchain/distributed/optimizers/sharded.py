@@ -8,9 +8,10 @@ import math
 import numpy as np
 
 from mpchain import backend
-from mpchain.distributed.optimizers import MultiNodeOptimizer
+from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer, make_reducer
 from mpchain.serializer import Deserializer
 from mpchain.update_rule import UpdateRule
+from mpchain.utils.flat_layout import layouts
 from mpchain.variable import Variable
 
 ROW_BYTES = 16 * 1024 * 1024
@@ -27,7 +28,8 @@ def create_sharded_optimizer(actual_optimizer, communicator, zero_fill=True):
     Returns:
         ShardedOptimizer
     """
-    return ShardedOptimizer(actual_optimizer, communicator, zero_fill)
+    reducer = make_reducer(communicator, zero_fill)
+    return ShardedOptimizer(actual_optimizer, communicator, zero_fill, reducer)
 
 
 class ShardedOptimizer(MultiNodeOptimizer):
@@ -51,11 +53,9 @@ class ShardedOptimizer(MultiNodeOptimizer):
         ValueError: an update rule does not treat each element on its own.
     """
 
-    _own = MultiNodeOptimizer._own | {"_rows"}
-
-    def __init__(self, actual_optimizer, communicator, zero_fill=True):
-        super().__init__(actual_optimizer, communicator, zero_fill)
-        self._rows = []
+    def __init__(self, *args):
+        super().__init__(*args)
+        vars(self)["_rows"] = []
 
     def setup(self, link):
         self._rows = []
@@ -145,7 +145,9 @@ class ShardedOptimizer(MultiNodeOptimizer):
         params = dict(sorted(self.target.namedparams(include_uninit=False)))
         new = {name: param for name, param in params.items() if not _is_divided(param)}
         _check_rules(new)
-        self._rows += _rows_of(list(new.values()), self.communicator)
+        self._rows += [
+            Row(self.communicator, layout, new) for layout in layouts(new.items(), ROW_BYTES)
+        ]
         self._rows = [row for row in self._rows if row.keep(params.values())]
 
     def _publish(self, optimizer):
@@ -168,50 +170,22 @@ def _check_rules(params):
             )
 
 
-def _rows_of(params, comm):
-    """Returns rows of parameters of one dtype, none much longer than ``ROW_BYTES``."""
-    rows, with_room = [], {}
-    for param in params:
-        row = with_room.get(param.dtype)
-        if row is None or row.size * param.dtype.itemsize >= ROW_BYTES:
-            row = with_room[param.dtype] = Row(comm)
-            rows.append(row)
-        row.append(param)
-    for row in rows:
-        row.divide()
-    return rows
-
-
 class Row:
-    """Parameters of one dtype laid out one after the other, of which each rank has an equal part.
+    """Parameters of one dtype in a flat layout, of which each rank has an equal part.
+
+    The parameters' update rules are replaced by ones that update this rank's part.
 
     Args:
-        comm (Communicator): the ranks.
-
-    Attributes:
-        size (int): number of elements.
+        comm: the ranks.
+        layout: the places of the parameters.
+        params: the parameters by name, at least those in the layout.
     """
 
-    def __init__(self, comm):
-        self._comm = comm
-        self._members = []  # parameters, and where they begin
-        self.size = 0
-
-    def append(self, param):
-        """Adds a parameter."""
-        self._members.append((param, self.size))
-        self.size += param.size
-
-    def divide(self):
-        """Gives each parameter a rule that updates this rank's part of it."""
-        self._length = -(-self.size // self._comm.size)  # the last parts may be shorter
-        self._start = self._comm.rank * self._length
-        for param, begin in self._members:
-            start, stop = (
-                min(max(end - begin, 0), param.size)
-                for end in (self._start, self._start + self._length)
-            )
-            param.update_rule = _divided_rule(param, slice(start, stop), self)
+    def __init__(self, comm, layout, params):
+        self._comm, self._layout = comm, layout
+        self._params = {name: params[name] for name in layout.slices}
+        for name, place in layout.part(comm.rank, comm.size).items():
+            params[name].update_rule = _divided_rule(params[name], place, self)
 
     def keep(self, params):
         """Forgets all but these parameters, and those that another row has now.
@@ -220,26 +194,28 @@ class Row:
             Whether there are any left.
         """
         ids = {id(param) for param in params}
-        self._members = [
-            (param, begin)
-            for param, begin in self._members
+        self._params = {
+            name: param
+            for name, param in self._params.items()
             if id(param) in ids and getattr(param.update_rule, "row", None) is self
-        ]
-        return bool(self._members)
+        }
+        return bool(self._params)
 
     def publish(self):
         """Sends this rank's part of the parameters to all others, and sets theirs."""
-        if self._comm.size == 1:
+        comm, layout = self._comm, self._layout
+        if comm.size == 1:
             return
-        param, _ = self._members[0]
-        own = param.xp.zeros(self._length, param.dtype)
-        for param, begin in self._members:
+        xp = next(iter(self._params.values())).xp
+        length = -(-layout.size // comm.size)
+        whole = xp.zeros(length * comm.size, layout.dtype)
+        for name, param in self._params.items():
             place = param.update_rule.place
-            begin += place.start - self._start
-            own[begin : begin + place.stop - place.start] = param.array.reshape(-1)[place]
-        row = self._comm.iallgather(own).Wait().reshape(-1)
-        for param, begin in self._members:
-            param.array[...] = row[begin : begin + param.size].reshape(param.shape)
+            whole[layout.slices[name]][place] = param.array.reshape(-1)[place]
+        own = whole[comm.rank * length : (comm.rank + 1) * length]
+        views = layout.views(comm.iallgather(own).Wait().reshape(-1))
+        for name, param in self._params.items():
+            param.array[...] = views[name]
 
 
 def _divided_rule(param, place, row):

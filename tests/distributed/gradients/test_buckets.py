@@ -104,7 +104,7 @@ def test_gradients_that_a_program_keeps_stay_as_they_are(comm, how, holder):
     kept = []
     for step in range(6):
         reducer.begin()
-        reducer.share()
+        reducer.weight()
         for name, param in params.items():
             param.grad = gradient(name, comm.rank, step=step)
             if step % 3:
@@ -130,7 +130,7 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
     def step():
         """Returns the places of all buckets."""
         reducer.begin()
-        reducer.share()
+        reducer.weight()
         for name, param in params.items():
             param.grad = gradient(name, comm.rank)
             reducer.ready(param)
@@ -310,7 +310,7 @@ def test_parameters_that_differ_between_ranks(comm):
         with pytest.raises(ValueError, match=f"on ranks 0 and {comm.rank} this differs for /c"):
             reducer.finish()
     else:
-        reducer.share()
+        reducer.weight()
         comm.bcast_obj(["/c", *params])  # what finish does before the others stop
 
 
@@ -330,7 +330,7 @@ def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
         reducer.ready(param)
     assert begun
     with pytest.raises(
-        RuntimeError, match="an exception ended the step before while gradients were"
+        RuntimeError, match="an exception ended the previous step while gradients were"
     ):
         reducer.begin()
 

@@ -1,0 +1,95 @@
+"""What a multi-node optimizer asks of the averaging of gradients."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mpchain.distributed.communicators import Communicator
+from mpchain.serializer import AbstractSerializer
+from mpchain.variable import Parameter, Variable
+
+
+class Reducer:
+    """Replaces the gradients of parameters by their means over the samples of all ranks.
+
+    This base class does nothing to gradients, which is right for one rank. Each rank works through
+    its samples in one part or several. A step is::
+
+        reducer.begin(n_samples)
+        for n_part, loss in parts:  # the mean loss over a part
+            loss.backward(loss_scale=reducer.weight(n_part), on_leaf=reducer.ready)
+            reducer.end_part(n_part)
+        reducer.finish()
+
+    where ``on_leaf`` is only for the last part: after the others gradients are not final.
+
+    Args:
+        comm: the ranks.
+        zero_fill: whether a gradient that is None in some places counts as zeros there. If not,
+            :meth:`finish` raises ValueError.
+
+    Attributes:
+        parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
+            each part are taken by :meth:`end_part`, and may be cleared before the next one.
+        allows_dynamic_loss_scale: whether the loss scale may change from step to step.
+    """
+
+    parts_per_batch: int | None = None
+    allows_dynamic_loss_scale = True
+
+    def __init__(self, comm: Communicator, zero_fill: bool = True):
+        self._comm, self._zero_fill = comm, zero_fill
+        self._totals = np.zeros(1)  # the number of samples of all ranks
+        self.watch({})
+
+    def watch(self, params: Mapping[str, Parameter]) -> None:
+        """Sets the parameters by name, the same on all ranks.
+
+        Those that are not initialized are left out until the next call.
+        """
+        self._own = list(params.values())
+        self._params = {name: param for name, param in params.items() if param.is_initialized}
+
+    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = False) -> None:
+        """Starts a step. It is best called before the forward pass, to overlap communication.
+
+        Args:
+            n_samples: this rank's number of samples. None on all ranks weighs them equally.
+            losses_are_weighted: whether gradients are those of losses times :meth:`weight`. If not,
+                they are multiplied by this rank's weight.
+        """
+        self._n_samples = 1 if n_samples is None else n_samples
+        self._totals[0] = self._n_samples
+        self._totals_request = self._comm.iallreduce(self._totals)
+
+    def n_samples(self) -> int:
+        """Returns the number of samples of all ranks (the number of ranks, if they are unknown)."""
+        self._totals_request.Wait()
+        return int(self._totals[0])
+
+    def weight(self, n_part: int | None = None) -> float:
+        """Returns the share of ``n_part`` samples (None: 1) in those of all ranks.
+
+        All ranks call it at the same place, if only for 0 samples: the first call is collective.
+        """
+        self._totals_request.Wait()
+        return float((1 if n_part is None else n_part) / max(self._totals[0], 1))
+
+    def ready(self, param: Variable) -> None:
+        """Marks the gradient of ``param`` as final; ignores variables that are not watched."""
+
+    def end_part(self, n_part: int | None) -> None:
+        """Ends the backward pass of a part of ``n_part`` samples. The gradients of a part without
+        samples do not count."""
+
+    def finish(self) -> int:
+        """Ends the step, and sets the gradients.
+
+        Returns:
+            The number of samples, of all ranks, that the gradients are means over: 0 if there are
+            none to step by.
+        """
+        return self.n_samples()
+
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores what is kept from step to step."""

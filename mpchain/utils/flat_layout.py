@@ -1,0 +1,109 @@
+"""Named arrays of one dtype, one after the other in a flat array."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpchain import backend
+from mpchain.typing import Array, DTypeLike
+
+
+class FlatLayout:
+    """The places of named arrays in one flat array of NumPy or CuPy.
+
+    Args:
+        dtype: the dtype of the arrays. The flat array may have another one.
+
+    Attributes:
+        dtype: as given.
+        slices: the place of each array by name, in the order of the flat array.
+        size: the number of elements of the flat array.
+
+    Example:
+        >>> layout = FlatLayout(np.float32)
+        >>> layout.append("W", (2, 2)), layout.append("b", (2,))
+        (None, None)
+        >>> flat = layout.fill(np.empty(6), {"W": np.ones((2, 2)), "b": None}, factor=0.5)
+        >>> flat, layout.views(flat)["W"].shape
+        (array([0.5, 0.5, 0.5, 0.5, 0. , 0. ]), (2, 2))
+    """
+
+    def __init__(self, dtype: DTypeLike):
+        self.dtype = np.dtype(dtype)
+        self.slices: dict[Hashable, slice] = {}
+        self.size = 0
+        self._shapes: dict[Hashable, tuple[int, ...]] = {}
+
+    def append(self, name: Hashable, shape: tuple[int, ...]) -> None:
+        """Adds an array of that name at the end."""
+        stop = self.size + math.prod(shape)
+        self.slices[name], self._shapes[name] = slice(self.size, stop), shape
+        self.size = stop
+
+    def views(self, flat: Array) -> dict[Any, Array]:
+        """Returns the parts of a flat array by name, in the shapes of the named arrays."""
+        return {name: flat[self.slices[name]].reshape(s) for name, s in self._shapes.items()}
+
+    def fill(self, flat: Array, arrays: Mapping[Any, Array | None], factor: float = 1) -> Array:
+        """Copies arrays, times ``factor``, to their places in ``flat``; zeros in place of None.
+
+        Returns:
+            ``flat``
+        """
+        for name, view in self.views(flat).items():
+            put(view, arrays[name], factor)
+        return flat
+
+    def part(self, rank: int, size: int) -> dict[Any, slice]:
+        """Divides the flat array into ``size`` parts of equal length, the last of which may end
+        beyond it.
+
+        Returns:
+            For each name, the slice of the flattened named array that is in part ``rank``.
+        """
+        length = -(-self.size // size)
+        ends = rank * length, (rank + 1) * length
+        return {
+            name: slice(*(min(max(end, s.start), s.stop) - s.start for end in ends))
+            for name, s in self.slices.items()
+        }
+
+
+def layouts(arrays: Iterable[tuple[Any, Any]], n_bytes: float = math.inf) -> list[FlatLayout]:
+    """Lays arrays, or parameters, out in flat arrays of one dtype each.
+
+    Args:
+        arrays: pairs of a name and what has a shape and a dtype, in the order of the result.
+        n_bytes: length of a layout after which another one begins.
+
+    Example:
+        >>> arrays = {"a": np.zeros(3), "b": np.zeros(2, np.float32), "c": np.zeros(1)}
+        >>> [[*layout.slices] for layout in layouts(arrays.items())]
+        [['a', 'c'], ['b']]
+    """
+    made, with_room = [], {}
+    for name, array in arrays:
+        layout = with_room.get(array.dtype)
+        if layout is None or layout.size * layout.dtype.itemsize >= n_bytes:
+            layout = with_room[array.dtype] = FlatLayout(array.dtype)
+            made.append(layout)
+        layout.append(name, array.shape)
+    return made
+
+
+def put(view: Array, array: Array | None, factor: float = 1) -> None:
+    """Overwrites ``view`` with ``array`` times ``factor``, or with zeros for None.
+
+    Example:
+        >>> view = np.zeros(2, np.float32)
+        >>> put(view, np.ones(2), 3)
+        >>> view
+        array([3., 3.], dtype=float32)
+    """
+    if array is None or factor == 1:
+        view[...] = 0 if array is None else array
+    else:
+        xp = backend.get_array_module(view)
+        xp.multiply(array, view.dtype.type(factor), out=view)
