@@ -377,48 +377,38 @@ def _portions(params):
 
 
 def _group_of(param):
-    """Returns what parameters have in common that can be updated together; None for others."""
+    """Returns what parameters have in common that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
     if (
         type(array) is not np.ndarray
         or array.size > _SMALL
+        or array.dtype.char not in "fd"
         or type(grad) is not np.ndarray
         or grad.dtype is not array.dtype
-        or array.dtype.char not in "fd"
-        or type(param).update is not Parameter.update
-        or rule is None
+        or not _takes_plain_steps(type(param), type(rule))
         or not rule.enabled
-        or not _takes_plain_steps(type(rule))
         or rule._hooks
-        or len(vars(rule.hyperparam)) > 1
+        or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
     ):
         return None
-    attributes = vars(rule)
-    if len(attributes) == _N_ATTRIBUTES:
-        own = None
-    else:  # which scalars() may depend on
-        own = tuple(x for x in attributes.items() if x[0] not in _ATTRIBUTES)
-    key = (type(rule), id(rule.hyperparam.parent), rule.t, array.dtype.char, own)
-    if own is None:
-        return key
-    try:
-        hash(key)
-    except TypeError:
-        return None
+    key = type(rule), id(rule.hyperparam.parent), rule.t, array.dtype.char
+    if len(vars(rule)) > len(_ATTRIBUTES):  # on which the numbers of a step may depend, too
+        key += tuple((name, id(x)) for name, x in vars(rule).items() if name not in _ATTRIBUTES)
     return key
 
 
 @functools.cache
-def _takes_plain_steps(rule):
-    """Whether the class of rules updates as UpdateRule does, by its step."""
+def _takes_plain_steps(param_class, rule_class):
+    """Returns whether parameters and rules of these classes update as declared, by ``step``."""
     names = ("update", "update_core", "update_core_cpu", "_take_step", "updated_param")
-    return rule.step is not None and all(
-        getattr(rule, name) is getattr(UpdateRule, name) for name in names
+    return (
+        param_class.update is Parameter.update
+        and getattr(rule_class, "step", None) is not None
+        and all(getattr(rule_class, name) is getattr(UpdateRule, name) for name in names)
     )
 
 
 _ATTRIBUTES = frozenset(vars(UpdateRule()))
-_N_ATTRIBUTES = len(_ATTRIBUTES)
 
 
 def _update_group(params):

@@ -1,9 +1,9 @@
 """What the parts of a batch report, put together."""
 
-import contextlib
 import functools
 
-from mpchain.reporter import DictSummary, get_current_reporter, report_scope
+from mpchain.reporter import DictSummary
+from mpchain.training.updaters.replica import collecting
 
 
 class Observations:
@@ -34,12 +34,5 @@ class Observations:
 
 
 def _observed(function, observation):
-    """Calls a function while the current reporter, if there is one, keeps its reports."""
-    try:
-        get_current_reporter()
-    except RuntimeError:
-        scope = contextlib.nullcontext()
-    else:
-        scope = report_scope(observation)
-    with scope:
+    with collecting(observation):
         return function()

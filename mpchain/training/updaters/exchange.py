@@ -4,11 +4,16 @@ An exchange has two ends. The main process calls :meth:`publish` and :meth:`coll
 which got theirs from :meth:`end_for`, call :meth:`take` and :meth:`give`.
 """
 
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.iterators.shared_memory import Segment
+from mpchain.utils.flat_layout import layouts
+from mpchain.variable import Parameter
 
 _ALIGNMENT = 64
 
@@ -18,52 +23,51 @@ class SharedMemoryExchange:
     other process's gradients.
 
     Args:
-        params (dict): the main process's parameters by name; all are initialized.
-        n_others (int): number of other processes.
+        params: the main process's parameters by name; all are initialized.
+        n_others: number of other processes.
     """
 
-    def __init__(self, params, n_others):
-        self._params = params
-        self._layout = _Layout(params)
-        self._segments = []
+    def __init__(self, params: Mapping[str, Parameter], n_others: int):
+        self._params, self._layouts = params, _layouts(params)
+        self._segments: list[Segment] = []
+        nbytes = sum(n for _, n in _specifications(self._layouts)) or _ALIGNMENT
         try:
             for _ in range(1 + n_others):
-                self._segments.append(Segment(self._layout.nbytes))
+                self._segments.append(Segment(nbytes))
         except OSError:
             self.close()
             raise
 
-    def end_for(self, index):
-        """Returns what the process of that number, from 0, uses; it can be sent there."""
-        return _SharedMemoryEnd(
-            self._layout, self._segments[0].name, self._segments[1 + index].name
-        )
+    def end_for(self, index: int) -> "_SharedMemoryEnd":
+        """Returns what another process, numbered from 0, uses; it can be sent there."""
+        return _SharedMemoryEnd(self._segments[0].name, self._segments[1 + index].name)
 
-    def publish(self, announce):
-        """Lets the others have the parameters; calls ``announce``, which tells them to take."""
-        for name, param in self._params.items():
-            self._layout.view(self._segments[0], name)[...] = cuda.to_cpu(param.array)
+    def publish(self, announce: Callable[[], Any]) -> None:
+        """Provides the parameters to the others; ``announce`` tells these to take them."""
+        arrays = {name: cuda.to_cpu(param.array) for name, param in self._params.items()}
+        for layout, flat in zip(self._layouts, _flat_arrays(self._layouts, self._segments[0])):
+            layout.fill(flat, arrays)
         announce()
 
-    def collect(self, names, share, wait):
+    def collect(self, names: Collection[str], share: float, wait: Callable[[], Any]) -> None:
         """Replaces gradients by the sum of all processes', each of them multiplied by its share.
 
         Args:
-            names (list of str): of the parameters for which any process has a gradient.
-            share (float): of this process.
+            names: the parameters for which any process has a gradient.
+            share: the share of this process.
             wait: called to wait until the others have given theirs.
         """
         wait()
-        for name in names:
-            param = self._params[name]
-            total = self._layout.view(self._segments[1], name).copy()
-            for segment in self._segments[2:]:
-                total += self._layout.view(segment, name)
-            if param.grad is not None:
-                total += share * cuda.to_cpu(param.grad).astype(total.dtype, copy=False)
-            param.grad = param.device.send(total.astype(param.dtype, copy=False))
+        own = _host_gradients(self._params)
+        flat_arrays = [_flat_arrays(self._layouts, segment) for segment in self._segments[1:]]
+        for layout, (first, *others) in zip(self._layouts, zip(*flat_arrays)):
+            total = first.copy()
+            for flat in others:
+                total += flat
+            total += layout.fill(np.empty_like(total), own, share)
+            _set_gradients(self._params, names, layout, total)
 
-    def close(self):
+    def close(self) -> None:
         """Frees the shared memory."""
         for segment in self._segments:
             segment.close()
@@ -72,89 +76,99 @@ class SharedMemoryExchange:
 
 
 class _SharedMemoryEnd:
-    def __init__(self, layout, parameters, gradients):
-        self._layout = layout
+    def __init__(self, parameters, gradients):
         self._names = parameters, gradients
 
     def connect(self, params):
         """Sets this process's parameters, by name."""
-        self._params = params
+        self._params, self._layouts = params, _layouts(params)
         self._parameters, self._gradients = (Segment(name=name) for name in self._names)
 
     def take(self):
-        """Takes over the parameters of the main process."""
-        for name, param in self._params.items():
-            backend.copyto(param.array, self._layout.view(self._parameters, name).copy())
+        """Copies the parameters of the main process."""
+        for layout, flat in zip(self._layouts, _flat_arrays(self._layouts, self._parameters)):
+            for name, view in layout.views(flat).items():
+                backend.copyto(self._params[name].array, view.copy())
 
-    def give(self, names, share):
-        """Gives the gradients of these parameters, times ``share``; zeros where there are none."""
-        for name in names:
-            grad = self._params[name].grad
-            view = self._layout.view(self._gradients, name)
-            if grad is None:
-                view[...] = 0
-            else:
-                np.multiply(cuda.to_cpu(grad), view.dtype.type(share), out=view)
+    def give(self, share):
+        """Gives this process's gradients, times ``share``; zeros where there are none."""
+        grads = _host_gradients(self._params)
+        for layout, flat in zip(self._layouts, _flat_arrays(self._layouts, self._gradients)):
+            layout.fill(flat, grads, share)
 
 
-class _Layout:
-    """Where each parameter, or its gradient, is in a segment."""
+def _layouts(params):
+    return layouts(sorted(params.items()))
 
-    def __init__(self, params):
-        self._places = {}
-        self.nbytes = _ALIGNMENT
-        for name, param in params.items():
-            # Gradients in float16 are summed in float32, and so is the room.
-            dtype = np.dtype(np.float32) if param.dtype == np.float16 else param.dtype
-            self._places[name] = self.nbytes, dtype, param.shape
-            nbytes = param.size * dtype.itemsize
-            self.nbytes += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
-    def view(self, segment, name):
-        """The array of that parameter in the segment."""
-        start, dtype, shape = self._places[name]
-        return np.ndarray(shape, dtype, segment.buf, start)
+def _sum_dtype(layout):
+    """Gradients in float16 are summed in float32."""
+    return np.dtype(np.float32) if layout.dtype == np.float16 else layout.dtype
+
+
+def _specifications(layouts):
+    """Yields each flat array's dtype, and the number of bytes that it takes in a segment."""
+    for layout in layouts:
+        dtype = _sum_dtype(layout)
+        yield dtype, -(-layout.size * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+def _flat_arrays(layouts, segment):
+    """Yields the layouts' flat arrays, which are one after the other in a segment."""
+    start = 0
+    for layout, (dtype, nbytes) in zip(layouts, _specifications(layouts)):
+        yield np.ndarray(layout.size, dtype, segment.buf, start)
+        start += nbytes
+
+
+def _host_gradients(params):
+    grads = {name: param.grad for name, param in params.items()}
+    return {name: None if grad is None else cuda.to_cpu(grad) for name, grad in grads.items()}
+
+
+def _set_gradients(params, names, layout, total):
+    for name, view in layout.views(total).items():
+        if name in names:
+            param = params[name]
+            param.grad = param.device.send(view.astype(param.dtype, copy=False))
 
 
 class NcclExchange:
     """Parameters and gradients on GPUs, one for each process, by NCCL.
 
     Args:
-        params (dict): the main process's parameters by name; all are initialized.
-        n_others (int): number of other processes.
+        params: the main process's parameters by name; all are initialized.
+        n_others: number of other processes.
 
     Raises:
         RuntimeError: CuPy finds no NCCL.
     """
 
-    def __init__(self, params, n_others):
+    def __init__(self, params: Mapping[str, Parameter], n_others: int):
         cuda.check_cuda_available()
         if not cuda.cupy.cuda.nccl.available:
             raise RuntimeError(
                 "MultiprocessParallelUpdater: several GPUs need NCCL, which CuPy does not find: "
                 "pip install 'mpchain[gpu]'"
             )
-        self._identity = cuda.cupy.cuda.nccl.get_unique_id()
-        self._size = 1 + n_others
-        self._params = params
-        self._end = _NcclEnd(self._identity, self._size, 0)
+        self._place = cuda.cupy.cuda.nccl.get_unique_id(), 1 + n_others
+        self._end = self.end_for(-1)
         self._end.connect(params)
 
-    def end_for(self, index):
-        return _NcclEnd(self._identity, self._size, 1 + index)
+    def end_for(self, index: int) -> "_NcclEnd":
+        return _NcclEnd(*self._place, 1 + index)
 
-    def publish(self, announce):
+    def publish(self, announce: Callable[[], Any]) -> None:
         announce()  # all take part at the same time
         self._end.take()
 
-    def collect(self, names, share, wait):
-        sums = self._end.give(names, share)
+    def collect(self, names: Collection[str], share: float, wait: Callable[[], Any]) -> None:
+        totals = self._end.give(share)
         wait()
-        for name, total in sums.items():
-            param = self._params[name]
-            param.grad = total.astype(param.dtype, copy=False)
+        for layout, total in zip(self._end.layouts, totals):
+            _set_gradients(self._end.params, names, layout, total)
 
-    def close(self):
+    def close(self) -> None:
         """Abandons the connection, lest it waits for a process that has ended."""
         self._end.close()
 
@@ -166,39 +180,33 @@ class _NcclEnd:
         self._identity, self._size, self._rank = identity, size, rank
 
     def connect(self, params):
-        self._params = params
+        self.params, self.layouts = params, _layouts(params)
 
-    def _nccl(self):
+    def take(self):
+        self._run("broadcast", [param.array for _, param in sorted(self.params.items())])
+
+    def give(self, share):
+        """Takes part in the sums, which only the main process gets; returns the flat arrays."""
+        grads = {name: param.grad for name, param in self.params.items()}
+        flat_arrays = []
+        for layout in self.layouts:
+            xp = self.params[next(iter(layout.slices))].xp
+            flat_arrays.append(layout.fill(xp.empty(layout.size, _sum_dtype(layout)), grads, share))
+        self._run("reduce", flat_arrays, cuda.cupy.cuda.nccl.NCCL_SUM)
+        return flat_arrays
+
+    def _run(self, collective, arrays, *operation):
+        """Runs a collective of NCCL, whose root is the main process, on arrays in place."""
         nccl = cuda.cupy.cuda.nccl
         if self._comm is None:
             self._comm = nccl.NcclCommunicator(self._size, self._identity, self._rank)
-        return nccl, self._comm, cuda.cupy.cuda.get_current_stream().ptr
-
-    def take(self):
-        nccl, comm, stream = self._nccl()
+        stream = cuda.cupy.cuda.get_current_stream().ptr
         nccl.groupStart()
-        for param in self._params.values():
-            pointer = param.array.data.ptr
-            dtype = getattr(nccl, f"NCCL_{param.dtype.name.upper()}")
-            comm.broadcast(pointer, pointer, param.size, dtype, 0, stream)
+        for x in arrays:
+            dtype = getattr(nccl, f"NCCL_{x.dtype.name.upper()}")
+            run = getattr(self._comm, collective)
+            run(x.data.ptr, x.data.ptr, x.size, dtype, *operation, 0, stream)
         nccl.groupEnd()
-
-    def give(self, names, share):
-        """Takes part in the sums, which only the main process gets; returns them by name."""
-        nccl, comm, stream = self._nccl()
-        sums = {}
-        for name in names:
-            param = self._params[name]
-            dtype = np.float32 if param.dtype == np.float16 else param.dtype
-            grad = param.xp.zeros(param.shape, dtype) if param.grad is None else param.grad
-            sums[name] = param.xp.multiply(grad, share, dtype=dtype, order="C")
-        nccl.groupStart()
-        for total in sums.values():
-            pointer = total.data.ptr
-            dtype = getattr(nccl, f"NCCL_{total.dtype.name.upper()}")
-            comm.reduce(pointer, pointer, total.size, dtype, nccl.NCCL_SUM, 0, stream)
-        nccl.groupEnd()
-        return sums
 
     def close(self):
         if self._comm is not None:

@@ -1,9 +1,12 @@
 """The updater that uses several devices by one process each, started by this one."""
 
 import contextlib
+import dataclasses
 import pickle
 import random
+from collections.abc import Callable, Iterator
 from multiprocessing import util
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from mpchain.backends import cuda
 from mpchain.configuration import Mixed16, global_config
 from mpchain.dataset import concat_examples
 from mpchain.iterators.worker import Worker, get_context, peek_at_random_state
+from mpchain.link import Link
 from mpchain.reporter import report
 from mpchain.serializer import Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
@@ -171,9 +175,9 @@ class MultiprocessParallelUpdater(StandardUpdater):
         total = n + sum(n for n, _, _ in answers)
         params = self.get_optimizer("main").target.namedparams()
         names = {name for name, param in params if param.grad is not None}
-        names = sorted(names.union(*[present for _, present, _ in answers]))
+        names = names.union(*[present for _, present, _ in answers])
         for worker, (n_samples, _, _) in zip(self._workers, answers):
-            worker.send((_give, names, n_samples / total))
+            worker.send((_give, n_samples / total))
         if self._workers:
             self._exchange.collect(names, n / total, self._receive)
         return total
@@ -253,17 +257,17 @@ def _stop(workers, exchange):
 # In the other processes
 
 
+@dataclasses.dataclass
 class _Part:
     """What another process works with."""
 
-    def __init__(self, model, iterator, converter, device, exchange, settings, seed):
-        self.model = model
-        self.iterator = iterator
-        self.converter = converter
-        self.device = device
-        self.exchange = exchange
-        self.settings = settings
-        self.seed = seed
+    model: Link
+    iterator: Iterator
+    converter: Callable
+    device: str
+    exchange: Any
+    settings: dict
+    seed: tuple
 
 
 def _work(pipe, part):
@@ -298,8 +302,8 @@ def _compute(pipe, part, loss_scale):
     pipe.send((len(batch), names, as_host_values(observation)))
 
 
-def _give(pipe, part, names, share):
-    part.exchange.give(names, share)
+def _give(pipe, part, share):
+    part.exchange.give(share)
     pipe.send(None)
 
 
