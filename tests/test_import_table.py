@@ -15,7 +15,8 @@ TABLE = [
     ("configuration warnings typing", ""),
     ("backend backends", "configuration"),
     ("device_resident variable_values", "backend"),
-    ("kernels", "backend"),
+    ("formulas", "backend"),
+    ("kernels", "formulas"),
     ("random", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (

@@ -20,14 +20,17 @@ another argument      that argument, a constant
 """
 
 import functools
+import re
 
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.formulas.symbol import UntraceableError, fused_kernel
+from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.function_node import FunctionNode
-from mpchain.functions import symbol, written_out
-from mpchain.functions.written_out import parameters_of
-from mpchain.utils.type_check import InvalidType
+from mpchain.functions import written_out
+from mpchain.functions.differentiation import differentiate
+from mpchain.utils.type_check import InvalidType, describe
 from mpchain.variable import Variable
 
 registry = {}
@@ -59,6 +62,7 @@ class Declaration:
     ):
         self.body = body
         self.name = body.__name__.lstrip("_")
+        self.is_own = body.__module__.partition(".")[0] == __name__.partition(".")[0]
         self.derivatives = derivatives
         self.is_elementwise = is_elementwise
         self.any_dtype = any_dtype
@@ -98,7 +102,8 @@ class Declaration:
         if derivative is None:
             return lambda g, kept, constants, nodes: None
         arguments = ", ".join(["g", *map(self.source, parameters_of(derivative)[1:])])
-        return eval(f"lambda g, kept, constants, nodes: f({arguments})", {"f": function})
+        text = f"def pull(g, kept, constants, nodes):\n    return f({arguments})"
+        return compile_text(f"derivative of {self.name}", text, {"f": function})
 
     def source(self, name):
         """Returns the text that finds what a derivative's parameter asks for; see :meth:`_bind`."""
@@ -159,8 +164,7 @@ class Declaration:
         """Runs the body on arrays, as one fused kernel where that pays: elementwise on a GPU."""
         arguments = (arrays,) if self.takes_sequence else arrays
         if not self.any_dtype and any(x.dtype.kind != "f" for x in arrays):
-            told = self._told(arguments, constants)
-            raise InvalidType(f"{self.name}: inputs must be floating point: {told}")
+            raise self.refusal("inputs must be floating point", arguments, constants)
         try:
             on_host = not self.is_elementwise or arrays[0].__class__ is np.ndarray
             if not on_host and _are_alike(arrays):
@@ -168,20 +172,21 @@ class Declaration:
                 if kernel is not None:
                     return kernel(*arrays, *constants)
             return self.body(*arguments, *constants)
-        except (TypeError, ValueError) as error:
-            self.refuse(error, arguments, constants)
+        except np.linalg.LinAlgError:  # it is about values, not types
             raise
+        except (TypeError, ValueError) as error:
+            raise self.refusal(error, arguments, constants) from None
 
-    def refuse(self, error, arguments, constants):
-        """Raises InvalidType from what the body raised, if that is about the arguments' types."""
-        is_of_types = isinstance(error, (TypeError, ValueError))
-        if is_of_types and not isinstance(error, np.linalg.LinAlgError):  # a matter of values
-            told = self._told(arguments, constants)
-            raise InvalidType(f"{self.name}: {str(error).rstrip()}: {told}") from error
-
-    def _told(self, arguments, constants):
+    def refusal(self, reason, arguments, constants):
+        """Returns the InvalidType to raise for what the body raised, or for another reason."""
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
-        return ", ".join(f"{name}: {_type_of(value)}" for name, value in values)
+        shown = ", ".join(f"{name}: {describe(value)}" for name, value in values)
+        # NumPy's message ends with the shapes, which are shown anyway.
+        reason_only = re.sub(r" with shapes [(\d, )]+$", "", str(reason)).rstrip()
+        refusal = InvalidType(f"{self.name}: {reason_only}: {shown}")
+        if isinstance(reason, Exception) and not self.is_own:
+            refusal.__traceback__ = reason.__traceback__.tb_next  # where the user's body failed
+        return refusal
 
     def pull(self, index, g):
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
@@ -219,8 +224,8 @@ class Declaration:
         if not n_arrays:
             return None
         try:
-            derivatives = symbol.differentiate(formula, parameters_of(formula), n_arrays)
-        except symbol.UntraceableError:
+            derivatives = differentiate(formula, parameters_of(formula), n_arrays)
+        except UntraceableError:
             return None
         if derivatives is None:
             return None
@@ -231,15 +236,8 @@ class Declaration:
     def _kernel(self, index, formula):
         if index not in self._kernels:
             part = "forward" if index is None else f"derivative_{index}"
-            self._kernels[index] = symbol.kernel(f"{self.name}_{part}", formula)
+            self._kernels[index] = fused_kernel(f"{self.name}_{part}", formula)
         return self._kernels[index]
-
-
-def _type_of(value):
-    """Dtype and shape of an array, and of those in a list; of anything else the value."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_type_of, value))}]"
-    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else repr(value)
 
 
 def _are_alike(arrays):
@@ -356,8 +354,9 @@ def differentiable(*derivatives, joint=None, n_arrays=None, any_dtype=True):
 def _publish(declaration):
     """Makes the public function: the body's signature, applied to Variables or arrays."""
     module = declaration.body.__module__
-    is_own = module.partition(".")[0] == __name__.partition(".")[0]
-    registry[declaration.name if is_own else f"{module}.{declaration.name}"] = declaration
+    registry[declaration.name if declaration.is_own else f"{module}.{declaration.name}"] = (
+        declaration
+    )
     function = functools.wraps(declaration.body)(written_out.call(declaration))
     function.declaration = declaration
     function.on = declaration.on

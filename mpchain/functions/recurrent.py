@@ -9,7 +9,6 @@ import numpy as np
 
 from mpchain import backprop
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions import recurrence
 from mpchain.functions.activation import relu, sigmoid, tanh
 from mpchain.functions.array import cast
 from mpchain.functions.connection import linear
@@ -17,6 +16,7 @@ from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import concat, separate, split_axis, stack, with_zeros
 from mpchain.functions.noise import dropout_of_steps
 from mpchain.functions.precision import check_widths
+from mpchain.kernels import recurrence
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
@@ -255,7 +255,7 @@ class _Cell(NamedTuple):
         joined: takes the lists of weights and of biases of a layer, returns the weight and the bias
             of its input, and a list of what the step needs.
         step: takes that list, the input's contribution to the gates and the states; returns states.
-        on_arrays: all steps on arrays; see :mod:`mpchain.functions.recurrence`.
+        on_arrays: all steps on arrays; see :mod:`mpchain.kernels.recurrence`.
     """
 
     joined: Callable

@@ -8,9 +8,9 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.formulas.symbol import Symbol, UntraceableError, written_as
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import elementwise
-from mpchain.functions.symbol import Symbol, UntraceableError, written_as
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array

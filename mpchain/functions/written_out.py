@@ -5,22 +5,27 @@ loop over them, and no question asked whose answer is always the same. Whatever 
 long way, through :class:`FunctionNode`.
 """
 
-import functools
 import inspect
+import types
 import weakref
 
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.functions import in_place
+from mpchain.formulas import in_place
+from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
-_STUB = """
-def _function(*args, **kwargs):
+_FIRST_CALL = compile_text(
+    "first call",
+    """
+def first_call(*args, **kwargs):
     _write()
     return _function(*args, **kwargs)
-"""
+""",
+    {},
+).__code__
 
 _CALL = """
 def call({parameters}):
@@ -33,9 +38,10 @@ def call({parameters}):
         return _apply(({arrays}), ({constants}))
     try:
         _array{aux} = _body({arguments})
-    except Exception as _error:
-        _refuse(_error, ({inputs}), ({constants}))
+    except _LinAlgError:
         raise
+    except (TypeError, ValueError) as _error:
+        raise _refusal(_error, ({inputs}), ({constants})) from None
     if _array.__class__ is not _ndarray:
         _array = _as_array(_array)
     _y = _new(_Variable)
@@ -81,18 +87,15 @@ def call(declaration):
 
     Its code is written when it is called for the first time.
     """
-    namespace = {}
 
     def write():
         namespace.update(_namespace(declaration))
-        exec(_text(declaration), namespace)
-        written = namespace.pop("call")
+        written = compile_text(declaration.name, _text(declaration), namespace)
         function.__code__, function.__defaults__ = written.__code__, written.__defaults__
 
     # A function keeps its globals for life: these are what the code to come will refer to.
-    namespace["_write"] = write
-    exec(_STUB, namespace)
-    function = namespace["_function"]
+    namespace = {"_write": write}
+    function = namespace["_function"] = types.FunctionType(_FIRST_CALL, namespace)
     return function
 
 
@@ -114,7 +117,8 @@ def _namespace(declaration):
         "_ndarray": np.ndarray,
         "_new": object.__new__,
         "_reference": weakref.ref,
-        "_refuse": declaration.refuse,
+        "_refusal": declaration.refusal,
+        "_LinAlgError": np.linalg.LinAlgError,
     }
 
 
@@ -237,8 +241,8 @@ def _pull(declaration, namespace, fit, guard, lines_for, function_for):
             own = [f"if {i} in targets:", *("    " + line for line in [*own, "gxs.append(gx)"])]
         lines += own
     result = "(gx,)" if lone else "gxs"
-    exec(_PULL.format(guard=guard, lines="\n    ".join(lines), result=result), namespace)
-    return namespace["pull"]
+    text = _PULL.format(guard=guard, lines="\n    ".join(lines), result=result)
+    return compile_text(f"backward of {declaration.name}", text, namespace)
 
 
 def _array_lines(declaration, i):
@@ -275,14 +279,3 @@ def _unfit(declaration, i, array):
     broadcasts = declaration.is_elementwise and len(declaration.array_names) > 1
     shape = f" or {array}.shape != nodes[{i}].shape" if broadcasts else ""
     return f"nodes[{i}].dtype{shape}"
-
-
-@functools.cache
-def parameters_of(function):
-    """Returns the names of a function's parameters."""
-    if function is None:
-        return ()
-    if inspect.isfunction(function):  # many times faster than its signature
-        code = function.__code__
-        return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return tuple(inspect.signature(function).parameters)

@@ -10,6 +10,8 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.formulas.symbol import PYTHON, Symbol, UntraceableError, in_order
+from mpchain.formulas.text import compile_text
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
 
 _BLOCK_BYTES = 1 << 17
@@ -81,87 +83,46 @@ def square_sum(array):
     return float(xp.vdot(flat, flat))
 
 
-class _NoFormulaError(TypeError):
-    """The step uses something else than arithmetic on its arguments."""
+class _Element(Symbol):
+    """An element of arrays whose shape and dtype are not known."""
+
+    def _refuse(self):
+        raise UntraceableError("a property of the whole array")
+
+    shape = ndim = size = dtype = property(_refuse)
 
 
-_OPERATORS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/"}
-_FUNCTIONS = {np.sqrt, np.maximum, np.minimum, np.sign, np.abs, np.negative}
-_UFUNC_OPERATORS = {np.add: "+", np.subtract: "-", np.multiply: "*", np.divide: "/"}
-
-
-class _Symbol:
-    """A value of a step that is being written down: each operation appends a line.
-
-    Numbers are written as elements of an array of constants: another learning rate, the same text.
-    """
-
-    __array_priority__ = 1
-
-    def __init__(self, name, lines, constants):
-        self._name, self._lines, self._constants = name, lines, constants
-
-    def _write(self, form, *operands):
-        names = []
-        for operand in operands:
-            if isinstance(operand, _Symbol):
-                names.append(operand._name)
-            elif isinstance(operand, (int, float)):
-                names.append(f"c{len(self._constants)}")
-                self._constants.append(operand)
-            else:
-                raise _NoFormulaError(f"an operand of type {type(operand).__name__}")
-        name = f"t{len(self._lines)}"
-        self._lines.append(f"{name} = {form.format(*names)}")
-        return _Symbol(name, self._lines, self._constants)
-
-    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if method != "__call__" or kwargs:
-            raise _NoFormulaError(f"numpy.{ufunc.__name__}.{method}")
-        if ufunc in _UFUNC_OPERATORS:
-            return self._write(f"{{}} {_UFUNC_OPERATORS[ufunc]} {{}}", *inputs)
-        if ufunc not in _FUNCTIONS:
-            raise _NoFormulaError(f"numpy.{ufunc.__name__}")
-        places = ", ".join("{}" for _ in inputs)
-        return self._write(f"np.{ufunc.__name__}({places})", *inputs)
-
-    def __neg__(self):
-        return self._write("-{}", self)
-
-    def __bool__(self):
-        raise _NoFormulaError("a branch on a value")
-
-
-def _define_operators():
-    for name, sign in _OPERATORS.items():
-        form = f"{{}} {sign} {{}}"
-        setattr(_Symbol, f"__{name}__", lambda x, y, form=form: x._write(form, x, y))
-        setattr(_Symbol, f"__r{name}__", lambda x, y, form=form: x._write(form, y, x))
-
-
-_define_operators()
+_OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
+for _f in (np.sqrt, np.maximum, np.minimum, np.sign, np.absolute):
+    _OPERATORS[_f] = f"np.{_f.__name__}({', '.join(['{}'] * _f.nin)})"
 
 
 def _write_down(step, n_written, scalars):
-    """Returns Python text of a loop that takes the step, and the constants that it needs."""
-    lines, constants = [], []
+    """Returns Python text of a loop that takes the step, and the constants that it needs.
+
+    Numbers are written as elements of an array of constants: another learning rate, the same text.
+    """
+    steps, constants = [], []
     arrays = [f"a{i}" for i in range(n_written)]
-    param, grad, *states = (
-        _Symbol(f"x_{name}", lines, constants) for name in ("a0", "g", *arrays[1:])
-    )
+    param, grad, *states = (_Element(steps, f"x_{name}") for name in ("a0", "g", *arrays[1:]))
     results = step(param, grad, *states, **scalars)
-    if not all(isinstance(result, _Symbol) for result in results):
-        raise _NoFormulaError("a result that does not depend on the arguments")
+
+    def text_of(operand):
+        if isinstance(operand, Symbol):
+            return operand.name
+        constants.append(operand)
+        return f"c{len(constants) - 1}"
+
+    body = [f"x_{name} = {name}[i]" for name in ("g", *arrays)]
+    for s in in_order(*results):
+        body.append(f"{s.name} = {_OPERATORS[s.function].format(*map(text_of, s.operands))}")
+    body += [f"{name}[i] = {r.name}" for name, r in zip(arrays, results, strict=True)]
     text = [f"def run(c, g, {', '.join(arrays)}):"]
     text += [f"    c{i} = c[{i}]" for i in range(len(constants))]
-    text += ["    for i in range(g.size):"]
-    body = [f"x_{name} = {name}[i]" for name in ("g", *arrays)] + lines
-    body += [f"{name}[i] = {r._name}" for name, r in zip(arrays, results, strict=True)]
-    return "\n".join(text + ["        " + line for line in body]), constants
+    text += ["    for i in range(g.size):", *("        " + line for line in body)]
+    return "\n".join(text), constants
 
 
 @functools.cache
 def _compiled(text):
-    namespace = {"np": np}
-    exec(text, namespace)
-    return compile_loop(namespace["run"])
+    return compile_loop(compile_text("an optimizer's step", text, {"np": np}))

@@ -12,7 +12,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,18 +39,39 @@ class InvalidType(Exception):
         self.actual = actual
 
 
-def check(condition, function, rule, **arrays):
+def check(condition: bool, function: str, rule: str, **arguments: Any) -> None:
     """Raises InvalidType unless ``condition`` holds.
 
     Args:
-        condition (bool): what must hold.
-        function (str): the name of the function that checks.
-        rule (str): what must hold, in words.
-        arrays: the values concerned, by argument name; of arrays, shape and dtype are shown.
+        condition: what must hold.
+        function: the name of the function that checks.
+        rule: what must hold, in words; fields such as ``{x.shape[1]}`` are those of arguments, and
+            filled in when the check fails.
+        arguments: the values concerned, by name; :func:`describe` shows them.
+
+    Example:
+        >>> x = np.zeros((2, 3), np.float32)
+        >>> check(x.ndim == 4, "f", "x must have 4 axes, not {x.ndim}", x=x)
+        Traceback (most recent call last):
+            ...
+        mpchain.utils.type_check.InvalidType: f: x must have 4 axes, not 2: x: float32 (2, 3)
     """
     if not condition:
-        shown = ", ".join(f"{name} is {_shown(value)}" for name, value in arrays.items())
-        raise InvalidType(f"{function}: {rule}, but {shown}")
+        shown = ", ".join(f"{name}: {describe(value)}" for name, value in arguments.items())
+        raise InvalidType(f"{function}: {rule.format(**arguments)}: {shown}")
+
+
+def describe(value: Any) -> str:
+    """Returns dtype and shape of an array, and of the arrays in a list; else the value's repr.
+
+    Example:
+        >>> describe([np.zeros(3), Variable(np.zeros((), np.float32))])
+        '[float64 (3,), float32 ()]'
+    """
+    if isinstance(value, list):
+        return f"[{', '.join(map(describe, value))}]"
+    shape = getattr(value, "shape", None)
+    return repr(value) if shape is None else f"{value.dtype} {tuple(shape)}"
 
 
 _OF_ARRAYS = {
@@ -109,11 +130,6 @@ def explaining_arguments(function):
     return call
 
 
-def _shown(value):
-    shape = getattr(value, "shape", None)
-    return repr(value) if shape is None else f"{value.dtype} of shape {tuple(shape)}"
-
-
 class TypeInfo:
     """Shape and dtype of an array.
 
@@ -132,7 +148,7 @@ class TypeInfo:
         return math.prod(self.shape)
 
     def __repr__(self):
-        return f"{self.dtype} of shape {self.shape}"
+        return f"{self.dtype} {self.shape}"
 
 
 class TypeInfoTuple(tuple):

@@ -164,29 +164,29 @@ _ERRORS = [
 _TYPE_ERRORS = [
     (
         lambda: D.Normal(np.zeros(2), np.ones(3)),
-        r"Normal: loc and scale must broadcast, but loc is float64 of shape \(2,\), scale is",
+        r"Normal: loc and scale must broadcast: loc: float64 \(2,\), scale: float",
     ),
     (
         lambda: D.Normal(np.zeros(2, int), np.ones(2)),
-        r"Normal: loc must be floating point, but loc is int64 of shape \(2,\)",
+        r"Normal: loc must be floating point: loc: int64 \(2,\)",
     ),
-    (lambda: D.Categorical(1.0), "Categorical: p must have 1 axis or more, but p is float32"),
+    (lambda: D.Categorical(1.0), "Categorical: p must have 1 axis or more: p: float32"),
     (
         lambda: D.MultivariateNormal(np.zeros(3), scale_tril=_E),
-        r"MultivariateNormal: loc must be \(..., d\) and scale_tril \(..., d, d\), but loc is",
+        r"MultivariateNormal: loc must be \(..., d\) and scale_tril \(..., d, d\): loc: float",
     ),
     (
         lambda: D.MultivariateNormal(np.zeros((3, 2)), scale_tril=np.stack([_E, _E])),
-        "MultivariateNormal: the batches of loc and scale_tril must broadcast, but loc is",
+        "MultivariateNormal: the batches of loc and scale_tril must broadcast: loc: float",
     ),
     (
         lambda: D.MultivariateNormal(np.zeros(2), scale_tril=_E).log_prob(np.zeros(1)),
         r"MultivariateNormal.log_prob: x must broadcast with the shape \(2,\), of which the last 1 "
-        "are the event's, but x is",
+        "are the event's: x: ",
     ),
     (
         lambda: D.Normal(np.zeros(2), 1.0).cdf(np.zeros(3)),
-        r"Normal.cdf: x must broadcast with the shape \(2,\), but x is float64 of shape \(3,\)",
+        r"Normal.cdf: x must broadcast with the shape \(2,\): x: float64 \(3,\)",
     ),
 ]
 

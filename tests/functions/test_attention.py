@@ -188,8 +188,8 @@ WRONG = [
     (_heads, _multi(k=(2, 6, 4)), "(B, S, J)", "(2, 6, 4)"),
     (_heads, _multi(Wk=(6, 4)), "Wq and Wk must have as many rows", "(6, 4)"),
     (_heads, _multi(Wo=(4, 5)), "Wo must have as many columns as Wv has rows", "(4, 5)"),
-    (functools.partial(_heads, n_heads=3), _multi(), "n_heads must divide", "n_heads is 3"),
-    (functools.partial(_heads, n_heads=0), _multi(), "n_heads must divide", "n_heads is 0"),
+    (functools.partial(_heads, n_heads=3), _multi(), "n_heads must divide", "n_heads: 3"),
+    (functools.partial(_heads, n_heads=0), _multi(), "n_heads must divide", "n_heads: 0"),
 ]
 
 
@@ -205,5 +205,5 @@ def test_wrong_input(function, arguments, shown):
 
 
 def test_wrong_bias():
-    with pytest.raises(InvalidType, match=r"bias must be .* broadcast to \(4, 2\), .*\(3, 2\)"):
+    with pytest.raises(InvalidType, match=r"bias must be .* broadcast to \(4, 2\): .*\(3, 2\)"):
         attention(f(4, 3), f(2, 3), f(2, 3), bias=f(3, 2))

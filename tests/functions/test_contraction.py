@@ -195,8 +195,8 @@ def test_tensordot_needs_pairs_of_axes(axes):
 @pytest.mark.parametrize(
     "axes, message",
     [
-        (3, "a and b must have as many axes.*axes is 3"),
-        (-1, "a and b must have as many axes.*axes is -1"),
+        (3, "a and b must have as many axes.*axes: 3"),
+        (-1, "a and b must have as many axes.*axes: -1"),
         ((2, 0), "axes must be different axes of a and of b"),
         (([0, -2], [0, 1]), "axes must be different axes of a and of b"),
         (1, r"the axes must have equal sizes.*\(2, 3\)"),

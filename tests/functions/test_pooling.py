@@ -249,7 +249,7 @@ WRONG = [
     ("unpooling_2d", (f(2, 3), 2), "x must have 4 axes", "(2, 3)"),
     ("unpooling_2d", (IMAGE.astype(int), 2), "x must be floating point", "int64"),
     ("unpooling_2d", (IMAGE, 2, None, 0, (9, 9)), "outsize (9, 9) must give (3, 4)", "not (5, 5)"),
-    ("unpooling_2d", (IMAGE, 2, 0), "stride must be", "stride is 0"),
+    ("unpooling_2d", (IMAGE, 2, 0), "stride must be", "stride: 0"),
     ("unpooling_2d", (IMAGE, 1, 1, 2), "output size (-1, 0) must be positive", "(1, 2, 3, 4)"),
     ("unpooling_3d", (IMAGE, 2), "x must have 5 axes", "(1, 2, 3, 4)"),
     ("unpooling_nd", (f(2, 3), 2), "x must have 3 axes or more", "(2, 3)"),

@@ -281,7 +281,7 @@ def test_a_field_of_no_sequences():
         ({"xs": []}, ValueError, "xs must hold at least one array"),
         ({"xs": [np.ones((2, 4))] * 2}, InvalidType, r"every x must be .*\(2, 4\)"),
         ({"xs": [np.ones((1, 3)), np.ones((2, 3))]}, InvalidType, "batches must not grow"),
-        ({"ys": [np.ones(2, int)]}, InvalidType, "ys must be as many as xs, but ys is 1, xs is 2"),
+        ({"ys": [np.ones(2, int)]}, InvalidType, "ys must be as many as xs: ys: 1, xs: 2"),
         ({"ys": [np.ones(2)] * 2}, InvalidType, "every y must hold an integer per row.*float64"),
         ({"ys": [np.full(2, 3)] * 2}, ValueError, "every label in ys .* one is 3"),
         ({"reduce": "sum"}, ValueError, "reduce must be one of .* not 'sum'"),

@@ -73,7 +73,7 @@ WRONG = {
     "decov": [((f(3),), "(N, D)", "(3,)"), ((i(3, 2),), "floating point", "int32")],
     "discriminative_margin_based_clustering_loss": [
         ((f(1, 2, 3), i(1, 3), 1, 1, 2), "(N, max_embedding_dim, height, width)", "(1, 2, 3)"),
-        ((f(1, 2, 3, 4), i(1, 3, 4), 1, 1, 3), "max_embedding_dim is 3"),
+        ((f(1, 2, 3, 4), i(1, 3, 4), 1, 1, 3), "max_embedding_dim: 3"),
         ((f(1, 2, 3, 4), i(1, 4, 3), 1, 1, 2), "labels must be integers", "(1, 4, 3)"),
         ((f(1, 2, 3, 4), f(1, 3, 4), 1, 1, 2), "labels must be integers", "float32"),
         ((i(1, 2, 3, 4), i(1, 3, 4), 1, 1, 2), "floating point", "int32"),
@@ -95,7 +95,7 @@ WRONG = {
     ],
     "gumbel_softmax": [
         ((i(2, 3),), "floating point", "int32"),
-        ((f(3),), "axis must be one of log_pi", "axis is 1"),
+        ((f(3),), "axis must be one of log_pi", "axis: 1"),
     ],
     "simplified_dropconnect": [
         ((f(2), f(3, 2)), "x must be (N, ...)", "(2,)"),
@@ -158,8 +158,8 @@ WRONG = {
         ((i(3, 4, 2), f(4), f(4)), "floating point", "int32"),
     ],
     "normalize": [
-        ((f(3),), "every axis", "axis is 1"),
-        ((f(3, 2), 1e-5, (0, 2)), "every axis", "axis is (0, 2)"),
+        ((f(3),), "every axis", "axis: 1"),
+        ((f(3, 2), 1e-5, (0, 2)), "every axis", "axis: (0, 2)"),
         ((i(3, 2),), "floating point", "int32"),
     ],
     "local_response_normalization": [
@@ -174,8 +174,8 @@ WRONG = {
     ],
 } | {
     name: [
-        ((f(3, 2), f(3, 4)), f"{first}", f"{second} is float32 of shape (3, 4)", "one shape"),
-        ((f(3, 2), i(3, 2)), "floating point", f"{second} is int32"),
+        ((f(3, 2), f(3, 4)), f"{first}", f"{second}: float32 (3, 4)", "one shape"),
+        ((f(3, 2), i(3, 2)), "floating point", f"{second}: int32"),
     ]
     for name, (first, second) in _ALIKE.items()
 }

@@ -274,22 +274,22 @@ def test_deformable_convolution_without_offsets_is_a_convolution():
         ),
         (
             InvalidType,
-            "Convolution1D: ksize must be one integer or 1, each at least 1, but ksize is -1",
+            "Convolution1D: ksize must be one integer or 1, each at least 1: ksize: -1",
             lambda: L.Convolution1D(3, 4, -1),
         ),
         (
             InvalidType,
-            r"Deconvolution2D: outsize must be .* but outsize is \(3, 4, 5\)",
+            r"Deconvolution2D: outsize must be .*: outsize: \(3, 4, 5\)",
             lambda: L.Deconvolution2D(3, 4, 1, outsize=(3, 4, 5)),
         ),
         (
             InvalidType,
-            "DilatedConvolution2D: dilate must be .* but dilate is 0",
+            "DilatedConvolution2D: dilate must be .*: dilate: 0",
             lambda: L.DilatedConvolution2D(3, 4, 1, dilate=0),
         ),
         (
             InvalidType,
-            "LocalConvolution2D: stride must be .* but stride is 0",
+            "LocalConvolution2D: stride must be .*: stride: 0",
             lambda: L.LocalConvolution2D(3, 4, 5, 1, 0),
         ),
         (

@@ -136,7 +136,7 @@ def test_numpy_numbers_on_the_left():
 def test_types():
     actual = X.eval()
     assert (actual.shape, actual.dtype, actual.ndim, actual.size) == ((3, 4, 5), "f", 3, 60)
-    assert repr(actual) == "float32 of shape (3, 4, 5)"
+    assert repr(actual) == "float32 (3, 4, 5)"
     optional = type_check.get_types((None,), "gys", True)
     assert optional[0].eval() is None and str(optional[0]) == "gys[0]"
     with pytest.raises(TypeError, match=r"get_types: in_types\[0\] is None"):
@@ -178,7 +178,7 @@ def test_check():
     check(True, "f", "x must be small", x=3)
     with pytest.raises(InvalidType) as info:
         check(False, "f", "x must be small", x=np.zeros((2, 3), "f"), n=7)
-    assert str(info.value) == "f: x must be small, but x is float32 of shape (2, 3), n is 7"
+    assert str(info.value) == "f: x must be small: x: float32 (2, 3), n: 7"
 
 
 class Scaled(FunctionNode):

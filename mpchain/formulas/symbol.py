@@ -1,21 +1,18 @@
-"""Formulas written down: an elementwise formula applied to symbols becomes statements.
+"""Formulas traced: an elementwise formula applied to symbols becomes a list of steps.
 
 The symbols follow NumPy's dispatch protocols, as Variables do, so the very text that computes on
-arrays is traced. What was written down is rendered as C, for one fused kernel, or as Python; and,
-since a Variable can hold a symbol as it holds an array, backpropagation through a formula writes
-down its derivatives.
+arrays is traced. The steps can be written as C, for one fused GPU kernel, or as Python.
 """
 
 import functools
 import inspect
 import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from mpchain import backprop
 from mpchain.backends import cuda
-from mpchain.configuration import force_backprop_mode, using_config
-from mpchain.variable import Variable
 
 _C = {
     np.add: "{} + {}",
@@ -56,13 +53,16 @@ _C_PREDICATES = {
     np.logical_or: "{} || {}",
     np.logical_not: "!{}",
 }
-_PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
-_PYTHON |= {np.power: "{} ** {}"}
+PYTHON = {f: _C[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
+PYTHON |= {np.power: "{} ** {}"}
 # Of Python's numbers, operators make Python's numbers; NumPy's would widen float32 arrays.
 # Variables have no comparison operators.
-CONSTANT_OPERATORS = _PYTHON | {
+CONSTANT_OPERATORS = PYTHON | {
     f: text for f, text in _C_PREDICATES.items() if not f.__name__.startswith("logical")
 }
+
+
+Mixin = np.lib.mixins.NDArrayOperatorsMixin
 
 
 class UntraceableError(AttributeError):
@@ -72,14 +72,20 @@ class UntraceableError(AttributeError):
     """
 
 
-class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
+class Symbol(Mixin):
     """A value of a formula that is being written down; it passes for a 0-d array.
 
     Args:
-        steps (list of Symbol): where every operation appends its result.
-        name (str): the variable that holds the value in the rendered text.
+        steps: where every operation appends its result.
+        name: the name that holds the value in the text.
         function, operands: how it was computed; None for a parameter of the formula.
-        is_constant (bool): whether it is made of constants alone.
+        is_constant: whether it is made of constants alone.
+
+    Example:
+        >>> steps = []
+        >>> y = np.exp(Symbol(steps, "x")) + 1
+        >>> print(y.name, [step.function.__name__ for step in steps])
+        t1 ['exp', 'add']
     """
 
     is_symbol = True
@@ -89,20 +95,27 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
     dtype = np.dtype(np.float64)
     base = None
 
-    def __init__(self, steps, name, function=None, operands=(), is_constant=False):
+    def __init__(
+        self,
+        steps: list["Symbol"],
+        name: str,
+        function: Callable | None = None,
+        operands: Sequence = (),
+        is_constant: bool = False,
+    ):
         self.steps, self.name, self.function, self.operands = steps, name, function, operands
         self.is_constant = is_constant
         self.is_bool = function in _C_PREDICATES
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if any(isinstance(x, Variable) for x in inputs):
-            return NotImplemented
+        if not all(isinstance(x, _OPERANDS) for x in inputs):
+            return NotImplemented  # a Variable, perhaps
         if method != "__call__" or kwargs or (ufunc not in _C and ufunc not in _C_PREDICATES):
             raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
         return self._step(ufunc, inputs)
 
     def __array_function__(self, function, types, args, kwargs):
-        if any(issubclass(t, Variable) for t in types):
+        if not all(issubclass(t, _OPERANDS) for t in types):
             return NotImplemented
         if function is not np.where or len(args) != 3:
             raise UntraceableError(f"numpy.{function.__name__}")
@@ -111,12 +124,13 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
     def _step(self, function, operands):
         operands = tuple(map(_as_operand, operands))
         is_constant = all(getattr(x, "is_constant", True) for x in operands)
-        symbol = Symbol(self.steps, f"t{len(self.steps)}", function, operands, is_constant)
+        symbol = type(self)(self.steps, f"t{len(self.steps)}", function, operands, is_constant)
         self.steps.append(symbol)
         return symbol
 
-    def __iadd__(self, other):
-        return self + other
+    # Nothing can change a symbol: x += y makes a new one.
+    __iadd__, __isub__ = Mixin.__add__, Mixin.__sub__
+    __imul__, __itruediv__ = Mixin.__mul__, Mixin.__truediv__
 
     def __getattr__(self, name):
         raise UntraceableError(f"attribute {name}")
@@ -124,18 +138,21 @@ class Symbol(np.lib.mixins.NDArrayOperatorsMixin):
     def __bool__(self):
         raise UntraceableError("a branch on a value")
 
-    def copy(self):
+    def copy(self) -> "Symbol":
         """Returns the symbol itself: nothing changes it."""
         return self
 
 
-def written_as(text):
+_OPERANDS = Symbol, np.ndarray, np.generic, int, float, complex
+
+
+def written_as(text: str) -> Callable[[Callable], Callable]:
     """Decorator: gives a function of arrays its counterpart in C.
 
-    Its attribute ``declared``, to be set, is the declared function that Variables are given to.
+    Its attribute ``declared``, to be set, is the declared function that takes Variables.
 
     Args:
-        text (str): an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
+        text: an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
     """
 
     def decorate(function):
@@ -144,7 +161,7 @@ def written_as(text):
             for x in operands:
                 if isinstance(x, Symbol):
                     return x._step(call, operands)
-                if isinstance(x, Variable):
+                if hasattr(x, "creator_node"):  # a Variable
                     return call.declared(*operands)
             return function(*operands)
 
@@ -165,8 +182,8 @@ def _as_operand(value):
     return value
 
 
-def _needed(results):
-    """The steps that the results depend on, in the order in which they were made."""
+def needed(*results: Any) -> dict[str, Symbol]:
+    """Returns the symbols that the results depend on, by name."""
     needed, stack = {}, [r for r in results if isinstance(r, Symbol)]
     while stack:
         symbol = stack.pop()
@@ -182,7 +199,7 @@ def _in_c(operand, as_bool=False):
     return f"(T){operand.name}" if operand.is_bool and not as_bool else operand.name
 
 
-def render_c(result):
+def render_c(result: Any) -> str:
     """Returns C statements over the type ``T`` that compute ``out`` from the parameters."""
     lines = []
     for symbol in in_order(result):
@@ -196,20 +213,52 @@ def render_c(result):
     return "\n".join([*lines, f"out = {_in_c(result)};"])
 
 
-def in_order(result):
-    """Returns the operations that lead to a result, in the order in which they were made."""
-    needed = _needed([result])
-    steps = next((s.steps for s in needed.values()), [])
-    return [s for s in steps if s.function is not None and s.name in needed]
+def in_order(*results: Any) -> list[Symbol]:
+    """Returns the operations that lead to the results, in the order in which they were made."""
+    found = needed(*results)
+    steps = next((s.steps for s in found.values()), [])
+    return [s for s in steps if s.function is not None and s.name in found]
 
 
-def trace(formula, parameters):
-    """Applies a formula to symbols named after its parameters; returns its result."""
+def in_python(
+    function: Callable, texts: Iterable[str], operators: dict[Callable, str], known: dict[str, Any]
+) -> str:
+    """Returns the Python expression of an operation.
+
+    Args:
+        function: the operation.
+        texts: its operands.
+        operators: operations that are written otherwise than as a call.
+        known: receives the function by the name that the call uses.
+    """
+    if function in operators:
+        return operators[function].format(*texts)
+    name = f"f_{function.__name__}"
+    known[name] = function
+    return f"{name}({', '.join(texts)})"
+
+
+def operand_in_python(operand: Any) -> str:
+    """Returns the name of a symbol, or the number."""
+    if isinstance(operand, Symbol):
+        return operand.name
+    return f"({operand!r})" if operand < 0 else repr(operand)
+
+
+def trace(formula: Callable, parameters: Iterable[str]) -> Any:
+    """Applies a formula to symbols named after its parameters; returns its result.
+
+    Example:
+        >>> print(render_c(trace(lambda x, y: x * y + 2, ["x", "y"])))
+        T t0 = in_x * in_y;
+        T t1 = t0 + (T)2.0;
+        out = t1;
+    """
     steps = []
     return formula(*(Symbol(steps, "in_" + name) for name in parameters))
 
 
-def kernel(name, formula):
+def fused_kernel(name: str, formula: Callable) -> Any:
     """Returns the fused ``cupy.ElementwiseKernel`` of a formula; None if it cannot be fused."""
     parameters = list(inspect.signature(formula).parameters)
     try:
@@ -218,52 +267,3 @@ def kernel(name, formula):
         return None
     declared = ", ".join(f"T in_{parameter}" for parameter in parameters)
     return cuda.elementwise(declared, "T out", code, f"mpchain_{name}")
-
-
-def differentiate(formula, names, n_arrays):
-    """Writes down the derivatives of an elementwise formula.
-
-    Args:
-        formula: a function.
-        names: its parameters; those of arrays are the first ``n_arrays``.
-
-    Returns:
-        list: for each array parameter a function of the output's gradient and of those parameters
-        that it needs, in their order; None where the gradient is zero. None instead of the list for
-        a formula of one operation or none: it is as well applied as it is.
-
-    Raises:
-        UntraceableError: the formula cannot be written down.
-    """
-    steps = []
-    gradient = "g" + max(names, key=len)
-    symbols = [Symbol(steps, n, is_constant=i >= n_arrays) for i, n in enumerate(names)]
-    xs, constants = [Variable(x) for x in symbols[:n_arrays]], symbols[n_arrays:]
-    with using_config("debug", False), using_config("function_hooks", {}), force_backprop_mode():
-        y = formula(*xs, *constants)
-        if len(steps) < 2:
-            return None
-        gxs = backprop.grad([y], xs, [Variable(Symbol(steps, gradient))])
-    return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]
-
-
-def _as_function(result, gradient, names):
-    """Compiles a result into a Python function of the gradient and the values that it needs."""
-    needed = _needed([result])
-    parameters = [gradient, *(name for name in names if name in needed)]
-    lines, namespace = [], {"np": np}
-    for symbol in in_order(result):
-        texts = [x.name if isinstance(x, Symbol) else repr(x) for x in symbol.operands]
-        name = symbol.function.__name__
-        if symbol.function is getattr(np, name, None):
-            name = f"np.{name}"
-        else:
-            namespace[name] = symbol.function
-        default = f"{name}({', '.join(texts)})"
-        known = CONSTANT_OPERATORS if symbol.is_constant else _PYTHON
-        lines.append(f"{symbol.name} = {known.get(symbol.function, default).format(*texts)}")
-    lines.append(f"return {result.name}")
-    text = f"def derivative({', '.join(parameters)}):\n    " + "\n    ".join(lines)
-    exec(text, namespace)
-    namespace["derivative"].__doc__ = text
-    return namespace["derivative"]

@@ -7,21 +7,38 @@ result computed into the memory of one that is no longer needed; and with compar
 before they are multiplied. Its values are the same, bit by bit.
 """
 
+from collections.abc import Callable, Collection, Sequence
+
 import numpy as np
 
-from mpchain.functions.symbol import CONSTANT_OPERATORS, Symbol, UntraceableError, in_order
+from mpchain.formulas.symbol import (
+    CONSTANT_OPERATORS,
+    Symbol,
+    UntraceableError,
+    in_order,
+    in_python,
+    operand_in_python,
+)
+from mpchain.formulas.text import compile_text
 
 _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
-def program(formula, names, n_arrays, full):
+def program(
+    formula: Callable, names: Sequence[str], n_arrays: int, full: Collection[str]
+) -> Callable:
     """Returns a function that computes ``formula`` on NumPy arrays; the formula itself if untraced.
 
     Args:
         formula: elementwise, of arrays and then constants.
         names: its parameters.
-        n_arrays (int): how many of them are arrays.
+        n_arrays: how many of them are arrays.
         full: the parameters that have the shape of the result; of others it is not known.
+
+    Example:
+        >>> y = program(lambda x: 1 - x * x, ["x"], 1, ["x"])
+        >>> y(np.array([0.5, 2.0]))
+        array([ 0.75, -3.  ])
     """
     steps = []
     symbols = [Symbol(steps, name, is_constant=i >= n_arrays) for i, name in enumerate(names)]
@@ -65,30 +82,24 @@ class _Writer:
             head += [f"if {' or '.join(unusual)}:", f"    return formula({arguments})"]
         lines = [f"def function({arguments}):", *head, *self.lines, f"return {self.result.name}"]
         self.namespace["formula"] = formula
-        exec("\n    ".join(lines), self.namespace)
-        return self.namespace["function"]
+        return compile_text(f"{formula.__name__} in place", "\n    ".join(lines), self.namespace)
 
     def _write(self, step):
         function, operands = step.function, step.operands
         if step.is_constant or function is np.power or not isinstance(function, np.ufunc):
-            texts = [x.name if isinstance(x, Symbol) else repr(x) for x in operands]
-            known = CONSTANT_OPERATORS if step.is_constant else {np.power: "{} ** {}"}
-            text = known.get(function, f"{self._named(function)}({', '.join(texts)})")
-            self.lines.append(f"{step.name} = {text.format(*texts)}")
+            texts = map(operand_in_python, operands)
+            operators = CONSTANT_OPERATORS if step.is_constant else {np.power: "{} ** {}"}
         else:
+            operators = {}
             reusable = [x for x in operands if self._can_reuse(x, step)]
             texts = [self._operand(x, step) for x in operands]
             if reusable and not step.is_bool:
                 texts.append(f"out={reusable[0].name}")
                 self.has_reused = True
-            self.lines.append(f"{step.name} = {self._named(function)}({', '.join(texts)})")
+        text = in_python(function, texts, operators, self.namespace)
+        self.lines.append(f"{step.name} = {text}")
         if any(x.name in self.full for x in _symbols(operands)):
             self.full.add(step.name)
-
-    def _named(self, function):
-        name = f"f_{function.__name__}"
-        self.namespace[name] = function
-        return name
 
     def _operand(self, x, step):
         if not isinstance(x, Symbol):

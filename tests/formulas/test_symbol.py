@@ -9,10 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
-import mpchain.functions as F
-from mpchain import Variable
 from mpchain.backends import cuda
-from mpchain.functions import symbol
+from mpchain.formulas import symbol
 from mpchain.functions.declaration import registry
 
 BY_SCIPY = "computed by SciPy, which has no counterpart in C"
@@ -178,13 +176,13 @@ def test_what_has_no_counterpart(formula):
 
 
 def test_no_kernel_of_what_has_no_counterpart():
-    assert symbol.kernel("nothing", lambda x: x if x > 0 else -x) is None
+    assert symbol.fused_kernel("nothing", lambda x: x if x > 0 else -x) is None
 
 
 def test_a_kernel_is_declared_over_one_type(monkeypatch):
     seen = []
     monkeypatch.setattr(cuda, "elementwise", lambda *args: seen.append(args))
-    symbol.kernel("muladd", lambda x, y: x * y + 2)
+    symbol.fused_kernel("muladd", lambda x, y: x * y + 2)
     code = "T t0 = in_x * in_y;\nT t1 = t0 + (T)2.0;\nout = t1;"
     assert seen == [("T in_x, T in_y", "T out", code, "mpchain_muladd")]
 
@@ -204,80 +202,3 @@ def test_truth_values_become_numbers_where_they_are_used_as_such():
     assert code == "bool t0 = in_y > (T)0.0;\nT t1 = in_g * (T)t0;\nout = t1;"
     code = symbol.render_c(symbol.trace(lambda x: np.logical_and(x > 0, x < 1), ["x"]))
     assert "bool t2 = t0 && t1;\nout = (T)t2;" in code
-
-
-# The derivatives of a formula, as Python.
-
-
-def test_differentiate():
-    by_x, by_y, by_z = symbol.differentiate(lambda x, y, z: x * y * y, ["x", "y", "z"], 3)
-    x, y, g = (np.random.RandomState(i).randn(5) for i in range(3))
-    np.testing.assert_allclose(by_x(g, y), g * y * y)
-    np.testing.assert_allclose(by_y(g, x, y), g * 2 * x * y)
-    assert by_z is None
-    assert list(inspect.signature(by_y).parameters)[1:] == ["x", "y"]
-    assert by_x.__doc__.startswith("def derivative(gx, y):\n    ")
-
-
-def test_differentiate_where_an_array_is_used_three_times():
-    (by_x,) = symbol.differentiate(lambda x: x * x * x + x, ["x"], 1)
-    x = np.array([2.0, 3.0])
-    np.testing.assert_allclose(by_x(np.ones(2), x), 3 * x * x + 1)
-
-
-def test_differentiate_with_constants():
-    (by_x,) = symbol.differentiate(lambda x, c: (x * c) * (c - 1) * x, ["x", "c"], 1)
-    x = np.array([2.0, 3.0], np.float32)
-    result = by_x(np.ones(2, np.float32), x, 3)
-    np.testing.assert_allclose(result, 2 * x * 6)
-    assert result.dtype == np.float32
-
-
-def test_differentiate_leaves_single_operations_alone():
-    assert symbol.differentiate(lambda x, y: x * y, ["x", "y"], 2) is None
-    assert symbol.differentiate(lambda x: x, ["x"], 1) is None
-    with pytest.raises(symbol.UntraceableError):
-        symbol.differentiate(lambda x: F.sum(x, axis=0) * 2 * x, ["x"], 1)
-
-
-def _second_derivatives():
-    """Of every derivative of several operations: its arrays and what is written down for each."""
-    for label, formula in TRACEABLE.items():
-        name, _, argument = label.partition(" by ")
-        constants = registry[name].constant_names
-        arrays = [n for n in _parameters(formula) if n not in constants]
-        if argument and _parameters(formula)[: len(arrays)] == arrays:
-            try:
-                derivatives = symbol.differentiate(formula, _parameters(formula), len(arrays))
-            except symbol.UntraceableError:
-                continue  # the engine then differentiates it as it stands
-            if derivatives is not None:
-                yield label, (arrays, derivatives)
-
-
-SECOND = dict(_second_derivatives())
-
-
-def test_derivatives_that_can_be_written_down_are():
-    assert {"softplus by x", "divide by x1", "power by x0", "sigmoid by x"} <= set(SECOND)
-
-
-@pytest.mark.parametrize("label", SECOND)
-def test_derivatives_of_derivatives_are_those_of_variables(label):
-    """What is written down for the recorded backward equals what the engine computes without it."""
-    formula, (arrays, derivatives) = TRACEABLE[label], SECOND[label]
-    random = np.random.RandomState(0)
-    values = {name: random.uniform(0.1, 0.9, 6) for name in arrays}
-    values |= {name: 1.75 for name in _parameters(formula) if name not in values}
-    g = random.randn(6)
-    xs = {name: Variable(values[name]) for name in arrays}
-    y = formula(*(xs.get(name, values[name]) for name in _parameters(formula)))
-    y.grad = g
-    y.backward()
-    for name, derivative in zip(arrays, derivatives, strict=True):
-        if derivative is None:
-            assert xs[name].grad is None
-            continue
-        needed = list(inspect.signature(derivative).parameters)[1:]
-        result = derivative(g, *(values[n] for n in needed))
-        np.testing.assert_allclose(np.broadcast_to(result, 6), xs[name].grad, 1e-12)

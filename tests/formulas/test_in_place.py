@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mpchain.functions import in_place
+from mpchain.formulas import in_place
+from mpchain.formulas.text import parameters_of
 from mpchain.functions.declaration import registry
-from mpchain.functions.written_out import parameters_of
 
 CONSTANTS = {"n": 2, "c": 0.75, "low": -0.5, "high": 0.5, "x_min": -0.5, "x_max": 0.5}
 

@@ -1,0 +1,74 @@
+"""Derivatives of elementwise formulas, written down.
+
+A Variable can hold a symbol as it holds an array: backpropagation through a formula on such
+Variables traces the formulas of its derivatives.
+"""
+
+from collections.abc import Callable, Sequence
+
+from mpchain import backprop
+from mpchain.configuration import force_backprop_mode, using_config
+from mpchain.formulas.symbol import (
+    CONSTANT_OPERATORS,
+    PYTHON,
+    Symbol,
+    in_order,
+    in_python,
+    needed,
+    operand_in_python,
+)
+from mpchain.formulas.text import compile_text
+from mpchain.variable import Variable
+
+
+def differentiate(
+    formula: Callable, names: Sequence[str], n_arrays: int
+) -> list[Callable | None] | None:
+    """Writes down the derivatives of an elementwise formula.
+
+    Args:
+        formula: a function.
+        names: its parameters; those of arrays are the first ``n_arrays``.
+
+    Returns:
+        For each array parameter a function of the output's gradient and of those parameters
+        that it needs, in their order; None where the gradient is zero. None instead of the list for
+        a formula of at most one operation, which gains nothing.
+
+    Raises:
+        UntraceableError: the formula cannot be written down.
+
+    Example:
+        >>> (by_x,) = differentiate(lambda x: x * x + x, ["x"], 1)
+        >>> print(by_x.__doc__)
+        def derivative(gx, x):
+            t2 = gx * x
+            t3 = gx * x
+            t4 = gx + t2
+            t5 = t4 + t3
+            return t5
+    """
+    steps = []
+    gradient = "g" + max(names, key=len)
+    symbols = [Symbol(steps, n, is_constant=i >= n_arrays) for i, n in enumerate(names)]
+    xs, constants = [Variable(x) for x in symbols[:n_arrays]], symbols[n_arrays:]
+    with using_config("debug", False), using_config("function_hooks", {}), force_backprop_mode():
+        y = formula(*xs, *constants)
+        if len(steps) < 2:
+            return None
+        gxs = backprop.grad([y], xs, [Variable(Symbol(steps, gradient))])
+    return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]
+
+
+def _as_function(result, gradient, names):
+    """Compiles a result into a Python function of the gradient and the values that it needs."""
+    parameters = [gradient, *(name for name in names if name in needed(result))]
+    lines, namespace = [f"def derivative({', '.join(parameters)}):"], {}
+    for step in in_order(result):
+        operators = CONSTANT_OPERATORS if step.is_constant else PYTHON
+        texts = map(operand_in_python, step.operands)
+        lines.append(f"{step.name} = {in_python(step.function, texts, operators, namespace)}")
+    text = "\n    ".join([*lines, f"return {result.name}"])
+    function = compile_text("derivative", text, namespace)
+    function.__doc__ = text
+    return function
