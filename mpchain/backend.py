@@ -1,4 +1,6 @@
-"""Devices: which there are, which one an array is on, and moving arrays between them."""
+"""Devices: finds them by name or by array, and moves arrays between them."""
+
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -9,32 +11,51 @@ from mpchain.backends.cuda import GpuDevice as GpuDevice
 from mpchain.backends.cuda import get_array_module as get_array_module
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.backends.device import Device as Device
+from mpchain.typing import Array
 
 
-def _no_chainerx(what):
+def _no_chainerx(what) -> NoReturn:
     raise RuntimeError(
         f"{what}: mpchain has no ChainerX; use '@numpy' for the CPU or '@cupy:N' for GPU N"
     )
 
 
 class ChainerxDevice(Device):
-    """Kept so that programs which name it import; making one raises RuntimeError."""
+    """Kept for programs that name it; constructing one raises RuntimeError.
 
-    def __init__(self, device):
+    Example:
+        >>> mpchain.backend.ChainerxDevice("native:0")
+        Traceback (most recent call last):
+        RuntimeError: ChainerxDevice: mpchain has no ChainerX; ...
+    """
+
+    def __init__(self, device: Any):
         _no_chainerx("ChainerxDevice")
 
 
-def to_chx(array):
-    """Raises RuntimeError: mpchain has no ChainerX."""
+def to_chx(array: Any) -> NoReturn:
+    """Raises RuntimeError: mpchain has no ChainerX.
+
+    Example:
+        >>> mpchain.backend.to_chx(np.zeros(2))
+        Traceback (most recent call last):
+        RuntimeError: to_chx: mpchain has no ChainerX; ...
+    """
     _no_chainerx("to_chx")
 
 
-def from_chx(array):
-    """Raises RuntimeError: mpchain has no ChainerX."""
+def from_chx(array: Any) -> NoReturn:
+    """Raises RuntimeError: mpchain has no ChainerX.
+
+    Example:
+        >>> mpchain.backend.from_chx(np.zeros(2))
+        Traceback (most recent call last):
+        RuntimeError: from_chx: mpchain has no ChainerX; ...
+    """
     _no_chainerx("from_chx")
 
 
-def get_device(device_spec):
+def get_device(device_spec: Any) -> Device:
     """Returns the device that a specifier names.
 
     Args:
@@ -43,8 +64,12 @@ def get_device(device_spec):
             number, or negative for the CPU).
 
     Raises:
-        ValueError: the specifier means no device, or there is no such GPU.
+        ValueError: the specifier is invalid, or there is no such GPU.
         RuntimeError: a GPU is named, but none can be used.
+
+    Example:
+        >>> mpchain.get_device("@numpy"), mpchain.get_device(-1).xp is np
+        (<CpuDevice @numpy>, True)
     """
     if isinstance(device_spec, Device):
         return device_spec
@@ -77,8 +102,13 @@ def _device_from_text(text):
     )
 
 
-def get_device_from_array(*arrays):
-    """Returns the device of the first array that is on a GPU, else the CPU."""
+def get_device_from_array(*arrays: Any) -> Device:
+    """Returns the device of the first array that is on a GPU, else the CPU.
+
+    Example:
+        >>> mpchain.backend.get_device_from_array(np.zeros(2))
+        <CpuDevice @numpy>
+    """
     for array in arrays:
         array = getattr(array, "array", array)
         if is_gpu_array(array):
@@ -86,13 +116,26 @@ def get_device_from_array(*arrays):
     return CpuDevice()
 
 
-def using_device(device_spec):
-    """Context manager: makes the device current, so that new GPU arrays are made on it."""
+def using_device(device_spec: Any) -> Any:
+    """Context manager: makes the device current, so that new GPU arrays are made on it.
+
+    Example:
+        >>> with mpchain.using_device("@numpy") as device:
+        ...     device.xp.zeros(2)
+        array([0., 0.])
+    """
     return get_device(device_spec).create_context()
 
 
-def copyto(dst, src):
-    """Copies the values of one array into another, across devices and dtypes."""
+def copyto(dst: Array, src: Array) -> None:
+    """Copies the values of one array into another, across devices and dtypes.
+
+    Example:
+        >>> dst = np.zeros(2, np.float32)
+        >>> mpchain.backend.copyto(dst, np.array([1, 2]))
+        >>> dst
+        array([1., 2.], dtype=float32)
+    """
     if is_gpu_array(dst):
         with dst.device:
             dst[...] = (

@@ -1,33 +1,52 @@
-"""Comparison of derivatives with differences: is a ``backward`` right, and to which order?
+"""Checks derivatives of any order against finite differences.
 
-The checks go in one random direction v: the derivative of x -> <gy, f(x)> along v, which
-backpropagation gives, is compared with differences of f at points on the line x + t v. That takes
-one backward and two forward passes, however many elements there are, and a wrong gradient passes
-with probability zero.
+The checks use one random direction v: they compare the derivative of x -> <gy, f(x)> along v,
+which backpropagation computes, with differences of f at points on the line x + t v. This takes one
+backward and two forward passes for any number of elements, and a wrong gradient passes with
+probability zero.
 """
 
 import contextlib
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend, backprop
 from mpchain import functions as F
 from mpchain.backends import cuda
-from mpchain.variable import Variable, as_array
+from mpchain.typing import Array, DTypeLike
+from mpchain.variable import Parameter, Variable, as_array
+
+_Arrays = Array | Sequence[Array | None] | None
+_Parameters = Parameter | Sequence[Parameter]
 
 
 class NondifferentiableError(Exception):
-    """The function has a kink or a jump within reach of the differences."""
+    """The function has a kink or a jump within reach of the differences.
+
+    Example:
+        >>> from mpchain.gradient_check import check_backward
+        >>> x, gy = np.array([1e-4]), np.ones(1)
+        >>> check_backward(F.relu, x, gy, detect_nondifferentiable=True)
+        Traceback (most recent call last):
+        mpchain.gradient_check.NondifferentiableError: the function is not differentiable here: ...
+    """
 
 
-def assert_allclose(x, y, atol=1e-5, rtol=1e-4, verbose=True):
+def assert_allclose(
+    x: Any, y: Any, atol: float = 1e-5, rtol: float = 1e-4, verbose: bool = True
+) -> None:
     """Raises AssertionError unless |x - y| <= atol + rtol |y| for all elements.
 
     Args:
         x, y: NumPy or CuPy arrays (also one of each), Variables, or what NumPy makes an array of.
-        atol, rtol (float): absolute and relative tolerance.
-        verbose (bool): whether the message shows the arrays.
+        atol, rtol: absolute and relative tolerance.
+        verbose: whether the message shows the arrays.
+
+    Example:
+        >>> testing.assert_allclose(F.exp(np.zeros(2)), [1.0, 1.0])
     """
     x, y = (cuda.to_cpu(as_array(array)) for array in (x, y))
     try:
@@ -54,25 +73,25 @@ def _described(array):
 
 
 def numerical_grad(
-    f,
-    inputs,
-    grad_outputs,
-    eps=1e-3,
-    detect_nondifferentiable=False,
-    diff_atol=0,
-    diff_rtol=1e-2,
-    center_outputs=None,
-):
+    f: Callable,
+    inputs: Sequence[Array],
+    grad_outputs: Sequence,
+    eps: float = 1e-3,
+    detect_nondifferentiable: bool = False,
+    diff_atol: float = 0,
+    diff_rtol: float = 1e-2,
+    center_outputs: Sequence | None = None,
+) -> list[Array]:
     """Computes gradients of sum(<grad_output, output>) by central differences, element by element.
 
     Args:
         f: function without arguments, which computes a tuple of arrays from ``inputs``.
         inputs: tuple of floating-point arrays; they are modified meanwhile.
         grad_outputs: tuple of arrays, numbers or None (nothing), one per output.
-        eps (float): half the step.
-        detect_nondifferentiable (bool): look for kinks: five points on the line are fitted by a
+        eps: half the step.
+        detect_nondifferentiable: look for kinks: five points on the line are fitted by a
             parabola, of which no output may be further than diff_atol + diff_rtol * (its range).
-        diff_atol, diff_rtol (float): those tolerances.
+        diff_atol, diff_rtol: those tolerances.
         center_outputs: the outputs at the inputs themselves, if they are known already.
 
     Returns:
@@ -81,6 +100,11 @@ def numerical_grad(
     Raises:
         NondifferentiableError: there is a kink or a jump near the inputs.
         RuntimeError: an input is not of a floating-point dtype.
+
+    Example:
+        >>> x = np.array([1.0, 2.0])
+        >>> mpchain.gradient_check.numerical_grad(lambda: (x**2,), (x,), (np.ones(2),))[0].round(6)
+        array([2., 4.])
     """
     tolerances = (diff_atol, diff_rtol) if detect_nondifferentiable else None
     center = center_outputs and [_on_host(y) for y in center_outputs]
@@ -119,7 +143,7 @@ def _difference(at, grad_outputs, eps, tolerances, center=None):
     lower, upper = at(-eps), at(eps)
     if len(lower) != len(grad_outputs):
         raise ValueError(
-            f"there must be a gradient for each output: {len(lower)} outputs, "
+            f"grad_outputs must have a gradient for each output: {len(lower)} outputs, "
             f"{len(grad_outputs)} gradients"
         )
     if tolerances is not None:
@@ -276,17 +300,17 @@ def _send_to(like, array):
 
 
 def check_backward(
-    func,
-    x_data,
-    y_grad,
-    params=(),
-    eps=1e-3,
-    atol=1e-5,
-    rtol=1e-4,
-    no_grads=None,
-    dtype=None,
-    detect_nondifferentiable=False,
-):
+    func: Callable,
+    x_data: _Arrays,
+    y_grad: _Arrays,
+    params: _Parameters = (),
+    eps: float = 1e-3,
+    atol: float = 1e-5,
+    rtol: float = 1e-4,
+    no_grads: Any = None,
+    dtype: DTypeLike | None = None,
+    detect_nondifferentiable: bool = False,
+) -> None:
     """Compares gradients by backpropagation with central differences, in one random direction.
 
     Args:
@@ -295,18 +319,22 @@ def check_backward(
         y_grad: array or tuple of arrays (None elements: nothing), the gradients of the outputs, of
             their shapes and dtypes; None stands for 1, for a loss of shape ().
         params: Parameter or tuple of them, which ``func`` uses and whose gradients are checked too.
-        eps (float): half the step, for a direction of length one.
-        atol, rtol (float): tolerances.
+        eps: half the step, for a direction of length one.
+        atol, rtol: tolerances.
         no_grads: for each input, whether it has no gradient; this is checked too. None stands for
             those whose dtype is not floating-point.
         dtype: what inputs and parameters are cast to for the differences: float64 makes them
             precise even if the inputs are float16. The gradients are those of the inputs as given.
-        detect_nondifferentiable (bool): raise NondifferentiableError near kinks and jumps.
+        detect_nondifferentiable: raise NondifferentiableError near kinks and jumps.
 
     Raises:
         AssertionError: they differ; or an input in ``no_grads`` has a gradient (RuntimeError).
         NondifferentiableError: see ``detect_nondifferentiable``.
         ValueError: an argument does not fit the function.
+
+    Example:
+        >>> x, gy = np.random.randn(2, 3), np.random.randn(2, 3)
+        >>> mpchain.gradient_check.check_backward(F.sigmoid, x, gy)
     """
     if dtype is not None and np.dtype(dtype).kind != "f":
         raise ValueError(f"check_backward: dtype must be floating-point, not {np.dtype(dtype)}")
@@ -346,19 +374,19 @@ def _listing(**groups):
 
 
 def check_double_backward(
-    func,
-    x_data,
-    y_grad,
-    x_grad_grad,
-    params=(),
-    params_grad_grad=(),
-    eps=1e-3,
-    atol=1e-4,
-    rtol=1e-3,
-    no_grads=None,
-    dtype=None,
-    detect_nondifferentiable=False,
-):
+    func: Callable,
+    x_data: _Arrays,
+    y_grad: _Arrays,
+    x_grad_grad: _Arrays,
+    params: _Parameters = (),
+    params_grad_grad: _Arrays = (),
+    eps: float = 1e-3,
+    atol: float = 1e-4,
+    rtol: float = 1e-3,
+    no_grads: Any = None,
+    dtype: DTypeLike | None = None,
+    detect_nondifferentiable: bool = False,
+) -> None:
     """Compares the gradients of the gradients with differences, in one random direction.
 
     It is :func:`check_backward` of the function that takes inputs and gradients of outputs, and
@@ -373,6 +401,10 @@ def check_double_backward(
 
     Raises:
         AssertionError, NondifferentiableError, ValueError: as :func:`check_backward`.
+
+    Example:
+        >>> x, gy, ggx = np.random.randn(3, 2, 3)
+        >>> mpchain.gradient_check.check_double_backward(F.sigmoid, x, gy, ggx)
     """
     subject = _Subject("check_double_backward", func, x_data, params, no_grads)
     n = len(subject.xs)
@@ -404,8 +436,16 @@ def check_double_backward(
 
 
 def check_order(
-    func, x_data, order, y_grad=None, params=(), no_grads=None, eps=1e-3, atol=1e-6, rtol=1e-6
-):
+    func: Callable,
+    x_data: _Arrays,
+    order: int,
+    y_grad: _Arrays = None,
+    params: _Parameters = (),
+    no_grads: Any = None,
+    eps: float = 1e-3,
+    atol: float = 1e-6,
+    rtol: float = 1e-6,
+) -> None:
     """Compares derivatives of one order with differences of the order below, in random directions.
 
     With D_v f = <grad f, v>, the derivative D_vn ... D_v2 D_v1 <y_grad, f> is compared with a
@@ -413,14 +453,17 @@ def check_order(
 
     Args:
         func, x_data, params, no_grads: as for :func:`check_backward`.
-        order (int): the order of the derivative, from 1.
+        order: the order of the derivative, from 1.
         y_grad: weights of the outputs; None stands for random ones between 0.5 and 1.5.
-        eps (float): step of the differences; the directions' elements are between -1 and 1.
-        atol, rtol (float): tolerances; the latter is relative to the derivative or to the one
+        eps: step of the differences; the directions' elements are between -1 and 1.
+        atol, rtol: tolerances; the latter is relative to the derivative or to the one
             below it, whichever is larger.
 
     Raises:
         AssertionError: they differ.
+
+    Example:
+        >>> mpchain.gradient_check.check_order(F.sigmoid, np.random.randn(2, 3), order=3)
     """
     subject = _Subject("check_order", func, x_data, params, no_grads)
     places = subject.points

@@ -1,26 +1,40 @@
 """The CPU: NumPy arrays."""
 
+from typing import Any, Self
+
 import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.backends.device import Device
+from mpchain.typing import Array
 
 
 class CpuDevice(Device):
-    """The host's memory and processors, through NumPy; its specifier is ``'@numpy'``."""
+    """The host's memory and processors, through NumPy; its specifier is ``'@numpy'``.
+
+    Example:
+        >>> device = mpchain.backend.CpuDevice()
+        >>> device.name, device.send([1.5, np.zeros(2)])
+        ('@numpy', [array(1.5), array([0., 0.])])
+    """
 
     xp = np
     name = "@numpy"
     supported_array_types = (np.ndarray,)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def send_array(self, array):
+    def send_array(self, array: Any) -> Array:
         return cuda.to_cpu(array)
 
 
 class Intel64Device(CpuDevice):
-    """``'@intel64'``, kept for programs that name it: the CPU."""
+    """``'@intel64'``, kept for programs that name it: the CPU.
+
+    Example:
+        >>> mpchain.get_device("@intel64") == mpchain.backend.Intel64Device()
+        True
+    """
 
     name = "@intel64"

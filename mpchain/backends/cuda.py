@@ -1,24 +1,27 @@
 """NVIDIA GPUs through CuPy: the only file of mpchain that imports ``cupy``.
 
-CuPy is imported when something here first needs it. Without it, or without a GPU, everything still
-imports, ``available`` is False, arrays stay on the host, and what needs a GPU raises one error that
-says what is missing.
+CuPy is imported when a function here first needs it. Without CuPy or a GPU, everything imports,
+``available`` is False, arrays stay on the host, and functions that need a GPU raise an error
+that says what is missing.
 """
 
 import contextlib
 import functools
 import sys
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 
 from mpchain.backends.device import Device as _Device
 from mpchain.configuration import config
+from mpchain.typing import Array, DTypeLike
 
 _max_workspace_size = 8 * 1024 * 1024
 
 
 @functools.cache
-def _load():
+def _load() -> tuple[Any, bool, str]:
     """Returns (the cupy module or None, whether a GPU can be used, the reason why not)."""
     try:
         import cupy
@@ -28,7 +31,7 @@ def _load():
         if cupy.cuda.is_available():
             return cupy, True, ""
     except Exception as error:
-        # A broken driver shows itself in many ways; the reason is kept and told.
+        # A broken driver raises many kinds of errors; the reason becomes part of our message.
         return cupy, False, f"CuPy finds no usable GPU: {error}"
     reason = "CuPy finds no usable GPU (is a driver installed, and is the device visible?)"
     return cupy, False, reason
@@ -50,17 +53,23 @@ class _NoArray:
 
 
 class DummyDevice:
-    """Stands for a CUDA device where arrays are on the host: entering it does nothing."""
+    """Stands for a CUDA device where arrays are on the host: entering it does nothing.
+
+    Example:
+        >>> with mpchain.cuda.DummyDevice() as device:
+        ...     device.id
+        -1
+    """
 
     id = -1
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         return None
 
-    def use(self):
+    def use(self) -> None:
         """Does nothing."""
 
 
@@ -75,33 +84,48 @@ _lazy = {
 }
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _lazy:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     cupy, usable, _ = _load()
     return _lazy[name](cupy, usable)
 
 
-def check_cuda_available():
-    """Raises RuntimeError, saying what is missing, unless a GPU can be used."""
+def check_cuda_available() -> None:
+    """Raises RuntimeError, saying what is missing, unless a GPU can be used.
+
+    Example:
+        >>> mpchain.cuda.check_cuda_available()  # doctest: +SKIP
+        Traceback (most recent call last):
+        RuntimeError: a GPU is needed here, but CuPy is not installed ...
+    """
     _, usable, reason = _load()
     if not usable:
         raise RuntimeError(f"a GPU is needed here, but {reason}")
 
 
-def device_count():
-    """Returns the number of GPUs that this process sees; 0 where none can be used."""
+def device_count() -> int:
+    """Returns the number of GPUs that this process sees; 0 where none can be used.
+
+    Example:
+        >>> device = f"@cupy:{comm.intra_rank}" if mpchain.cuda.device_count() else "@numpy"
+    """
     cupy, usable, _ = _load()
     return cupy.cuda.runtime.getDeviceCount() if usable else 0
 
 
-def _cupy():
+def _cupy() -> Any:
     check_cuda_available()
     return _load()[0]
 
 
-def is_gpu_array(array):
-    """Returns whether ``array`` is a CuPy array; never imports CuPy."""
+def is_gpu_array(array: Any) -> bool:
+    """Returns whether ``array`` is a CuPy array; never imports CuPy.
+
+    Example:
+        >>> mpchain.cuda.is_gpu_array(np.zeros(2))
+        False
+    """
     cupy = sys.modules.get("cupy")
     return cupy is not None and isinstance(array, cupy.ndarray)
 
@@ -110,10 +134,15 @@ class GpuDevice(_Device):
     """One CUDA device; its specifier is ``'@cupy:N'``.
 
     Args:
-        device (cupy.cuda.Device): the device.
+        device: the device.
+
+    Example:
+        >>> device = mpchain.get_device("@cupy:0")  # doctest: +SKIP
+        >>> device.send(np.zeros(2)).device  # doctest: +SKIP
+        <CUDA Device 0>
     """
 
-    def __init__(self, device):
+    def __init__(self, device: Any):
         cupy = _cupy()
         if not isinstance(device, cupy.cuda.Device):
             raise TypeError(
@@ -122,8 +151,7 @@ class GpuDevice(_Device):
         count = cupy.cuda.runtime.getDeviceCount()
         if not 0 <= device.id < count:
             raise ValueError(
-                f"GpuDevice: there is no GPU {device.id}; this process sees {count} "
-                f"(0 to {count - 1})"
+                f"GpuDevice: no GPU {device.id}; this process sees {count} GPUs (0 to {count - 1})"
             )
         self.device = device
         self.xp = cupy
@@ -131,7 +159,7 @@ class GpuDevice(_Device):
         self.supported_array_types = (cupy.ndarray,)
 
     @staticmethod
-    def from_device_id(device_id):
+    def from_device_id(device_id: int) -> "GpuDevice":
         """Returns the device with that number (from 0, as this process sees them)."""
         if device_id < 0:
             raise ValueError(
@@ -140,41 +168,56 @@ class GpuDevice(_Device):
         return GpuDevice(_cupy().cuda.Device(device_id))
 
     @staticmethod
-    def from_array(array):
+    def from_array(array: Any) -> "GpuDevice | None":
         """Returns the device that a CuPy array lives on, or None for any other object."""
         return GpuDevice(array.device) if is_gpu_array(array) else None
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return GpuDevice.from_device_id, (self.device.id,)
 
-    def create_context(self):
+    def create_context(self) -> Any:
         # A new object each time: one cupy device object must not be entered by two threads at once.
         return self.xp.cuda.Device(self.device.id)
 
-    def use(self):
+    def use(self) -> None:
         self.device.use()
 
-    def send_array(self, array):
+    def send_array(self, array: Any) -> Array:
         return to_gpu(array, self.device)
 
-    def is_array_supported(self, array):
+    def is_array_supported(self, array: Any) -> bool:
         return is_gpu_array(array) and array.device.id == self.device.id
 
 
-def get_device_from_id(device_id):
-    """Returns the CUDA device of that number; a :class:`DummyDevice` for None or a negative one."""
+def get_device_from_id(device_id: int | None) -> Any:
+    """Returns the CUDA device of that number; a :class:`DummyDevice` for None or a negative one.
+
+    Example:
+        >>> mpchain.cuda.get_device_from_id(-1).id
+        -1
+    """
     if device_id is None or int(device_id) < 0:
         return DummyDevice()
     return _cupy().cuda.Device(int(device_id))
 
 
-def get_device_from_array(*arrays):
-    """Returns the CUDA device of the first CuPy array; a :class:`DummyDevice` if there is none."""
+def get_device_from_array(*arrays: Any) -> Any:
+    """Returns the CUDA device of the first CuPy array; a :class:`DummyDevice` if there is none.
+
+    Example:
+        >>> mpchain.cuda.get_device_from_array(np.zeros(2)).id
+        -1
+    """
     return next((array.device for array in arrays if is_gpu_array(array)), DummyDevice())
 
 
-def get_device(*args):
-    """Returns the CUDA device of the first number, device or CuPy array. Deprecated."""
+def get_device(*args: Any) -> Any:
+    """Returns the CUDA device of the first number, device or CuPy array. Deprecated.
+
+    Example:
+        >>> mpchain.cuda.get_device(np.zeros(2)).id
+        -1
+    """
     cupy = _load()[0]
     for arg in args:
         if isinstance(arg, (int, np.integer)) and not isinstance(arg, bool):
@@ -186,21 +229,30 @@ def get_device(*args):
     return DummyDevice()
 
 
-def get_array_module(*args):
-    """Returns ``cupy`` if any argument is, or as a Variable holds, a CuPy array; else ``numpy``."""
+def get_array_module(*args: Any) -> Any:
+    """Returns ``cupy`` if any argument is, or as a Variable holds, a CuPy array; else ``numpy``.
+
+    Example:
+        >>> xp = mpchain.cuda.get_array_module(np.zeros(2))
+        >>> xp is np
+        True
+    """
     if "cupy" not in sys.modules:
         return np
     is_on_gpu = any(is_gpu_array(getattr(arg, "array", arg)) for arg in args)
     return sys.modules["cupy"] if is_on_gpu else np
 
 
-def to_gpu(array, device=None, stream=None):
+def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
     """Copies an array to a GPU; a CuPy array that is there already is returned as it is.
 
     Args:
         array: NumPy or CuPy array, a scalar, None, or a tuple or list of these.
         device: a CUDA device or its number; None is the current one.
-        stream (cupy.cuda.Stream): where the copy is queued; None waits for it.
+        stream: where the copy is queued; None waits for it.
+
+    Example:
+        >>> x = mpchain.cuda.to_gpu(np.zeros(2), device=0)  # doctest: +SKIP
     """
     if isinstance(array, (tuple, list)):
         return type(array)([to_gpu(item, device, stream) for item in array])
@@ -214,8 +266,13 @@ def to_gpu(array, device=None, stream=None):
         return array.copy() if is_gpu_array(array) else cupy.asarray(_as_host_array(array))
 
 
-def to_cpu(array, stream=None):
-    """Copies an array to the host; a NumPy array is returned as it is. See :func:`to_gpu`."""
+def to_cpu(array: Any, stream: Any = None) -> Any:
+    """Copies an array to the host; a NumPy array is returned as it is. See :func:`to_gpu`.
+
+    Example:
+        >>> mpchain.cuda.to_cpu((np.zeros(2), 1.5, None))
+        (array([0., 0.]), array(1.5), None)
+    """
     if isinstance(array, (tuple, list)):
         return type(array)([to_cpu(item, stream) for item in array])
     if is_gpu_array(array):
@@ -235,8 +292,14 @@ def _as_host_array(array):
     )
 
 
-def copy(array, out=None, out_device=None, stream=None):
-    """Copies a CuPy array, to ``out``, to another device, or beside itself."""
+def copy(
+    array: Array, out: Array | None = None, out_device: Any = None, stream: Any = None
+) -> Array:
+    """Copies a CuPy array, to ``out``, to another device, or beside itself.
+
+    Example:
+        >>> y = mpchain.cuda.copy(x, out_device=1)  # doctest: +SKIP
+    """
     cupy = _cupy()
     if out is not None:
         with stream if stream is not None else contextlib.nullcontext():
@@ -250,23 +313,32 @@ def copy(array, out=None, out_device=None, stream=None):
 _LEVELS = {"==always": ("always",), ">=auto": ("always", "auto")}
 
 
-def should_use_cudnn(level, lowest_version=0):
+def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
     """Returns whether the configuration wants cuDNN at this level, and there is one.
 
     Args:
-        level (str): '==always' or '>=auto', as ``config.use_cudnn`` is to be.
-        lowest_version (int): cuDNN's version that is needed.
+        level: '==always' or '>=auto', as ``config.use_cudnn`` is to be.
+        lowest_version: cuDNN's version that is needed.
 
     Raises:
         ValueError: another level.
+
+    Example:
+        >>> mpchain.cuda.should_use_cudnn("==always")
+        False
     """
     if level not in _LEVELS:
         raise ValueError(f"should_use_cudnn: level must be one of {list(_LEVELS)}, not {level!r}")
     return config.use_cudnn in _LEVELS[level] and __getattr__("cudnn_enabled")
 
 
-def should_use_cudnn_tensor_core(dtype):
-    """Returns whether the configuration wants tensor cores for that dtype, and cuDNN is there."""
+def should_use_cudnn_tensor_core(dtype: DTypeLike) -> bool:
+    """Returns whether the configuration wants tensor cores for that dtype, and cuDNN is there.
+
+    Example:
+        >>> mpchain.cuda.should_use_cudnn_tensor_core(np.float16)
+        False
+    """
     wanted = config.use_cudnn_tensor_core
     return should_use_cudnn(">=auto") and (
         wanted == "always" or (wanted == "auto" and np.dtype(dtype) == np.float16)
@@ -276,8 +348,16 @@ def should_use_cudnn_tensor_core(dtype):
 _memos = []
 
 
-def memoize(for_each_device=False):
-    """Decorator: remembers results by arguments (per device if asked) until :func:`clear_memo`."""
+def memoize(for_each_device: bool = False) -> Callable[[Callable], Callable]:
+    """Decorator: remembers results by arguments (per device if asked) until :func:`clear_memo`.
+
+    Example:
+        >>> @mpchain.cuda.memoize()
+        ... def table(n):
+        ...     return list(range(n))
+        >>> table(3) is table(3)
+        True
+    """
 
     def decorate(function):
         memo = {}
@@ -296,65 +376,124 @@ def memoize(for_each_device=False):
     return decorate
 
 
-def clear_memo():
-    """Forgets everything that :func:`memoize` remembers."""
+def clear_memo() -> None:
+    """Forgets everything that :func:`memoize` remembers.
+
+    Example:
+        >>> mpchain.cuda.clear_memo()
+    """
     for memo in _memos:
         memo.clear()
 
 
 @functools.cache
-def elementwise(in_params, out_params, operation, name, **kwargs):
-    """Returns a ``cupy.ElementwiseKernel``, made once for the same arguments."""
+def elementwise(
+    in_params: str, out_params: str, operation: str, name: str, **kwargs: Any
+) -> Callable:
+    """Returns a ``cupy.ElementwiseKernel``, made once for the same arguments.
+
+    Example:
+        >>> square = mpchain.cuda.elementwise("T x", "T y", "y = x * x", "square")  # doctest: +SKIP
+        >>> square(mpchain.cuda.cupy.arange(3))  # doctest: +SKIP
+        array([0, 1, 4])
+    """
     return _cupy().ElementwiseKernel(in_params, out_params, operation, name, **kwargs)
 
 
 @functools.cache
-def reduce(in_params, out_params, map_expr, reduce_expr, post_map_expr, identity, name, **kwargs):
-    """Returns a ``cupy.ReductionKernel``, made once for the same arguments."""
+def reduce(
+    in_params: str,
+    out_params: str,
+    map_expr: str,
+    reduce_expr: str,
+    post_map_expr: str,
+    identity: Any,
+    name: str,
+    **kwargs: Any,
+) -> Callable:
+    """Returns a ``cupy.ReductionKernel``, made once for the same arguments.
+
+    Example:
+        >>> total = mpchain.cuda.reduce(  # doctest: +SKIP
+        ...     "T x", "T y", "x", "a + b", "y = a", 0, "total"
+        ... )
+    """
     return _cupy().ReductionKernel(
         in_params, out_params, map_expr, reduce_expr, post_map_expr, identity, name, **kwargs
     )
 
 
 @functools.cache
-def raw(code, name, *args, **kwargs):
-    """Returns a ``cupy.RawKernel``, made once for the same arguments."""
+def raw(code: str, name: str, *args: Any, **kwargs: Any) -> Callable:
+    """Returns a ``cupy.RawKernel``, made once for the same arguments.
+
+    Example:
+        >>> kernel = mpchain.cuda.raw(code, "my_kernel")  # doctest: +SKIP
+    """
     return _cupy().RawKernel(code, name, *args, **kwargs)
 
 
-def scatter_add(array, slices, values):
-    """Adds ``values`` to ``array[slices]`` in place, as ``numpy.add.at`` does."""
+def scatter_add(array: Array, slices: Any, values: Any) -> None:
+    """Adds ``values`` to ``array[slices]`` in place, as ``numpy.add.at`` does.
+
+    Example:
+        >>> mpchain.cuda.scatter_add(x, ([0, 0],), 1.0)  # doctest: +SKIP
+    """
     import cupyx
 
     cupyx.scatter_add(array, slices, values)
 
 
-def special_functions():
-    """Returns ``cupyx.scipy.special``, the special functions of CuPy arrays."""
+def special_functions() -> Any:
+    """Returns ``cupyx.scipy.special``, the special functions of CuPy arrays.
+
+    Example:
+        >>> mpchain.cuda.special_functions().erf(x)  # doctest: +SKIP
+    """
     import cupyx.scipy.special
 
     return cupyx.scipy.special
 
 
-def fuse(*args, **kwargs):
-    """``cupy.fuse``; without CuPy, a decorator that changes nothing."""
+def fuse(*args: Any, **kwargs: Any) -> Any:
+    """``cupy.fuse``; without CuPy, a decorator that changes nothing.
+
+    Example:
+        >>> @mpchain.cuda.fuse()
+        ... def add_twice(x, y):
+        ...     return x + y + y
+    """
     cupy = _load()[0]
     if cupy is not None:
         return cupy.fuse(*args, **kwargs)
     return args[0] if args and callable(args[0]) else lambda function: function
 
 
-def get_max_workspace_size():
-    """Returns the number of bytes that a vendor kernel may use as workspace."""
+def get_max_workspace_size() -> int:
+    """Returns the number of bytes that a vendor kernel may use as workspace.
+
+    Example:
+        >>> mpchain.cuda.get_max_workspace_size()
+        8388608
+    """
     return _max_workspace_size
 
 
-def set_max_workspace_size(size):
-    """Sets the number of bytes that a vendor kernel may use as workspace."""
+def set_max_workspace_size(size: int) -> None:
+    """Sets the number of bytes that a vendor kernel may use as workspace.
+
+    Example:
+        >>> mpchain.cuda.set_max_workspace_size(8 * 1024**2)
+    """
     global _max_workspace_size  # noqa: PLW0603  (a setting of the process)
     _max_workspace_size = int(size)
 
 
-def unavailable_reason():
-    """Returns why no GPU can be used; empty if one can."""
+def unavailable_reason() -> str:
+    """Returns why no GPU can be used; empty if one can.
+
+    Example:
+        >>> mpchain.cuda.unavailable_reason()  # doctest: +SKIP
+        "CuPy is not installed (No module named 'cupy'): pip install 'mpchain[gpu]'"
+    """
     return _load()[2]

@@ -1,4 +1,8 @@
-"""What every kind of device has in common."""
+"""The base of devices."""
+
+from typing import Any, Self
+
+from mpchain.typing import Array
 
 
 class Device:
@@ -8,43 +12,48 @@ class Device:
         xp: the array module (``numpy`` or ``cupy``).
         name: the specifier that :func:`mpchain.get_device` turns into this device: ``'@numpy'``.
         supported_array_types: tuple of array types that the device can use.
+
+    Example:
+        >>> device = mpchain.get_device("@numpy")
+        >>> device.send((np.zeros(2), None)), device.is_array_supported(np.zeros(2))
+        ((array([0., 0.]), None), True)
     """
 
-    xp = None
-    name = None
-    supported_array_types = ()
+    xp: Any = None
+    name: Any = None
+    supported_array_types: tuple[type, ...] = ()
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.name == other.name
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.name)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.name
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         raise RuntimeError(
             f"device {self.name}: use 'with mpchain.using_device({self.name!r})' to make it current"
         )
 
-    def __exit__(self, exc_type, exc_value, traceback):
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         return None
 
-    def create_context(self):
+    def create_context(self) -> Any:
         """Returns a context manager in which the device is the current one of its kind."""
         return self
 
-    def use(self):
+    def use(self) -> None:
         """Makes the device the current one of its kind in this thread."""
 
-    def send(self, arrays):
+    def send(self, arrays: Any) -> Any:
         """Transfers an array, or a tuple, list or dict of arrays (None included), to the device.
 
-        What is there already is returned as it is, not copied.
+        Arrays that are already there are returned, not copied.
         """
         if isinstance(arrays, (tuple, list)):
             return type(arrays)([self.send(array) for array in arrays])
@@ -52,10 +61,10 @@ class Device:
             return {key: self.send(array) for key, array in arrays.items()}
         return None if arrays is None else self.send_array(arrays)
 
-    def send_array(self, array):
+    def send_array(self, array: Any) -> Array:
         """Transfers one array to the device."""
         raise NotImplementedError(f"{type(self).__name__} does not implement send_array")
 
-    def is_array_supported(self, array):
+    def is_array_supported(self, array: Any) -> bool:
         """Returns whether ``array`` lives on this device."""
         return isinstance(array, self.supported_array_types)

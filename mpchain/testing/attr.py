@@ -1,18 +1,25 @@
-"""Marks of tests by what they need; what is not there is skipped, with the reason.
+"""Decorators that mark tests by their requirements, and skip those that cannot run.
 
 Each decorates a test function, a test class, or the classes that another decorator generated.
-Without pytest, which selects tests by their marks, tests are skipped just the same.
+They also skip tests without pytest, which selects tests by their marks.
 """
 
 import os
 import unittest
+from collections.abc import Callable
+from typing import Any
 
 from mpchain.backends import cuda
 from mpchain.testing.parameterized import Bundle
 
 
-def mark(test, *names, skip_reason=None):
-    """Returns a test with pytest marks, and skipped if there is a reason."""
+def mark(test: Any, *names: str, skip_reason: str | None = None) -> Any:
+    """Returns a test with pytest marks, and skipped if there is a reason.
+
+    Example:
+        >>> @mark
+        ... def test_anywhere(): ...
+    """
     if isinstance(test, Bundle):
         test.classes = [mark(cls, *names, skip_reason=skip_reason) for cls in test.classes]
         return test
@@ -35,34 +42,68 @@ def _why_no_gpus(count):
     if not cuda.available:
         return f"{count} GPUs required: {cuda.unavailable_reason()}"
     available = cuda.cupy.cuda.runtime.getDeviceCount()
-    return f"{count} GPUs required, but there are {available}" if available < count else None
+    return (
+        f"{count} GPUs required, but this process sees {available}" if available < count else None
+    )
 
 
-def gpu(test):
-    """Marks a test that needs a GPU."""
+def gpu(test: Any) -> Any:
+    """Marks a test that needs a GPU.
+
+    Example:
+        >>> @testing.attr.gpu
+        ... def test_on_a_gpu():
+        ...     assert mpchain.cuda.cupy.zeros(2).device.id == 0
+    """
     return mark(test, "gpu", skip_reason=_why_no_gpus(1))
 
 
-def multi_gpu(gpu_num):
-    """Returns a decorator that marks a test that needs ``gpu_num`` GPUs."""
+def multi_gpu(gpu_num: int) -> Callable[[Any], Any]:
+    """Returns a decorator that marks a test that needs ``gpu_num`` GPUs.
+
+    Example:
+        >>> @testing.attr.multi_gpu(2)
+        ... def test_copy():
+        ...     mpchain.cuda.to_gpu(mpchain.cuda.cupy.zeros(2), device=1)
+    """
     return lambda test: mark(test, "gpu", "multi_gpu", skip_reason=_why_no_gpus(gpu_num))
 
 
-def cudnn(test):
-    """Marks a test that needs a GPU and uses cuDNN, if there is cuDNN."""
+def cudnn(test: Any) -> Any:
+    """Marks a test that needs a GPU and uses cuDNN, if there is cuDNN.
+
+    Example:
+        >>> @testing.attr.cudnn
+        ... def test_with_cudnn(): ...
+    """
     return mark(test, "cudnn", skip_reason=_why_no_gpus(1))
 
 
-def slow(test):
-    """Marks a test that takes long."""
+def slow(test: Any) -> Any:
+    """Marks a test that takes long.
+
+    Example:
+        >>> @testing.attr.slow
+        ... def test_of_minutes(): ...
+    """
     return mark(test, "slow")
 
 
-def ideep(test):
-    """Marks a test that names iDeep; it runs on the CPU."""
+def ideep(test: Any) -> Any:
+    """Marks a test that names iDeep; it runs on the CPU.
+
+    Example:
+        >>> @testing.attr.ideep  # doctest: +SKIP
+        ... def test_of_chainer(): ...
+    """
     return mark(test, "ideep")
 
 
-def chainerx(test):
-    """Marks a test that needs ChainerX, and skips it: mpchain has none."""
+def chainerx(test: Any) -> Any:
+    """Marks a test that needs ChainerX, and skips it: mpchain has none.
+
+    Example:
+        >>> @testing.attr.chainerx  # doctest: +SKIP
+        ... def test_of_chainer(): ...
+    """
     return mark(test, "chainerx", skip_reason="mpchain has no ChainerX")

@@ -3,8 +3,11 @@
 import contextlib
 import functools
 import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from mpchain import backend
+from mpchain.backend import Device
 from mpchain.configuration import using_config
 from mpchain.testing import attr
 from mpchain.testing.parameterized import Bundle, derive
@@ -24,18 +27,26 @@ _CONFIG = ("use_cudnn", "cudnn_deterministic", "autotune", "cudnn_fast_batch_nor
 
 
 class BackendConfig:
-    """A device and settings to test with; a context manager in which they are in force.
+    """A device and settings for a test; a context manager that applies them.
 
     Args:
-        params (dict): any of ``use_cuda``, ``cuda_device`` (0 if CUDA is used), ``use_cudnn``,
+        params: any of ``use_cuda``, ``cuda_device`` (0 if CUDA is used), ``use_cudnn``,
             ``cudnn_deterministic``, ``cudnn_fast_batch_normalization``, ``autotune``,
             ``use_ideep``, ``use_chainerx``, ``chainerx_device``; they become attributes.
 
     Raises:
         ValueError: a parameter is unknown.
+
+    Example:
+        >>> config = testing.BackendConfig({"use_cudnn": "always"})
+        >>> config.device, config.xp is np
+        (<CpuDevice @numpy>, True)
+        >>> with config:
+        ...     mpchain.config.use_cudnn
+        'always'
     """
 
-    def __init__(self, params):
+    def __init__(self, params: dict[str, Any]):
         for name in params:
             if name not in _DEFAULTS:
                 raise ValueError(f"BackendConfig: parameter {name} is not defined")
@@ -45,7 +56,7 @@ class BackendConfig:
         self._contexts = []
 
     @property
-    def device(self):
+    def device(self) -> Device:
         """The device; with ChainerX, a RuntimeError."""
         if self.use_chainerx:
             return backend.get_device(self.chainerx_device)
@@ -54,11 +65,11 @@ class BackendConfig:
         return backend.get_device("@numpy" if self.use_ideep == "never" else "@intel64")
 
     @property
-    def xp(self):
+    def xp(self) -> Any:
         """The array module of the device."""
         return self.device.xp
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             for name in (*_CONFIG, "use_ideep"):
                 stack.enter_context(using_config(name, getattr(self, name)))
@@ -66,18 +77,18 @@ class BackendConfig:
             self._contexts.append(stack.pop_all())
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> bool | None:
         return self._contexts.pop().__exit__(*exc_info)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         shown = " ".join(f"{name}={getattr(self, name)!r}" for name in _DEFAULTS)
         return f"<BackendConfig {shown}>"
 
-    def get_array(self, np_array):
+    def get_array(self, np_array: Any) -> Any:
         """Transfers a NumPy array, None, or a tuple or list of them to the device."""
         return self.device.send(np_array)
 
-    def get_func_str(self):
+    def get_func_str(self) -> str:
         """Returns the parameters as a part of the name of a test."""
         values = {name: getattr(self, name) for name in _DEFAULTS}
         shown = {True: "true", False: "false"}
@@ -86,7 +97,7 @@ class BackendConfig:
             for name, value in values.items()
         )
 
-    def get_pytest_marks(self):
+    def get_pytest_marks(self) -> list[Callable]:
         """Returns the decorators of :mod:`mpchain.testing.attr` that fit the parameters."""
         marks = []
         if self.use_chainerx:
@@ -102,15 +113,24 @@ class BackendConfig:
         return marks
 
 
-def inject_backend_tests(method_names, params):
-    """Class decorator: gives test methods a BackendConfig as their first argument, one by one.
+def inject_backend_tests(
+    method_names: str | Sequence[str] | None, params: Sequence[dict[str, Any]]
+) -> Callable[[Any], Bundle]:
+    """Class decorator: runs test methods with each of several BackendConfigs as first argument.
 
-    For each configuration there is a class, named ``<Base>_`` and its parameters. Methods that are
-    not named are tested once, in a class named ``<Base>_other`` (``<Base>`` if it was generated).
+    It makes a class for each configuration, named ``<Base>_`` and the parameters. Other methods run
+    once, in a class named ``<Base>_other`` (``<Base>`` if it was generated).
 
     Args:
         method_names: name or list of names; None means all methods whose names begin with "test".
         params: list of dicts of parameters of :class:`BackendConfig`.
+
+    Example:
+        >>> @testing.inject_backend_tests(None, [{}, {"use_cuda": True}])
+        ... class TestReLU(unittest.TestCase):
+        ...     def test_forward(self, backend_config):
+        ...         x = backend_config.get_array(np.array([-1.0, 2.0]))
+        ...         testing.assert_allclose(F.relu(x), [0.0, 2.0])
     """
     if isinstance(method_names, str):
         method_names = [method_names]

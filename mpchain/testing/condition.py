@@ -1,17 +1,23 @@
-"""Tests that are run several times, for what is random or races."""
+"""Repeats tests of random or racing code."""
 
 import functools
 import unittest
+from collections.abc import Callable
 
 
-def repeat_with_success_at_least(times, min_success):
+def repeat_with_success_at_least(times: int, min_success: int) -> Callable[[Callable], Callable]:
     """Decorator: runs a test method up to ``times`` times; ``min_success`` of them must pass.
 
-    It ends as soon as that is certain to happen, or not to. Between two runs of a
+    It stops as soon as the outcome is certain. Between two runs of a
     :class:`unittest.TestCase`, ``tearDown`` and ``setUp`` are called.
 
     Raises:
-        AssertionError: the first failure, if there are too many.
+        AssertionError: the first failure, if too many runs failed.
+
+    Example:
+        >>> @repeat_with_success_at_least(times=3, min_success=2)
+        ... def test_mean(self):
+        ...     assert abs(np.random.randn(100).mean()) < 0.2
     """
     if not times >= min_success >= 0:
         raise ValueError(
@@ -48,11 +54,23 @@ def repeat_with_success_at_least(times, min_success):
     return decorate
 
 
-def repeat(times):
-    """Decorator: runs a test method ``times`` times; all must pass."""
+def repeat(times: int) -> Callable[[Callable], Callable]:
+    """Decorator: runs a test method ``times`` times; all must pass.
+
+    Example:
+        >>> @testing.condition.repeat(3)
+        ... def test_random(self):
+        ...     assert 0 <= np.random.rand() < 1
+    """
     return repeat_with_success_at_least(times, times)
 
 
-def retry(times):
-    """Decorator: runs a test method up to ``times`` times, until it passes once."""
+def retry(times: int) -> Callable[[Callable], Callable]:
+    """Decorator: runs a test method up to ``times`` times, until it passes once.
+
+    Example:
+        >>> @testing.condition.retry(3)
+        ... def test_mean(self):
+        ...     assert abs(np.random.randn(100).mean()) < 0.2
+    """
     return repeat_with_success_at_least(times, 1)

@@ -1,12 +1,15 @@
 """Tests of distributions, which compare them with SciPy's."""
 
 import unittest
+from typing import Any
 
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.distributions import Distribution
 from mpchain.gradient_check import assert_allclose
 from mpchain.testing import attr
+from mpchain.typing import Array
 from mpchain.variable import Variable, as_array
 
 _PROPERTIES = {"mean": "mean", "variance": "var", "stddev": "std", "covariance": "cov"}
@@ -33,18 +36,18 @@ class distribution_unittest(unittest.TestCase):
 
     Attributes:
         dist: the class of distributions.
-        params (dict): its parameters, arrays of batch shape ``shape`` (and further axes).
-        options (dict): further arguments of it.
+        params: its parameters, arrays of batch shape ``shape`` (and further axes).
+        options: further arguments of it.
         scipy_dist: SciPy's distribution, such as ``scipy.stats.norm``.
-        scipy_params (dict): its parameters.
-        scipy_onebyone (bool): whether SciPy's takes parameters and points of one distribution only.
-        test_targets (set of str): what to test: the names of methods and properties, but "survival"
+        scipy_params: its parameters.
+        scipy_onebyone: whether SciPy's takes parameters and points of one distribution only.
+        test_targets: what to test: names of methods and properties, except "survival"
             and "log_survival" for these functions; other tests are skipped.
-        shape, event_shape, sample_shape (tuple of int): of batch, event and points.
-        is_variable (bool): whether parameters and points are Variables.
-        continuous (bool): whether SciPy's has a density.
-        support (str): the support that is expected.
-        check_options (dict): options of :func:`assert_allclose`.
+        shape, event_shape, sample_shape: of batch, event and points.
+        is_variable: whether parameters and points are Variables.
+        continuous: whether SciPy's has a density.
+        support: the support that is expected.
+        check_options: options of :func:`assert_allclose`.
 
     Example:
         >>> class TestExponential(distribution_unittest):
@@ -56,13 +59,15 @@ class distribution_unittest(unittest.TestCase):
         ...         self.test_targets = {"log_prob", "mean", "sample", "support"}
     """
 
+    dist: Any
+    scipy_dist: Any
     scipy_onebyone = False
     continuous = True
     is_variable = False
     support = "real"
     shape = event_shape = sample_shape = ()
 
-    def setUp(self):
+    def setUp(self) -> None:
         self.params, self.scipy_params, self.options = {}, {}, {}
         self.test_targets, self.check_options = set(), {}
         self.setUp_configure()
@@ -72,25 +77,25 @@ class distribution_unittest(unittest.TestCase):
         unknown = set(self.test_targets) - {*_PROPERTIES, *_FUNCTIONS, *_OF_SHAPES}
         if unknown:
             raise ValueError(
-                f"distribution_unittest: test_targets holds {sorted(unknown)}, which are none of "
+                f"distribution_unittest: unknown test_targets {sorted(unknown)}; the known ones are "
                 f"{sorted([*_PROPERTIES, *_FUNCTIONS, *_OF_SHAPES])}"
             )
 
-    def setUp_configure(self):
+    def setUp_configure(self) -> None:
         """Sets the attributes."""
         raise NotImplementedError("setUp_configure() is not implemented")
 
-    def sample_for_test(self):
+    def sample_for_test(self) -> Array:
         """Returns the points to compare at: array (*sample_shape, *shape, *event_shape)."""
         return as_array(self.cpu_dist.sample(self.sample_shape))
 
     @property
-    def cpu_dist(self):
+    def cpu_dist(self) -> Distribution:
         """The distribution, on the CPU."""
         return self._made(lambda x: x)
 
     @property
-    def gpu_dist(self):
+    def gpu_dist(self) -> Distribution:
         """The distribution, on the GPU."""
         return self._made(cuda.to_gpu)
 

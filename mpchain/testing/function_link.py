@@ -1,10 +1,13 @@
-"""Test cases of functions and links: what is computed, and its derivatives, on every device."""
+"""Test cases of functions and links: outputs and derivatives, on every device."""
 
 import unittest
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain import gradient_check
+from mpchain.backend import Device
 from mpchain.backends import cuda
 from mpchain.gradient_check import NondifferentiableError, assert_allclose
 from mpchain.link import Link
@@ -15,11 +18,21 @@ _MAX_RESAMPLING = 100
 
 
 class FunctionTestError(AssertionError):
-    """A function is implemented wrongly."""
+    """A function is implemented wrongly.
+
+    Example:
+        >>> issubclass(FunctionTestError, AssertionError)
+        True
+    """
 
 
 class LinkTestError(AssertionError):
-    """A link is implemented wrongly."""
+    """A link is implemented wrongly.
+
+    Example:
+        >>> issubclass(LinkTestError, AssertionError)
+        True
+    """
 
 
 class _DeviceTestCase(unittest.TestCase):
@@ -29,26 +42,28 @@ class _DeviceTestCase(unittest.TestCase):
     contiguous = None
     dodge_nondifferentiable = False
     numerical_grad_dtype = np.float64
-    backend_config = None
-    test_name = None
+    backend_config: Any = None
+    test_name: str | None = None
+    check_forward_options: dict[str, Any]
+    check_backward_options: dict[str, Any]
     _options = ()  # names of attributes that are dicts of options
 
     def __init__(self, *args, **kwargs):
         vars(self).update({name: {} for name in self._options})
         super().__init__(*args, **kwargs)
 
-    def before_test(self, test_name):
+    def before_test(self, test_name: str) -> None:
         """Called before each test; raise :class:`unittest.SkipTest` to skip it."""
 
-    def generate_inputs(self):
+    def generate_inputs(self) -> tuple:
         """Returns a tuple of input arrays (NumPy)."""
         raise NotImplementedError("generate_inputs() is not implemented")
 
-    def generate_grad_outputs(self, outputs_template):
+    def generate_grad_outputs(self, outputs_template: tuple) -> tuple:
         """Returns a tuple of gradients of outputs, of their shapes and dtypes, or None."""
         return tuple(map(_random_like, outputs_template))
 
-    def check_forward_outputs(self, outputs, expected_outputs):
+    def check_forward_outputs(self, outputs: tuple, expected_outputs: tuple) -> None:
         """Raises an error unless two tuples of arrays are close; override it to check more."""
         self._check_same_types(outputs, expected_outputs)
         failures = []
@@ -124,9 +139,9 @@ class _DeviceTestCase(unittest.TestCase):
         """Runs a gradient check on sampled data, again if these are at a kink that is to be dodged.
 
         Args:
-            what (str): what is checked, for the message.
+            what: what is checked, for the message.
             check: the function that does it.
-            options (dict): its options, as the user gave them.
+            options: its options, as the user gave them.
             sample: returns its positional arguments.
         """
         dodge = self.dodge_nondifferentiable
@@ -141,7 +156,9 @@ class _DeviceTestCase(unittest.TestCase):
             except AssertionError as error:
                 message = f"{what} is not implemented correctly\n\n(caused by)\n"
                 raise self._error(f"{message}{type(error).__name__}: {error}") from error
-        raise self._error(f"{_MAX_RESAMPLING} samples were all at points of no derivative: {last}")
+        raise self._error(
+            f"{what}: {_MAX_RESAMPLING} samples were all at nondifferentiable points: {last}"
+        )
 
 
 def _types(arrays):
@@ -186,15 +203,15 @@ class FunctionTestCase(_DeviceTestCase):
     :func:`inject_backend_tests` its tests run on several devices.
 
     Attributes:
-        check_forward_options, check_backward_options, check_double_backward_options (dict): options
+        check_forward_options, check_backward_options, check_double_backward_options: options
             (tolerances, ``eps``) of :func:`assert_allclose`, ``check_backward`` and
             ``check_double_backward``.
-        skip_forward_test, skip_backward_test, skip_double_backward_test (bool): skip the test.
-        dodge_nondifferentiable (bool): sample again if the inputs happen to be near a kink.
+        skip_forward_test, skip_backward_test, skip_double_backward_test: skip the test.
+        dodge_nondifferentiable: sample again if the inputs happen to be near a kink.
         numerical_grad_dtype: dtype of the numerical gradients, float64.
         contiguous: None, and inputs are not contiguous where possible; or ``'C'``.
-        test_name (str): the test that is running.
-        backend_config (BackendConfig): its device and settings.
+        test_name: the test that is running.
+        backend_config: its device and settings.
 
     Example:
         >>> @testing.parameterize({"dtype": np.float32}, {"dtype": np.float64})
@@ -212,17 +229,18 @@ class FunctionTestCase(_DeviceTestCase):
     skip_forward_test = False
     skip_backward_test = False
     skip_double_backward_test = False
+    check_double_backward_options: dict[str, Any]
     _options = ("check_forward_options", "check_backward_options", "check_double_backward_options")
 
-    def forward(self, inputs, device):
+    def forward(self, inputs: tuple, device: Device) -> tuple:
         """Computes the tuple of output Variables from the tuple of input Variables."""
         raise NotImplementedError("forward() is not implemented")
 
-    def forward_expected(self, inputs):
+    def forward_expected(self, inputs: tuple) -> tuple:
         """Computes the tuple of expected outputs (NumPy) from the tuple of inputs (NumPy)."""
         raise NotImplementedError("forward_expected() is not implemented")
 
-    def generate_grad_grad_inputs(self, inputs_template):
+    def generate_grad_grad_inputs(self, inputs_template: tuple) -> tuple:
         """Returns a tuple of gradients of the gradients of inputs, of their types, or None."""
         return tuple(map(_random_like, inputs_template))
 
@@ -234,7 +252,7 @@ class FunctionTestCase(_DeviceTestCase):
         gys = self._generate("generate_grad_outputs", self._expect(inputs))
         return inputs, (self._forward, self._send(inputs), self._send(gys))
 
-    def test_forward(self, backend_config=None):
+    def test_forward(self, backend_config: BackendConfig | None = None) -> None:
         """Compares outputs with the expected ones."""
         self._begin("test_forward", backend_config, "skip_forward_test")
         inputs = self._generate("generate_inputs")
@@ -243,13 +261,13 @@ class FunctionTestCase(_DeviceTestCase):
             outputs = self._run(self._forward, inputs)
         self.check_forward_outputs(outputs, expected)
 
-    def test_backward(self, backend_config=None):
+    def test_backward(self, backend_config: BackendConfig | None = None) -> None:
         """Compares gradients with numerical ones."""
         self._begin("test_backward", backend_config, "skip_backward_test")
         check, options = gradient_check.check_backward, self.check_backward_options
         self._check_gradients("backward", check, options, lambda: self._sample()[1])
 
-    def test_double_backward(self, backend_config=None):
+    def test_double_backward(self, backend_config: BackendConfig | None = None) -> None:
         """Compares gradients of gradients with numerical ones."""
         self._begin("test_double_backward", backend_config, "skip_double_backward_test")
 
@@ -268,9 +286,13 @@ class InitializerArgument:
     Args:
         argument_value: the argument, such as None for a default.
         expected_initializer: initializer, number or array.
+
+    Example:
+        >>> argument = InitializerArgument(None, mpchain.initializers.LeCunNormal())
+        >>> link = L.Linear(3, 2, initialW=argument.argument_value)
     """
 
-    def __init__(self, argument_value, expected_initializer):
+    def __init__(self, argument_value: Any, expected_initializer: Any):
         if expected_initializer is None:
             raise ValueError("InitializerArgument: expected_initializer must not be None")
         self.argument_value = argument_value
@@ -292,15 +314,15 @@ class _LinkTestBase(_DeviceTestCase):
     _error = LinkTestError
     param_names = ()
 
-    def generate_params(self):
+    def generate_params(self) -> tuple:
         """Returns a tuple of initializers, numbers or arrays, or InitializerArguments."""
         return ()
 
-    def create_link(self, initializers):
+    def create_link(self, initializers: tuple) -> Link:
         """Returns the link, made with initializers such as ``generate_params`` returns."""
         raise NotImplementedError("create_link() is not implemented")
 
-    def forward(self, link, inputs, device):
+    def forward(self, link: Any, inputs: tuple, device: Device) -> tuple:
         """Computes the tuple of output Variables from the tuple of input Variables."""
         outputs = link(*inputs)
         return outputs if isinstance(outputs, tuple) else (outputs,)
@@ -330,21 +352,29 @@ class LinkTestCase(_LinkTestBase):
     ``forward_expected``.
 
     Attributes:
-        param_names (tuple of str): the parameters whose gradients are tested.
+        param_names: the parameters whose gradients are tested.
         check_forward_options, check_backward_options, skip_forward_test, skip_backward_test,
         dodge_nondifferentiable, numerical_grad_dtype, contiguous, test_name, backend_config:
             as for :class:`FunctionTestCase`.
+
+    Example:
+        >>> class TestLinear(testing.LinkTestCase):
+        ...     param_names = ("W",)
+        ...     def generate_inputs(self): return (np.random.randn(4, 3),)
+        ...     def generate_params(self): return (np.random.randn(2, 3),)
+        ...     def create_link(self, initializers): return L.Linear(3, 2, True, initializers[0])
+        ...     def forward_expected(self, link, inputs): return (inputs[0] @ link.W.array.T,)
     """
 
     skip_forward_test = False
     skip_backward_test = False
     _options = ("check_forward_options", "check_backward_options")
 
-    def forward_expected(self, link, inputs):
+    def forward_expected(self, link: Any, inputs: tuple) -> tuple:
         """Computes the tuple of expected outputs (NumPy) from the link and NumPy inputs."""
         raise NotImplementedError("forward_expected() is not implemented")
 
-    def test_forward(self, backend_config=None):
+    def test_forward(self, backend_config: BackendConfig | None = None) -> None:
         """Compares outputs with the expected ones."""
         self._begin("test_forward", backend_config, "skip_forward_test")
         inputs = self._generate("generate_inputs")
@@ -354,7 +384,7 @@ class LinkTestCase(_LinkTestBase):
         link.to_cpu()
         self.check_forward_outputs(outputs, self._expect(link, inputs))
 
-    def test_backward(self, backend_config=None):
+    def test_backward(self, backend_config: BackendConfig | None = None) -> None:
         """Compares gradients with numerical ones."""
         self._begin("test_backward", backend_config, "skip_backward_test")
 
@@ -378,26 +408,34 @@ class LinkInitializersTestCase(_LinkTestBase):
     ``get_initializers``.
 
     Attributes:
-        param_names (tuple of str): the parameters, in the order of their initializers.
-        check_initializers_options (dict): options of :func:`assert_allclose`.
+        param_names: the parameters, in the order of their initializers.
+        check_initializers_options: options of :func:`assert_allclose`.
         contiguous, test_name, backend_config: as for :class:`FunctionTestCase`.
+
+    Example:
+        >>> class TestInitialW(testing.LinkInitializersTestCase):
+        ...     param_names = ("W",)
+        ...     def generate_inputs(self): return (np.zeros((4, 3), np.float32),)
+        ...     def generate_params(self): return (0,)
+        ...     def create_link(self, initializers): return L.Linear(3, 2, True, initializers[0])
+        ...     def get_initializers(self): return ([mpchain.initializers.Zero(), 1.0],)
     """
 
     _options = ("check_initializers_options",)
 
     @property
-    def check_forward_options(self):
+    def check_forward_options(self) -> dict[str, Any]:
         """The options under the name that the comparison knows."""
         return self.check_initializers_options
 
-    def get_initializers(self):
+    def get_initializers(self) -> Sequence:
         """Returns, for each parameter, the initializers to test, which must be deterministic.
 
         While one of them is tested, the other parameters get those of ``generate_params``.
         """
         raise NotImplementedError("get_initializers() is not implemented")
 
-    def test_initializers(self, backend_config=None):
+    def test_initializers(self, backend_config: BackendConfig | None = None) -> None:
         """Compares initialized parameters with what the initializers give by themselves."""
         self._begin("test_initializers", backend_config)
         for i, initializers in enumerate(self.get_initializers()):

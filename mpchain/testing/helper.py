@@ -7,8 +7,12 @@ import sys
 import unittest
 import unittest.mock
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+
+from mpchain.typing import Array, DTypeLike
 
 
 def _is_met(requirement):
@@ -26,24 +30,40 @@ def _is_met(requirement):
     return requirement.specifier.contains(version, prereleases=True)
 
 
-def with_requires(*requirements):
-    """Decorator: skips a test unless all packages are installed, as in ``'numpy>=1.20'``."""
+def with_requires(*requirements: str) -> Callable:
+    """Decorator: skips a test unless all packages are installed, as in ``'numpy>=1.20'``.
+
+    Example:
+        >>> @testing.with_requires("numpy>=2", "no-such-package")
+        ... def test_new_numpy(self): ...
+    """
     met = all(map(_is_met, requirements))
     return unittest.skipUnless(met, f"requires: {','.join(requirements)}")
 
 
-def without_requires(*requirements):
-    """Decorator: skips a test if all packages are installed."""
+def without_requires(*requirements: str) -> Callable:
+    """Decorator: skips a test if all packages are installed.
+
+    Example:
+        >>> @testing.without_requires("cupy")
+        ... def test_without_cupy(self): ...
+    """
     met = all(map(_is_met, requirements))
     return unittest.skipIf(met, f"requires the absence of: {','.join(requirements)}")
 
 
-def patch(target, *args, **kwargs):
+def patch(target: str, *args: Any, **kwargs: Any) -> Any:
     """As :func:`unittest.mock.patch`, with a mock that does what the patched object does.
 
     Args:
-        target (str): full name of the object to patch.
+        target: full name of the object to patch.
         args, kwargs: further arguments of ``unittest.mock.patch``.
+
+    Example:
+        >>> with testing.patch("mpchain.functions.relu") as relu:
+        ...     y = F.relu(np.array([-1.0, 2.0]))
+        >>> relu.call_count, y.array
+        (1, array([0., 2.]))
     """
     module, _, name = target.rpartition(".")
     original = getattr(pkgutil.resolve_name(module), name)
@@ -51,8 +71,14 @@ def patch(target, *args, **kwargs):
 
 
 @contextlib.contextmanager
-def assert_warns(expected):
-    """Context manager: raises AssertionError unless a warning of the class is given within."""
+def assert_warns(expected: type[Warning]) -> Iterator[None]:
+    """Context manager: raises AssertionError unless a warning of the class is given within.
+
+    Example:
+        >>> import warnings
+        >>> with testing.assert_warns(UserWarning):
+        ...     warnings.warn("careful", UserWarning)
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
@@ -60,13 +86,20 @@ def assert_warns(expected):
         raise AssertionError(f"{expected.__name__} not triggered")
 
 
-def generate_matrix(shape, dtype=float, *, singular_values):
+def generate_matrix(
+    shape: Sequence[int], dtype: DTypeLike = float, *, singular_values: Any
+) -> Array:
     """Returns random matrices of given singular values.
 
     Args:
         shape: (..., M, N).
         dtype: floating-point or complex dtype.
         singular_values: array that broadcasts to (..., min(M, N)), or a number for all.
+
+    Example:
+        >>> a = testing.generate_matrix((4, 2), singular_values=[3.0, 1.0])
+        >>> np.linalg.svd(a, compute_uv=False).round(6)
+        array([3., 1.])
     """
     shape, dtype = tuple(shape), np.dtype(dtype)
     if len(shape) < 2:
@@ -81,7 +114,7 @@ def generate_matrix(shape, dtype=float, *, singular_values):
     return ((u * values[..., None, :]) @ vh).astype(dtype)
 
 
-def run_module(name, file):
+def run_module(name: str, file: str) -> None:
     """Runs the tests of a file by pytest if the file is the main program.
 
     Args:
@@ -90,6 +123,9 @@ def run_module(name, file):
 
     Raises:
         RuntimeError: pytest is not installed.
+
+    Example:
+        >>> testing.run_module(__name__, "test_mine.py")
     """
     if name == "__main__":
         try:

@@ -8,6 +8,8 @@ import inspect
 import itertools
 import sys
 import types
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 class Bundle:
@@ -15,14 +17,23 @@ class Bundle:
 
     Attributes:
         classes: list of them.
+
+    Example:
+        >>> [cls.__name__ for cls in Bundle([unittest.TestCase]).classes]
+        ['TestCase']
     """
 
-    def __init__(self, classes):
+    def __init__(self, classes: list[type]):
         self.classes = classes
 
 
-def classes_of(decorated):
-    """Returns the classes that a class decorator gets: one, or those of a :class:`Bundle`."""
+def classes_of(decorated: type | Bundle) -> list[type]:
+    """Returns the classes that a class decorator gets: one, or those of a :class:`Bundle`.
+
+    Example:
+        >>> classes_of(unittest.TestCase)
+        [<class 'unittest.case.TestCase'>]
+    """
     if isinstance(decorated, Bundle):
         return decorated.classes
     if inspect.isclass(decorated):
@@ -30,7 +41,7 @@ def classes_of(decorated):
     raise TypeError(f"a test class is needed, not {type(decorated).__name__} {decorated!r}")
 
 
-def derive(decorated, variants):
+def derive(decorated: type | Bundle, variants: Callable) -> Bundle:
     """Replaces test classes by subclasses of them.
 
     Args:
@@ -39,6 +50,9 @@ def derive(decorated, variants):
 
     Returns:
         Bundle of the subclasses.
+
+    Example:
+        >>> derive(unittest.TestCase, lambda base: [])  # doctest: +SKIP
     """
     generated = []
     for base in classes_of(decorated):
@@ -52,7 +66,7 @@ def derive(decorated, variants):
     return Bundle(generated)
 
 
-def parameterize(*params):
+def parameterize(*params: dict[str, Any]) -> Callable[[Any], Bundle]:
     """Class decorator: tests with each of several sets of parameters.
 
     The classes are named ``<Base>_param_<i>_{name=value, ...}``.
@@ -88,7 +102,7 @@ def _short(value):
     return text if len(text) <= 100 else f"{text[:48]}...{text[-49:]}"
 
 
-def from_pytest_parameterize(names, values):
+def from_pytest_parameterize(names: str | Sequence[str], values: Sequence) -> list[dict[str, Any]]:
     """Converts the arguments of ``pytest.mark.parametrize`` to those of :func:`parameterize`.
 
     Args:
@@ -97,6 +111,10 @@ def from_pytest_parameterize(names, values):
 
     Returns:
         list of dicts.
+
+    Example:
+        >>> from_pytest_parameterize("a, b", [(1, 2), (3, 4)])
+        [{'a': 1, 'b': 2}, {'a': 3, 'b': 4}]
     """
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",") if name.strip()]
@@ -109,16 +127,27 @@ def from_pytest_parameterize(names, values):
     return [dict(zip(names, value)) for value in values]
 
 
-def parameterize_pytest(names, values):
-    """Class decorator: :func:`parameterize` with the arguments of ``pytest.mark.parametrize``."""
+def parameterize_pytest(names: str | Sequence[str], values: Sequence) -> Callable[[Any], Bundle]:
+    """Class decorator: :func:`parameterize` with the arguments of ``pytest.mark.parametrize``.
+
+    Example:
+        >>> @testing.parameterize_pytest("shape", [(2, 3), ()])
+        ... class TestReLU(unittest.TestCase):
+        ...     def test_forward(self):
+        ...         assert F.relu(np.zeros(self.shape)).shape == self.shape
+    """
     return parameterize(*from_pytest_parameterize(names, values))
 
 
-def product(parameter):
+def product(parameter: dict[str, Any] | list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Returns all combinations of parameters, as a list of dicts.
 
     Args:
         parameter: dict of lists of values, or list of lists of dicts.
+
+    Example:
+        >>> testing.product({"n": [1, 2], "x": ["a"]})
+        [{'n': 1, 'x': 'a'}, {'n': 2, 'x': 'a'}]
     """
     if isinstance(parameter, dict):
         for name, values in parameter.items():
@@ -131,7 +160,7 @@ def product(parameter):
     raise TypeError("product: parameter must be a dict of lists or a list of lists of dicts")
 
 
-def product_dict(*parameters):
+def product_dict(*parameters: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns all combinations of dicts, one from each list, merged.
 
     Example:

@@ -1,5 +1,8 @@
 """Tests of elementwise functions of one argument, generated."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from mpchain import gradient_check
@@ -23,26 +26,31 @@ def _uniform(shape, dtype):
 
 
 def unary_math_function_unittest(
-    func,
-    func_expected=None,
-    label_expected=None,
-    make_data=None,
-    is_linear=None,
-    forward_options=None,
-    backward_options=None,
-    double_backward_options=None,
-):
+    func: Callable,
+    func_expected: Callable | None = None,
+    label_expected: str | None = None,
+    make_data: Callable | None = None,
+    is_linear: Any = None,
+    forward_options: dict | None = None,
+    backward_options: dict | None = None,
+    double_backward_options: dict | None = None,
+) -> Callable[[Any], Any]:
     """Class decorator: adds tests of an elementwise function, by shape and dtype.
 
     Args:
         func: function of one Variable.
         func_expected: the same on NumPy arrays; None means NumPy's function of the same name.
-        label_expected (str): the label of the function's node in the graph, if it is to be tested.
+        label_expected: the label of the function's node in the graph, if it is to be tested.
         make_data: function of (shape, dtype) that returns inputs, gradients of outputs and
             gradients of gradients of inputs; None means uniform in (-1, 1).
         is_linear: ignored.
-        forward_options, backward_options, double_backward_options (dict): options of
+        forward_options, backward_options, double_backward_options: options of
             :func:`assert_allclose`, ``check_backward`` and ``check_double_backward``.
+
+    Example:
+        >>> @testing.unary_math_function_unittest(F.sin, label_expected="sin")
+        ... class TestSin(unittest.TestCase):
+        ...     pass
     """
     expected = func_expected or getattr(np, func.__name__, None)
     if expected is None:

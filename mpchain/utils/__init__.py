@@ -1,6 +1,7 @@
 """Small tools that several rooms need."""
 
 import importlib
+from typing import Any
 
 from mpchain.utils.arrays import force_array, force_type, size_of_shape, sum_to
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
@@ -10,7 +11,7 @@ from mpchain.utils.walker_alias import WalkerAlias
 _SPARSE = ("CooMatrix", "get_order", "to_coo")
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     # Sparse matrices hold Variables, and Variables stand on other tools that are here.
     if name in _SPARSE:
         return getattr(importlib.import_module("mpchain.utils.sparse"), name)

@@ -1,20 +1,29 @@
 """Keyword arguments that a function takes through ``**kwargs``."""
 
 import inspect
+from typing import Any
 
 
-def check_unexpected_kwargs(kwargs, **unexpected):
-    """Raises ValueError with its message for each name of ``unexpected`` that is in ``kwargs``."""
+def check_unexpected_kwargs(kwargs: dict[str, Any], **unexpected: str) -> None:
+    """Raises ValueError with its message for each name of ``unexpected`` that is in ``kwargs``.
+
+    Example:
+        >>> check_unexpected_kwargs({"test": True}, test="use using_config('train', False) instead")
+        Traceback (most recent call last):
+        ValueError: use using_config('train', False) instead
+    """
     for name, message in unexpected.items():
         if name in kwargs:
             raise ValueError(message)
 
 
-def parse_kwargs(kwargs, *name_and_values, **unexpected):
+def parse_kwargs(
+    kwargs: dict[str, Any], *name_and_values: tuple[str, Any], **unexpected: str
+) -> tuple:
     """Takes arguments out of ``kwargs``.
 
     Args:
-        kwargs (dict): keyword arguments.
+        kwargs: keyword arguments.
         name_and_values: pairs of a name and its default.
         unexpected: messages for names that must not be there.
 
@@ -24,6 +33,10 @@ def parse_kwargs(kwargs, *name_and_values, **unexpected):
     Raises:
         ValueError: a name of ``unexpected`` is there.
         TypeError: any other name is there.
+
+    Example:
+        >>> parse_kwargs({"ratio": 0.2}, ("ratio", 0.5), ("mask", None))
+        (0.2, None)
     """
     check_unexpected_kwargs(kwargs, **unexpected)
     known = {name for name, _ in name_and_values}
@@ -31,8 +44,16 @@ def parse_kwargs(kwargs, *name_and_values, **unexpected):
     return tuple(kwargs.get(name, default) for name, default in name_and_values)
 
 
-def assert_kwargs_empty(kwargs):
-    """Raises TypeError, naming them, if any arguments are left in ``kwargs``."""
+def assert_kwargs_empty(kwargs: dict[str, Any]) -> None:
+    """Raises TypeError, naming them, if any arguments are left in ``kwargs``.
+
+    Example:
+        >>> def f(**kwargs):
+        ...     assert_kwargs_empty(kwargs)
+        >>> f(x=1)
+        Traceback (most recent call last):
+        TypeError: f() got unexpected keyword argument(s) 'x'
+    """
     _refuse(kwargs, inspect.stack()[1].function)
 
 

@@ -1,20 +1,28 @@
-"""Pieces of pictures."""
+"""Crops of images."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
+from mpchain.typing import Array
 
-def oversample(images, crop_dims):
-    """Cuts ten pieces out of each image: the corners and the center, then these mirrored.
+
+def oversample(images: Array | Sequence[Array], crop_dims: tuple[int, int]) -> Array:
+    """Returns ten crops of each image: the corners, the center, and these mirrored.
 
     Args:
         images: array (N, C, H, W), or a list of arrays (C, H, W).
-        crop_dims (pair of int): height and width of the pieces.
+        crop_dims: height and width of a crop.
 
     Returns:
         numpy.ndarray: (10 N, C, *crop_dims), the ten of an image one after the other.
 
     Raises:
-        ValueError: the pieces are larger than the images.
+        ValueError: a crop is larger than the images.
+
+    Example:
+        >>> oversample(np.zeros((2, 3, 32, 32)), (24, 24)).shape
+        (20, 3, 24, 24)
     """
     images = np.asarray(images)
     height, width = crop_dims

@@ -5,15 +5,21 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mpchain.configuration import config
 
 
-def experimental(api_name):
+def experimental(api_name: str) -> None:
     """Warns that an interface may change.
 
     ``config.disable_experimental_feature_warning`` turns it off in a thread,
     ``mpchain.disable_experimental_feature_warning`` everywhere.
+
+    Example:
+        >>> with testing.assert_warns(FutureWarning):
+        ...     mpchain.utils.experimental("my_package.my_function")
     """
     everywhere = sys.modules["mpchain"].disable_experimental_feature_warning
     if not (everywhere or config.disable_experimental_feature_warning):
@@ -21,8 +27,14 @@ def experimental(api_name):
         warnings.warn(message, FutureWarning, stacklevel=2)
 
 
-def nondeterministic(f_name):
-    """Warns, if ``config.warn_nondeterministic``, that a result may differ from run to run."""
+def nondeterministic(f_name: str) -> None:
+    """Warns, if ``config.warn_nondeterministic``, that a result may differ from run to run.
+
+    Example:
+        >>> with mpchain.using_config("warn_nondeterministic", True):
+        ...     with testing.assert_warns(UserWarning):
+        ...         mpchain.utils.nondeterministic("my_function")
+    """
     if config.warn_nondeterministic:
         message = (
             "Potentially non-deterministic code is being executed while "
@@ -32,11 +44,17 @@ def nondeterministic(f_name):
 
 
 @contextlib.contextmanager
-def tempdir(**kwargs):
+def tempdir(**kwargs: Any) -> Iterator[str]:
     """Context manager: makes a temporary folder, yields its name and removes it at the end.
 
     Args:
         kwargs: arguments of :func:`tempfile.mkdtemp`.
+
+    Example:
+        >>> import os
+        >>> with mpchain.utils.tempdir() as folder:
+        ...     os.listdir(folder)
+        []
     """
     folder = tempfile.mkdtemp(**kwargs)
     try:
@@ -45,12 +63,21 @@ def tempdir(**kwargs):
         shutil.rmtree(folder)
 
 
-def final(method=None, *, action=TypeError):
+def final(method: Callable | None = None, *, action: type[Exception] = TypeError) -> Callable:
     """Decorator: a method that subclasses must not override, below :func:`enable_final`.
 
     Args:
         method: the method.
         action: what happens if one does: an exception to raise or a warning to give.
+
+    Example:
+        >>> class Base(mpchain.utils.enable_final()):
+        ...     @mpchain.utils.final
+        ...     def run(self): ...
+        >>> class Derived(Base):
+        ...     def run(self): ...
+        Traceback (most recent call last):
+        TypeError: Derived must not override Base.run
     """
     if method is None:
         return lambda method: final(method, action=action)
@@ -58,12 +85,19 @@ def final(method=None, *, action=TypeError):
     return method
 
 
-def enable_final(base=(), meta_base=()):
+def enable_final(
+    base: type | tuple[type, ...] = (), meta_base: type | tuple[type, ...] = ()
+) -> type:
     """Returns a base class below which :func:`final` has its effect.
 
     Args:
         base: its base class or classes.
         meta_base: its metaclass or metaclasses, if it needs some.
+
+    Example:
+        >>> class Base(mpchain.utils.enable_final(base=dict)):
+        ...     @mpchain.utils.final
+        ...     def run(self): ...
     """
     base = base if isinstance(base, tuple) else (base,)
     meta_base = meta_base if isinstance(meta_base, tuple) else (meta_base,)

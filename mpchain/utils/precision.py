@@ -1,11 +1,12 @@
 """Computing in single precision what is stored in half."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
 
-def fp16_mixed_precision(function):
+def fp16_mixed_precision(function: Callable) -> Callable:
     """Decorator for functions of a tuple of arrays: computes float16 inputs in float32.
 
     Args:
@@ -15,6 +16,14 @@ def fp16_mixed_precision(function):
     Returns:
         A method whose float16 inputs are float32 in ``function``, and whose outputs are float16 if
         all floating-point inputs were.
+
+    Example:
+        >>> class Square(mpchain.FunctionNode):
+        ...     @fp16_mixed_precision
+        ...     def forward(self, inputs):
+        ...         return (inputs[0] ** 2,)
+        >>> Square().apply((np.full(2, 3, np.float16),))[0].dtype
+        dtype('float16')
     """
 
     @functools.wraps(function)

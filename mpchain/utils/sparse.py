@@ -1,8 +1,11 @@
 """Sparse matrices as lists of their elements: value, row and column (the COO format)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.typing import Array
 from mpchain.variable import Variable, as_array
 
 
@@ -13,19 +16,33 @@ class CooMatrix:
         data: array (n,) of the elements, or (B, n).
         row, col: arrays of integers of that shape: the places of the elements; -1 in both where a
             matrix of the batch has fewer elements than n.
-        shape (tuple of int): rows and columns of the matrix, or of each.
-        order (str): 'C' if the elements are sorted by row and then column, 'F' if by column and
+        shape: rows and columns of the matrix, or of each.
+        order: 'C' if the elements are sorted by row and then column, 'F' if by column and
             then row, else 'other'; None finds out.
-        requires_grad (bool): whether the elements get a gradient.
+        requires_grad: whether the elements get a gradient.
 
     Attributes:
         data (Variable), row, col, shape, order: as given.
 
     Raises:
         ValueError: the arrays do not fit each other, or a place is outside the matrix.
+
+    Example:
+        >>> data, row, col = np.array([2.0, 5.0]), np.array([0, 1]), np.array([1, 0])
+        >>> mpchain.utils.CooMatrix(data, row, col, (2, 2)).to_dense()
+        array([[0., 2.],
+               [5., 0.]])
     """
 
-    def __init__(self, data, row, col, shape, order=None, requires_grad=False):
+    def __init__(
+        self,
+        data: Variable | Array,
+        row: Array,
+        col: Array,
+        shape: Sequence[int],
+        order: str | None = None,
+        requires_grad: bool = False,
+    ):
         shapes = {tuple(x.shape) for x in (data, row, col)}
         if len(shapes) != 1 or data.ndim not in (1, 2):
             raise ValueError(
@@ -50,7 +67,7 @@ class CooMatrix:
         self.shape = tuple(shape)
         self.order = get_order(row, col) if order is None else order
 
-    def to_dense(self):
+    def to_dense(self) -> Array:
         """Returns an array (rows, columns), or (B, rows, columns)."""
         data = as_array(self.data)
         y = get_array_module(data).zeros((*data.shape[:-1], *self.shape), data.dtype)
@@ -68,19 +85,24 @@ def _add_at(array, places, values):
         np.add.at(array, places, values)
 
 
-def to_coo(x, ldnz=None, requires_grad=False):
+def to_coo(x: Array, ldnz: int | None = None, requires_grad: bool = False) -> CooMatrix:
     """Makes a sparse matrix, or a batch of them, of a dense one.
 
     Args:
         x: array (rows, columns), or (B, rows, columns).
-        ldnz (int): at least so many elements are stored; what is more than there are is padding.
-        requires_grad (bool): whether the elements get a gradient.
+        ldnz: minimum number of stored elements; the rest is padding.
+        requires_grad: whether the elements get a gradient.
 
     Returns:
         CooMatrix: with its elements sorted by row.
 
     Raises:
         ValueError: ``x`` has another number of axes.
+
+    Example:
+        >>> x = mpchain.utils.to_coo(np.array([[0.0, 2.0], [5.0, 0.0]]))
+        >>> x.data.array, x.row, x.col
+        (array([2., 5.]), array([0, 1], dtype=int32), array([1, 0], dtype=int32))
     """
     if x.ndim not in (2, 3):
         raise ValueError(f"to_coo: x must have 2 or 3 axes, but has shape {x.shape}")
@@ -98,8 +120,8 @@ def to_coo(x, ldnz=None, requires_grad=False):
     return CooMatrix(data, row, col, x.shape[-2:], "C", requires_grad)
 
 
-def get_order(row, col):
-    """Returns in which order a list of places is sorted.
+def get_order(row: Array, col: Array) -> str:
+    """Returns the order in which a list of positions is sorted.
 
     Args:
         row, col: arrays of integers of one shape; the last axis is that of the list, whose end may
@@ -107,6 +129,10 @@ def get_order(row, col):
 
     Returns:
         str: 'C' if by row and then column, 'F' if by column and then row, else 'other'.
+
+    Example:
+        >>> mpchain.utils.get_order(np.array([0, 0, 1]), np.array([0, 2, 1]))
+        'C'
     """
     if _is_sorted(row, col):
         return "C"

@@ -1,15 +1,20 @@
-"""Sampling from a discrete distribution in constant time a sample."""
+"""Samples from a discrete distribution in constant time per sample."""
+
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from mpchain import random
 from mpchain.backends.cuda import get_array_module
+from mpchain.backends.device import Device
+from mpchain.typing import Array, Sizes
 
 
 class WalkerAlias:
     """Samples indexes with given probabilities by Walker's alias method.
 
-    An index is drawn uniformly, and exchanged for its alias with a probability of its own.
+    It draws an index uniformly, and replaces it by its alias with a probability that depends on it.
 
     Args:
         probs: sequence of non-negative numbers: weights of the indexes, in any scale.
@@ -19,9 +24,14 @@ class WalkerAlias:
 
     See A. J. Walker, An efficient method for generating discrete random variables with general
     distributions, 1977; the table is made as M. D. Vose proposed in 1991.
+
+    Example:
+        >>> sampler = mpchain.utils.WalkerAlias([1.0, 0.0, 3.0])
+        >>> np.unique(sampler.sample(1000))
+        array([0, 2], dtype=int32)
     """
 
-    def __init__(self, probs):
+    def __init__(self, probs: Array | Sequence[float]):
         weights = np.array(probs, np.float64)
         usable = weights.ndim == 1 and np.isfinite(weights).all() and (weights >= 0).all()
         if not usable or not weights.sum() > 0:
@@ -43,21 +53,21 @@ class WalkerAlias:
         shares[small + large] = 1
         self._shares, self._aliases = shares, aliases
 
-    def to_device(self, device):
-        """Moves the table to a device, where samples are drawn from then on; returns itself."""
+    def to_device(self, device: Device) -> Self:
+        """Moves the table to a device, which then draws the samples; returns itself."""
         self._shares, self._aliases = device.send(self._shares), device.send(self._aliases)
         return self
 
     @property
-    def xp(self):
+    def xp(self) -> Any:
         """The array module of the device that samples are drawn on."""
         return get_array_module(self._shares)
 
-    def sample(self, shape):
+    def sample(self, shape: Sizes) -> Array:
         """Draws samples.
 
         Args:
-            shape (int or tuple of int): that of the result.
+            shape: that of the result.
 
         Returns:
             array of int32: indexes.

@@ -322,9 +322,9 @@ def test_fix_random_of_a_function_and_of_classes(monkeypatch):
 
     Case("test_it").debug()
     assert drawn == [first]
-    with pytest.raises(RuntimeError, match="generate_seed: to be called within fix_random"):
+    with pytest.raises(RuntimeError, match="generate_seed: call it within fix_random"):
         testing.generate_seed()
-    with pytest.raises(TypeError, match="Plain has no method setUp; name its own by setup_method"):
+    with pytest.raises(TypeError, match="Plain has no method setUp; pass setup_method"):
         testing.fix_random()(type("Plain", (), {}))
     monkeypatch.setenv("CHAINER_TEST_RANDOM_NONDETERMINISTIC", "1")
     assert fixed() != first

@@ -108,7 +108,7 @@ def _overwriting_expected(self, inputs):
                 "generate_inputs": lambda self: (np.zeros(2),),
                 "forward": lambda self, xs, device: (abs(xs[0]),),
             },
-            "100 samples were all at points of no derivative",
+            "100 samples were all at nondifferentiable points",
         ),
     ],
 )
