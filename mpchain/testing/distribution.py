@@ -77,7 +77,7 @@ class distribution_unittest(unittest.TestCase):
         unknown = set(self.test_targets) - {*_PROPERTIES, *_FUNCTIONS, *_OF_SHAPES}
         if unknown:
             raise ValueError(
-                f"distribution_unittest: unknown test_targets {sorted(unknown)}; the known ones are "
+                f"distribution_unittest: unknown test_targets {sorted(unknown)}; known are "
                 f"{sorted([*_PROPERTIES, *_FUNCTIONS, *_OF_SHAPES])}"
             )
 

@@ -107,7 +107,7 @@ def test_unknown_targets():
     case = type("Exponential", (_Exponential,), {"targets": {"mean", "likelihood"}})(
         "test_mean_cpu"
     )
-    message = r"distribution_unittest: unknown test_targets \['likelihood'\]; the known ones are"
+    message = r"distribution_unittest: unknown test_targets \['likelihood'\]; known are"
     with pytest.raises(ValueError, match=message):
         case.setUp()
 
