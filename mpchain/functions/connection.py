@@ -13,9 +13,10 @@ from mpchain.functions.image import im2col
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.windows import check_axes, windows_onto, windows_over
+from mpchain.kernels.window import cache_windows
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import as_tuple
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import TypeInfo, check
 from mpchain.variable import Variable
 
 
@@ -169,15 +170,23 @@ def _mixed(function, name, x, W, b, *options):
     return mixed(name, call, {"x": x}, {"W": W, "b": b})
 
 
-def _convolution(name, n, x, W, b, stride, pad, cover_all, dilate, groups):
-    _check_operands(name, n, x, W, groups)
+def _convolution(name, n, x, W, b, *options):
+    window = _convolution_windows(name, n, x.shape, x.dtype, W.shape, W.dtype, *options)
     if differ(x, W, b):
-        return _mixed(_convolution, name, x, W, b, stride, pad, cover_all, dilate, groups)
+        return _mixed(_convolution, name, x, W, b, *options)
+    return _with_bias(name, _convolution_output(x, W, window), b)
+
+
+@cache_windows
+def _convolution_windows(
+    name, n, x_shape, x_dtype, W_shape, W_dtype, stride, pad, cover_all, dilate, groups
+):
+    x, W = TypeInfo(x_shape, x_dtype), TypeInfo(W_shape, W_dtype)
+    _check_operands(name, n, x, W, groups)
     channels = f"x has {x.shape[1]} channels but W expects {W.shape[1] * groups} (groups={groups})"
     check(x.shape[1] == W.shape[1] * groups, name, channels, x=x, W=W)
     check(W.shape[0] % groups == 0, name, f"groups={groups} must divide the output channels", W=W)
-    window = windows_over(name, x, W.shape[2:], stride, pad, dilate, groups, cover_all, W=W)
-    return _with_bias(name, _convolution_output(x, W, window), b)
+    return windows_over(name, x, W.shape[2:], stride, pad, dilate, groups, cover_all, W=W)
 
 
 def convolution_2d(
@@ -273,15 +282,23 @@ def deconvolution_nd(
     return _deconvolution("deconvolution_nd", None, x, W, b, stride, pad, outsize, dilate, groups)
 
 
-def _deconvolution(name, n, x, W, b, stride, pad, outsize, dilate, groups):
-    _check_operands(name, n, x, W, groups)
+def _deconvolution(name, n, x, W, b, *options):
+    window = _deconvolution_windows(name, n, x.shape, x.dtype, W.shape, W.dtype, *options)
     if differ(x, W, b):
-        return _mixed(_deconvolution, name, x, W, b, stride, pad, outsize, dilate, groups)
+        return _mixed(_deconvolution, name, x, W, b, *options)
+    return _with_bias(name, _convolution_input(x, W, window), b)
+
+
+@cache_windows
+def _deconvolution_windows(
+    name, n, x_shape, x_dtype, W_shape, W_dtype, stride, pad, outsize, dilate, groups
+):
+    x, W = TypeInfo(x_shape, x_dtype), TypeInfo(W_shape, W_dtype)
+    _check_operands(name, n, x, W, groups)
     check(x.shape[1] == W.shape[0], name, "W must have one row per channel of x", x=x, W=W)
     check(x.shape[1] % groups == 0, name, f"groups={groups} must divide the channels", x=x)
     geometry = W.shape[2:], stride, pad, dilate, groups
-    window = windows_onto(name, x, *geometry, outsize=outsize, W=W)
-    return _with_bias(name, _convolution_input(x, W, window), b)
+    return windows_onto(name, x, *geometry, outsize=outsize, W=W)
 
 
 def deconvolution_2d(

@@ -16,15 +16,21 @@ from mpchain.functions.joining import concat
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.resampling import bins, bins_matrix, map_axis
 from mpchain.functions.windows import check_axes, windows_onto, windows_over
-from mpchain.kernels.window import Window
+from mpchain.kernels.window import Window, cache_windows
 from mpchain.typing import Array, Input, Sizes
 from mpchain.utils.conv import spatial
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import TypeInfo, check
 from mpchain.variable import Variable, as_array, as_variable
 
 
-def _windows(place, name, n, x, ksize, stride, pad, **options):
+def _windows(place, name, n, x, *sizes, **options):
     """Windows over or onto ``x``, which must be floating point with ``n`` spatial axes."""
+    return _cached_windows(place, name, n, x.shape, x.dtype, *sizes, **options)
+
+
+@cache_windows
+def _cached_windows(place, name, n, shape, dtype, ksize, stride, pad, **options):
+    x = TypeInfo(shape, dtype)
     check_axes(name, x, n)
     check(x.dtype.kind == "f", name, "x must be floating point", x=x)
     return place(name, x, ksize, ksize if stride is None else stride, pad, **options)

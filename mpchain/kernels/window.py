@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -21,6 +22,35 @@ class Window(NamedTuple):
     def n_elements(self):
         """The number of elements of one window."""
         return math.prod(self.ksize)
+
+
+def cache_windows(function: Callable) -> Callable:
+    """Decorator: remembers what a function of shapes and sizes returns.
+
+    Checks in the function thus run once for each geometry. Lists, which have no hash, are accepted,
+    but not remembered.
+
+    Example:
+        >>> @cache_windows
+        ... def n_windows(size, ksize):
+        ...     print("computed")
+        ...     return size - ksize + 1
+        ...
+        >>> n_windows(5, 3), n_windows(5, 3)
+        computed
+        (3, 3)
+    """
+    cached = functools.lru_cache(maxsize=1024, typed=True)(function)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            return cached(*args, **kwargs)
+        except TypeError:  # a list
+            pass
+        return function(*args, **kwargs)
+
+    return call
 
 
 class Layout(NamedTuple):
