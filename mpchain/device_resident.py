@@ -1,16 +1,27 @@
 """Objects whose arrays live together on one device, and visitors that move them."""
 
+from typing import TYPE_CHECKING, Any, Self
+
 from mpchain import backend
+from mpchain.backends.device import Device
+from mpchain.typing import Array, DeviceLike
+
+if TYPE_CHECKING:
+    from mpchain.variable import Parameter
 
 
 class Transferable:
-    """The shorthands of ``to_device``, for whatever has that method."""
+    """The shorthands of ``to_device``, for whatever has that method.
 
-    def to_cpu(self):
+    >>> L.Linear(3, 2).to_cpu().device
+    <CpuDevice @numpy>
+    """
+
+    def to_cpu(self) -> Self:
         """Moves all arrays to the host; returns what :meth:`to_device` does."""
         return self.to_device(backend.CpuDevice())
 
-    def to_gpu(self, device=None):
+    def to_gpu(self, device: int | None = None) -> Self:
         """Moves all arrays to a GPU, the current one for None; returns the same."""
         cuda = backend.cuda
         cuda.check_cuda_available()
@@ -18,68 +29,82 @@ class Transferable:
             backend.GpuDevice(cuda.Device() if device is None else cuda.Device(device))
         )
 
-    def to_intel64(self):
+    def to_intel64(self) -> Self:
         """As :meth:`to_cpu`."""
         return self.to_cpu()
 
-    def to_chx(self):
+    def to_chx(self) -> None:
         """Raises RuntimeError: mpchain has no ChainerX."""
         backend.to_chx(self)
 
-    def from_chx(self):
+    def from_chx(self) -> None:
         """Raises RuntimeError: mpchain has no ChainerX."""
         backend.from_chx(self)
 
 
 class DeviceResident(Transferable):
-    """An object with arrays on one device: base of links and distributions."""
+    """An object with arrays on one device: base of links and distributions.
+
+    >>> L.Linear(3, 2).to_device("@numpy").xp is np
+    True
+    """
 
     _device = backend.CpuDevice()
 
     @property
-    def device(self):
+    def device(self) -> Device:
         """The device that the object's arrays are on."""
         return self._device
 
     @property
-    def xp(self):
+    def xp(self) -> Any:
         """The array module of that device."""
         return self._device.xp
 
-    def device_resident_accept(self, visitor):
+    def device_resident_accept(self, visitor: "DeviceResidentsVisitor") -> None:
         """Lets ``visitor`` see the object; subclasses pass it on to their arrays and children."""
         visitor.visit_device_resident(self)
 
-    def to_device(self, device):
+    def to_device(self, device: DeviceLike) -> Self:
         """Moves all arrays to ``device`` (see :func:`mpchain.get_device`); returns the object."""
         self.device_resident_accept(_Transfer(backend.get_device(device)))
         return self
 
 
 class DeviceResidentsVisitor:
-    """Walks over the arrays of a :class:`DeviceResident`; subclass it to do something with each."""
+    """Walks over the arrays of a :class:`DeviceResident`; subclass it to do something with each.
 
-    def visit_device_resident(self, device_resident):
+    >>> class Count(mpchain.device_resident.DeviceResidentsVisitor):
+    ...     n = 0
+    ...     def visit_device_resident(self, device_resident): pass
+    ...     def visit_variable(self, param): self.n += 1
+    >>> count = Count()
+    >>> L.Linear(3, 2).device_resident_accept(count)
+    >>> count.n
+    2
+    """
+
+    def visit_device_resident(self, device_resident: DeviceResident) -> None:
         """Called with the object itself and each child."""
         raise NotImplementedError(f"{type(self).__name__} does not implement visit_device_resident")
 
-    def visit_array(self, array):
+    def visit_array(self, array: Array) -> Array:
         """Called with each persistent array; returns what replaces it."""
         raise NotImplementedError(f"{type(self).__name__} does not implement visit_array")
 
-    def visit_variable(self, param):
+    def visit_variable(self, param: "Parameter") -> None:
         """Called with each parameter."""
         raise NotImplementedError(f"{type(self).__name__} does not implement visit_variable")
 
 
 class _Transfer(DeviceResidentsVisitor):
-    def __init__(self, device):
+    def __init__(self, device) -> None:
         self.device = device
 
     def visit_device_resident(self, device_resident):
         device_resident._device = self.device
 
-    def visit_array(self, array):
+    def visit_array(self, array: Array):
         return self.device.send(array)
 
     def visit_variable(self, param):

@@ -2,27 +2,39 @@
 
 import math
 
+from mpchain.typing import Array, DTypeLike
+
 
 class Initializer:
     """Fills arrays with initial values: called with an array, it overwrites it in place.
+
+        >>> class Ramp(mpchain.Initializer):
+        ...     def __call__(self, array):
+        ...         array[...] = np.arange(array.size).reshape(array.shape)
+        >>> L.Linear(3, 2, initialW=Ramp()).W.array
+        array([[0., 1., 2.],
+               [3., 4., 5.]], dtype=float32)
 
     Args:
         dtype: dtype of the arrays that are made for it; None means the configuration's.
     """
 
-    def __init__(self, dtype=None):
+    def __init__(self, dtype: DTypeLike = None) -> None:
         self.dtype = dtype
 
-    def __call__(self, array):
+    def __call__(self, array: Array) -> None:
         """Fills ``array``, a NumPy or CuPy array, in place."""
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
 
-def get_fans(shape):
+def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Returns the numbers of inputs and outputs that an element of a weight array connects.
 
+        >>> get_fans((8, 3, 5, 5))  # the weights of a 5x5 convolution from 3 to 8 channels
+        (75, 200)
+
     Args:
-        shape (tuple of int): (outputs, inputs, *window).
+        shape: (outputs, inputs, *window).
 
     Returns:
         (fan_in, fan_out): inputs and outputs, times the size of the window.

@@ -233,7 +233,7 @@ class Chain(Link):
         return _tree(self, self._named_children())
 
 
-class ChainList(Link, MutableSequence):
+class ChainList(Link, MutableSequence[Any]):
     """A link made of a list of links; it is a mutable sequence of them.
 
         >>> class Residual(mpchain.ChainList):

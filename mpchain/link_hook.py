@@ -1,13 +1,20 @@
 """Link hooks: objects that are told of each call of a link."""
 
 import dataclasses
+from typing import TYPE_CHECKING, Any, Self
 
 from mpchain.configuration import config, global_config
+
+if TYPE_CHECKING:
+    from mpchain.link import Link
 
 
 @dataclasses.dataclass(slots=True)
 class ForwardPreprocessArgs:
     """What a hook is told before a call.
+
+        >>> ForwardPreprocessArgs(L.Linear(3, 2), "forward", (1.0,), {}).args
+        (1.0,)
 
     Attributes:
         link (Link): the link that is called.
@@ -15,21 +22,24 @@ class ForwardPreprocessArgs:
         args (tuple), kwargs (dict): the arguments.
     """
 
-    link: object
+    link: "Link"
     forward_name: str
-    args: tuple
-    kwargs: dict
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
 
 
 @dataclasses.dataclass(slots=True)
 class ForwardPostprocessArgs(ForwardPreprocessArgs):
     """What a hook is told after a call.
 
+        >>> ForwardPostprocessArgs(L.Linear(3, 2), "forward", (1.0,), {}, 2.0).out
+        2.0
+
     Attributes:
         out: what the method returned.
     """
 
-    out: object
+    out: Any
 
 
 class LinkHook:
@@ -38,13 +48,21 @@ class LinkHook:
     In a ``with`` block a hook is told of the calls of all links in this thread; one added by
     :meth:`Link.add_hook` is told of the calls of that link only.
 
+        >>> class PrintShape(mpchain.LinkHook):
+        ...     name = "PrintShape"
+        ...     def forward_postprocess(self, args):
+        ...         print(type(args.link).__name__, args.out.shape)
+        >>> with PrintShape():
+        ...     _ = L.Linear(3, 2)(np.ones((5, 3), np.float32))
+        Linear (5, 2)
+
     Attributes:
         name (str): under which it is active.
     """
 
     name = "LinkHook"
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         if self.name in config.link_hooks:
             raise KeyError(f"link hook {self.name!r} is active already")
         self.added(None)
@@ -52,7 +70,7 @@ class LinkHook:
         config.link_hooks = {**config.link_hooks, self.name: self}
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         hooks = {name: hook for name, hook in config.link_hooks.items() if name != self.name}
         config.link_hooks = hooks
         if hooks == global_config.link_hooks:
@@ -60,21 +78,27 @@ class LinkHook:
             del config.link_hooks
         self.deleted(None)
 
-    def added(self, link):
+    def added(self, link: "Link | None") -> None:
         """Called when the hook becomes active, with the link it was added to or None for all."""
 
-    def deleted(self, link):
+    def deleted(self, link: "Link | None") -> None:
         """Called when the hook is no longer active, with the link it was added to or None."""
 
-    def forward_preprocess(self, args):
+    def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
         """Called before a link computes, with :class:`ForwardPreprocessArgs`."""
 
-    def forward_postprocess(self, args):
+    def forward_postprocess(self, args: ForwardPostprocessArgs) -> None:
         """Called after a link has computed, with :class:`ForwardPostprocessArgs`."""
 
 
-def call_with_hooks(link, hooks, args, kwargs):
-    """Calls ``link.forward`` and tells the hooks before and after."""
+def call_with_hooks(
+    link: "Link", hooks: list[LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Calls ``link.forward`` and tells the hooks before and after.
+
+    >>> call_with_hooks(L.Linear(3, 2), [], (np.ones((5, 3), np.float32),), {}).shape
+    (5, 2)
+    """
     before = ForwardPreprocessArgs(link, "forward", args, kwargs)
     for hook in hooks:
         hook.forward_preprocess(before)

@@ -246,7 +246,7 @@ class ParameterTree(DeviceResident):
 
     # The tree
 
-    def _named_children(self):
+    def _named_children(self) -> "Iterator[tuple[str, Link]]":
         """Yields pairs of name and link directly below this one."""
         return iter(())
 

@@ -20,6 +20,7 @@ from mpchain.distributions.distribution import (
 from mpchain.distributions.gamma_variates import upper_gamma
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
+from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_variable
 
 
@@ -31,10 +32,13 @@ def _fractional(x):
 class Bernoulli(Parametric):
     """Bernoulli distribution: one with probability p, else zero. Samples are integers.
 
+        >>> Bernoulli(np.array([0.2, 0.5])).prob(np.array([1, 1])).array
+        array([0.2, 0.5])
+
     Args:
         p: Variable or array: the probabilities of one.
         logit: instead, log(p / (1 - p)).
-        binary_check (bool): whether points between zero and one are outside of the support. If
+        binary_check: whether points between zero and one are outside of the support. If
             not, they are soft labels: their logarithm of the probability is x log p + (1 - x)
             log(1 - p), and their probability x p + (1 - x) (1 - p).
 
@@ -44,7 +48,9 @@ class Bernoulli(Parametric):
 
     _rules = {"p": PROBABILITY}
 
-    def __init__(self, p=None, logit=None, binary_check=False):
+    def __init__(
+        self, p: Input | None = None, logit: Input | None = None, binary_check: bool = False
+    ) -> None:
         super().__init__(**only_one(self._name, ("p",), ("logit",), p=p, logit=logit))
         self.binary_check = binary_check
         if p is None:
@@ -74,14 +80,14 @@ class Bernoulli(Parametric):
         of_one, of_zero = self._logs
         return logarithms.weighted(x, of_one) + logarithms.weighted(1 - x, of_zero)
 
-    def prob(self, x):
+    def prob(self, x: Input) -> Variable:
         return self._evaluate("prob", x, lambda x: x * self.p + (1 - x) * (1 - self.p), 0)
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         x = self._points("cdf", x).array
         return choose(x >= 1, 1, choose(x < 0, 0, 1 - self.p))
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
         # Uniform numbers would do, but Chainer draws this way.
         return as_variable(draw(self.p, "binomial", 1, self.p.array, size=size).astype(np.int64))
@@ -91,8 +97,12 @@ _SUM_TOLERANCE = 1e-2
 """By how much probabilities may miss a sum of one: half precision rounds each of them."""
 
 
-def sums_to_one(x):
-    """Where the last axis of an array sums to one, nearly."""
+def sums_to_one(x: Array) -> Array:
+    """Where the last axis of an array sums to one, nearly.
+
+    >>> bool(sums_to_one(np.array([0.2, 0.8])))
+    True
+    """
     return abs(x.sum(axis=-1, dtype="d" if x.dtype.kind == "f" else None) - 1) <= _SUM_TOLERANCE
 
 
@@ -120,6 +130,11 @@ def _draw_categories(p, n):
 class Categorical(Parametric):
     """Categorical distribution: integers from 0, by their probabilities.
 
+        >>> Categorical(np.array([0.2, 0.3, 0.5])).log_prob(2).array.round(3)
+        np.float64(-0.693)
+        >>> Categorical(np.array([0.2, 0.3, 0.5])).sample((2, 4)).shape
+        (2, 4)
+
     Args:
         p: Variable or array (..., n): the probabilities, of sum one.
         logit: instead, their logarithms up to a constant.
@@ -130,7 +145,7 @@ class Categorical(Parametric):
 
     _n_event_axes = 1
 
-    def __init__(self, p=None, *, logit=None):
+    def __init__(self, p: Input | None = None, *, logit: Input | None = None) -> None:
         given = only_one(self._name, ("p",), ("logit",), p=p, logit=logit)
         super().__init__(**given)
         (self._n_categories,), self._event_shape = self._event_shape, ()
@@ -146,7 +161,7 @@ class Categorical(Parametric):
     mode = property(lambda self: F.argmax(self.p, axis=-1))
     entropy = property(lambda self: -F.sum(logarithms.weighted(self.p, self.log_p), axis=-1))
 
-    def log_prob(self, x):
+    def log_prob(self, x: Input) -> Variable:
         x = self._points("log_prob", x).array
         outside = (x < 0) | (x >= self._n_categories) | (np.floor(x) != x)
         xp = get_array_module(x)
@@ -155,7 +170,7 @@ class Categorical(Parametric):
         grid = grid if isinstance(grid, (list, tuple)) else (grid,)
         return choose(outside, -math.inf, self.log_p[(*grid, index)])
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return as_variable(_draw_categories(self.p, n))
 
 
@@ -165,13 +180,17 @@ class OneHotCategorical(Parametric):
     Vectors between, of sum one, are soft labels: their logarithm of the probability is the sum of
     x log p.
 
+        >>> OneHotCategorical(np.array([0.0, 1.0])).sample_n(2).array
+        array([[0., 1.],
+               [0., 1.]])
+
     Args:
         p: Variable or array (..., n): the probabilities, of sum one.
     """
 
     _n_event_axes = 1
 
-    def __init__(self, p):
+    def __init__(self, p: Input) -> None:
         super().__init__(p=p)
         _check_probabilities(self._name, self.p)
         self.log_p = logarithms.log(self.p)
@@ -189,19 +208,28 @@ class OneHotCategorical(Parametric):
     def _log_density(self, x):
         return F.sum(logarithms.weighted(x, self.log_p), axis=-1)
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         found = _draw_categories(self.p, n)
         one = found[..., None] == self.xp.arange(self.p.shape[-1])
         return as_variable(one.astype(self.p.dtype))
 
 
-def outside_of_simplex(x):
-    """Where the last axis of an array holds a negative number, or does not sum to one."""
+def outside_of_simplex(x: Array) -> Array:
+    """Where the last axis of an array holds a negative number, or does not sum to one.
+
+    >>> outside_of_simplex(np.array([[0.2, 0.8], [0.5, 0.8], [-0.1, 1.1]]))
+    array([False,  True,  True])
+    """
     return (x < 0).any(axis=-1) | ~(sums_to_one(x) | np.isnan(x).any(axis=-1))
 
 
-def covariance_of_shares(p):
-    """diag(p) - p p^T of a Variable (..., n)."""
+def covariance_of_shares(p: Variable) -> Variable:
+    """diag(p) - p p^T of a Variable (..., n).
+
+    >>> covariance_of_shares(Variable(np.array([0.5, 0.5]))).array
+    array([[ 0.25, -0.25],
+           [-0.25,  0.25]])
+    """
     rows, columns = F.expand_dims(p, -1), F.expand_dims(p, -2)
     return rows * (p.xp.eye(p.shape[-1], dtype=p.dtype) - columns)
 
@@ -209,13 +237,16 @@ def covariance_of_shares(p):
 class Geometric(Parametric):
     """Geometric distribution, of the first success: probability (1 - p)^(x - 1) p, x = 1, 2, ...
 
+        >>> Geometric(np.array(0.5)).prob(3).array.round(3)
+        np.float64(0.125)
+
     Args:
         p: Variable or array: the probabilities of success.
     """
 
     _rules = {"p": ("be above 0 and at most 1", lambda p: (p <= 0) | (p > 1))}
 
-    def __init__(self, p):
+    def __init__(self, p: Input) -> None:
         super().__init__(p=p)
 
     _log_failure = property(lambda self: logarithms.log_of_rest(self.p))
@@ -235,17 +266,17 @@ class Geometric(Parametric):
     def _log_density(self, x):
         return logarithms.weighted(x - 1, self._log_failure) + F.log(self.p)
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         return 1 - self.survival_function(x)
 
-    def survival_function(self, x):
+    def survival_function(self, x: Input) -> Variable:
         return F.exp(self.log_survival_function(x))
 
-    def log_survival_function(self, x):
+    def log_survival_function(self, x: Input) -> Variable:
         n = np.maximum(F.floor(self._points("log_survival_function", x)), 0)
         return logarithms.weighted(n, self._log_failure)
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
         return as_variable(draw(self.p, "geometric", self.p.array, size=size))
 
@@ -253,13 +284,16 @@ class Geometric(Parametric):
 class Poisson(Parametric):
     """Poisson distribution: probability lam^x exp(-lam) / x!, x = 0, 1, ...
 
+        >>> Poisson(np.array([1.0, 2.0])).mean.array
+        array([1., 2.])
+
     Args:
         lam: Variable or array: the means, not negative.
     """
 
     _rules = {"lam": NOT_NEGATIVE}
 
-    def __init__(self, lam):
+    def __init__(self, lam: Input) -> None:
         super().__init__(lam=lam)
 
     support = "non negative integer"
@@ -268,7 +302,7 @@ class Poisson(Parametric):
     variance = property(lambda self: self.lam)
 
     @property
-    def entropy(self):
+    def entropy(self) -> Variable:
         """Variable of the shape ``batch_shape``: a sum, as there is no closed form."""
         xp, lam = self.xp, self.lam
         # What is farther from the mean than this has no probability to speak of.
@@ -293,11 +327,11 @@ class Poisson(Parametric):
     def _log_density(self, x):
         return self._log_prob_of(self.lam, x)
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         x = self._points("cdf", x)
         n = F.floor(np.maximum(x, 0)) + 1
         return choose(x.array < 0, 0, upper_gamma(n, self.lam))
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
         return as_variable(draw(self.lam, "poisson", self.lam.array, size=size))

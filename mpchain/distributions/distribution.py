@@ -2,6 +2,8 @@
 
 import math
 import numbers
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from mpchain.backend import get_array_module
 from mpchain.configuration import config, get_dtype
 from mpchain.distributions import logarithms
 from mpchain.distributions.logarithms import choose
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -19,67 +22,76 @@ class Distribution:
 
     A subclass defines what it can of the methods and properties; what it does not define raises
     NotImplementedError. An array of points has the shape (..., *batch_shape, *event_shape).
+
+    >>> class Point(mpchain.Distribution):
+    ...     def __init__(self, x):
+    ...         self.x = x
+    ...     batch_shape = event_shape = ()
+    ...     def sample_n(self, n):
+    ...         return Variable(np.full(n, self.x))
+    >>> Point(2.0).sample(3).array
+    array([2., 2., 2.])
     """
 
     def _lacks(self, what):
         return NotImplementedError(f"{type(self).__name__}: {what} is not defined")
 
     @property
-    def batch_shape(self):
+    def batch_shape(self) -> tuple[int, ...]:
         """The shape of the batch, a tuple."""
         raise self._lacks("batch_shape")
 
     @property
-    def event_shape(self):
+    def event_shape(self) -> tuple[int, ...]:
         """The shape of one sample of one distribution of the batch, a tuple."""
         raise self._lacks("event_shape")
 
     @property
-    def params(self):
+    def params(self) -> dict[str, Variable]:
         """The parameters: a dict of Variables by name."""
         raise self._lacks("params")
 
     @property
-    def support(self):
+    def support(self) -> str:
         """The domain in words, such as ``'real'``."""
         raise self._lacks("support")
 
     @property
-    def xp(self):
+    def xp(self) -> Any:
         """The array module of the parameters, ``numpy`` or ``cupy``."""
         return get_array_module(*self.params.values())
 
     @property
-    def mean(self):
+    def mean(self) -> Variable:
         """Variable (*batch_shape, *event_shape)."""
         raise self._lacks("mean")
 
     @property
-    def mode(self):
+    def mode(self) -> Variable:
         """Variable (*batch_shape, *event_shape): the point of the highest density."""
         raise self._lacks("mode")
 
     @property
-    def variance(self):
+    def variance(self) -> Variable:
         """Variable (*batch_shape, *event_shape): of each element of the event."""
         raise self._lacks("variance")
 
     @property
-    def stddev(self):
+    def stddev(self) -> Variable:
         """Variable (*batch_shape, *event_shape): the standard deviation, of each element."""
         return F.sqrt(self.variance)
 
     @property
-    def covariance(self):
+    def covariance(self) -> Variable:
         """Variable (*batch_shape, d, d): of the d elements of the event."""
         raise self._lacks("covariance")
 
     @property
-    def entropy(self):
+    def entropy(self) -> Variable:
         """Variable of the shape ``batch_shape``, in nats."""
         raise self._lacks("entropy")
 
-    def log_prob(self, x):
+    def log_prob(self, x: Input) -> Variable:
         """Logarithm of the density, or of the probability if the distribution is discrete.
 
         Args:
@@ -90,19 +102,19 @@ class Distribution:
         """
         raise self._lacks("log_prob")
 
-    def prob(self, x):
+    def prob(self, x: Input) -> Variable:
         """The density or probability; see :meth:`log_prob`."""
         return F.exp(self.log_prob(x))
 
-    def perplexity(self, x):
+    def perplexity(self, x: Input) -> Variable:
         """The reciprocal of :meth:`prob`."""
         return F.exp(-self.log_prob(x))
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         """The probability of a sample not above ``x``; see :meth:`log_prob` for shapes."""
         raise self._lacks("cdf")
 
-    def icdf(self, x):
+    def icdf(self, x: Input) -> Variable:
         """Quantiles: the points at which :meth:`cdf` is ``x``.
 
         Args:
@@ -113,23 +125,23 @@ class Distribution:
         """
         raise self._lacks("icdf")
 
-    def log_cdf(self, x):
+    def log_cdf(self, x: Input) -> Variable:
         """Logarithm of :meth:`cdf`."""
         return logarithms.log(self.cdf(x))
 
-    def survival_function(self, x):
+    def survival_function(self, x: Input) -> Variable:
         """The probability of a sample above ``x``."""
         return 1 - self.cdf(x)
 
-    def log_survival_function(self, x):
+    def log_survival_function(self, x: Input) -> Variable:
         """Logarithm of :meth:`survival_function`."""
         return logarithms.log(self.survival_function(x))
 
-    def sample(self, sample_shape=()):
+    def sample(self, sample_shape: int | tuple[int, ...] = ()) -> Variable:
         """Draws samples, with ``config.rng`` if that is set, else NumPy's or CuPy's global state.
 
         Args:
-            sample_shape (int or tuple of int): the shape of independent draws.
+            sample_shape: the shape of independent draws.
 
         Returns:
             Variable (*sample_shape, *batch_shape, *event_shape). Gradients reach the parameters
@@ -146,7 +158,7 @@ class Distribution:
         samples = self.sample_n(math.prod(shape))
         return F.reshape(samples, (*shape, *samples.shape[1:]))
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         """Draws ``n`` samples: Variable (n, *batch_shape, *event_shape). See :meth:`sample`."""
         raise self._lacks("sample_n")
 
@@ -163,6 +175,9 @@ class Parametric(Distribution):
     Numbers and lists are parameters too; they take the dtype of the arrays beside them, or
     ``config.dtype``. Values are checked if ``config.type_check``, on a GPU only in debug mode.
 
+        >>> mpchain.distributions.Exponential(np.array([1.0, 2.0])).params["lam"].array
+        array([1., 2.])
+
     Args:
         parameters: Variables, arrays or numbers by name; they become attributes, broadcast.
 
@@ -175,7 +190,7 @@ class Parametric(Distribution):
     _n_event_axes = 0
     _inner = 1.0  # a point of the support, to compute with where a point is outside of it
 
-    def __init__(self, **parameters):
+    def __init__(self, **parameters: Input) -> None:
         parameters = broadcast(self._name, as_parameters(self._name, parameters))
         for name, rule in self._rules.items():
             if name in parameters:
@@ -221,7 +236,7 @@ class Parametric(Distribution):
             check(False, f"{self._name}.{method}", rule, x=x)
         return x
 
-    def log_prob(self, x):
+    def log_prob(self, x: Input) -> Variable:
         return self._evaluate("log_prob", x, self._log_density, -math.inf)
 
     def _evaluate(self, method, x, formula, value):
@@ -243,8 +258,12 @@ class Parametric(Distribution):
         raise self._lacks("log_prob")
 
 
-def as_parameters(owner, parameters):
-    """Returns parameters as Variables by name, after the check that they are floating point."""
+def as_parameters(owner: str, parameters: dict[str, Any]) -> dict[str, Variable]:
+    """Returns parameters as Variables by name, after the check that they are floating point.
+
+    >>> as_parameters("Normal", {"loc": np.zeros(2, np.float32), "scale": 1})["scale"].dtype
+    dtype('float32')
+    """
     found = [v for v in parameters.values() if hasattr(v, "dtype")]
     dtype = found[0].dtype if found else get_dtype(None, map_mixed16=np.float32)
     xp = get_array_module(*found)
@@ -259,8 +278,13 @@ def as_parameters(owner, parameters):
     return variables
 
 
-def broadcast(owner, variables):
-    """Returns Variables by name, broadcast to their common shape."""
+def broadcast(owner: str, variables: dict[str, Variable]) -> dict[str, Variable]:
+    """Returns Variables by name, broadcast to their common shape.
+
+    >>> given = {"loc": Variable(np.zeros(2)), "scale": Variable(np.ones(()))}
+    >>> broadcast("Normal", given)["scale"].shape
+    (2,)
+    """
     try:
         shape = np.broadcast_shapes(*(v.shape for v in variables.values()))
     except ValueError:
@@ -268,18 +292,26 @@ def broadcast(owner, variables):
     return {name: to_shape(v, shape) for name, v in variables.items()}
 
 
-def to_shape(variable, shape):
-    """Returns a Variable broadcast to a shape; itself if it has that."""
+def to_shape(variable: Variable, shape: tuple[int, ...]) -> Variable:
+    """Returns a Variable broadcast to a shape; itself if it has that.
+
+    >>> to_shape(Variable(np.ones(())), (2,)).array
+    array([1., 1.])
+    """
     return variable if variable.shape == shape else F.broadcast_to(variable, shape)
 
 
-def check_values(owner, name, variable, rule, broken):
+def check_values(
+    owner: str, name: str, variable: Variable, rule: str, broken: Callable[[Array], Array]
+) -> None:
     """Raises ValueError if an element of a parameter breaks its rule; see :class:`Parametric`.
 
+        >>> check_values("Normal", "scale", Variable(np.ones(2)), *POSITIVE)
+
     Args:
-        owner, name (str): the distribution and its parameter.
+        owner, name: the distribution and its parameter.
         variable: the parameter.
-        rule (str): what must hold: the parameter "must ...".
+        rule: what must hold: the parameter "must ...".
         broken: function of the array, which returns where the rule is broken.
     """
     array = variable.array
@@ -297,12 +329,17 @@ def _broadcasts(shape, other):
     return True
 
 
-def only_one(owner, one, other, **given):
+def only_one(
+    owner: str, one: tuple[str, ...], other: tuple[str, ...], **given: Any
+) -> dict[str, Any]:
     """Raises ValueError unless exactly one of two ways to give parameters is used, wholly.
 
+        >>> only_one("Bernoulli", ("p",), ("logit",), p=0.5, logit=None)
+        {'p': 0.5}
+
     Args:
-        owner (str): the distribution.
-        one, other (tuple of str): the names of the arguments of either way.
+        owner: the distribution.
+        one, other: the names of the arguments of either way.
         given: all these arguments; None means not given.
 
     Returns:

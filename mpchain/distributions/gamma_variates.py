@@ -23,7 +23,7 @@ from mpchain.distributions.sampling import draw
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.special import _special as special_function
 from mpchain.functions.special import digamma, lgamma
-from mpchain.variable import as_array
+from mpchain.variable import Variable, as_array
 
 _STEP = 0.1
 _T = np.arange(-3.6, 4.6, _STEP)
@@ -50,15 +50,18 @@ def _gamma_variate(a, drawn):
     return drawn
 
 
-def log_gamma_variates(a, n):
+def log_gamma_variates(a: Variable, n: int) -> Variable:
     """Draws logarithms of gamma variables, which do not underflow where the shape is small.
 
     If z has the shape a + 1 and u is uniform, z u^(1/a) has the shape a: so r is needed for shapes
     above one alone.
 
+        >>> log_gamma_variates(Variable(np.array([1e-4, 2.0])), 3).shape
+        (3, 2)
+
     Args:
         a: Variable: the shapes.
-        n (int): how many to draw of each.
+        n: how many to draw of each.
 
     Returns:
         Variable (n, *a.shape).
@@ -82,18 +85,12 @@ def _density(a, x):
     return np.exp((a - 1) * np.log(x) - x - lgamma.on(a))
 
 
-@differentiable(
-    lambda g, a, x: g * _slope_by_shape(a, x),
-    lambda g, a, x: g * _density(a, x),
-)
+@differentiable(lambda g, a, x: g * _slope_by_shape(a, x), lambda g, a, x: g * _density(a, x))
 def _lower_gamma(a, x):
     return special_function("gammainc", x, a)
 
 
-@differentiable(
-    lambda g, a, x: -g * _slope_by_shape(a, x),
-    lambda g, a, x: -g * _density(a, x),
-)
+@differentiable(lambda g, a, x: -g * _slope_by_shape(a, x), lambda g, a, x: -g * _density(a, x))
 def _upper_gamma(a, x):
     return special_function("gammaincc", x, a)
 
@@ -104,8 +101,11 @@ def _at_points(function, a, x, at_zero):
     return choose(is_zero, at_zero, function(a, choose(is_zero, 1, x)))
 
 
-def lower_gamma(a, x):
+def lower_gamma(a: Variable, x: Variable) -> Variable:
     """P(a, x): the distribution function of the gamma distribution of shape a and scale 1.
+
+        >>> lower_gamma(Variable(np.array(1.0)), Variable(np.array([0.0, 1.0]))).array.round(3)
+        array([0.   , 0.632])
 
     Args:
         a: Variable: the shapes.
@@ -117,6 +117,10 @@ def lower_gamma(a, x):
     return _at_points(_lower_gamma, a, x, 0)
 
 
-def upper_gamma(a, x):
-    """1 - P(a, x), exact where that is small; see :func:`lower_gamma`."""
+def upper_gamma(a: Variable, x: Variable) -> Variable:
+    """1 - P(a, x), exact where that is small; see :func:`lower_gamma`.
+
+    >>> upper_gamma(Variable(np.array(1.0)), Variable(np.array([0.0, 1.0]))).array.round(3)
+    array([1.   , 0.368])
+    """
     return _at_points(_upper_gamma, a, x, 1)

@@ -5,11 +5,15 @@ import math
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_array
 
 
-def choose(condition, value, y):
+def choose(condition: Array, value: Input, y: Variable) -> Variable:
     """``value`` where the condition holds, else the Variable ``y``.
+
+        >>> choose(np.array([True, False]), 0, Variable(np.array([3.0, 4.0]))).array
+        array([0., 4.])
 
     Args:
         condition: array of bool; it broadcasts with ``y``.
@@ -25,19 +29,31 @@ def choose(condition, value, y):
     return F.where(y.xp.asarray(condition), value, y)
 
 
-def log(x):
-    """Logarithm of a Variable; at zero -inf, and of no gradient."""
+def log(x: Variable) -> Variable:
+    """Logarithm of a Variable; at zero -inf, and of no gradient.
+
+    >>> log(Variable(np.array([0.0, 1.0]))).array
+    array([-inf,   0.])
+    """
     at_zero = x.array == 0
     return choose(at_zero, -math.inf, F.log(choose(at_zero, 1, x)))
 
 
-def log_of_rest(x):
-    """log(1 - x) of a Variable; at one -inf, and of no gradient."""
+def log_of_rest(x: Variable) -> Variable:
+    """log(1 - x) of a Variable; at one -inf, and of no gradient.
+
+    >>> log_of_rest(Variable(np.array([0.0, 1.0]))).array
+    array([ -0., -inf])
+    """
     at_one = x.array == 1
     return choose(at_one, -math.inf, F.log1p(-choose(at_one, 0, x)))
 
 
-def weighted(weight, logarithm):
-    """Product of a weight and a logarithm, both Variables; 0 times -inf is 0."""
+def weighted(weight: Input, logarithm: Variable) -> Variable:
+    """Product of a weight and a logarithm, both Variables; 0 times -inf is 0.
+
+    >>> weighted(Variable(np.array(0.0)), Variable(np.array(-np.inf))).array
+    array(0.)
+    """
     vanishes = (as_array(weight) == 0) & np.isinf(logarithm.array)
     return weight * choose(vanishes, 0, logarithm)

@@ -17,13 +17,18 @@ from mpchain.distributions.distribution import (
 )
 from mpchain.distributions.gamma_variates import log_gamma_variates
 from mpchain.distributions.sampling import draw
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
+from mpchain.variable import Variable
 
 
 class Beta(Parametric):
     """Beta distribution: density x^(a - 1) (1 - x)^(b - 1) / B(a, b), 0 <= x <= 1.
 
     Gradients of samples are those of :class:`Gamma`.
+
+        >>> Beta(np.array([1.0, 2.0]), 2.0).mean.array.round(3)
+        array([0.333, 0.5  ])
 
     Args:
         a, b: Variables or arrays, positive.
@@ -32,14 +37,14 @@ class Beta(Parametric):
     _rules = {"a": POSITIVE, "b": POSITIVE}
     _inner = 0.5
 
-    def __init__(self, a, b):
+    def __init__(self, a: Input, b: Input) -> None:
         super().__init__(a=a, b=b)
 
     support = "[0, 1]"
     mean = property(lambda self: self.a / (self.a + self.b))
 
     @property
-    def variance(self):
+    def variance(self) -> Variable:
         total = self.a + self.b
         return self.a * self.b / (F.square(total) * (total + 1))
 
@@ -63,7 +68,7 @@ class Beta(Parametric):
         log_rest = logarithms.weighted(self.b - 1, logarithms.log_of_rest(x))
         return log_x + log_rest - self._log_normalizer
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return F.sigmoid(log_gamma_variates(self.a, n) - log_gamma_variates(self.b, n))
 
 
@@ -73,6 +78,9 @@ class Dirichlet(Parametric):
     Points whose sum differs from one by more than rounding are outside of the support. Gradients
     of samples are those of :class:`Gamma`.
 
+        >>> Dirichlet(np.array([1.0, 1.0, 2.0])).mean.array
+        array([0.25, 0.25, 0.5 ])
+
     Args:
         alpha: Variable or array (..., n), positive.
     """
@@ -80,13 +88,13 @@ class Dirichlet(Parametric):
     _rules = {"alpha": POSITIVE}
     _n_event_axes = 1
 
-    def __init__(self, alpha):
+    def __init__(self, alpha: Input) -> None:
         super().__init__(alpha=alpha)
 
     _inner = property(lambda self: 1 / self.event_shape[0])
 
     @property
-    def alpha0(self):
+    def alpha0(self) -> Variable:
         """Variable of the shape ``batch_shape``: the sums of alpha."""
         return F.sum(self.alpha, axis=-1)
 
@@ -95,12 +103,12 @@ class Dirichlet(Parametric):
     mean = property(lambda self: self.alpha / self._total)
 
     @property
-    def variance(self):
+    def variance(self) -> Variable:
         mean = self.mean
         return mean * (1 - mean) / (self._total + 1)
 
     @property
-    def covariance(self):
+    def covariance(self) -> Variable:
         return covariance_of_shares(self.mean) / F.expand_dims(self._total + 1, -1)
 
     @property
@@ -121,12 +129,17 @@ class Dirichlet(Parametric):
         log_x = logarithms.weighted(self.alpha - 1, logarithms.log(x))
         return F.sum(log_x, axis=-1) - self._log_normalizer
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return F.softmax(log_gamma_variates(self.alpha, n), axis=-1)
 
 
 class MultivariateNormal(Parametric):
     """Normal distribution of vectors, with covariance L L^T.
+
+        >>> normal = MultivariateNormal(np.zeros(2), scale_tril=np.array([[1.0, 0.0], [1.0, 1.0]]))
+        >>> normal.covariance.array
+        array([[1., 1.],
+               [1., 2.]])
 
     Args:
         loc: Variable or array (..., d): the means.
@@ -138,7 +151,7 @@ class MultivariateNormal(Parametric):
         ValueError: a diagonal element is not positive.
     """
 
-    def __init__(self, loc, *, scale_tril):
+    def __init__(self, loc: Input, *, scale_tril: Input) -> None:
         given = as_parameters(self._name, {"loc": loc, "scale_tril": scale_tril})
         loc, scale_tril = given.values()
         d = loc.shape[-1] if loc.ndim else 0
@@ -157,7 +170,7 @@ class MultivariateNormal(Parametric):
         check_values(self._name, "scale_tril", self._diagonal, *diagonal)
 
     @property
-    def d(self):
+    def d(self) -> int:
         """The number of elements of a vector."""
         return self.event_shape[0]
 
@@ -194,7 +207,7 @@ class MultivariateNormal(Parametric):
         constant = 0.5 * self.d * math.log(2 * math.pi)
         return self._square_distance(x) * -0.5 - self._log_det - constant
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         noise = draw(self.loc, "standard_normal", size=(n, *self.loc.shape, 1))
         return self.loc + F.squeeze(F.matmul(self._lower, noise), axis=-1)
 
@@ -202,15 +215,21 @@ class MultivariateNormal(Parametric):
 class Independent(Distribution):
     """Takes the last axes of a batch as axes of the event: of elements that are independent.
 
+        >>> joint = Independent(mpchain.distributions.Normal(np.zeros((5, 3)), 1.0))
+        >>> joint.batch_shape, joint.event_shape, joint.log_prob(np.zeros((5, 3))).shape
+        ((5,), (3,), (5,))
+
     Args:
-        distribution (Distribution): what it is made of.
-        reinterpreted_batch_ndims (int): how many axes; None means all but the first.
+        distribution: what it is made of.
+        reinterpreted_batch_ndims: how many axes; None means all but the first.
 
     Raises:
         ValueError: the batch has fewer axes.
     """
 
-    def __init__(self, distribution, reinterpreted_batch_ndims=None):
+    def __init__(
+        self, distribution: Distribution, reinterpreted_batch_ndims: int | None = None
+    ) -> None:
         batch_shape = distribution.batch_shape
         n = reinterpreted_batch_ndims
         n = max(len(batch_shape) - 1, 0) if n is None else n
@@ -225,7 +244,7 @@ class Independent(Distribution):
     batch_shape = property(lambda self: self.distribution.batch_shape[: self._n_batch_axes])
 
     @property
-    def event_shape(self):
+    def event_shape(self) -> tuple[int, ...]:
         base = self.distribution
         return (*base.batch_shape[self._n_batch_axes :], *base.event_shape)
 
@@ -237,7 +256,7 @@ class Independent(Distribution):
     stddev = property(lambda self: self.distribution.stddev)
 
     @property
-    def covariance(self):
+    def covariance(self) -> Variable:
         """Variable (*batch_shape, d, d), of the d elements of the event in row-major order."""
         base, d = self.distribution, math.prod(self.event_shape)
         if not base.event_shape:
@@ -256,27 +275,27 @@ class Independent(Distribution):
         n = self.reinterpreted_batch_ndims
         return function(x, axis=tuple(range(x.ndim - n, x.ndim))) if n else x
 
-    def log_prob(self, x):
+    def log_prob(self, x: Input) -> Variable:
         return self._total(self.distribution.log_prob(x))
 
-    def prob(self, x):
+    def prob(self, x: Input) -> Variable:
         return self._total(self.distribution.prob(x), F.prod)
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         """The probability that no element of a sample is above that of ``x``."""
         return self._total(self.distribution.cdf(x), F.prod)
 
-    def log_cdf(self, x):
+    def log_cdf(self, x: Input) -> Variable:
         return self._total(self.distribution.log_cdf(x))
 
-    def survival_function(self, x):
+    def survival_function(self, x: Input) -> Variable:
         """The probability that all elements of a sample are above those of ``x``."""
         return self._total(self.distribution.survival_function(x), F.prod)
 
-    def log_survival_function(self, x):
+    def log_survival_function(self, x: Input) -> Variable:
         return self._total(self.distribution.log_survival_function(x))
 
-    def icdf(self, x):
+    def icdf(self, x: Input) -> Variable:
         """Raises RuntimeError: the distribution function of several variables has no inverse."""
         if self.reinterpreted_batch_ndims == 0:
             return self.distribution.icdf(x)
@@ -284,5 +303,5 @@ class Independent(Distribution):
             "Independent.icdf: the distribution function of several variables has no inverse"
         )
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return self.distribution.sample_n(n)

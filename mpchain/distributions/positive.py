@@ -8,26 +8,35 @@ from mpchain.distributions.distribution import POSITIVE, Parametric
 from mpchain.distributions.gamma_variates import log_gamma_variates, lower_gamma, upper_gamma
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
+from mpchain.typing import Input
+from mpchain.variable import Variable
 
 
 class HalfLine(Parametric):
-    """Base: a subclass says what the logarithm of the survival function is."""
+    """Base: a subclass says what the logarithm of the survival function is.
+
+    >>> issubclass(Exponential, HalfLine)
+    True
+    """
 
     def _log_survival(self, x):
         raise self._lacks("cdf")
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         return self._evaluate("cdf", x, lambda x: -F.expm1(self._log_survival(x)), 0)
 
-    def survival_function(self, x):
+    def survival_function(self, x: Input) -> Variable:
         return self._evaluate("survival_function", x, lambda x: F.exp(self._log_survival(x)), 1)
 
-    def log_survival_function(self, x):
+    def log_survival_function(self, x: Input) -> Variable:
         return self._evaluate("log_survival_function", x, self._log_survival, 0)
 
 
 class Exponential(HalfLine):
     """Exponential distribution: density lam exp(-lam x), x >= 0.
+
+        >>> Exponential(np.array([1.0, 4.0])).mean.array
+        array([1.  , 0.25])
 
     Args:
         lam: Variable or array: the rates, positive.
@@ -35,7 +44,7 @@ class Exponential(HalfLine):
 
     _rules = {"lam": POSITIVE}
 
-    def __init__(self, lam):
+    def __init__(self, lam: Input) -> None:
         super().__init__(lam=lam)
 
     support = "positive"
@@ -54,10 +63,10 @@ class Exponential(HalfLine):
     def _log_survival(self, x):
         return -self.lam * x
 
-    def icdf(self, x):
+    def icdf(self, x: Input) -> Variable:
         return -logarithms.log_of_rest(self._points("icdf", x)) / self.lam
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return draw(self.lam, "standard_exponential", size=(n, *self.batch_shape)) / self.lam
 
 
@@ -66,6 +75,9 @@ class Pareto(HalfLine):
 
     Mean and variance are infinite for alpha up to 1 and 2.
 
+        >>> Pareto(np.array([1.0, 2.0]), 3.0).mean.array
+        array([1.5, 3. ])
+
     Args:
         scale: Variable or array: the least values, positive.
         alpha: Variable or array: the exponents, positive.
@@ -73,14 +85,14 @@ class Pareto(HalfLine):
 
     _rules = {"scale": POSITIVE, "alpha": POSITIVE}
 
-    def __init__(self, scale, alpha):
+    def __init__(self, scale: Input, alpha: Input) -> None:
         super().__init__(scale=scale, alpha=alpha)
 
     _inner = property(lambda self: self.scale.array)
     support = "[scale, inf]"
 
     @property
-    def mean(self):
+    def mean(self) -> Variable:
         infinite = self.alpha.array <= 1
         alpha = choose(infinite, 2, self.alpha)
         return choose(infinite, math.inf, alpha * self.scale / (alpha - 1))
@@ -88,7 +100,7 @@ class Pareto(HalfLine):
     mode = property(lambda self: self.scale)
 
     @property
-    def variance(self):
+    def variance(self) -> Variable:
         infinite = self.alpha.array <= 2
         alpha = choose(infinite, 3, self.alpha)
         variance = F.square(self.scale / (alpha - 1)) * alpha / (alpha - 2)
@@ -105,11 +117,11 @@ class Pareto(HalfLine):
     def _log_survival(self, x):
         return self.alpha * F.log(self.scale / x)
 
-    def icdf(self, x):
+    def icdf(self, x: Input) -> Variable:
         log_rest = logarithms.log_of_rest(self._points("icdf", x))
         return self.scale * F.exp(-log_rest / self.alpha)
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         noise = draw(self.scale, "standard_exponential", size=(n, *self.batch_shape))
         return self.scale * F.exp(noise / self.alpha)
 
@@ -121,6 +133,9 @@ class Gamma(Parametric):
     the distribution function (M. Figurnov et al., Implicit reparameterization gradients, 2018).
     SciPy is needed for all but samples without gradients, on the host.
 
+        >>> Gamma(np.array([1.0, 2.0]), 3.0).variance.array
+        array([ 9., 18.])
+
     Args:
         k: Variable or array: the shapes, positive.
         theta: Variable or array: the scales, positive.
@@ -128,7 +143,7 @@ class Gamma(Parametric):
 
     _rules = {"k": POSITIVE, "theta": POSITIVE}
 
-    def __init__(self, k, theta):
+    def __init__(self, k: Input, theta: Input) -> None:
         super().__init__(k=k, theta=theta)
 
     support = "positive"
@@ -137,7 +152,7 @@ class Gamma(Parametric):
     variance = property(lambda self: self.k * F.square(self.theta))
 
     @property
-    def entropy(self):
+    def entropy(self) -> Variable:
         k = self.k
         return k + F.log(self.theta) + F.lgamma(k) + (1 - k) * F.digamma(k)
 
@@ -149,14 +164,14 @@ class Gamma(Parametric):
         log_z = logarithms.weighted(self.k - 1, logarithms.log(z))
         return log_z - z - F.lgamma(self.k) - F.log(self.theta)
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         return self._evaluate("cdf", x, lambda x: lower_gamma(self.k, x / self.theta), 0)
 
-    def survival_function(self, x):
+    def survival_function(self, x: Input) -> Variable:
         upper = lambda x: upper_gamma(self.k, x / self.theta)
         return self._evaluate("survival_function", x, upper, 1)
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return self.theta * F.exp(log_gamma_variates(self.k, n))
 
 
@@ -165,13 +180,16 @@ class Chisquare(Parametric):
 
     It is :class:`Gamma` of shape k / 2 and scale 2, which see.
 
+        >>> Chisquare(np.array([1, 2.0])).variance.array
+        array([2., 4.])
+
     Args:
         k: Variable or array: the degrees of freedom, positive.
     """
 
     _rules = {"k": POSITIVE}
 
-    def __init__(self, k):
+    def __init__(self, k: Input) -> None:
         super().__init__(k=k)
 
     _gamma = property(lambda self: Gamma(self.k * 0.5, self.xp.asarray(2, self.k.dtype)))
@@ -181,14 +199,14 @@ class Chisquare(Parametric):
     variance = property(lambda self: self.k * 2)
     entropy = property(lambda self: self._gamma.entropy)
 
-    def log_prob(self, x):
+    def log_prob(self, x: Input) -> Variable:
         return self._gamma.log_prob(self._points("log_prob", x))
 
-    def cdf(self, x):
+    def cdf(self, x: Input) -> Variable:
         return self._gamma.cdf(self._points("cdf", x))
 
-    def survival_function(self, x):
+    def survival_function(self, x: Input) -> Variable:
         return self._gamma.survival_function(self._points("survival_function", x))
 
-    def sample_n(self, n):
+    def sample_n(self, n: int) -> Variable:
         return self._gamma.sample_n(n)

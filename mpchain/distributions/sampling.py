@@ -3,18 +3,23 @@
 from mpchain import backend, random
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.typing import Array
+from mpchain.variable import Variable
 
 
-def draw(like, name, *parameters, size):
+def draw(like: Variable, name: str, *parameters: Array | int, size: tuple[int, ...]) -> Array:
     """Draws random numbers from ``config.rng``, or from the global state if that is None.
 
     Within the updates of a multi-node optimizer they belong to samples: see :mod:`mpchain.random`.
 
+        >>> draw(Variable(np.zeros(2, np.float32)), "standard_normal", size=(3,)).dtype
+        dtype('float32')
+
     Args:
         like: Variable whose dtype and device the result has.
-        name (str): the method of the generator, which NumPy's and CuPy's have in common.
+        name: the method of the generator, which NumPy's and CuPy's have in common.
         parameters: arrays of parameters on that device, or integers.
-        size (tuple of int): the shape of the result.
+        size: the shape of the result.
 
     Returns:
         array.

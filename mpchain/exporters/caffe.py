@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from mpchain.configuration import force_backprop_mode, using_config
 from mpchain.function_hook import FunctionHook
 from mpchain.links.caffe_messages import as_text, net_class
 from mpchain.serializers.files import open_atomic
+from mpchain.typing import Input
 from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
 from mpchain.variable import Variable, as_variable
 
@@ -17,7 +20,13 @@ _MAXIMUM, _AVERAGE = 0, 1
 _PRODUCT, _SUM, _LARGER = 0, 1, 2
 
 
-def export(model, args, directory=None, export_params=True, graph_name="Graph"):
+def export(
+    model: Callable[..., Any],
+    args: Any,
+    directory: str | os.PathLike[str] | None = None,
+    export_params: bool = True,
+    graph_name: str = "Graph",
+) -> str:
     """Writes a model as Caffe's ``chainer_model.prototxt`` and ``chainer_model.caffemodel``.
 
     The model is run once, in inference mode, and what it did is written down. Known are Linear,
@@ -26,13 +35,17 @@ def export(model, args, directory=None, export_params=True, graph_name="Graph"):
     products and maxima, and whatever acts as one factor and shift per channel. Where these follow a
     product with weights, such as batch normalization does, they are multiplied into the weights.
 
+        >>> text = export(F.relu, np.ones((1, 3), np.float32))
+        >>> [line.strip() for line in text.splitlines() if "type" in line]
+        ['type: "Input"', 'type: "ReLU"']
+
     Args:
         model: a callable of Variables that returns a Variable, or a tuple, list or dict of them.
         args: its input, or a tuple, list or dict (named arguments) of inputs: Variables or arrays.
-        directory (str): where the files are written; it is made if it does not exist. None writes
+        directory: where the files are written; it is made if it does not exist. None writes
             nothing.
-        export_params (bool): whether the .caffemodel file is written too.
-        graph_name (str): the name of the network.
+        export_params: whether the .caffemodel file is written too.
+        graph_name: the name of the network.
 
     Returns:
         str: the content of the prototxt file.
@@ -64,10 +77,10 @@ class _Recorder(FunctionHook):
 
     name = "exporters.caffe"
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.applications = []
 
-    def forward_postprocess(self, function, in_data):
+    def forward_postprocess(self, function, in_data) -> None:
         self.applications.append((function, in_data))
 
 
@@ -78,7 +91,7 @@ class _Value:
     can still be multiplied into its parameters.
     """
 
-    def __init__(self, source, shape, weight=1.0, shift=0.0):
+    def __init__(self, source: Input, shape, weight=1.0, shift=0.0) -> None:
         self.source = source
         self.shape = shape
         self.weight = weight
@@ -91,7 +104,7 @@ class _Value:
 class _Trace:
     """The layers that a model amounts to, for one input."""
 
-    def __init__(self, model, args):
+    def __init__(self, model, args: Any) -> None:
         self.layers = []
         self.counts = {}
         self.names = {}
@@ -247,13 +260,13 @@ def _eltwise(trace, operation, *xs, **options):
 class _Product:
     """A layer that multiplies by weights, not written yet: called with a factor and shift."""
 
-    def __init__(self, trace, kind, x, W, shape, name, param):
+    def __init__(self, trace, kind, x: Input, W, shape, name: str, param) -> None:
         self.trace, self.kind, self.shape, self.name = trace, kind, shape, name
         self.W = _constant(W, f"the weights of {kind}").astype(np.float64)
         self.param = param
         self.bottom = trace.blob(x)
 
-    def __call__(self, weight, shift):
+    def __call__(self, weight, shift) -> None:
         factors = np.broadcast_to(weight, self.shape[1:2])
         # Those of a transposed convolution are (inputs, outputs / groups, height, width).
         is_transposed = self.kind == "Deconvolution"

@@ -2,10 +2,15 @@
 
 from mpchain.backends import cuda
 from mpchain.function_hook import FunctionHook
+from mpchain.function_node import FunctionNode
+from mpchain.typing import Array
 
 
 class CUDAProfileHook(FunctionHook):
     """Marks each computation of a function as an NVTX range, which NVIDIA's profilers show.
+
+        >>> with CUDAProfileHook():  # doctest: +SKIP
+        ...     loss.backward()
 
     Raises:
         RuntimeError: no GPU can be used, or CuPy was built without NVTX.
@@ -13,20 +18,32 @@ class CUDAProfileHook(FunctionHook):
 
     name = "CUDAProfileHook"
 
-    def __init__(self):
+    def __init__(self) -> None:
         cuda.check_cuda_available()
         self._nvtx = getattr(cuda.cupy.cuda, "nvtx", None)
         if self._nvtx is None:
             raise RuntimeError("CUDAProfileHook: this CuPy was built without NVTX")
 
-    def forward_preprocess(self, function, in_data):
+    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
         self._nvtx.RangePush(f"{function.label}.forward")
 
-    def forward_postprocess(self, function, in_data):
+    def forward_postprocess(
+        self, function: FunctionNode, in_data: tuple[Array | None, ...]
+    ) -> None:
         self._nvtx.RangePop()
 
-    def backward_preprocess(self, function, in_data, out_grad):
+    def backward_preprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self._nvtx.RangePush(f"{function.label}.backward")
 
-    def backward_postprocess(self, function, in_data, out_grad):
+    def backward_postprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self._nvtx.RangePop()

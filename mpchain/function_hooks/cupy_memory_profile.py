@@ -1,8 +1,12 @@
 """GPU memory by function."""
 
+from typing import IO
+
 from mpchain.backends import cuda
 from mpchain.function_hook import FunctionHook
 from mpchain.function_hooks.report import BYTE_UNITS, print_table, summarize
+from mpchain.function_node import FunctionNode
+from mpchain.typing import Array
 
 
 class CupyMemoryProfileHook(FunctionHook):
@@ -10,6 +14,10 @@ class CupyMemoryProfileHook(FunctionHook):
 
     *Used* bytes were taken from CuPy's memory pool; *acquired* bytes were added to the pool,
     because it had none left.
+
+        >>> with CupyMemoryProfileHook() as hook:  # doctest: +SKIP
+        ...     loss.backward()
+        >>> hook.print_report()  # doctest: +SKIP
 
     Attributes:
         call_history: list of (function's label, used bytes, acquired bytes).
@@ -20,56 +28,68 @@ class CupyMemoryProfileHook(FunctionHook):
 
     name = "CupyMemoryProfileHook"
 
-    def __init__(self):
+    def __init__(self) -> None:
         cuda.check_cuda_available()
         self.call_history = []
         self._pool = _pool_watch()
         self._n_added = 0
         self._starts = {}
 
-    def added(self, function):
+    def added(self, function: FunctionNode | None) -> None:
         # One watch serves all functions that the hook is added to.
         if self._n_added == 0:
             self._pool.__enter__()
         self._n_added += 1
 
-    def deleted(self, function):
+    def deleted(self, function: FunctionNode | None) -> None:
         self._n_added -= 1
         if self._n_added == 0:
             self._pool.__exit__()
 
-    def forward_preprocess(self, function, in_data):
+    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
         self._starts[id(function)] = self._pool.used_bytes, self._pool.acquired_bytes
 
-    def forward_postprocess(self, function, in_data):
+    def forward_postprocess(
+        self, function: FunctionNode, in_data: tuple[Array | None, ...]
+    ) -> None:
         used, acquired = self._starts.pop(id(function))
         pool = self._pool
         used, acquired = pool.used_bytes - used, pool.acquired_bytes - acquired
         self.call_history.append((function.label, used, acquired))
 
-    def backward_preprocess(self, function, in_data, out_grad):
+    def backward_preprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self.forward_preprocess(function, in_data)
 
-    def backward_postprocess(self, function, in_data, out_grad):
+    def backward_postprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self.forward_postprocess(function, in_data)
 
-    def total_used_bytes(self):
+    def total_used_bytes(self) -> int:
         """Returns the bytes that all functions took from the pool."""
         return sum(used for _, used, _ in self.call_history)
 
-    def total_acquired_bytes(self):
+    def total_acquired_bytes(self) -> int:
         """Returns the bytes that the pool grew by for all functions."""
         return sum(acquired for _, _, acquired in self.call_history)
 
-    def summary(self):
+    def summary(self) -> dict[str, dict[str, float]]:
         """Returns, by label, a dict of ``'used_bytes'``, ``'acquired_bytes'``, ``'occurrence'``."""
         return summarize(self.call_history, ("used_bytes", "acquired_bytes"))
 
-    def print_report(self, unit="auto", file=None):
+    def print_report(self, unit: str = "auto", file: IO[str] | None = None) -> None:
         """Prints the summary as a table.
 
         Args:
-            unit (str): ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` suits the
+            unit: ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` suits the
                 largest number, ``'auto_foreach'`` suits each.
             file: where to print; None is the standard output.
 

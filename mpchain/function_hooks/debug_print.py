@@ -1,6 +1,10 @@
 """Printing what functions are given."""
 
+from typing import IO
+
 from mpchain.function_hook import FunctionHook
+from mpchain.function_node import FunctionNode
+from mpchain.typing import Array
 from mpchain.variable import Variable
 
 
@@ -22,14 +26,25 @@ class PrintHook(FunctionHook):
 
     name = "PrintHook"
 
-    def __init__(self, sep=None, end="\n", file=None, flush=True):
+    def __init__(
+        self,
+        sep: str | None = None,
+        end: str = "\n",
+        file: IO[str] | None = None,
+        flush: bool = True,
+    ) -> None:
         self.sep, self.end, self.file, self.flush = sep, end, file, flush
 
-    def forward_preprocess(self, function, in_data):
+    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
         self._print(f"function\t{function.label}")
         self._print_arrays("input data", in_data)
 
-    def backward_preprocess(self, function, in_data, out_grad):
+    def backward_preprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self.forward_preprocess(function, in_data)
         self._print_arrays("output gradient", out_grad)
 

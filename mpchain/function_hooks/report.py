@@ -1,11 +1,19 @@
 """Tables of measured quantities, by name: what the profiling hooks print."""
 
+from collections.abc import Iterable
+from typing import IO, Any
+
 TIME_UNITS = {"sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 BYTE_UNITS = {"TB": 1024.0**4, "GB": 1024.0**3, "MB": 1024.0**2, "KB": 1024.0, "B": 1.0}
 
 
-def summarize(history, quantities):
+def summarize(
+    history: Iterable[tuple[Any, ...]], quantities: tuple[str, ...]
+) -> dict[str, dict[str, float]]:
     """Sums measurements by name.
+
+        >>> summarize([("f", 1.0), ("g", 2.0), ("f", 3.0)], ("seconds",))["f"]
+        {'seconds': 4.0, 'occurrence': 2}
 
     Args:
         history: list of tuples (name, value of each quantity).
@@ -23,15 +31,27 @@ def summarize(history, quantities):
     return summary
 
 
-def print_table(summary, name_title, titles, units, unit, file):
+def print_table(
+    summary: dict[str, dict[str, float]],
+    name_title: str,
+    titles: dict[str, str],
+    units: dict[str, float],
+    unit: str,
+    file: IO[str] | None,
+) -> None:
     """Prints what :func:`summarize` returned as a right-aligned table, one line per name.
+
+        >>> summary = {"f": {"s": 2.0, "occurrence": 3}}
+        >>> print_table(summary, "Name", {"s": "Time"}, TIME_UNITS, "ms", None)
+        Name       Time  Occurrence
+           f  2000.00ms           3
 
     Args:
         summary: a dict as from :func:`summarize`.
-        name_title (str): the title of the column of names.
-        titles (dict): the title of each quantity's column.
-        units (dict): size of each unit by name, from large to small.
-        unit (str): one of these; ``'auto'``: the one that suits the largest value;
+        name_title: the title of the column of names.
+        titles: the title of each quantity's column.
+        units: size of each unit by name, from large to small.
+        unit: one of these; ``'auto'``: the one that suits the largest value;
             ``'auto_foreach'``: the one that suits each value.
         file: where to print; None is the standard output.
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import IO, Any
 
 from mpchain.backends import cuda
 from mpchain.function_hooks.report import TIME_UNITS, print_table, summarize
@@ -12,17 +13,23 @@ class Stopwatch:
 
     Work on a GPU is timed by events, and so waited for.
 
+        >>> watch = Stopwatch()
+        >>> watch.start("a key", on_gpu=False)
+        >>> watch.stop("a key", "load")
+        >>> watch.summary()["load"]["occurrence"]
+        1
+
     Attributes:
         call_history: list of (name, seconds), in the order in which the work ended.
     """
 
     name_title = "Name"
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.call_history = []
         self._starts = {}
 
-    def start(self, key, on_gpu):
+    def start(self, key: Any, on_gpu: bool) -> None:
         """Starts timing the work that ``key`` identifies."""
         if on_gpu:
             mark = cuda.Event()
@@ -32,7 +39,7 @@ class Stopwatch:
         # A link can call itself, and a hook can be active in several threads.
         self._starts.setdefault((key, threading.get_ident()), []).append(mark)
 
-    def stop(self, key, name):
+    def stop(self, key: Any, name: str) -> None:
         """Ends timing the work that ``key`` identifies, and notes the time under ``name``."""
         marks = self._starts[key, threading.get_ident()]
         mark = marks.pop()
@@ -47,19 +54,19 @@ class Stopwatch:
             seconds = cuda.cupy.cuda.get_elapsed_time(mark, end) / 1000
         self.call_history.append((name, seconds))
 
-    def total_time(self):
+    def total_time(self) -> float:
         """Returns the sum of all times, in seconds; work within work counts twice."""
         return sum(seconds for _, seconds in self.call_history)
 
-    def summary(self):
+    def summary(self) -> dict[str, dict[str, float]]:
         """Returns, by name, a dict of ``'elapsed_time'`` in seconds and ``'occurrence'``."""
         return summarize(self.call_history, ("elapsed_time",))
 
-    def print_report(self, unit="auto", file=None):
+    def print_report(self, unit: str = "auto", file: IO[str] | None = None) -> None:
         """Prints the summary as a table.
 
         Args:
-            unit (str): ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` suits the largest
+            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` suits the largest
                 time, ``'auto_foreach'`` suits each.
             file: where to print; None is the standard output.
 

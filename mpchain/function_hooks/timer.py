@@ -3,6 +3,8 @@
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.function_hook import FunctionHook
 from mpchain.function_hooks.stopwatch import Stopwatch
+from mpchain.function_node import FunctionNode
+from mpchain.typing import Array
 
 
 class TimerHook(Stopwatch, FunctionHook):
@@ -22,14 +24,26 @@ class TimerHook(Stopwatch, FunctionHook):
     name = "TimerHook"
     name_title = "FunctionName"
 
-    def forward_preprocess(self, function, in_data):
+    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
         self.start(id(function), any(map(is_gpu_array, in_data)))
 
-    def forward_postprocess(self, function, in_data):
+    def forward_postprocess(
+        self, function: FunctionNode, in_data: tuple[Array | None, ...]
+    ) -> None:
         self.stop(id(function), function.label)
 
-    def backward_preprocess(self, function, in_data, out_grad):
+    def backward_preprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self.start(id(function), any(map(is_gpu_array, out_grad)))
 
-    def backward_postprocess(self, function, in_data, out_grad):
+    def backward_postprocess(
+        self,
+        function: FunctionNode,
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         self.stop(id(function), function.label)

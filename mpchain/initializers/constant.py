@@ -8,10 +8,14 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.initializer import Initializer
+from mpchain.typing import Array, DTypeLike
 
 
 class Constant(Initializer):
     """Fills arrays with a number, or with the values of an array.
+
+        >>> L.Linear(3, 2, initialW=Constant(0.5)).W.array[0]
+        array([0.5, 0.5, 0.5], dtype=float32)
 
     Args:
         fill_value: a number, or an array that broadcasts to the arrays to be filled.
@@ -21,7 +25,7 @@ class Constant(Initializer):
         TypeError: ``fill_value`` is neither.
     """
 
-    def __init__(self, fill_value, dtype=None):
+    def __init__(self, fill_value: Array | float, dtype: DTypeLike = None) -> None:
         if not isinstance(fill_value, (numbers.Number, np.ndarray)) and not is_gpu_array(
             fill_value
         ):
@@ -32,7 +36,7 @@ class Constant(Initializer):
         super().__init__(dtype)
         self.fill_value = fill_value
 
-    def __call__(self, array):
+    def __call__(self, array: Array) -> None:
         value = np.asarray(backend.cuda.to_cpu(self.fill_value))
         try:
             value = np.broadcast_to(value, array.shape)
@@ -45,39 +49,63 @@ class Constant(Initializer):
 
 
 class Zero(Constant):
-    """Fills arrays with 0."""
+    """Fills arrays with 0.
 
-    def __init__(self, dtype=None):
+    >>> a = np.ones(2)
+    >>> Zero()(a)
+    >>> a
+    array([0., 0.])
+    """
+
+    def __init__(self, dtype: DTypeLike = None) -> None:
         super().__init__(0, dtype)
 
 
 class One(Constant):
-    """Fills arrays with 1."""
+    """Fills arrays with 1.
 
-    def __init__(self, dtype=None):
+    >>> a = np.zeros(2)
+    >>> One()(a)
+    >>> a
+    array([1., 1.])
+    """
+
+    def __init__(self, dtype: DTypeLike = None) -> None:
         super().__init__(1, dtype)
 
 
 class NaN(Constant):
-    """Fills arrays with NaN, so that their use before they get a value shows."""
+    """Fills arrays with NaN, so that their use before they get a value shows.
 
-    def __init__(self, dtype=None):
+    >>> a = np.zeros(2)
+    >>> NaN()(a)
+    >>> a
+    array([nan, nan])
+    """
+
+    def __init__(self, dtype: DTypeLike = None) -> None:
         super().__init__(math.nan, dtype)
 
 
 class Identity(Initializer):
     """Fills square matrices with a multiple of the identity.
 
+        >>> a = np.zeros((2, 2))
+        >>> Identity(3.0)(a)
+        >>> a
+        array([[3., 0.],
+               [0., 3.]])
+
     Args:
-        scale (float): the value on the diagonal.
+        scale: the value on the diagonal.
         dtype: see :class:`Initializer`.
     """
 
-    def __init__(self, scale=1.0, dtype=None):
+    def __init__(self, scale: float = 1.0, dtype: DTypeLike = None) -> None:
         super().__init__(dtype)
         self.scale = scale
 
-    def __call__(self, array):
+    def __call__(self, array: Array) -> None:
         if array.ndim != 2 or array.shape[0] != array.shape[1]:
             raise ValueError(f"Identity: the array must be a square matrix, not {array.shape}")
         backend.copyto(array, self.scale * np.eye(len(array)))

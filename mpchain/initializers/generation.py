@@ -2,6 +2,8 @@
 
 import copy
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +12,18 @@ from mpchain.configuration import get_dtype
 from mpchain.initializer import Initializer
 from mpchain.initializers.constant import Constant
 from mpchain.initializers.random import LeCunNormal
+from mpchain.typing import Array, DeviceLike, DTypeLike, InitialValue
 
 
-def get_initializer(initializer, dtype=None):
+def get_initializer(
+    initializer: InitialValue | Callable[[Array], None], dtype: DTypeLike = None
+) -> Initializer | Callable[[Array], None]:
     """Returns an initial value as an initializer.
+
+        >>> a = np.zeros(2)
+        >>> get_initializer(0.5)(a)
+        >>> a
+        array([0.5, 0.5])
 
     Args:
         initializer: an :class:`Initializer` or other callable that fills an array; a number or an
@@ -32,12 +42,22 @@ def get_initializer(initializer, dtype=None):
     return initializer
 
 
-def generate_array(initializer, shape, xp, dtype=None, device=None):
+def generate_array(
+    initializer: Initializer | Callable[[Array], None],
+    shape: int | tuple[int, ...],
+    xp: Any,
+    dtype: DTypeLike = None,
+    device: DeviceLike | None = None,
+) -> Array:
     """Makes an array and fills it.
+
+        >>> generate_array(Constant(3), (2, 2), np, np.float32)
+        array([[3., 3.],
+               [3., 3.]], dtype=float32)
 
     Args:
         initializer: an :class:`Initializer` or other callable that fills an array in place.
-        shape (int or tuple of int): the array's.
+        shape: the array's.
         xp: ``numpy`` or ``cupy``; not used if ``device`` is given.
         dtype: the array's; None means the initializer's own, and the configuration's if that is
             None too.

@@ -1,10 +1,12 @@
 """Random orthogonal matrices."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from mpchain.initializers.random import RandomInitializer
+from mpchain.initializers.random import RandomInitializer, Rng
+from mpchain.typing import Array, DTypeLike
 
 _FITS = {
     "auto": lambda n_out, n_in: True,
@@ -20,10 +22,16 @@ class Orthogonal(RandomInitializer):
     All axes but the first are taken as one; the distribution is the uniform one over all such
     matrices.
 
+        >>> W = L.Linear(5, 3, initialW=Orthogonal(scale=1)).W.array
+        >>> (W @ W.T).round(5) + 0.0
+        array([[1., 0., 0.],
+               [0., 1., 0.],
+               [0., 0., 1.]], dtype=float32)
+
     Args:
-        scale (float): factor on the matrix.
+        scale: factor on the matrix.
         dtype, rng: see :class:`RandomInitializer`.
-        mode (str): what shape (outputs, inputs) to insist on: ``'projection'`` outputs <= inputs,
+        mode: what shape (outputs, inputs) to insist on: ``'projection'`` outputs <= inputs,
             ``'embedding'`` outputs >= inputs, ``'basis'`` equality, ``'auto'`` nothing.
 
     Raises:
@@ -33,13 +41,15 @@ class Orthogonal(RandomInitializer):
     networks, ICLR 2014.
     """
 
-    def __init__(self, scale=1.1, dtype=None, mode="auto", *, rng=None):
+    def __init__(
+        self, scale: float = 1.1, dtype: DTypeLike = None, mode: str = "auto", *, rng: Rng = None
+    ) -> None:
         if mode not in _FITS:
             raise ValueError(f"Orthogonal: mode must be one of {', '.join(_FITS)}, not {mode!r}")
         super().__init__(scale, dtype, rng=rng)
         self.mode = mode
 
-    def draw(self, rng, shape):
+    def draw(self, rng: Any, shape: tuple[int, ...]) -> Array:
         n_out = shape[0] if shape else 1
         n_in = math.prod(shape[1:])
         if n_out * n_in == 0:

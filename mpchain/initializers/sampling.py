@@ -6,6 +6,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.initializer import Initializer
+from mpchain.typing import Array, DTypeLike
 
 
 class UpsamplingDeconvFilter(Initializer):
@@ -13,8 +14,13 @@ class UpsamplingDeconvFilter(Initializer):
 
     The deconvolution's stride should be (ksize + 1) // 2.
 
+        >>> a = np.empty((1, 1, 4))
+        >>> UpsamplingDeconvFilter()(a)
+        >>> a.ravel()
+        array([0.25, 0.75, 0.75, 0.25])
+
     Args:
-        interpolation (str): only ``'linear'``.
+        interpolation: only ``'linear'``.
         dtype: see :class:`Initializer`.
 
     Raises:
@@ -24,7 +30,7 @@ class UpsamplingDeconvFilter(Initializer):
     See J. Long et al., Fully convolutional networks for semantic segmentation, CVPR 2015.
     """
 
-    def __init__(self, interpolation="linear", dtype=None):
+    def __init__(self, interpolation: str = "linear", dtype: DTypeLike = None) -> None:
         if interpolation != "linear":
             raise ValueError(
                 f"{type(self).__name__}: interpolation must be 'linear', not {interpolation!r}"
@@ -32,7 +38,7 @@ class UpsamplingDeconvFilter(Initializer):
         super().__init__(dtype)
         self.interpolation = interpolation
 
-    def __call__(self, array):
+    def __call__(self, array: Array) -> None:
         n_out, n_in, *window = array.shape if array.ndim > 1 else (0, 0)
         if not window or len(set(window)) > 1:
             raise ValueError(
@@ -48,7 +54,7 @@ class UpsamplingDeconvFilter(Initializer):
         filters[np.arange(n_out), np.arange(n_in)] = self.filter(*window)
         backend.copyto(array, filters)
 
-    def filter(self, *window):
+    def filter(self, *window: int) -> Array:
         """Returns the weights for one channel: a product of triangles."""
         size = window[0]
         factor = (size + 1) // 2
@@ -61,11 +67,16 @@ class DownsamplingConvFilter(UpsamplingDeconvFilter):
 
     The convolution's stride should be (ksize + 1) // 2.
 
+        >>> a = np.empty((1, 1, 3))
+        >>> DownsamplingConvFilter()(a)
+        >>> a.ravel()
+        array([0.25, 0.5 , 0.25])
+
     Args:
         interpolation, dtype: see :class:`UpsamplingDeconvFilter`.
     """
 
-    def filter(self, *window):
+    def filter(self, *window: int) -> Array:
         """Returns the weights for one channel: a product of triangles, of sum one."""
         filter = super().filter(*window)
         return filter / filter.sum()

@@ -6,8 +6,9 @@ from mpchain.configuration import config
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.contraction import matmul
 from mpchain.functions.recompute import remembered
+from mpchain.link import Link
 from mpchain.link_hooks.weight_hook import WeightHook
-from mpchain.variable import Parameter
+from mpchain.variable import Parameter, Variable
 
 
 class SpectralNormalization(WeightHook):
@@ -21,13 +22,13 @@ class SpectralNormalization(WeightHook):
     u as the persistent value ``<weight_name>_u``.
 
     Args:
-        n_power_iteration (int): the number of iterations in a call.
-        eps (float): added to norms that are divided by.
-        use_gamma (bool): whether to multiply by a parameter, which the link gets as ``gamma``; its
+        n_power_iteration: the number of iterations in a call.
+        eps: added to norms that are divided by.
+        use_gamma: whether to multiply by a parameter, which the link gets as ``gamma``; its
             first value is the largest singular value.
-        factor (float): what the singular value is divided by, None for 1.
-        weight_name (str): the weight's attribute in the link.
-        name (str): of the hook, if not ``'SpectralNormalization'``.
+        factor: what the singular value is divided by, None for 1.
+        weight_name: the weight's attribute in the link.
+        name: of the hook, if not ``'SpectralNormalization'``.
 
     Raises:
         ValueError: ``n_power_iteration`` is not positive, or the link has no such weight.
@@ -42,13 +43,13 @@ class SpectralNormalization(WeightHook):
 
     def __init__(
         self,
-        n_power_iteration=1,
-        eps=1e-6,
-        use_gamma=False,
-        factor=None,
-        weight_name="W",
-        name=None,
-    ):
+        n_power_iteration: int = 1,
+        eps: float = 1e-6,
+        use_gamma: bool = False,
+        factor: float | None = None,
+        weight_name: str = "W",
+        name: str | None = None,
+    ) -> None:
         if n_power_iteration < 1:
             raise ValueError(
                 "SpectralNormalization: n_power_iteration must be at least 1, "
@@ -61,7 +62,7 @@ class SpectralNormalization(WeightHook):
         self.factor = factor
         self.vector_name = f"{weight_name}_u"
 
-    def added(self, link):
+    def added(self, link: Link) -> None:
         super().added(link)
         # What is added now is saved, restored and optimized, even if its shape is not known yet.
         link.add_persistent(self.vector_name, None)
@@ -72,12 +73,12 @@ class SpectralNormalization(WeightHook):
         if weight.array is not None:
             self._prepare(link, weight)
 
-    def deleted(self, link):
+    def deleted(self, link: Link) -> None:
         delattr(link, self.vector_name)
         if self.use_gamma:
             del link.gamma
 
-    def replacement(self, link, weight):
+    def replacement(self, link: Link, weight: Parameter) -> Variable:
         self._prepare(link, weight)
         matrix = _as_matrix(link, weight)
         u, v = remembered(lambda: self._singular_vectors(link, matrix.array))

@@ -1,7 +1,11 @@
 """Hooks that let a link compute with something made of its weight in place of the weight."""
 
+from typing import Self
+
 from mpchain.configuration import no_backprop_mode, using_config
-from mpchain.link_hook import LinkHook
+from mpchain.link import Link
+from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, LinkHook
+from mpchain.variable import Parameter, Variable
 
 
 class WeightHook(LinkHook):
@@ -10,35 +14,43 @@ class WeightHook(LinkHook):
     The gradient reaches the parameter through :meth:`replacement`. The hook is added to links by
     :meth:`Link.add_hook`; one hook can serve several links.
 
+        >>> class Doubled(WeightHook):
+        ...     name = "Doubled"
+        ...     def replacement(self, link, weight):
+        ...         return weight * 2
+        >>> layer = L.Linear(3, 1, initialW=1).add_hook(Doubled())
+        >>> layer(np.ones((1, 3), np.float32)).array
+        array([[6.]], dtype=float32)
+
     Args:
-        weight_name (str): the link's attribute.
-        name (str): of the hook; None for its kind's.
+        weight_name: the link's attribute.
+        name: of the hook; None for its kind's.
     """
 
-    def __init__(self, weight_name="W", name=None):
+    def __init__(self, weight_name: str = "W", name: str | None = None) -> None:
         self.weight_name = weight_name
         if name is not None:
             self.name = name
         self._replaced = {}  # by id of the link: the weight, and what is in its place
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         raise NotImplementedError(
             f"{type(self).__name__} cannot be used in a with statement: "
             "add it to a link by add_hook"
         )
 
-    def replacement(self, link, weight):
+    def replacement(self, link: Link, weight: Parameter) -> Variable:
         """Returns the Variable that the link computes with."""
         raise NotImplementedError(f"{type(self).__name__} does not implement replacement")
 
-    def added(self, link):
+    def added(self, link: Link) -> None:
         if not hasattr(link, self.weight_name):
             raise ValueError(
                 f"{type(self).__name__}: weight {self.weight_name!r} does not exist in "
                 f"{type(link).__name__}"
             )
 
-    def forward_preprocess(self, args):
+    def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
         link = args.link
         weight = getattr(link, self.weight_name)
         before, leftover = self._replaced.pop(id(link), (None, None))
@@ -56,6 +68,6 @@ class WeightHook(LinkHook):
         self._replaced[id(link)] = weight, replacement
         setattr(link, self.weight_name, replacement)
 
-    def forward_postprocess(self, args):
+    def forward_postprocess(self, args: ForwardPostprocessArgs) -> None:
         weight, _ = self._replaced.pop(id(args.link))
         setattr(args.link, self.weight_name, weight)

@@ -1,7 +1,9 @@
 """Weight standardization."""
 
 from mpchain.functions.reduction import mean
+from mpchain.link import Link
 from mpchain.link_hooks.weight_hook import WeightHook
+from mpchain.variable import Parameter, Variable
 
 
 class WeightStandardization(WeightHook):
@@ -10,9 +12,9 @@ class WeightStandardization(WeightHook):
     Mean and variance are over all axes but the first. Add it by :meth:`Link.add_hook`.
 
     Args:
-        eps (float): added to the variance.
-        weight_name (str): the weight's attribute in the link.
-        name (str): of the hook, if not ``'WeightStandardization'``.
+        eps: added to the variance.
+        weight_name: the weight's attribute in the link.
+        name: of the hook, if not ``'WeightStandardization'``.
 
     Raises:
         ValueError: the link has no such weight.
@@ -25,11 +27,13 @@ class WeightStandardization(WeightHook):
 
     name = "WeightStandardization"
 
-    def __init__(self, *, eps=1e-5, weight_name="W", name=None):
+    def __init__(
+        self, *, eps: float = 1e-5, weight_name: str = "W", name: str | None = None
+    ) -> None:
         super().__init__(weight_name, name)
         self.eps = eps
 
-    def replacement(self, link, weight):
+    def replacement(self, link: Link, weight: Parameter) -> Variable:
         axes = tuple(range(1, weight.ndim))
         centered = weight - mean(weight, axes, keepdims=True)
         variance = mean(centered * centered, axes, keepdims=True)

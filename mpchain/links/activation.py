@@ -1,5 +1,8 @@
 """Activations with parameters."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from mpchain import functions as F
@@ -8,7 +11,8 @@ from mpchain.initializers import get_initializer
 from mpchain.link import Chain, Link
 from mpchain.links.connection import Linear
 from mpchain.links.parameters import check_sizes
-from mpchain.variable import Parameter
+from mpchain.typing import InitialValue, Input
+from mpchain.variable import Parameter, Variable
 
 
 def _flattened(initial, n_axes):
@@ -22,10 +26,13 @@ def _flattened(initial, n_axes):
 class Maxout(Chain):
     """Maximum of several affine maps, each output of its own: a layer with its activation.
 
+        >>> L.Maxout(3, 2, pool_size=4)(np.ones((5, 3), np.float32)).shape
+        (5, 2)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of output features.
-        pool_size (int): number of maps per output.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of output features.
+        pool_size: number of maps per output.
         initialW: initializer, number or array (out_size, pool_size, in_size) of the weights; None
             is LeCunNormal.
         initial_bias: initializer, number or array (out_size, pool_size); None means no bias.
@@ -36,7 +43,14 @@ class Maxout(Chain):
     See I. Goodfellow et al., Maxout networks, ICML 2013.
     """
 
-    def __init__(self, in_size, out_size, pool_size, initialW=None, initial_bias=0):
+    def __init__(
+        self,
+        in_size: int | None,
+        out_size: int,
+        pool_size: int,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = 0,
+    ) -> None:
         super().__init__()
         check_sizes(self, out_size=out_size, pool_size=pool_size)
         self.out_size = out_size
@@ -45,7 +59,7 @@ class Maxout(Chain):
         with self.init_scope():
             self.linear = Linear(in_size, out_size * pool_size, initial_bias is None, *initial)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the layer to a Variable or array x (N, ...): (N, out_size)."""
         return F.maxout(self.linear(x), self.pool_size)
 
@@ -53,24 +67,27 @@ class Maxout(Chain):
 class PReLU(Link):
     """Parametric rectified linear unit of :func:`mpchain.functions.prelu` with its slopes.
 
+        >>> L.PReLU()(np.array([[-4.0, 2.0]], np.float32)).array
+        array([[-1.,  2.]], dtype=float32)
+
     Args:
-        shape (tuple of int): shape of the slopes: () for one, (C,) for one per channel.
+        shape: shape of the slopes: () for one, (C,) for one per channel.
         init: initializer, number or array of the slopes.
 
     Attributes:
         W (Parameter): the slopes.
     """
 
-    def __init__(self, shape=(), init=0.25):
+    def __init__(self, shape: tuple[int, ...] = (), init: InitialValue = 0.25) -> None:
         super().__init__()
         with self.init_scope():
             self.W = Parameter(get_initializer(init), shape)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield "shape", self.W.shape
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the activation to a Variable or array x (N, ...)."""
         return F.prelu(x, self.W)
 
@@ -78,8 +95,11 @@ class PReLU(Link):
 class Swish(Link):
     """Swish of :func:`mpchain.functions.swish` with its parameter beta.
 
+        >>> L.Swish(())(np.array([[-100.0, 100.0]], np.float32)).array
+        array([[ -0., 100.]], dtype=float32)
+
     Args:
-        beta_shape (tuple of int): shape of beta: () for one, (C,) for one per channel; None is that
+        beta_shape: shape of beta: () for one, (C,) for one per channel; None is that
             of the axes of the first input that follow the first.
         beta_init: initializer, number or array of beta.
 
@@ -87,16 +107,16 @@ class Swish(Link):
         beta (Parameter): beta.
     """
 
-    def __init__(self, beta_shape, beta_init=1.0):
+    def __init__(self, beta_shape: tuple[int, ...] | None, beta_init: InitialValue = 1.0) -> None:
         super().__init__()
         with self.init_scope():
             self.beta = Parameter(get_initializer(beta_init), beta_shape)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield "beta_shape", self.beta.shape if self.beta.is_initialized else None
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the activation to a Variable or array x (N, ...)."""
         if not self.beta.is_initialized:
             self.beta.initialize(x.shape[1:])

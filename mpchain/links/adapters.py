@@ -1,12 +1,16 @@
 """Adapters: a few parameters beside those of a trained layer, which stay as they are."""
 
+from collections.abc import Callable
+from typing import Any
+
 from mpchain import functions as F
 from mpchain.initializers import HeUniform, get_initializer
-from mpchain.link import Chain, ChainList
+from mpchain.link import Chain, ChainList, Link
 from mpchain.links.connection import Linear
 from mpchain.links.noise import Dropout
 from mpchain.links.parameters import check_sizes
-from mpchain.variable import Parameter
+from mpchain.typing import InitialValue, Input
+from mpchain.variable import Parameter, Variable
 
 
 class LoRA(Chain):
@@ -21,11 +25,11 @@ class LoRA(Chain):
         >>> L.LoRA.merge_all(model)  # plain Linear links again
 
     Args:
-        base (Linear): the layer, which becomes a child.
-        rank (int): the rank of the change of the weights.
-        alpha (float): scale of the change; None is the rank.
-        dropout_ratio (float): of the adapter's input, in training.
-        train_base (bool): whether to train W and b too.
+        base: the layer, which becomes a child.
+        rank: the rank of the change of the weights.
+        alpha: scale of the change; None is the rank.
+        dropout_ratio: of the adapter's input, in training.
+        train_base: whether to train W and b too.
         initialA: initializer, number or array (rank, in_size); None is HeUniform.
 
     Attributes:
@@ -42,7 +46,15 @@ class LoRA(Chain):
 
     _printable = ("rank", "alpha", "train_base", "is_merged")
 
-    def __init__(self, base, rank, alpha=None, dropout_ratio=0.0, train_base=False, initialA=None):
+    def __init__(
+        self,
+        base: Linear,
+        rank: int,
+        alpha: float | None = None,
+        dropout_ratio: float = 0.0,
+        train_base: bool = False,
+        initialA: InitialValue = None,
+    ) -> None:
         super().__init__()
         if type(base) is not Linear:
             raise TypeError(f"LoRA: base must be a Linear, not {type(base).__name__}")
@@ -63,7 +75,7 @@ class LoRA(Chain):
         if self.base.W.is_initialized and not self.A.is_initialized:
             self.A.initialize((self.rank, self.base.W.shape[1]))
 
-    def forward(self, x, n_batch_axes=1):
+    def forward(self, x: Input, n_batch_axes: int = 1) -> Variable:
         """Applies the layer and its adapter; see :class:`Linear`."""
         self.base.initialize_for(x, n_batch_axes)
         self._initialize()
@@ -84,26 +96,33 @@ class LoRA(Chain):
             change = self.B.array @ self.A.array
             return change * change.dtype.type(self.alpha / self.rank)
 
-    def merge(self):
+    def merge(self) -> None:
         """Adds the change to the weights of ``base``: calls cost what they did without adapter."""
         if not self.is_merged:
             self.base.W.array += self._change()
             self.is_merged = True
 
-    def unmerge(self):
+    def unmerge(self) -> None:
         """Takes the change from the weights again, which restores them up to rounding."""
         if self.is_merged:
             self.base.W.array -= self._change()
             self.is_merged = False
 
     @classmethod
-    def insert(cls, model, rank, alpha=None, where=None, **options):
+    def insert(
+        cls,
+        model: Link,
+        rank: int,
+        alpha: float | None = None,
+        where: Callable[[str, Link], bool] | None = None,
+        **options: Any,
+    ) -> dict[str, "LoRA"]:
         """Puts adapters in place of the Linear links below a model.
 
         The other parameters are trained as before; :meth:`Link.disable_update` stops that.
 
         Args:
-            model (Link): the model, a Chain or ChainList.
+            model: the model, a Chain or ChainList.
             rank, alpha, options: see the class.
             where: function of path and link that says which; None means all.
 
@@ -127,7 +146,7 @@ class LoRA(Chain):
         return adapters
 
     @classmethod
-    def merge_all(cls, model):
+    def merge_all(cls, model: Link) -> None:
         """Merges all adapters below a model and puts the Linear links in their place again."""
         found = {path: x for path, (_, x) in _below(model).items() if isinstance(x, cls)}
         for adapter in found.values():

@@ -1,12 +1,16 @@
 """Links of elementwise arithmetic with parameters."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from mpchain import functions as F
 from mpchain import variable
 from mpchain.initializers import get_initializer
 from mpchain.link import Chain, Link
-from mpchain.variable import as_array
+from mpchain.typing import Input
+from mpchain.variable import Variable, as_array
 
 
 def _second_operand(link, name, own, xs):
@@ -21,15 +25,21 @@ def _second_operand(link, name, own, xs):
 class Bias(Link):
     """Sum of :func:`mpchain.functions.bias`, with a parameter or with a second argument.
 
+        >>> L.Bias(shape=(3,))(np.ones((5, 3), np.float32)).shape
+        (5, 3)
+        >>> L.Bias()(np.zeros((2, 3)), np.arange(3.0)).array
+        array([[0., 1., 2.],
+               [0., 1., 2.]])
+
     Args:
-        axis (int): the axis of the input that the first of the bias meets.
-        shape (tuple of int): shape of the bias; None makes it the second argument of a call.
+        axis: the axis of the input that the first of the bias meets.
+        shape: shape of the bias; None makes it the second argument of a call.
 
     Attributes:
         b (Parameter): the bias, zeros at first, or None.
     """
 
-    def __init__(self, axis=1, shape=None):
+    def __init__(self, axis: int = 1, shape: int | tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.axis = axis
         self.b = None
@@ -38,10 +48,10 @@ class Bias(Link):
                 self.b = variable.Parameter(get_initializer(0), shape)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield from (("axis", self.axis), ("shape", None if self.b is None else self.b.shape))
 
-    def forward(self, *xs):
+    def forward(self, *xs: Input) -> Variable:
         """Adds the bias to a Variable or array: ``link(x)``, without parameter ``link(x, b)``."""
         return F.bias(*_second_operand(self, "b", self.b, xs), self.axis)
 
@@ -49,11 +59,17 @@ class Bias(Link):
 class Scale(Chain):
     """Product of :func:`mpchain.functions.scale`, with a parameter or with a second argument.
 
+        >>> L.Scale(W_shape=(3,), bias_term=True)(np.ones((5, 3), np.float32)).shape
+        (5, 3)
+        >>> L.Scale()(np.ones((2, 3)), np.arange(3.0)).array
+        array([[0., 1., 2.],
+               [0., 1., 2.]])
+
     Args:
-        axis (int): the axis of the input that the first of the scale meets.
-        W_shape (tuple of int): shape of the scale; None makes it the second argument of a call.
-        bias_term (bool): whether to add a bias after that.
-        bias_shape (tuple of int): shape of the bias if ``W_shape`` is None; otherwise it is that.
+        axis: the axis of the input that the first of the scale meets.
+        W_shape: shape of the scale; None makes it the second argument of a call.
+        bias_term: whether to add a bias after that.
+        bias_shape: shape of the bias if ``W_shape`` is None; otherwise it is that.
 
     Attributes:
         W (Parameter): the scale, ones at first, or None.
@@ -63,7 +79,13 @@ class Scale(Chain):
         ValueError: ``bias_term`` is set and neither shape is given.
     """
 
-    def __init__(self, axis=1, W_shape=None, bias_term=False, bias_shape=None):
+    def __init__(
+        self,
+        axis: int = 1,
+        W_shape: int | tuple[int, ...] | None = None,
+        bias_term: bool = False,
+        bias_shape: int | tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__()
         self.axis = axis
         self.bias_term = bias_term
@@ -77,7 +99,7 @@ class Scale(Chain):
             if bias_term:
                 self.bias = Bias(axis, shape)
 
-    def forward(self, *xs):
+    def forward(self, *xs: Input) -> Variable:
         """Scales a Variable or array: ``link(x)``, without parameter ``link(x, W)``."""
         y = F.scale(*_second_operand(self, "W", self.W, xs), self.axis)
         return self.bias(y) if self.bias_term else y
@@ -86,6 +108,9 @@ class Scale(Chain):
 class Parameter(Link):
     """A parameter as a link: a call without arguments returns it.
 
+        >>> L.Parameter(np.zeros((2, 3), np.float32))().shape
+        (2, 3)
+
     Args:
         array: its initial value, an array.
 
@@ -93,16 +118,16 @@ class Parameter(Link):
         W (Parameter): the parameter.
     """
 
-    def __init__(self, array):
+    def __init__(self, array: Input) -> None:
         super().__init__()
         array = as_array(array)
         with self.init_scope():
             self.W = variable.Parameter(np.asarray(array) if np.isscalar(array) else array)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield from (("shape", self.W.shape), ("dtype", str(self.W.dtype)))
 
-    def forward(self):
+    def forward(self) -> variable.Parameter:
         """Returns the parameter."""
         return self.W

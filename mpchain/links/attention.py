@@ -1,11 +1,15 @@
 """Attention, and the layers of transformers."""
 
+from collections.abc import Callable
+from typing import Any
+
 from mpchain import functions as F
-from mpchain.link import Chain
+from mpchain.link import Chain, Link
 from mpchain.links.connection import Linear
 from mpchain.links.normalization import LayerNormalization
+from mpchain.typing import Array, InitialValue, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_array
+from mpchain.variable import Variable, as_array
 
 
 class MultiHeadAttention(Chain):
@@ -19,11 +23,11 @@ class MultiHeadAttention(Chain):
         (3, 5, 8)
 
     Args:
-        size (int): number of features of queries and of the result.
-        n_heads (int): number of heads; it must divide ``size``.
-        dropout (float): ratio of attention weights to zero in training.
-        key_size, value_size (int): numbers of features of keys and values; None is ``size``.
-        nobias (bool): whether to leave the biases out.
+        size: number of features of queries and of the result.
+        n_heads: number of heads; it must divide ``size``.
+        dropout: ratio of attention weights to zero in training.
+        key_size, value_size: numbers of features of keys and values; None is ``size``.
+        nobias: whether to leave the biases out.
         initialW: initializer of the weights; None is LeCunNormal.
         initial_bias: initializer of the biases; None is zeros.
 
@@ -39,16 +43,16 @@ class MultiHeadAttention(Chain):
 
     def __init__(
         self,
-        size,
-        n_heads,
-        dropout=0.0,
+        size: int,
+        n_heads: int,
+        dropout: float = 0.0,
         *,
-        key_size=None,
-        value_size=None,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
-    ):
+        key_size: int | None = None,
+        value_size: int | None = None,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__()
         if n_heads < 1 or size % n_heads:
             raise ValueError(f"MultiHeadAttention: n_heads={n_heads} must divide size={size}")
@@ -63,7 +67,16 @@ class MultiHeadAttention(Chain):
             self.value = Linear(value_size, size, nobias, initialW, initial_bias)
             self.out = Linear(size, size, nobias, initialW, initial_bias)
 
-    def forward(self, query, key=None, value=None, *, mask=None, is_causal=False, cache=None):
+    def forward(
+        self,
+        query: Input,
+        key: Input | None = None,
+        value: Input | None = None,
+        *,
+        mask: Array | None = None,
+        is_causal: bool = False,
+        cache: dict[str, Any] | None = None,
+    ) -> Variable:
         """Attends.
 
         Args:
@@ -72,8 +85,8 @@ class MultiHeadAttention(Chain):
             value: Variable or array (B, S, value_size); None is ``key``.
             mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may see a
                 key; (B, 1, 1, S) leaves out what pads the keys' sequences.
-            is_causal (bool): a query sees no later key; the last query belongs to the last key.
-            cache (dict): empty at first. In self-attention the keys and values of each call are
+            is_causal: a query sees no later key; the last query belongs to the last key.
+            cache: empty at first. In self-attention the keys and values of each call are
                 added to those of the calls before, and S counts them all; with keys given, those of
                 the first call are used again.
 
@@ -123,7 +136,14 @@ def _causal_mask(xp, n_queries, n_keys, mask):
 class _TransformerLayer(Chain):
     """What the layers share: sublayers with normalization, dropout and a residual connection."""
 
-    def __init__(self, size, hidden_size, dropout, activation, pre_norm):
+    def __init__(
+        self,
+        size: int,
+        hidden_size: int,
+        dropout: float,
+        activation: Callable[[Any], Any],
+        pre_norm: bool,
+    ) -> None:
         super().__init__()
         self.dropout = dropout
         self.activation = activation
@@ -146,14 +166,18 @@ class _TransformerLayer(Chain):
 class TransformerEncoderLayer(_TransformerLayer):
     """Self-attention and then, at each place, two affine maps with a function between them.
 
+        >>> layer = L.TransformerEncoderLayer(8, n_heads=2)
+        >>> layer(np.ones((3, 5, 8), np.float32), is_causal=True).shape
+        (3, 5, 8)
+
     Args:
-        size (int): number of features.
-        n_heads (int): number of heads; it must divide ``size``.
-        hidden_size (int): number of features between the affine maps; None is 4 size.
-        dropout (float): ratio to zero in training, of attention weights, of what is between the
+        size: number of features.
+        n_heads: number of heads; it must divide ``size``.
+        hidden_size: number of features between the affine maps; None is 4 size.
+        dropout: ratio to zero in training, of attention weights, of what is between the
             affine maps, and of what is added to the layer's input.
         activation: function of a Variable.
-        pre_norm (bool): normalize what attention and affine maps are given (x + f(norm(x))),
+        pre_norm: normalize what attention and affine maps are given (x + f(norm(x))),
             instead of, as in the paper, what comes out (norm(x + f(x))).
         normalization: takes a number of features, returns the link that normalizes them.
 
@@ -168,22 +192,29 @@ class TransformerEncoderLayer(_TransformerLayer):
 
     def __init__(
         self,
-        size,
-        n_heads,
-        hidden_size=None,
-        dropout=0.1,
+        size: int,
+        n_heads: int,
+        hidden_size: int | None = None,
+        dropout: float = 0.1,
         *,
-        activation=F.relu,
-        pre_norm=False,
-        normalization=LayerNormalization,
-    ):
+        activation: Callable[[Variable], Variable] = F.relu,
+        pre_norm: bool = False,
+        normalization: Callable[[int], Link] = LayerNormalization,
+    ) -> None:
         super().__init__(size, hidden_size, dropout, activation, pre_norm)
         with self.init_scope():
             self.attention = MultiHeadAttention(size, n_heads, dropout)
             self.norm1 = normalization(size)
             self.norm2 = normalization(size)
 
-    def forward(self, x, *, mask=None, is_causal=False, cache=None):
+    def forward(
+        self,
+        x: Input,
+        *,
+        mask: Array | None = None,
+        is_causal: bool = False,
+        cache: dict[str, Any] | None = None,
+    ) -> Variable:
         """Applies the layer.
 
         Args:
@@ -201,6 +232,11 @@ class TransformerEncoderLayer(_TransformerLayer):
 class TransformerDecoderLayer(_TransformerLayer):
     """Causal self-attention, attention to another sequence, and two affine maps at each place.
 
+        >>> layer = L.TransformerDecoderLayer(8, n_heads=2)
+        >>> y, source = np.ones((3, 5, 8), np.float32), np.ones((3, 7, 8), np.float32)
+        >>> layer(y, source).shape
+        (3, 5, 8)
+
     Args:
         size, n_heads, hidden_size, dropout, activation, pre_norm, normalization: see
             :class:`TransformerEncoderLayer`.
@@ -216,15 +252,15 @@ class TransformerDecoderLayer(_TransformerLayer):
 
     def __init__(
         self,
-        size,
-        n_heads,
-        hidden_size=None,
-        dropout=0.1,
+        size: int,
+        n_heads: int,
+        hidden_size: int | None = None,
+        dropout: float = 0.1,
         *,
-        activation=F.relu,
-        pre_norm=False,
-        normalization=LayerNormalization,
-    ):
+        activation: Callable[[Variable], Variable] = F.relu,
+        pre_norm: bool = False,
+        normalization: Callable[[int], Link] = LayerNormalization,
+    ) -> None:
         super().__init__(size, hidden_size, dropout, activation, pre_norm)
         with self.init_scope():
             self.self_attention = MultiHeadAttention(size, n_heads, dropout)
@@ -233,7 +269,16 @@ class TransformerDecoderLayer(_TransformerLayer):
             self.norm2 = normalization(size)
             self.norm3 = normalization(size)
 
-    def forward(self, x, source, *, mask=None, source_mask=None, is_causal=True, cache=None):
+    def forward(
+        self,
+        x: Input,
+        source: Input,
+        *,
+        mask: Array | None = None,
+        source_mask: Array | None = None,
+        is_causal: bool = True,
+        cache: dict[str, Any] | None = None,
+    ) -> Variable:
         """Applies the layer.
 
         Args:
@@ -241,8 +286,8 @@ class TransformerDecoderLayer(_TransformerLayer):
             source: Variable or array (B, S, size): what the encoder gave.
             mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention.
             source_mask: array of bool that broadcasts to (B, n_heads, L, S).
-            is_causal (bool): no place sees a later one.
-            cache (dict): empty at first; with it, a sequence can be given in parts, see
+            is_causal: no place sees a later one.
+            cache: empty at first; with it, a sequence can be given in parts, see
                 :meth:`MultiHeadAttention.forward`.
 
         Returns:

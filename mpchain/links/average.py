@@ -1,7 +1,11 @@
 """Averages of a link's parameters over the course of training."""
 
-from mpchain.link import Chain
+from collections.abc import Callable
+from typing import Any
+
+from mpchain.link import Chain, Link
 from mpchain.parameter_tree import copy_persistents
+from mpchain.serializer import AbstractSerializer
 
 
 class _Following:
@@ -12,13 +16,13 @@ class _Following:
     priority = 400
     default_name = "ExponentialMovingAverage"
 
-    def __init__(self, average):
+    def __init__(self, average: "ExponentialMovingAverage") -> None:
         self.average = average
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: Any) -> None:
         self.average.update()
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the average."""
         self.average.serialize(serializer)
 
@@ -38,10 +42,10 @@ class ExponentialMovingAverage(Chain):
         (5, 2)
 
     Args:
-        link (Link): what to follow. Parameters that it has not initialized yet are averaged from
+        link: what to follow. Parameters that it has not initialized yet are averaged from
             when it has.
-        decay (float): how much of the average stays at each update.
-        warm_up (bool): correct the bias to the initial values: the average is that of the values
+        decay: how much of the average stays at each update.
+        warm_up: correct the bias to the initial values: the average is that of the values
             at the updates so far, weighted by powers of ``decay`` that are scaled to sum to one.
             Without it, the average begins with the initial values.
 
@@ -58,7 +62,7 @@ class ExponentialMovingAverage(Chain):
 
     _printable = ("decay", "warm_up")
 
-    def __init__(self, link, decay=0.999, warm_up=True):
+    def __init__(self, link: Link, decay: float = 0.999, warm_up: bool = True) -> None:
         super().__init__()
         if not 0 <= decay < 1:
             raise ValueError(
@@ -72,11 +76,11 @@ class ExponentialMovingAverage(Chain):
         self.average.cleargrads()
         self._followed = link  # not assigned in init_scope, it is no child
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy of the link."""
         return self.average(*args, **kwargs)
 
-    def update(self):
+    def update(self) -> None:
         """Moves the averages; to be called after each update of the link's parameters."""
         self.n_updates += 1
         rate = 1 - self.decay
@@ -87,7 +91,7 @@ class ExponentialMovingAverage(Chain):
                 _move(getattr(mine, name), getattr(other, name), rate)
             copy_persistents(mine, other)
 
-    def extension(self):
+    def extension(self) -> Callable[[Any], None]:
         """Returns an extension that calls :meth:`update` after each iteration of a trainer.
 
         It lets the trainer save and restore the average in its snapshots.

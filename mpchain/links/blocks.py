@@ -1,5 +1,8 @@
 """Layers that are small networks: convolutions and affine maps put together."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from mpchain import functions as F
 from mpchain.initializers import get_initializer
 from mpchain.link import Chain, ChainList
@@ -7,14 +10,19 @@ from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.normalization import BatchNormalization
 from mpchain.links.parameters import check_sizes
+from mpchain.typing import DTypeLike, InitialValue, Input, Sizes
+from mpchain.variable import Variable
 
 
 class Highway(Chain):
     """Highway layer: t * activate(x Wh^T + bh) + (1 - t) * x with t = sigmoid(x Wt^T + bt).
 
+        >>> L.Highway(3)(np.ones((5, 3), np.float32)).shape
+        (5, 3)
+
     Args:
-        in_out_size (int): number of features of input and output.
-        nobias (bool): whether to leave the biases out.
+        in_out_size: number of features of input and output.
+        nobias: whether to leave the biases out.
         activate: function of the plain map's result.
         init_Wh, init_Wt: initializers, numbers or arrays (in_out_size, in_out_size); None is
             LeCunNormal.
@@ -28,14 +36,14 @@ class Highway(Chain):
 
     def __init__(
         self,
-        in_out_size,
-        nobias=False,
-        activate=F.relu,
-        init_Wh=None,
-        init_Wt=None,
-        init_bh=None,
-        init_bt=-1,
-    ):
+        in_out_size: int,
+        nobias: bool = False,
+        activate: Callable[[Any], Any] = F.relu,
+        init_Wh: InitialValue = None,
+        init_Wt: InitialValue = None,
+        init_bh: InitialValue = None,
+        init_bt: InitialValue = -1,
+    ) -> None:
         super().__init__()
         self.activate = activate
         sizes = in_out_size, in_out_size, nobias
@@ -43,7 +51,7 @@ class Highway(Chain):
             self.plain = Linear(*sizes, init_Wh, init_bh)
             self.transform = Linear(*sizes, init_Wt, init_bt)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the layer to a Variable or array x (N, in_out_size)."""
         plain = self.activate(self.plain(x))
         t = F.sigmoid(self.transform(x))
@@ -53,11 +61,14 @@ class Highway(Chain):
 class MLPConvolution2D(ChainList):
     """Convolution followed by convolutions of windows 1 x 1: a network within a network.
 
+        >>> L.MLPConvolution2D(3, (16, 8), ksize=3, pad=1)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 8, 8, 8)
+
     Args:
-        in_channels (int): number of input channels; None leaves it to the first input.
-        out_channels (tuple of int): numbers of output channels, of the first convolution and of
+        in_channels: number of input channels; None leaves it to the first input.
+        out_channels: numbers of output channels, of the first convolution and of
             those of windows 1 x 1.
-        ksize (int or pair of int): size of the first one's windows. If it is not given, the two
+        ksize: size of the first one's windows. If it is not given, the two
             arguments before it are out_channels and ksize.
         stride, pad: of the first one.
         activation: the function between the convolutions.
@@ -71,16 +82,16 @@ class MLPConvolution2D(ChainList):
 
     def __init__(
         self,
-        in_channels,
-        out_channels,
-        ksize=None,
-        stride=1,
-        pad=0,
-        activation=F.relu,
+        in_channels: int | Sequence[int] | None,
+        out_channels: Sequence[int] | Sizes,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        activation: Callable[[Any], Any] = F.relu,
         *,
-        conv_init=None,
-        bias_init=None,
-    ):
+        conv_init: InitialValue = None,
+        bias_init: InitialValue = None,
+    ) -> None:
         if ksize is None:
             in_channels, out_channels, ksize = None, in_channels, out_channels
         if not isinstance(out_channels, (tuple, list)) or not out_channels:
@@ -95,7 +106,7 @@ class MLPConvolution2D(ChainList):
             self.append(Convolution2D(size, next_size, 1, **initial))
         self.activation = activation
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the layer to a Variable or array x (N, in_channels, H, W)."""
         *inner, last = self
         for convolution in inner:
@@ -106,12 +117,15 @@ class MLPConvolution2D(ChainList):
 class Inception(Chain):
     """Inception module of GoogLeNet: four branches, whose rectified results are concatenated.
 
+        >>> L.Inception(3, 4, 2, 4, 2, 4, 4)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 16, 8, 8)
+
     Args:
-        in_channels (int): number of input channels; None leaves it to the first input.
-        out1 (int): output channels of the branch of windows 1 x 1.
-        proj3, out3 (int): those of windows 3 x 3: channels in between, and output channels.
-        proj5, out5 (int): the same for windows 5 x 5.
-        proj_pool (int): output channels of the branch of max pooling.
+        in_channels: number of input channels; None leaves it to the first input.
+        out1: output channels of the branch of windows 1 x 1.
+        proj3, out3: those of windows 3 x 3: channels in between, and output channels.
+        proj5, out5: the same for windows 5 x 5.
+        proj_pool: output channels of the branch of max pooling.
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
 
     Attributes:
@@ -122,16 +136,16 @@ class Inception(Chain):
 
     def __init__(
         self,
-        in_channels,
-        out1,
-        proj3,
-        out3,
-        proj5,
-        out5,
-        proj_pool,
-        conv_init=None,
-        bias_init=None,
-    ):
+        in_channels: int | None,
+        out1: int,
+        proj3: int,
+        out3: int,
+        proj5: int,
+        out5: int,
+        proj_pool: int,
+        conv_init: InitialValue = None,
+        bias_init: InitialValue = None,
+    ) -> None:
         super().__init__()
         initial = {"initialW": conv_init, "initial_bias": bias_init}
         with self.init_scope():
@@ -142,7 +156,7 @@ class Inception(Chain):
             self.conv5 = Convolution2D(proj5, out5, 5, pad=2, **initial)
             self.projp = Convolution2D(in_channels, proj_pool, 1, **initial)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the module.
 
         Args:
@@ -163,14 +177,17 @@ class Inception(Chain):
 class InceptionBN(Chain):
     """Inception module with batch normalization after each convolution.
 
+        >>> L.InceptionBN(3, 4, 2, 4, 2, 4, "avg", 4)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 16, 8, 8)
+
     Args:
-        in_channels (int): number of input channels; None leaves it to the first input.
-        out1 (int): output channels of the branch of windows 1 x 1; 0 leaves it out.
-        proj3, out3 (int): those of windows 3 x 3: channels in between, and output channels.
-        proj33, out33 (int): the same for two convolutions of windows 3 x 3.
-        pooltype (str): ``'max'`` or ``'avg'``.
-        proj_pool (int): output channels of the branch of pooling; None leaves its channels alone.
-        stride (int): of the last convolution of each branch, and of the pooling.
+        in_channels: number of input channels; None leaves it to the first input.
+        out1: output channels of the branch of windows 1 x 1; 0 leaves it out.
+        proj3, out3: those of windows 3 x 3: channels in between, and output channels.
+        proj33, out33: the same for two convolutions of windows 3 x 3.
+        pooltype: ``'max'`` or ``'avg'``.
+        proj_pool: output channels of the branch of pooling; None leaves its channels alone.
+        stride: of the last convolution of each branch, and of the pooling.
         conv_init: initializer, number or array of the weights.
         dtype: of the parameters; None means the configuration's.
 
@@ -187,18 +204,18 @@ class InceptionBN(Chain):
 
     def __init__(
         self,
-        in_channels,
-        out1,
-        proj3,
-        out3,
-        proj33,
-        out33,
-        pooltype,
-        proj_pool=None,
-        stride=1,
-        conv_init=None,
-        dtype=None,
-    ):
+        in_channels: int | None,
+        out1: int,
+        proj3: int,
+        out3: int,
+        proj33: int,
+        out33: int,
+        pooltype: str,
+        proj_pool: int | None = None,
+        stride: Sizes = 1,
+        conv_init: InitialValue = None,
+        dtype: DTypeLike = None,
+    ) -> None:
         super().__init__()
         if pooltype not in ("max", "avg"):
             raise ValueError(f"InceptionBN: pooltype must be 'max' or 'avg', not {pooltype!r}")
@@ -238,7 +255,7 @@ class InceptionBN(Chain):
             return F.average_pooling_2d(x, 3, self.stride, 1)
         return F.max_pooling_2d(x, 3, self.stride, 1, cover_all=False)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the module.
 
         Args:

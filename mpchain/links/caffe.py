@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from mpchain.links.caffe_messages import OLD_TYPES, decode
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D, Deconvolution2D
 from mpchain.links.normalization import BatchNormalization
+from mpchain.typing import Input
 from mpchain.utils.conv import get_conv_outsize
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 _AVERAGE = 1
 _WITHIN_CHANNEL = 1
@@ -31,8 +33,16 @@ class CaffeFunction(Chain):
     Eltwise, Reshape and Flatten are known; data layers stand for inputs. Layers of another type are
     an error only when their outputs are needed.
 
+        >>> import tempfile
+        >>> from mpchain.exporters import caffe
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = caffe.export(L.Linear(3, 2), np.ones((5, 3), np.float32), folder)
+        ...     net = CaffeFunction(f"{folder}/chainer_model.caffemodel")
+        >>> net.layers
+        [('InnerProduct-1', ['data'], ['InnerProduct-1'])]
+
     Args:
-        model_path (str): the file; old ones (with ``V1LayerParameter``) are read as well.
+        model_path: the file; old ones (with ``V1LayerParameter``) are read as well.
 
     Attributes:
         forwards (dict): the function or link of each known layer, by name.
@@ -47,7 +57,7 @@ class CaffeFunction(Chain):
     See Y. Jia et al., Caffe: convolutional architecture for fast feature embedding, 2014.
     """
 
-    def __init__(self, model_path):
+    def __init__(self, model_path: str) -> None:
         super().__init__()
         self.forwards = {}
         self.layers = []
@@ -65,11 +75,11 @@ class CaffeFunction(Chain):
             self._add_layer(layer)
 
     @property
-    def fs(self):
+    def fs(self) -> Chain:
         """The network itself, whose children are the links with parameters."""
         return self
 
-    def named_layers(self):
+    def named_layers(self) -> Iterator[tuple[str, Link]]:
         """Yields pairs of layer name and link, of the layers that have parameters."""
         return self._named_children()
 
@@ -89,15 +99,17 @@ class CaffeFunction(Chain):
         if isinstance(function, Link):
             self.add_link(name, function)
 
-    def forward(self, inputs, outputs, disable=()):
+    def forward(
+        self, inputs: Mapping[str, Input], outputs: Sequence[str], disable: Sequence[str] = ()
+    ) -> tuple[Variable, ...]:
         """Computes some blobs of the network from others.
 
         Whether dropout and batch normalization are in training mode is the configuration's.
 
         Args:
-            inputs (dict): Variable or array by blob name.
-            outputs (list of str): names of the blobs wanted.
-            disable (list of str): names of layers to leave out.
+            inputs: Variable or array by blob name.
+            outputs: names of the blobs wanted.
+            disable: names of layers to leave out.
 
         Returns:
             tuple of Variable: the blobs in the order of ``outputs``.
@@ -212,12 +224,12 @@ def _inner_product(layer):
 class _BatchNorm(BatchNormalization):
     """Batch normalization without scale and shift, by the averages if so fixed."""
 
-    def __init__(self, mean, var, eps, use_global_stats):
+    def __init__(self, mean, var, eps: float, use_global_stats) -> None:
         averages = {"initial_avg_mean": mean, "initial_avg_var": var}
         super().__init__(mean.size, 0.999, eps, use_gamma=False, use_beta=False, **averages)
         self.use_global_stats = use_global_stats
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         if not self.use_global_stats:
             return super().forward(x)
         with using_config("train", False):

@@ -4,6 +4,7 @@ Numbers and names are those of ``caffe.proto``, https://github.com/BVLC/caffe.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -56,8 +57,11 @@ OLD_TYPES = {int(number): name for number, name in map(str.split, _OLD_TYPES.spl
 
 
 @functools.cache
-def net_class():
+def net_class() -> Any:
     """Returns protobuf's class for the message ``Net``, made of the tables above.
+
+        >>> net_class().DESCRIPTOR.full_name
+        'caffe.Net'
 
     Raises:
         ImportError: protobuf is not installed.
@@ -88,10 +92,13 @@ def _field(text):
     return words if len(words) > 2 else [*words, words[-1]]
 
 
-def decode(content):
+def decode(content: bytes) -> dict[str, Any]:
     """Reads a network: a dict of its fields by name, without those that the tables lack.
 
     A repeated field is a list, or an array if its elements are floats.
+
+        >>> decode(net_class()(name="net").SerializeToString())
+        {'name': 'net'}
 
     Raises:
         ValueError: ``content`` (bytes) is damaged.
@@ -127,8 +134,15 @@ def _plain(field, value):
     return [_plain(field, one) for one in value] if dtype is None else np.array(value, dtype)
 
 
-def as_text(message):
-    """Writes a network, a dict, in the text format, which people read."""
+def as_text(message: dict[str, Any]) -> str:
+    """Writes a network, a dict, in the text format, which people read.
+
+    >>> print(as_text({"name": "net", "layer": [{"type": "ReLU"}]}), end="")
+    name: "net"
+    layer {
+      type: "ReLU"
+    }
+    """
     from google.protobuf.text_format import MessageToString
 
     return MessageToString(net_class()(**message), as_utf8=True)

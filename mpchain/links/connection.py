@@ -1,12 +1,15 @@
 """Links that multiply all of their input by weights."""
 
 import math
+from collections.abc import Iterable
+from typing import Any, Self
 
 from mpchain import functions as F
 from mpchain.initializers import get_initializer
 from mpchain.link import Link
 from mpchain.links.parameters import bias_parameter, check_sizes
-from mpchain.variable import Parameter, as_array
+from mpchain.typing import InitialValue, Input
+from mpchain.variable import Parameter, Variable, as_array
 
 
 class Linear(Link):
@@ -16,10 +19,10 @@ class Linear(Link):
         (5, 2)
 
     Args:
-        in_size (int): number of input features; None leaves it to the first input. If it is the
+        in_size: number of input features; None leaves it to the first input. If it is the
             only size given, it is the output's.
-        out_size (int): number of output features.
-        nobias (bool): whether to leave the bias out.
+        out_size: number of output features.
+        nobias: whether to leave the bias out.
         initialW: initializer, number or array (out_size, in_size); None is LeCunNormal.
         initial_bias: initializer, number or array (out_size,); None is zeros.
 
@@ -28,7 +31,14 @@ class Linear(Link):
         b (Parameter): bias (out_size,), or None.
     """
 
-    def __init__(self, in_size, out_size=None, nobias=False, initialW=None, initial_bias=None):
+    def __init__(
+        self,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__()
         if out_size is None:
             in_size, out_size = None, in_size
@@ -43,7 +53,7 @@ class Linear(Link):
             self.W.initialize((out_size, in_size))
 
     @classmethod
-    def from_params(cls, W, b=None, nobias=False):
+    def from_params(cls, W: Input, b: Input | None = None, nobias: bool = False) -> Self:
         """Makes the link from arrays or Variables W (O, I) and b (O,); without b there is none."""
         W, b = as_array(W), None if b is None else as_array(b)
         options = {"nobias": nobias or b is None, "initialW": W, "initial_bias": b}
@@ -53,23 +63,23 @@ class Linear(Link):
         return name != "W" or (len(shape) == 2 and shape[0] == self.out_size)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         in_size = self.W.shape[1] if self.W.is_initialized else self.in_size
         return zip(("in_size", "out_size", "nobias"), (in_size, self.out_size, self.nobias))
 
-    def initialize_for(self, x, n_batch_axes=1):
+    def initialize_for(self, x: Input, n_batch_axes: int = 1) -> None:
         """Makes the weights, if they are still missing, for a first input."""
         if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
             return  # F.linear says what is wrong
         if x.ndim > n_batch_axes:
             self.W.initialize((self.out_size, math.prod(x.shape[n_batch_axes:])))
 
-    def forward(self, x, n_batch_axes=1):
+    def forward(self, x: Input, n_batch_axes: int = 1) -> Variable:
         """Applies the map.
 
         Args:
             x: Variable or array (N, ...): the axes after the first ``n_batch_axes`` are flattened.
-            n_batch_axes (int): the number of leading axes that stay.
+            n_batch_axes: the number of leading axes that stay.
 
         Returns:
             Variable (N, out_size).
@@ -81,10 +91,13 @@ class Linear(Link):
 class Bilinear(Link):
     """Bilinear map of :func:`mpchain.functions.bilinear` with its parameters.
 
+        >>> L.Bilinear(3, 4, 2)(np.ones((5, 3), np.float32), np.ones((5, 4), np.float32)).shape
+        (5, 2)
+
     Args:
-        left_size, right_size (int): numbers of features of the two inputs, J and K.
-        out_size (int): number of output features, L.
-        nobias (bool): whether to leave out the terms that are linear or constant.
+        left_size, right_size: numbers of features of the two inputs, J and K.
+        out_size: number of output features, L.
+        nobias: whether to leave out the terms that are linear or constant.
         initialW: initializer, number or array (J, K, L); None is LeCunNormal.
         initial_bias: initializers, numbers or arrays of V1 (J, L), V2 (K, L) and b (L,), a tuple;
             None is LeCunNormal for the first two and zeros for b.
@@ -98,8 +111,14 @@ class Bilinear(Link):
     """
 
     def __init__(
-        self, left_size, right_size, out_size, nobias=False, initialW=None, initial_bias=None
-    ):
+        self,
+        left_size: int,
+        right_size: int,
+        out_size: int,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__()
         check_sizes(self, left_size=left_size, right_size=right_size, out_size=out_size)
         self.in_sizes = left_size, right_size
@@ -125,11 +144,11 @@ class Bilinear(Link):
         return initial
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield from zip(("left_size", "right_size"), self.in_sizes)
         yield from (("out_size", self.out_size), ("nobias", self.nobias))
 
-    def forward(self, e1, e2):
+    def forward(self, e1: Input, e2: Input) -> Variable:
         """Applies the map to Variables or arrays (N, ...) of J and K features: (N, out_size)."""
         bias = () if self.nobias else (self.V1, self.V2, self.b)
         return F.bilinear(e1, e2, self.W, *bias)

@@ -2,20 +2,23 @@
 
 import functools
 import inspect
+from collections.abc import Iterable
+from typing import Any, Self
 
 from mpchain import functions as F
 from mpchain.initializers import get_initializer
 from mpchain.link import Chain, Link
 from mpchain.links.parameters import bias_parameter, check_sizes
+from mpchain.typing import InitialValue, Input, Sizes
 from mpchain.utils.conv import get_conv_outsize, spatial
-from mpchain.variable import Parameter, as_array
+from mpchain.variable import Parameter, Variable, as_array
 
 
 class _Windowed(Link):
     """Weights W and bias b that the numbers of channels and the size of windows give shapes to.
 
     Args:
-        ndim (int): number of spatial axes.
+        ndim: number of spatial axes.
         channels: of input and output.
         ksize: size of the windows. If it is None, the channels are those of the output, and ksize.
         bias: ``nobias`` and ``initial_bias``.
@@ -26,7 +29,16 @@ class _Windowed(Link):
     groups = 1
     _printable = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
 
-    def __init__(self, ndim, channels, ksize, initialW, bias, groups=1, **window):
+    def __init__(
+        self,
+        ndim: int,
+        channels: tuple[Any, Any],
+        ksize: Sizes,
+        initialW: InitialValue,
+        bias,
+        groups: int = 1,
+        **window,
+    ) -> None:
         super().__init__()
         in_channels, out_channels = channels
         if ksize is None:
@@ -85,7 +97,15 @@ class _Windowed(Link):
         self._initialize(x.shape[1])
 
     @classmethod
-    def from_params(cls, W, b=None, stride=1, pad=0, nobias=False, **options):
+    def from_params(
+        cls,
+        W: Input,
+        b: Input | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        nobias: bool = False,
+        **options: Any,
+    ) -> Self:
         """Makes the link from arrays or Variables W and b; without b there is none.
 
         Args:
@@ -103,14 +123,18 @@ class _Windowed(Link):
 class ConvolutionND(_Windowed):
     """Convolution of :func:`mpchain.functions.convolution_nd` with its parameters.
 
+        >>> conv = L.ConvolutionND(3, 2, 8, ksize=3)
+        >>> conv(np.ones((1, 2, 5, 5, 5), np.float32)).shape
+        (1, 8, 3, 3, 3)
+
     Args:
-        ndim (int): number of spatial axes.
-        in_channels (int): number of input channels; None leaves it to the first input.
-        out_channels (int): number of output channels.
-        ksize (int or tuple of int): size of the windows. If it is not given, the two arguments
+        ndim: number of spatial axes.
+        in_channels: number of input channels; None leaves it to the first input.
+        out_channels: number of output channels.
+        ksize: size of the windows. If it is not given, the two arguments
             before it are out_channels and ksize.
         stride, pad, cover_all, dilate, groups: see the function.
-        nobias (bool): whether to leave the bias out.
+        nobias: whether to leave the bias out.
         initialW: initializer, number or array of the shape of ``W``; None is LeCunNormal.
         initial_bias: initializer, number or array (out_channels,); None is zeros.
 
@@ -127,19 +151,19 @@ class ConvolutionND(_Windowed):
 
     def __init__(
         self,
-        ndim,
-        in_channels,
-        out_channels,
-        ksize=None,
-        stride=1,
-        pad=0,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
-        cover_all=False,
-        dilate=1,
-        groups=1,
-    ):
+        ndim: int,
+        in_channels: int | None,
+        out_channels: Sizes,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+        cover_all: bool = False,
+        dilate: Sizes = 1,
+        groups: int = 1,
+    ) -> None:
         window = {"stride": stride, "pad": pad, "dilate": dilate}
         channels, bias = (in_channels, out_channels), (nobias, initial_bias)
         super().__init__(ndim, channels, ksize, initialW, bias, groups, **window)
@@ -152,7 +176,7 @@ class ConvolutionND(_Windowed):
     def _channels_from_weights(shape, groups):
         return shape[1] * groups, shape[0]
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the convolution to a Variable or array x (N, in_channels, ...)."""
         self._initialize_for(x)
         convolution = self._functions.get(self.ndim, F.convolution_nd)
@@ -161,7 +185,11 @@ class ConvolutionND(_Windowed):
 
 
 class Convolution1D(ConvolutionND):
-    """:class:`ConvolutionND` along one axis."""
+    """:class:`ConvolutionND` along one axis.
+
+    >>> L.Convolution1D(3, 8, ksize=3, pad=1)(np.ones((2, 3, 10), np.float32)).shape
+    (2, 8, 10)
+    """
 
     __init__ = functools.partialmethod(ConvolutionND.__init__, 1)
 
@@ -177,7 +205,11 @@ class Convolution2D(ConvolutionND):
 
 
 class Convolution3D(ConvolutionND):
-    """:class:`ConvolutionND` of volumes."""
+    """:class:`ConvolutionND` of volumes.
+
+    >>> L.Convolution3D(3, 8, ksize=2)(np.ones((2, 3, 4, 5, 6), np.float32)).shape
+    (2, 8, 3, 4, 5)
+    """
 
     __init__ = functools.partialmethod(ConvolutionND.__init__, 3)
 
@@ -185,21 +217,24 @@ class Convolution3D(ConvolutionND):
 class DilatedConvolution2D(Convolution2D):
     """:class:`Convolution2D` with ``dilate`` among the first arguments.
 
+        >>> L.DilatedConvolution2D(3, 8, ksize=3, dilate=2)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 8, 4, 4)
+
     See F. Yu and V. Koltun, Multi-scale context aggregation by dilated convolutions, ICLR 2016.
     """
 
     def __init__(
         self,
-        in_channels,
-        out_channels,
-        ksize=None,
-        stride=1,
-        pad=0,
-        dilate=1,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
-    ):
+        in_channels: int | None,
+        out_channels: Sizes,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        dilate: Sizes = 1,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         initial = {"initialW": initialW, "initial_bias": initial_bias}
         window = ksize, stride, pad, nobias
         super().__init__(in_channels, out_channels, *window, dilate=dilate, **initial)
@@ -208,8 +243,11 @@ class DilatedConvolution2D(Convolution2D):
 class DeconvolutionND(_Windowed):
     """Transposed convolution of :func:`mpchain.functions.deconvolution_nd` with its parameters.
 
+        >>> L.DeconvolutionND(1, 8, 3, ksize=4, stride=2)(np.ones((2, 8, 5), np.float32)).shape
+        (2, 3, 12)
+
     Args:
-        outsize (tuple of int): see the function.
+        outsize: see the function.
         ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate,
             groups: see :class:`ConvolutionND`.
 
@@ -227,19 +265,19 @@ class DeconvolutionND(_Windowed):
 
     def __init__(
         self,
-        ndim,
-        in_channels,
-        out_channels,
-        ksize=None,
-        stride=1,
-        pad=0,
-        nobias=False,
-        outsize=None,
-        initialW=None,
-        initial_bias=None,
-        dilate=1,
-        groups=1,
-    ):
+        ndim: int,
+        in_channels: int | None,
+        out_channels: Sizes,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        nobias: bool = False,
+        outsize: Sizes | None = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+        dilate: Sizes = 1,
+        groups: int = 1,
+    ) -> None:
         window = {"stride": stride, "pad": pad, "dilate": dilate}
         if outsize is not None:
             window["outsize"] = outsize
@@ -253,7 +291,7 @@ class DeconvolutionND(_Windowed):
     def _channels_from_weights(shape, groups):
         return shape[0], shape[1] * groups
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the transposed convolution to a Variable or array x (N, in_channels, ...)."""
         self._initialize_for(x)
         deconvolution = self._functions.get(self.ndim, F.deconvolution_nd)
@@ -262,19 +300,31 @@ class DeconvolutionND(_Windowed):
 
 
 class Deconvolution1D(DeconvolutionND):
-    """:class:`DeconvolutionND` along one axis."""
+    """:class:`DeconvolutionND` along one axis.
+
+    >>> L.Deconvolution1D(8, 3, ksize=4, stride=2)(np.ones((2, 8, 5), np.float32)).shape
+    (2, 3, 12)
+    """
 
     __init__ = functools.partialmethod(DeconvolutionND.__init__, 1)
 
 
 class Deconvolution2D(DeconvolutionND):
-    """:class:`DeconvolutionND` of images."""
+    """:class:`DeconvolutionND` of images.
+
+    >>> L.Deconvolution2D(8, 3, ksize=4, stride=2, pad=1)(np.ones((2, 8, 7, 7), np.float32)).shape
+    (2, 3, 14, 14)
+    """
 
     __init__ = functools.partialmethod(DeconvolutionND.__init__, 2)
 
 
 class Deconvolution3D(DeconvolutionND):
-    """:class:`DeconvolutionND` of volumes."""
+    """:class:`DeconvolutionND` of volumes.
+
+    >>> L.Deconvolution3D(8, 3, ksize=2, stride=2)(np.ones((2, 8, 3, 3, 3), np.float32)).shape
+    (2, 3, 6, 6, 6)
+    """
 
     __init__ = functools.partialmethod(DeconvolutionND.__init__, 3)
 
@@ -282,12 +332,15 @@ class Deconvolution3D(DeconvolutionND):
 class DepthwiseConvolution2D(_Windowed):
     """Convolution of :func:`mpchain.functions.depthwise_convolution_2d` with its parameters.
 
+        >>> L.DepthwiseConvolution2D(3, 2, ksize=3)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 6, 6, 6)
+
     Args:
-        in_channels (int): number of input channels, C; None leaves it to the first input.
-        channel_multiplier (int): number of output channels per input channel, D.
-        ksize (int or pair of int): size of the windows.
+        in_channels: number of input channels, C; None leaves it to the first input.
+        channel_multiplier: number of output channels per input channel, D.
+        ksize: size of the windows.
         stride, pad: see the function.
-        nobias (bool): whether to leave the bias out.
+        nobias: whether to leave the bias out.
         initialW: initializer, number or array (D, C, *ksize); None is LeCunNormal.
         initial_bias: initializer, number or array (C * D,); None is zeros.
 
@@ -298,15 +351,15 @@ class DepthwiseConvolution2D(_Windowed):
 
     def __init__(
         self,
-        in_channels,
-        channel_multiplier,
-        ksize,
-        stride=1,
-        pad=0,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
-    ):
+        in_channels: int | None,
+        channel_multiplier: int,
+        ksize: Sizes,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         channels, bias = (in_channels, channel_multiplier), (nobias, initial_bias)
         super().__init__(2, channels, ksize, initialW, bias, stride=stride, pad=pad)
 
@@ -321,11 +374,11 @@ class DepthwiseConvolution2D(_Windowed):
         return in_channels * self.out_channels
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         for name, value in super().printable_specs:
             yield "channel_multiplier" if name == "out_channels" else name, value
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, C, H, W): (N, C * D, out_h, out_w)."""
         self._initialize_for(x)
         return F.depthwise_convolution_2d(x, self.W, self.b, self.stride, self.pad)
@@ -334,7 +387,7 @@ class DepthwiseConvolution2D(_Windowed):
 class _Sampler(Convolution2D):
     """The convolution by moved windows."""
 
-    def forward(self, x, offset):
+    def forward(self, x: Input, offset) -> Variable:
         self._initialize_for(x)
         window = self.stride, self.pad
         return F.deformable_convolution_2d_sampler(x, offset, self.W, self.b, *window)
@@ -345,10 +398,13 @@ class DeformableConvolution2D(Chain):
 
     The offsets of the windows' elements are the result of an ordinary convolution of the input.
 
+        >>> L.DeformableConvolution2D(3, 4, ksize=3, pad=1)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 4, 8, 8)
+
     Args:
-        in_channels (int): number of input channels; None leaves it to the first input.
-        out_channels (int): number of output channels.
-        ksize (int or pair of int): size of the windows.
+        in_channels: number of input channels; None leaves it to the first input.
+        out_channels: number of output channels.
+        ksize: size of the windows.
         stride, pad: see the function.
         offset_nobias, offset_initialW, offset_initial_bias: as of :class:`Convolution2D`, for the
             offsets.
@@ -364,18 +420,18 @@ class DeformableConvolution2D(Chain):
 
     def __init__(
         self,
-        in_channels,
-        out_channels,
-        ksize,
-        stride=1,
-        pad=0,
-        offset_nobias=False,
-        offset_initialW=None,
-        offset_initial_bias=None,
-        deform_nobias=False,
-        deform_initialW=None,
-        deform_initial_bias=None,
-    ):
+        in_channels: int | None,
+        out_channels: int,
+        ksize: Sizes,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        offset_nobias: bool = False,
+        offset_initialW: InitialValue = None,
+        offset_initial_bias: InitialValue = None,
+        deform_nobias: bool = False,
+        deform_initialW: InitialValue = None,
+        deform_initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__()
         ((kh, kw),) = spatial("DeformableConvolution2D", 2, ksize=ksize)
         if deform_initialW is None:
@@ -387,7 +443,7 @@ class DeformableConvolution2D(Chain):
             self.offset_conv = Convolution2D(in_channels, 2 * kh * kw, *window, *initial_offset)
             self.deform_conv = _Sampler(in_channels, out_channels, *window, *initial_deform)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, in_channels, H, W)."""
         return self.deform_conv(x, self.offset_conv(x))
 
@@ -395,13 +451,16 @@ class DeformableConvolution2D(Chain):
 class LocalConvolution2D(Link):
     """Convolution of :func:`mpchain.functions.local_convolution_2d` with its parameters.
 
+        >>> L.LocalConvolution2D(3, 4, in_size=8, ksize=3)(np.ones((2, 3, 8, 8), np.float32)).shape
+        (2, 4, 6, 6)
+
     Args:
-        in_channels (int): number of input channels, C; None leaves it to the first input.
-        out_channels (int): number of output channels, O.
-        in_size (int or pair of int): height and width of the input; None leaves it to the first.
-        ksize (int or pair of int): size of the windows.
+        in_channels: number of input channels, C; None leaves it to the first input.
+        out_channels: number of output channels, O.
+        in_size: height and width of the input; None leaves it to the first.
+        ksize: size of the windows.
         stride: see the function.
-        nobias (bool): whether to leave the bias out.
+        nobias: whether to leave the bias out.
         initialW: initializer, number or array of the shape of ``W``; None is LeCunNormal.
         initial_bias: initializer, number or array of the shape of ``b``; None is zeros.
 
@@ -417,15 +476,15 @@ class LocalConvolution2D(Link):
 
     def __init__(
         self,
-        in_channels,
-        out_channels,
-        in_size=None,
-        ksize=None,
-        stride=1,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
-    ):
+        in_channels: int | None,
+        out_channels: int,
+        in_size: Sizes | None = None,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__()
         if ksize is None:
             raise TypeError("LocalConvolution2D: ksize must be given")
@@ -464,7 +523,7 @@ class LocalConvolution2D(Link):
             return True  # somebody else's, such as a hook's
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, C, H, W): (N, O, out_h, out_w)."""
         if not self.W.is_initialized:
             if x.ndim != 4:

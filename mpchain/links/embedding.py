@@ -1,10 +1,14 @@
 """Links that look up rows of a table."""
 
+from collections.abc import Iterable
+from typing import Any, Self
+
 from mpchain import functions as F
 from mpchain.initializers import Normal, get_initializer
 from mpchain.link import Link
 from mpchain.links.parameters import check_sizes
-from mpchain.variable import Parameter, as_array
+from mpchain.typing import InitialValue, Input
+from mpchain.variable import Parameter, Variable, as_array
 
 
 class EmbedID(Link):
@@ -14,16 +18,22 @@ class EmbedID(Link):
         (2, 2, 16)
 
     Args:
-        in_size (int): number of identifiers.
-        out_size (int): size of the vectors.
+        in_size: number of identifiers.
+        out_size: size of the vectors.
         initialW: initializer, number or array (in_size, out_size); None is Normal(1).
-        ignore_label (int): the identifier whose vector is zero; None is none.
+        ignore_label: the identifier whose vector is zero; None is none.
 
     Attributes:
         W (Parameter): the vectors (in_size, out_size).
     """
 
-    def __init__(self, in_size, out_size, initialW=None, ignore_label=None):
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        initialW: InitialValue = None,
+        ignore_label: int | None = None,
+    ) -> None:
         super().__init__()
         check_sizes(self, in_size=in_size, out_size=out_size)
         self.ignore_label = ignore_label
@@ -32,16 +42,16 @@ class EmbedID(Link):
             self.W = Parameter(initialW, (in_size, out_size))
 
     @classmethod
-    def from_params(cls, W, ignore_label=None):
+    def from_params(cls, W: Input, ignore_label: int | None = None) -> Self:
         """Makes the link from the vectors: an array or Variable W (in_size, out_size)."""
         W = as_array(W)
         return cls(*W.shape, W, ignore_label)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         names = ("in_size", "out_size", "ignore_label")
         return zip(names, (*self.W.shape, self.ignore_label))
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Looks up the vectors of a Variable or array of integers x: (*x.shape, out_size)."""
         return F.embed_id(x, self.W, self.ignore_label)

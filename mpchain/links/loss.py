@@ -1,16 +1,20 @@
 """Losses with parameters of their own."""
 
 import heapq
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.functions.precision import check_widths
 from mpchain.initializers import Uniform, get_initializer
 from mpchain.link import Link
+from mpchain.typing import Array, DTypeLike, InitialValue, Input
 from mpchain.utils.type_check import check
 from mpchain.utils.walker_alias import WalkerAlias
-from mpchain.variable import Parameter, as_array, as_variable
+from mpchain.variable import Parameter, Variable, as_array, as_variable
 
 
 def _paths_of(tree):
@@ -61,7 +65,7 @@ class BinaryHierarchicalSoftmax(Link):
         >>> loss = L.BinaryHierarchicalSoftmax(4, tree)
 
     Args:
-        in_size (int): number of input features.
+        in_size: number of input features.
         tree: a pair of trees, or a label (int); nested tuples.
         dtype: that of the parameter; None means the configuration's.
 
@@ -77,7 +81,7 @@ class BinaryHierarchicalSoftmax(Link):
     2005.
     """
 
-    def __init__(self, in_size, tree, dtype=None):
+    def __init__(self, in_size: int, tree: Any, dtype: DTypeLike = None) -> None:
         super().__init__()
         paths, n_inner = _paths_of(tree)
         # All ways one after another, and for each label where its way begins and how long it is.
@@ -91,11 +95,11 @@ class BinaryHierarchicalSoftmax(Link):
             self.W = Parameter(get_initializer(Uniform(1), dtype), (n_inner, in_size))
 
     @staticmethod
-    def create_huffman_tree(word_counts):
+    def create_huffman_tree(word_counts: Mapping[int, float]) -> Any:
         """Makes the tree in which the ways of frequent labels are short.
 
         Args:
-            word_counts (dict): label (int) → how often it occurs.
+            word_counts: label (int) → how often it occurs.
 
         Returns:
             a pair of trees or a label: nested tuples.
@@ -117,13 +121,13 @@ class BinaryHierarchicalSoftmax(Link):
             heapq.heappush(queue, (count + other, min(i, j), (left, right)))
         return queue[0][2]
 
-    def device_resident_accept(self, visitor):
+    def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
         """Lets ``visitor`` see the link, and the arrays that the tree was turned into."""
         super().device_resident_accept(visitor)
         for name in ("_lengths", "_begins", "_nodes", "_turns"):
             setattr(self, name, visitor.visit_array(getattr(self, name)))
 
-    def forward(self, x, t):
+    def forward(self, x: Input, t: Input) -> Variable:
         """Computes the loss.
 
         Args:
@@ -161,14 +165,16 @@ class BinaryHierarchicalSoftmax(Link):
 class _Sampled(Link):
     """A vector for each label, and a sampler that draws labels in proportion to weights."""
 
-    def __init__(self, in_size, weights, sample_size, dtype=None):
+    def __init__(
+        self, in_size: int | None, weights, sample_size: int, dtype: DTypeLike = None
+    ) -> None:
         super().__init__()
         self.sampler = WalkerAlias(weights)
         self.sample_size = sample_size
         with self.init_scope():
             self.W = Parameter(get_initializer(0, dtype), (len(weights), in_size))
 
-    def device_resident_accept(self, visitor):
+    def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
         """Lets ``visitor`` see the link, and moves the sampler to where the link then is."""
         super().device_resident_accept(visitor)
         self.sampler.to_device(self.device)
@@ -177,11 +183,15 @@ class _Sampled(Link):
 class NegativeSampling(_Sampled):
     """Loss that tells labels from drawn ones: :func:`mpchain.functions.negative_sampling`.
 
+        >>> loss = L.NegativeSampling(3, counts=[10, 5, 2, 1], sample_size=2)
+        >>> float(loss(np.ones((5, 3), np.float32), np.zeros(5, np.int32)).array)  # of zero vectors
+        10.397207260131836
+
     Args:
-        in_size (int): number of input features.
-        counts (sequence of int): how often each label occurs.
-        sample_size (int): number of labels to draw for each sample.
-        power (float): labels are drawn in proportion to counts ** power.
+        in_size: number of input features.
+        counts: how often each label occurs.
+        sample_size: number of labels to draw for each sample.
+        power: labels are drawn in proportion to counts ** power.
         dtype: that of the parameter; None means the configuration's.
 
     Attributes:
@@ -189,17 +199,26 @@ class NegativeSampling(_Sampled):
         sampler (WalkerAlias): what draws the labels.
     """
 
-    def __init__(self, in_size, counts, sample_size, power=0.75, dtype=None):
+    def __init__(
+        self,
+        in_size: int,
+        counts: Sequence[float] | Array,
+        sample_size: int,
+        power: float = 0.75,
+        dtype: DTypeLike = None,
+    ) -> None:
         super().__init__(in_size, np.power(counts, float(power)), sample_size, dtype)
 
-    def forward(self, x, t, reduce="sum", *, return_samples=False):
+    def forward(
+        self, x: Input, t: Array, reduce: str = "sum", *, return_samples: bool = False
+    ) -> Variable | tuple[Variable, Array]:
         """Computes the loss.
 
         Args:
             x: Variable or array (N, in_size), floating point.
             t: array of integers (N,): labels; a sample of label -1 counts nothing.
-            reduce (str): 'sum', or 'no' for one loss per sample.
-            return_samples (bool): return the labels too, (N, 1 + sample_size), ``t`` first.
+            reduce: 'sum', or 'no' for one loss per sample.
+            return_samples: return the labels too, (N, 1 + sample_size), ``t`` first.
 
         Returns:
             Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, that and labels.
@@ -218,10 +237,14 @@ class NegativeSampling(_Sampled):
 class BlackOut(_Sampled):
     """Loss that tells labels from drawn ones: :func:`mpchain.functions.black_out`.
 
+        >>> loss = L.BlackOut(3, counts=[10, 5, 2, 1], sample_size=2)
+        >>> loss(np.ones((5, 3), np.float32), np.zeros(5, np.int32)).shape
+        ()
+
     Args:
-        in_size (int): number of input features.
-        counts (sequence of int): how often each label occurs; they are drawn in proportion.
-        sample_size (int): number of labels to draw for each sample.
+        in_size: number of input features.
+        counts: how often each label occurs; they are drawn in proportion.
+        sample_size: number of labels to draw for each sample.
 
     Attributes:
         W (Parameter): a vector for each label, (len(counts), in_size), zeros at first.
@@ -231,10 +254,10 @@ class BlackOut(_Sampled):
 
     sample_data = None
 
-    def __init__(self, in_size, counts, sample_size):
+    def __init__(self, in_size: int, counts: Sequence[float] | Array, sample_size: int) -> None:
         super().__init__(in_size, counts, sample_size)
 
-    def forward(self, x, t):
+    def forward(self, x: Input, t: Input) -> Variable:
         """Computes the loss.
 
         Args:
@@ -253,29 +276,41 @@ class BlackOut(_Sampled):
 class CRF1d(Link):
     """Linear-chain conditional random field: :func:`mpchain.functions.crf1d`.
 
+        >>> crf = L.CRF1d(3)
+        >>> xs = [np.eye(3, dtype=np.float32)[[t]] for t in (2, 0, 1)]
+        >>> scores, path = crf.argmax(xs)
+        >>> [int(labels[0]) for labels in path]
+        [2, 0, 1]
+
     Args:
-        n_label (int): number of labels.
+        n_label: number of labels.
         initial_cost: initializer, number or array (n_label, n_label); None is zeros.
 
     Attributes:
         cost (Parameter): the score of each transition, from the first index to the second.
     """
 
-    def __init__(self, n_label, initial_cost=None):
+    def __init__(self, n_label: int, initial_cost: InitialValue = None) -> None:
         super().__init__()
         with self.init_scope():
             initial = get_initializer(0 if initial_cost is None else initial_cost)
             self.cost = Parameter(initial, (n_label, n_label))
 
-    def forward(self, xs, ys, reduce="mean", transpose=False):
+    def forward(
+        self,
+        xs: Sequence[Input],
+        ys: Sequence[Input],
+        reduce: str = "mean",
+        transpose: bool = False,
+    ) -> Variable:
         """Computes the negative log-likelihood of label sequences.
 
         Args:
             xs: list of Variables or arrays (B_t, n_label), one for each time, B_t never increasing;
                 with ``transpose``, of (length, n_label), one for each sequence, in any order.
             ys: list of arrays of integers: labels, (B_t,), or (length,) with ``transpose``.
-            reduce (str): 'mean' over the sequences, or 'no' for one loss each.
-            transpose (bool): whether the lists hold sequences, not times.
+            reduce: 'mean' over the sequences, or 'no' for one loss each.
+            transpose: whether the lists hold sequences, not times.
 
         Returns:
             Variable: a scalar, or (B,) with reduce='no'; with ``transpose``, that is in the order
@@ -289,7 +324,7 @@ class CRF1d(Link):
         ys = F.transpose_sequence([as_variable(ys[i]) for i in order])
         return F.crf1d(self.cost, F.transpose_sequence([xs[i] for i in order]), ys, reduce)
 
-    def argmax(self, xs, transpose=False):
+    def argmax(self, xs: Sequence[Input], transpose: bool = False) -> tuple[Variable, list[Array]]:
         """Finds the best label sequences.
 
         Args:

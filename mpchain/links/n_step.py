@@ -1,6 +1,8 @@
 """Layers of recurrent cells over sequences of different lengths."""
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,8 +10,9 @@ from mpchain import functions as F
 from mpchain import random
 from mpchain.initializers import get_initializer
 from mpchain.link import ChainList, Link
+from mpchain.typing import InitialValue, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import Parameter, as_variable
+from mpchain.variable import Parameter, Variable, as_variable
 
 
 class _NStepRNN(ChainList):
@@ -24,7 +27,16 @@ class _NStepRNN(ChainList):
     n_cells = 1
     use_bi_direction = False
 
-    def __init__(self, n_layers, in_size, out_size, dropout, *, initialW=None, initial_bias=None):
+    def __init__(
+        self,
+        n_layers: int,
+        in_size: int | None,
+        out_size: int,
+        dropout: float,
+        *,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__()
         self.n_layers = n_layers
         self.out_size = out_size
@@ -45,28 +57,28 @@ class _NStepRNN(ChainList):
         return layer
 
     @property
-    def direction(self):
+    def direction(self) -> int:
         """The number of directions, 1 or 2."""
         return 2 if self.use_bi_direction else 1
 
     @property
-    def ws(self):
+    def ws(self) -> list[list[Parameter]]:
         """The weights: for each layer and direction a list."""
         return self._lists("w")
 
     @property
-    def bs(self):
+    def bs(self) -> list[list[Parameter]]:
         """The biases: for each layer and direction a list."""
         return self._lists("b")
 
     def _lists(self, kind):
         return [[getattr(layer, f"{kind}{j}") for j in range(self.n_weights)] for layer in self]
 
-    def rnn(self, *args):
+    def rnn(self, *args: Any) -> Any:
         """Calls the function of these layers, such as :func:`mpchain.functions.n_step_lstm`."""
         raise NotImplementedError(f"{type(self).__name__} does not implement rnn")
 
-    def init_hx(self, xs):
+    def init_hx(self, xs: Sequence[Input]) -> Variable:
         """Returns zeros for the first states of a list of sequences, a Variable."""
         shape = self.n_layers * self.direction, len(xs), self.out_size
         return as_variable(self.xp.zeros(shape, xs[0].dtype))
@@ -116,7 +128,7 @@ class _NStepRNN(ChainList):
 class _NStepWithState(_NStepRNN):
     """Layers whose state is what they give."""
 
-    def forward(self, hx, xs):
+    def forward(self, hx: Input | None, xs: Sequence[Input]) -> tuple[Variable, list[Variable]]:
         """Runs the layers over a batch of sequences.
 
         Args:
@@ -141,7 +153,9 @@ class _NStepWithMemory(_NStepRNN):
 
     n_cells = 2
 
-    def forward(self, hx, cx, xs):
+    def forward(
+        self, hx: Input | None, cx: Input | None, xs: Sequence[Input]
+    ) -> tuple[Variable, Variable, list[Variable]]:
         """Runs the layers over a batch of sequences.
 
         Args:
@@ -170,10 +184,10 @@ class NStepLSTM(_NStepWithMemory):
         (6, 5)
 
     Args:
-        n_layers (int): number of layers.
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
-        dropout (float): ratio for the input of every layer but the first, in training.
+        n_layers: number of layers.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
+        dropout: ratio for the input of every layer but the first, in training.
         initialW: initializer, number or array for each weight; None is LeCunNormal.
         initial_bias: initializer, number or array for each bias; None is zeros.
 
@@ -186,7 +200,12 @@ class NStepLSTM(_NStepWithMemory):
 
 
 class NStepBiLSTM(_NStepWithMemory):
-    """Layers of LSTM in both directions, as :class:`NStepLSTM`."""
+    """Layers of LSTM in both directions, as :class:`NStepLSTM`.
+
+    >>> hy, cy, ys = L.NStepBiLSTM(1, 3, 5, 0.0)(None, None, [np.ones((4, 3), np.float32)])
+    >>> ys[0].shape
+    (4, 10)
+    """
 
     n_weights = 8
     use_bi_direction = True
@@ -195,6 +214,10 @@ class NStepBiLSTM(_NStepWithMemory):
 
 class NStepGRU(_NStepWithState):
     """Layers of gated recurrent units over sequences: :func:`mpchain.functions.n_step_gru`.
+
+        >>> hy, ys = L.NStepGRU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
+        >>> hy.shape, ys[0].shape
+        ((2, 1, 5), (4, 5))
 
     Args:
         n_layers, in_size, out_size, dropout, initialW, initial_bias: see :class:`NStepLSTM`.
@@ -205,7 +228,12 @@ class NStepGRU(_NStepWithState):
 
 
 class NStepBiGRU(_NStepWithState):
-    """Layers of gated recurrent units in both directions, as :class:`NStepGRU`."""
+    """Layers of gated recurrent units in both directions, as :class:`NStepGRU`.
+
+    >>> hy, ys = L.NStepBiGRU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
+    >>> hy.shape, ys[0].shape
+    ((4, 1, 5), (4, 10))
+    """
 
     n_weights = 6
     use_bi_direction = True
@@ -214,6 +242,10 @@ class NStepBiGRU(_NStepWithState):
 
 class NStepRNNTanh(_NStepWithState):
     """Layers of simple recurrent units with tanh: :func:`mpchain.functions.n_step_rnn`.
+
+        >>> hy, ys = L.NStepRNNTanh(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
+        >>> hy.shape, ys[0].shape
+        ((2, 1, 5), (4, 5))
 
     Args:
         n_layers, in_size, out_size, dropout, initialW, initial_bias: see :class:`NStepLSTM`.
@@ -224,14 +256,24 @@ class NStepRNNTanh(_NStepWithState):
 
 
 class NStepRNNReLU(_NStepWithState):
-    """Layers of simple recurrent units with ReLU, as :class:`NStepRNNTanh`."""
+    """Layers of simple recurrent units with ReLU, as :class:`NStepRNNTanh`.
+
+    >>> hy, ys = L.NStepRNNReLU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
+    >>> ys[0].shape
+    (4, 5)
+    """
 
     n_weights = 2
     rnn = staticmethod(functools.partial(F.n_step_rnn, activation="relu"))
 
 
 class NStepBiRNNTanh(_NStepWithState):
-    """Layers of simple recurrent units with tanh, in both directions, as :class:`NStepRNNTanh`."""
+    """Layers of simple recurrent units with tanh, in both directions, as :class:`NStepRNNTanh`.
+
+    >>> hy, ys = L.NStepBiRNNTanh(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
+    >>> ys[0].shape
+    (4, 10)
+    """
 
     n_weights = 2
     use_bi_direction = True
@@ -239,7 +281,12 @@ class NStepBiRNNTanh(_NStepWithState):
 
 
 class NStepBiRNNReLU(_NStepWithState):
-    """Layers of simple recurrent units with ReLU, in both directions, as :class:`NStepRNNTanh`."""
+    """Layers of simple recurrent units with ReLU, in both directions, as :class:`NStepRNNTanh`.
+
+    >>> hy, ys = L.NStepBiRNNReLU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
+    >>> ys[0].shape
+    (4, 10)
+    """
 
     n_weights = 2
     use_bi_direction = True

@@ -1,8 +1,13 @@
 """Links that inject noise in training."""
 
+from collections.abc import Iterable
+from typing import Any, Self
+
 from mpchain import functions as F
 from mpchain.link import Link
 from mpchain.links.connection import Linear
+from mpchain.typing import Array, InitialValue, Input
+from mpchain.variable import Variable
 
 
 def _check_ratio(link, ratio):
@@ -15,8 +20,13 @@ def _check_ratio(link, ratio):
 class Dropout(Link):
     """Dropout of :func:`mpchain.functions.dropout` as a layer, for a :class:`Sequential`.
 
+        >>> layer = L.Dropout(0.5)
+        >>> with mpchain.using_config("train", False):
+        ...     layer(np.ones(3)).array
+        array([1., 1., 1.])
+
     Args:
-        ratio (float): the probability of an element to be zeroed in training.
+        ratio: the probability of an element to be zeroed in training.
 
     Raises:
         ValueError: ``ratio`` is out of range.
@@ -24,12 +34,12 @@ class Dropout(Link):
 
     _printable = ("ratio",)
 
-    def __init__(self, ratio=0.5):
+    def __init__(self, ratio: float = 0.5) -> None:
         super().__init__()
         _check_ratio(self, ratio)
         self.ratio = ratio
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Zeroes elements of a Variable or array x at random, if ``config.train`` is set."""
         return F.dropout(x, self.ratio)
 
@@ -37,10 +47,13 @@ class Dropout(Link):
 class SimplifiedDropconnect(Linear):
     """Affine map of :func:`mpchain.functions.simplified_dropconnect` with its parameters.
 
+        >>> L.SimplifiedDropconnect(3, 2, ratio=0.2)(np.ones((5, 3), np.float32)).shape
+        (5, 2)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of output features.
-        ratio (float): the probability of a weight to be zeroed in training.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of output features.
+        ratio: the probability of a weight to be zeroed in training.
         nobias, initialW, initial_bias: see :class:`Linear`.
 
     Attributes:
@@ -52,25 +65,39 @@ class SimplifiedDropconnect(Linear):
     """
 
     def __init__(
-        self, in_size, out_size, ratio=0.5, nobias=False, initialW=None, initial_bias=None
-    ):
+        self,
+        in_size: int | None,
+        out_size: int,
+        ratio: float = 0.5,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+    ) -> None:
         super().__init__(in_size, out_size, nobias, initialW, initial_bias)
         _check_ratio(self, ratio)
         self.ratio = ratio
 
     @classmethod
-    def from_params(cls, W, b=None, nobias=False, ratio=0.5):
+    def from_params(
+        cls, W: Input, b: Input | None = None, nobias: bool = False, ratio: float = 0.5
+    ) -> Self:
         """As of :class:`Linear`, with the ratio."""
         link = super().from_params(W, b, nobias)
         link.ratio = ratio
         return link
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield from super().printable_specs
         yield "ratio", self.ratio
 
-    def forward(self, x, train=True, mask=None, use_batchwise_mask=True):
+    def forward(
+        self,
+        x: Input,
+        train: bool = True,
+        mask: Array | None = None,
+        use_batchwise_mask: bool = True,
+    ) -> Variable:
         """Applies the map.
 
         Args:

@@ -1,12 +1,16 @@
 """Links that normalize their input."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 
 from mpchain import functions as F
 from mpchain.configuration import config, get_dtype
 from mpchain.initializers import generate_array, get_initializer
 from mpchain.link import Link
-from mpchain.variable import Parameter
+from mpchain.typing import Axes, DTypeLike, InitialValue, Input
+from mpchain.variable import Parameter, Variable
 
 
 def _decay(link, finetune):
@@ -23,17 +27,22 @@ class BatchNormalization(Link):
     While ``config.train`` is set, it normalizes by the statistics of the batch and follows them by
     moving averages; otherwise it normalizes by these averages.
 
+        >>> bn = L.BatchNormalization(3)
+        >>> y = bn(np.random.randn(50, 3).astype(np.float32) + 7)
+        >>> bn.avg_mean.round(1)  # 0.9 of 0 and 0.1 of 7
+        array([0.7, 0.7, 0.7], dtype=float32)
+
     Args:
-        size (int or tuple of int): shape of the parameters; None leaves it to the first input,
+        size: shape of the parameters; None leaves it to the first input,
             whose axis 1 (or the axes not in ``axis``) it then is.
-        decay (float): how much of the moving averages stays at each step.
-        eps (float): added to the variance.
+        decay: how much of the moving averages stays at each step.
+        eps: added to the variance.
         dtype: that of parameters and averages; None means the configuration's (float32 for
             ``mixed16``).
-        use_gamma, use_beta (bool): whether to scale and to shift.
+        use_gamma, use_beta: whether to scale and to shift.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or
             arrays; None is one for scale and variance, zero for the others.
-        axis (int or tuple of int): the axes to reduce; None means all but those of ``size``, which
+        axis: the axes to reduce; None means all but those of ``size``, which
             follow the first.
 
     Attributes:
@@ -50,18 +59,18 @@ class BatchNormalization(Link):
 
     def __init__(
         self,
-        size=None,
-        decay=0.9,
-        eps=2e-5,
-        dtype=None,
-        use_gamma=True,
-        use_beta=True,
-        initial_gamma=None,
-        initial_beta=None,
-        axis=None,
-        initial_avg_mean=None,
-        initial_avg_var=None,
-    ):
+        size: int | tuple[int, ...] | None = None,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: DTypeLike = None,
+        use_gamma: bool = True,
+        use_beta: bool = True,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+        axis: Axes = None,
+        initial_avg_mean: InitialValue = None,
+        initial_avg_var: InitialValue = None,
+    ) -> None:
         super().__init__()
         self.size = size
         self.decay = decay
@@ -102,7 +111,7 @@ class BatchNormalization(Link):
         return tuple(n for i, n in enumerate(x.shape) if i not in reduced)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         size = self.size if self.avg_mean is None else self.avg_mean.shape
         yield "size", size[0] if isinstance(size, tuple) and len(size) == 1 else size
         yield from (("decay", self.decay), ("eps", self.eps), ("dtype", str(self._dtype)))
@@ -113,16 +122,16 @@ class BatchNormalization(Link):
         beta = self.xp.zeros_like(self.avg_mean) if self.beta is None else self.beta
         return gamma, beta
 
-    def start_finetuning(self):
+    def start_finetuning(self) -> None:
         """Lets the moving averages begin anew, for calls with ``finetune=True``."""
         self.N = 0
 
-    def forward(self, x, *, finetune=False):
+    def forward(self, x: Input, *, finetune: bool = False) -> Variable:
         """Normalizes a batch.
 
         Args:
             x: Variable or array (N, C, ...), floating point.
-            finetune (bool): whether the averages are those of all batches since
+            finetune: whether the averages are those of all batches since
                 :meth:`start_finetuning`, with equal weights, instead of moving ones.
 
         Returns:
@@ -149,10 +158,14 @@ class BatchRenormalization(BatchNormalization):
     As :class:`BatchNormalization`, but in training too the result is near to what the moving
     averages would give.
 
+        >>> bn = L.BatchRenormalization(3, rmax=3, dmax=5)
+        >>> bn(np.ones((5, 3, 4, 4), np.float32)).shape
+        (5, 3, 4, 4)
+
     Args:
-        size (int or tuple of int): shape of the parameters.
-        rmax (float): limit of the correction's scale, at least 1.
-        dmax (float): limit of the correction's shift, at least 0.
+        size: shape of the parameters.
+        rmax: limit of the correction's scale, at least 1.
+        dmax: limit of the correction's shift, at least 0.
         decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, initial_avg_mean,
             initial_avg_var: see :class:`BatchNormalization`.
 
@@ -170,19 +183,19 @@ class BatchRenormalization(BatchNormalization):
 
     def __init__(
         self,
-        size,
-        rmax=1,
-        dmax=0,
-        decay=0.9,
-        eps=2e-5,
-        dtype=None,
-        use_gamma=True,
-        use_beta=True,
-        initial_gamma=None,
-        initial_beta=None,
-        initial_avg_mean=None,
-        initial_avg_var=None,
-    ):
+        size: int | tuple[int, ...],
+        rmax: float = 1,
+        dmax: float = 0,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: DTypeLike = None,
+        use_gamma: bool = True,
+        use_beta: bool = True,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+        initial_avg_mean: InitialValue = None,
+        initial_avg_var: InitialValue = None,
+    ) -> None:
         if size is None:
             raise TypeError("BatchRenormalization: size must be given, but is None")
         super().__init__(
@@ -200,12 +213,12 @@ class BatchRenormalization(BatchNormalization):
         self.rmax = rmax
         self.dmax = dmax
 
-    def forward(self, x, finetune=False):
+    def forward(self, x: Input, finetune: bool = False) -> Variable:
         """Normalizes a batch.
 
         Args:
             x: Variable or array (N, C, ...), floating point.
-            finetune (bool): see :meth:`BatchNormalization.forward`.
+            finetune: see :meth:`BatchNormalization.forward`.
 
         Returns:
             Variable of the shape of ``x``.
@@ -227,11 +240,15 @@ class DecorrelatedBatchNormalization(Link):
     While ``config.train`` is set, it whitens by the statistics of the batch and follows them by
     moving averages; otherwise it whitens by these averages.
 
+        >>> bn = L.DecorrelatedBatchNormalization(4, groups=2)
+        >>> bn(np.random.randn(50, 4).astype(np.float32)).shape
+        (50, 4)
+
     Args:
-        size (int): number of channels.
-        groups (int): number of groups of channels; it must divide ``size``.
-        decay (float): how much of the moving averages stays at each step.
-        eps (float): added to the variances.
+        size: number of channels.
+        groups: number of groups of channels; it must divide ``size``.
+        decay: how much of the moving averages stays at each step.
+        eps: added to the variances.
         dtype: that of the averages.
 
     Attributes:
@@ -246,7 +263,14 @@ class DecorrelatedBatchNormalization(Link):
     See L. Huang et al., Decorrelated batch normalization, CVPR 2018.
     """
 
-    def __init__(self, size, groups=16, decay=0.9, eps=2e-5, dtype=np.float32):
+    def __init__(
+        self,
+        size: int,
+        groups: int = 16,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: DTypeLike = np.float32,
+    ) -> None:
         super().__init__()
         if groups < 1 or size % groups:
             raise ValueError(
@@ -262,20 +286,20 @@ class DecorrelatedBatchNormalization(Link):
         self.add_persistent("N", 0)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield from (("size", self.avg_mean.size), ("groups", self.groups))
         yield from (("decay", self.decay), ("eps", self.eps), ("dtype", str(self.avg_mean.dtype)))
 
-    def start_finetuning(self):
+    def start_finetuning(self) -> None:
         """Lets the moving averages begin anew, for calls with ``finetune=True``."""
         self.N = 0
 
-    def forward(self, x, *, finetune=False):
+    def forward(self, x: Input, *, finetune: bool = False) -> Variable:
         """Whitens a batch.
 
         Args:
             x: Variable or array (N, size, ...), floating point.
-            finetune (bool): whether the averages are those of all batches since
+            finetune: whether the averages are those of all batches since
                 :meth:`start_finetuning`, with equal weights, instead of moving ones.
 
         Returns:
@@ -299,7 +323,7 @@ class _SampleNormalization(Link):
 
     _dtype = None
 
-    def __init__(self, size, eps, **initials):
+    def __init__(self, size: int, eps: float, **initials: InitialValue) -> None:
         super().__init__()
         self.eps = eps
         with self.init_scope():
@@ -312,7 +336,7 @@ class _SampleNormalization(Link):
                 param.initialize(shape)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         size = self.gamma.shape if self.gamma.is_initialized else None
         yield "size", size[0] if size is not None and len(size) == 1 else size
         yield "eps", self.eps
@@ -325,20 +349,29 @@ def _initials(gamma, beta):
 class LayerNormalization(_SampleNormalization):
     """Normalization of :func:`mpchain.functions.layer_normalization` with its parameters.
 
+        >>> L.LayerNormalization(2)(np.array([[1.0, 3.0]], np.float32)).array.round(3)
+        array([[-1.,  1.]], dtype=float32)
+
     Args:
-        size (int or tuple of int): shape of the parameters, that of the input's last axes; None
+        size: shape of the parameters, that of the input's last axes; None
             leaves it to the first input, whose last axis it then is.
-        eps (float): added to the variance.
+        eps: added to the variance.
         initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
 
     Attributes:
         gamma, beta (Parameter): scale and shift.
     """
 
-    def __init__(self, size=None, eps=1e-6, initial_gamma=None, initial_beta=None):
+    def __init__(
+        self,
+        size: int | tuple[int, ...] | None = None,
+        eps: float = 1e-6,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+    ) -> None:
         super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Normalizes each sample of a Variable or array x (..., size)."""
         self._initialize(x.shape[-1:])
         return F.layer_normalization(x, self.gamma, self.beta, self.eps)
@@ -347,19 +380,27 @@ class LayerNormalization(_SampleNormalization):
 class RMSNormalization(_SampleNormalization):
     """Normalization of :func:`mpchain.functions.rms_normalization` with its parameter.
 
+        >>> L.RMSNormalization(2)(np.array([[1.0, -1.0]], np.float32)).array.round(3)
+        array([[ 1., -1.]], dtype=float32)
+
     Args:
-        size (int or tuple of int): see :class:`LayerNormalization`.
-        eps (float): added to the mean square.
+        size: see :class:`LayerNormalization`.
+        eps: added to the mean square.
         initial_gamma: initializer, number or array; None is one.
 
     Attributes:
         gamma (Parameter): scale.
     """
 
-    def __init__(self, size=None, eps=1e-5, initial_gamma=None):
+    def __init__(
+        self,
+        size: int | tuple[int, ...] | None = None,
+        eps: float = 1e-5,
+        initial_gamma: InitialValue = None,
+    ) -> None:
         super().__init__(size, eps, gamma=1 if initial_gamma is None else initial_gamma)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Normalizes each sample of a Variable or array x (..., size)."""
         self._initialize(x.shape[-1:])
         return F.rms_normalization(x, self.gamma, self.eps)
@@ -368,7 +409,9 @@ class RMSNormalization(_SampleNormalization):
 class _ChannelNormalization(_SampleNormalization):
     """Normalizations whose scale and shift are of channels; they are float32 under mixed16."""
 
-    def __init__(self, size, eps, initial_gamma, initial_beta):
+    def __init__(
+        self, size: int, eps: float, initial_gamma: InitialValue, initial_beta: InitialValue
+    ) -> None:
         self._dtype = get_dtype(None, map_mixed16=np.float32)
         super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
 
@@ -376,26 +419,36 @@ class _ChannelNormalization(_SampleNormalization):
 class GroupNormalization(_ChannelNormalization):
     """Normalization of :func:`mpchain.functions.group_normalization` with its parameters.
 
+        >>> L.GroupNormalization(groups=2, size=4)(np.ones((5, 4, 8, 8), np.float32)).shape
+        (5, 4, 8, 8)
+
     Args:
-        groups (int): number of groups of channels; it must divide their number.
-        size (int): number of channels; None leaves it to the first input.
-        eps (float): added to the variance.
+        groups: number of groups of channels; it must divide their number.
+        size: number of channels; None leaves it to the first input.
+        eps: added to the variance.
         initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
 
     Attributes:
         gamma, beta (Parameter): scale and shift of the channels.
     """
 
-    def __init__(self, groups, size=None, eps=1e-5, initial_gamma=None, initial_beta=None):
+    def __init__(
+        self,
+        groups: int,
+        size: int | None = None,
+        eps: float = 1e-5,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+    ) -> None:
         super().__init__(size, eps, initial_gamma, initial_beta)
         self.groups = groups
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterable[tuple[str, Any]]:
         yield "groups", self.groups
         yield from super().printable_specs
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Normalizes each sample of a Variable or array x (N, size, ...)."""
         self._initialize(x.shape[1:2])
         return F.group_normalization(x, self.groups, self.gamma, self.beta, self.eps)
@@ -404,19 +457,28 @@ class GroupNormalization(_ChannelNormalization):
 class InstanceNormalization(_ChannelNormalization):
     """Normalization of :func:`mpchain.functions.instance_normalization` with its parameters.
 
+        >>> L.InstanceNormalization(4)(np.ones((5, 4, 8, 8), np.float32)).shape
+        (5, 4, 8, 8)
+
     Args:
-        size (int): number of channels; None leaves it to the first input.
-        eps (float): added to the variance.
+        size: number of channels; None leaves it to the first input.
+        eps: added to the variance.
         initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
 
     Attributes:
         gamma, beta (Parameter): scale and shift of the channels.
     """
 
-    def __init__(self, size=None, eps=1e-5, initial_gamma=None, initial_beta=None):
+    def __init__(
+        self,
+        size: int | None = None,
+        eps: float = 1e-5,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+    ) -> None:
         super().__init__(size, eps, initial_gamma, initial_beta)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Normalizes each channel of each sample of a Variable or array x (N, size, ...)."""
         self._initialize(x.shape[1:2])
         return F.instance_normalization(x, self.gamma, self.beta, self.eps)

@@ -5,11 +5,13 @@ import math
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.initializer import Initializer
 from mpchain.initializers import get_initializer
 from mpchain.link import Chain
 from mpchain.links.connection import Linear
 from mpchain.links.parameters import check_sizes
+from mpchain.typing import Array, InitialValue, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
@@ -17,11 +19,11 @@ from mpchain.variable import Variable, as_variable
 class _Interleaved(Initializer):
     """Fills the rows of gates, those of one unit being neighbors, each gate by its initializer."""
 
-    def __init__(self, *initials):
+    def __init__(self, *initials) -> None:
         self.initializers = [get_initializer(initial) for initial in initials]
         super().__init__(getattr(self.initializers[0], "dtype", None))
 
-    def __call__(self, array):
+    def __call__(self, array: Array) -> None:
         for k, initializer in enumerate(self.initializers):
             initializer(array[k :: len(self.initializers)])
 
@@ -29,11 +31,11 @@ class _Interleaved(Initializer):
 class _Quarters(Initializer):
     """Fills each quarter of the rows by the same initializer."""
 
-    def __init__(self, initial):
+    def __init__(self, initial) -> None:
         self.initializer = get_initializer(initial)
         super().__init__(getattr(self.initializer, "dtype", None))
 
-    def __call__(self, array):
+    def __call__(self, array: Array) -> None:
         for quarter in np.split(array, 4):
             self.initializer(quarter)
 
@@ -44,12 +46,12 @@ class _Stateful(Chain):
     _state_names = ("h",)
     h = None
 
-    def reset_state(self):
+    def reset_state(self) -> None:
         """Forgets the state: the next call begins a new sequence."""
         for name in self._state_names:
             setattr(self, name, None)
 
-    def set_state(self, h):
+    def set_state(self, h: Input) -> None:
         """Sets the state, a Variable or array (N, out_size)."""
         self._set(h=h)
 
@@ -59,7 +61,7 @@ class _Stateful(Chain):
             array = self.device.send(state.array)
             setattr(self, name, state if array is state.array else Variable(array))
 
-    def device_resident_accept(self, visitor):
+    def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
         """Lets ``visitor`` see the link and its state; a state that moves loses its history."""
         super().device_resident_accept(visitor)
         for name in self._state_names:
@@ -76,7 +78,7 @@ class _Stateful(Chain):
             fits = n <= rows if may_shrink else n == rows
             check(fits, type(self).__name__, f"{rule} (reset_state begins anew)", x=x)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Takes a step.
 
         Args:
@@ -96,7 +98,7 @@ class _StatefulMemory(_Stateful):
     _state_names = ("c", "h")
     c = None
 
-    def set_state(self, c, h):
+    def set_state(self, c: Input, h: Input) -> None:
         """Sets memory and output, Variables or arrays (N, out_size)."""
         self._set(c=c, h=h)
 
@@ -111,7 +113,7 @@ def _zeros(n, size, like):
 class _LSTMCell(Chain):
     """The parameters of LSTM cells."""
 
-    def __init__(self, upward, lateral):
+    def __init__(self, upward: Linear, lateral: Linear) -> None:
         super().__init__()
         self.state_size = upward.out_size // 4
         with self.init_scope():
@@ -128,13 +130,13 @@ class _PlainLSTMCell(_LSTMCell):
 
     def __init__(
         self,
-        in_size,
-        out_size=None,
-        lateral_init=None,
-        upward_init=None,
-        bias_init=None,
-        forget_bias_init=None,
-    ):
+        in_size: int | None,
+        out_size: int | None = None,
+        lateral_init: InitialValue = None,
+        upward_init: InitialValue = None,
+        bias_init: InitialValue = None,
+        forget_bias_init: InitialValue = None,
+    ) -> None:
         if out_size is None:
             in_size, out_size = None, in_size
         check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
@@ -170,10 +172,14 @@ class _PlainLSTMCell(_LSTMCell):
 class StatelessLSTM(_PlainLSTMCell):
     """Long short-term memory that is given its state: :func:`mpchain.functions.lstm`.
 
+        >>> c, h = L.StatelessLSTM(3, 5)(None, None, np.ones((2, 3), np.float32))
+        >>> c.shape, h.shape
+        ((2, 5), (2, 5))
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input. If it is the
+        in_size: number of input features; None leaves it to the first input. If it is the
             only size given, it is the output's.
-        out_size (int): number of units.
+        out_size: number of units.
         lateral_init, upward_init: initializers, numbers or arrays for each quarter of the rows of
             the weights, (out_size, out_size) and (out_size, in_size); None is LeCunNormal.
         bias_init: the same for the bias of the input, its gate and the output gate, (out_size,);
@@ -185,7 +191,7 @@ class StatelessLSTM(_PlainLSTMCell):
         lateral (Linear): from the output to the gates, (4 out_size, out_size), without.
     """
 
-    def forward(self, c, h, x):
+    def forward(self, c: Input | None, h: Input | None, x: Input) -> tuple[Variable, Variable]:
         """Takes a step.
 
         Args:
@@ -218,7 +224,7 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
         c, h (Variable): memory and output, None at the beginning.
     """
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Takes a step.
 
         Args:
@@ -239,10 +245,13 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
 class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
     """Long short-term memory, some of whose state stays as it was, at random, in training.
 
+        >>> L.StatefulZoneoutLSTM(3, 5, c_ratio=0.1)(np.ones((2, 3), np.float32)).shape
+        (2, 5)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
-        c_ratio, h_ratio (float): the ratios of the memory and of the output that stay.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
+        c_ratio, h_ratio: the ratios of the memory and of the output that stay.
 
     Attributes:
         upward, lateral (Linear): see :class:`StatelessLSTM`.
@@ -252,7 +261,9 @@ class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
     ICLR 2017.
     """
 
-    def __init__(self, in_size, out_size, c_ratio=0.5, h_ratio=0.5):
+    def __init__(
+        self, in_size: int | None, out_size: int, c_ratio: float = 0.5, h_ratio: float = 0.5
+    ) -> None:
         super().__init__(Linear(in_size, 4 * out_size), Linear(out_size, 4 * out_size, nobias=True))
         self.c_ratio = c_ratio
         self.h_ratio = h_ratio
@@ -272,9 +283,12 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
     With s the sigmoid, i and f see the memory before the step and o the one after it:
     c = tanh(a) s(i + P_i c_prev) + c_prev s(f + P_f c_prev), h = tanh(c) s(o + P_o c).
 
+        >>> L.StatefulPeepholeLSTM(3, 5)(np.ones((2, 3), np.float32)).shape
+        (2, 5)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
 
     Attributes:
         upward, lateral (Linear): see :class:`StatelessLSTM`.
@@ -284,7 +298,7 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
     See F. Gers and J. Schmidhuber, Recurrent nets that time and count, IJCNN 2000.
     """
 
-    def __init__(self, in_size, out_size):
+    def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__(Linear(in_size, 4 * out_size), Linear(out_size, 4 * out_size, nobias=True))
         with self.init_scope():
             self.peep_i = Linear(out_size, out_size, nobias=True)
@@ -307,7 +321,14 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
 class _GRUCell(Chain):
     """The parameters of gated recurrent units."""
 
-    def __init__(self, in_size, out_size, init=None, inner_init=None, bias_init=None):
+    def __init__(
+        self,
+        in_size: int | None,
+        out_size: int,
+        init: InitialValue = None,
+        inner_init: InitialValue = None,
+        bias_init: InitialValue = None,
+    ) -> None:
         super().__init__()
         with self.init_scope():
             for gate in ("_r", "_z", ""):
@@ -332,9 +353,12 @@ class StatelessGRU(_GRUCell):
     With s the sigmoid, r = s(W_r x + U_r h), z = s(W_z x + U_z h), and the new state is
     (1 - z) h + z tanh(W x + U (r h)). The matrices stand for affine maps.
 
+        >>> L.StatelessGRU(3, 5)(None, np.ones((2, 3), np.float32)).shape
+        (2, 5)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
         init, inner_init: initializers, numbers or arrays for the matrices W (out_size, in_size) and
             U (out_size, out_size); None is LeCunNormal.
         bias_init: the same for all biases (out_size,); None is zeros.
@@ -347,7 +371,7 @@ class StatelessGRU(_GRUCell):
     SSST-8 2014.
     """
 
-    def forward(self, h, x):
+    def forward(self, h: Input | None, x: Input) -> Variable:
         """Takes a step.
 
         Args:
@@ -363,6 +387,11 @@ class StatelessGRU(_GRUCell):
 class StatefulGRU(_Stateful, _GRUCell):
     """Gated recurrent units that keep their state; see :class:`StatelessGRU`.
 
+        >>> gru = L.StatefulGRU(3, 5)
+        >>> ys = [gru(np.ones((2, 3), np.float32)) for _ in range(4)]
+        >>> gru.h is ys[-1]
+        True
+
     Args:
         in_size, out_size, init, inner_init, bias_init: see :class:`StatelessGRU`.
 
@@ -371,13 +400,24 @@ class StatefulGRU(_Stateful, _GRUCell):
         h (Variable): the state, None at the beginning.
     """
 
-    def __init__(self, in_size, out_size, init=None, inner_init=None, bias_init=0):
+    def __init__(
+        self,
+        in_size: int | None,
+        out_size: int,
+        init: InitialValue = None,
+        inner_init: InitialValue = None,
+        bias_init: InitialValue = 0,
+    ) -> None:
         super().__init__(in_size, out_size, init, inner_init, bias_init)
         self.state_size = out_size
 
 
 class GRU(StatefulGRU):
-    """:class:`StatefulGRU`, by its other name."""
+    """:class:`StatefulGRU`, by its other name.
+
+    >>> L.GRU(3, 5)(np.ones((2, 3), np.float32)).shape
+    (2, 5)
+    """
 
 
 # Minimal gated units.
@@ -386,7 +426,7 @@ class GRU(StatefulGRU):
 class _MGUCell(Chain):
     """The parameters of minimal gated units."""
 
-    def __init__(self, in_size, out_size):
+    def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__()
         size = None if in_size is None else in_size + out_size
         self.state_size = out_size
@@ -407,9 +447,12 @@ class StatelessMGU(_MGUCell):
     With [] for concatenation, f = sigmoid(W_f [h, x]), and the new state is
     (1 - f) h + f tanh(W_h [f h, x]). The matrices stand for affine maps.
 
+        >>> L.StatelessMGU(3, 5)(None, np.ones((2, 3), np.float32)).shape
+        (2, 5)
+
     Args:
-        n_inputs (int): number of input features; None leaves it to the first input.
-        n_units (int): number of units.
+        n_inputs: number of input features; None leaves it to the first input.
+        n_units: number of units.
 
     Attributes:
         W_f, W_h (Linear): from state and input, (n_units, n_units + n_inputs).
@@ -417,10 +460,10 @@ class StatelessMGU(_MGUCell):
     See G. Zhou et al., Minimal gated unit for recurrent neural networks, 2016.
     """
 
-    def __init__(self, n_inputs, n_units):
+    def __init__(self, n_inputs: int | None, n_units: int) -> None:
         super().__init__(n_inputs, n_units)
 
-    def forward(self, h, x):
+    def forward(self, h: Input | None, x: Input) -> Variable:
         """Takes a step.
 
         Args:
@@ -436,9 +479,12 @@ class StatelessMGU(_MGUCell):
 class StatefulMGU(_Stateful, _MGUCell):
     """Minimal gated units that keep their state; see :class:`StatelessMGU`.
 
+        >>> L.StatefulMGU(3, 5)(np.ones((2, 3), np.float32)).shape
+        (2, 5)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
 
     Attributes:
         W_f, W_h (Linear): see :class:`StatelessMGU`.

@@ -3,8 +3,9 @@
 from mpchain import functions as F
 from mpchain.link import Chain
 from mpchain.links.connection import Linear
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
-from mpchain.variable import as_variable
+from mpchain.variable import Variable, as_variable
 
 
 class _TreeLSTM(Chain):
@@ -36,9 +37,15 @@ class ChildSumTreeLSTM(_TreeLSTM):
     The input, its gate and the output gate see the sum of the children's outputs; the forget gate
     of each child sees its own output.
 
+        >>> cell, x = L.ChildSumTreeLSTM(3, 5), np.ones((2, 3), np.float32)
+        >>> c, h = cell(x)  # a leaf
+        >>> c, h = cell(c, c, c, h, h, h, x)  # a node with three children
+        >>> h.shape
+        (2, 5)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
 
     Attributes:
         W_x (Linear): from the input to a, i, o and f, (4 out_size, in_size), with bias.
@@ -49,7 +56,7 @@ class ChildSumTreeLSTM(_TreeLSTM):
     networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.
     """
 
-    def __init__(self, in_size, out_size):
+    def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__()
         self.in_size = in_size
         self.state_size = out_size
@@ -58,7 +65,7 @@ class ChildSumTreeLSTM(_TreeLSTM):
             self.W_h_aio = Linear(out_size, 3 * out_size, nobias=True)
             self.W_h_f = Linear(out_size, out_size, nobias=True)
 
-    def forward(self, *cshsx):
+    def forward(self, *cshsx: Input | None) -> tuple[Variable, Variable]:
         """Computes a node from its children.
 
         Args:
@@ -86,10 +93,16 @@ class NaryTreeLSTM(_TreeLSTM):
 
     All gates see the outputs of all children, each by a matrix of its own.
 
+        >>> cell, x = L.NaryTreeLSTM(3, 5, n_ary=2), np.ones((2, 3), np.float32)
+        >>> c, h = cell(None, None, None, None, x)  # a leaf
+        >>> c, h = cell(c, c, h, h, x)
+        >>> h.shape
+        (2, 5)
+
     Args:
-        in_size (int): number of input features; None leaves it to the first input.
-        out_size (int): number of units.
-        n_ary (int): number of children.
+        in_size: number of input features; None leaves it to the first input.
+        out_size: number of units.
+        n_ary: number of children.
 
     Attributes:
         W_x (Linear): from the input to a, i, o, f_1, ..., f_n, ((3 + n_ary) out_size, in_size),
@@ -100,7 +113,7 @@ class NaryTreeLSTM(_TreeLSTM):
     networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.
     """
 
-    def __init__(self, in_size, out_size, n_ary=2):
+    def __init__(self, in_size: int | None, out_size: int, n_ary: int = 2) -> None:
         super().__init__()
         if n_ary < 1:
             raise ValueError(f"NaryTreeLSTM: n_ary must be positive, but is {n_ary}")
@@ -113,7 +126,7 @@ class NaryTreeLSTM(_TreeLSTM):
             for k in range(1, n_ary + 1):
                 setattr(self, f"W_h{k}", Linear(out_size, rows, nobias=True))
 
-    def forward(self, *cshsx):
+    def forward(self, *cshsx: Input | None) -> tuple[Variable, Variable]:
         """Computes a node from its children.
 
         Args:

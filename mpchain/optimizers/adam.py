@@ -1,11 +1,13 @@
 """Adam and what differs from it by an argument."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from mpchain.optimizer import GradientMethod
-from mpchain.update_rule import UpdateRule
+from mpchain.typing import Array
+from mpchain.update_rule import Hyperparameter, UpdateRule
 
 
 def _learning_rate(hyperparam, t, called):
@@ -18,7 +20,11 @@ def _learning_rate(hyperparam, t, called):
 
 
 class AdamRule(UpdateRule):
-    """Update rule of :class:`Adam`."""
+    """Update rule of :class:`Adam`.
+
+    >>> AdamRule().states
+    ('m', 'v')
+    """
 
     hyperparameters = {
         "alpha": 0.001,
@@ -35,7 +41,7 @@ class AdamRule(UpdateRule):
     states = ("m", "v")
     _initial_alpha = None
 
-    def __init__(self, parent_hyperparam=None, **hyperparams):
+    def __init__(self, parent_hyperparam: Hyperparameter | None = None, **hyperparams: Any) -> None:
         super().__init__(parent_hyperparam, **hyperparams)
         if self.hyperparam.adabound:
             self._initial_alpha = self.hyperparam.alpha
@@ -43,11 +49,11 @@ class AdamRule(UpdateRule):
             self.states = ("m", "v", "vhat")
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The learning rate of the latest update, with bias correction."""
         return _learning_rate(self.hyperparam, self.t, type(self).__name__)
 
-    def scalars(self):
+    def scalars(self) -> dict[str, Any]:
         values = super().scalars()
         del values["alpha"], values["amsgrad"], values["gamma"], values["final_lr"]
         values["lr"] = self.lr
@@ -64,7 +70,21 @@ class AdamRule(UpdateRule):
         return float(lower), float(upper)
 
     @staticmethod
-    def step(p, g, m, v, vhat=None, *, lr, beta1, beta2, eps, eta, weight_decay_rate, bounds):
+    def step(
+        p: Array,
+        g: Array,
+        m: Array,
+        v: Array,
+        vhat: Array | None = None,
+        *,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        eta: float,
+        weight_decay_rate: float,
+        bounds: tuple[float, float] | None,
+    ) -> tuple[Array, ...]:
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
         if vhat is not None:
@@ -90,16 +110,21 @@ class Adam(GradientMethod):
     m ← beta1 m + (1 - beta1) g, v ← beta2 v + (1 - beta2) g², and
     lr = alpha √(1 - beta2^t) / (1 - beta1^t) corrects their bias towards zero.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.Adam(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.9])
+
     Args:
-        alpha (float): learning rate.
-        beta1, beta2 (float): how much of m and v stays.
-        eps (float): keeps the divisor from zero.
-        eta (float): factor on the whole step, weight decay included.
-        weight_decay_rate (float): decoupled weight decay.
-        amsgrad (bool): whether to divide by the largest v so far.
-        adabound (bool): whether to keep lr / (√v + eps) between bounds that both tend to
+        alpha: learning rate.
+        beta1, beta2: how much of m and v stays.
+        eps: keeps the divisor from zero.
+        eta: factor on the whole step, weight decay included.
+        weight_decay_rate: decoupled weight decay.
+        amsgrad: whether to divide by the largest v so far.
+        adabound: whether to keep lr / (√v + eps) between bounds that both tend to
             ``final_lr``, the faster the larger ``gamma``. When alpha changes, they scale with it.
-        final_lr, gamma (float): see ``adabound``.
+        final_lr, gamma: see ``adabound``.
 
     See D. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015;
     I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019;
@@ -110,45 +135,96 @@ class Adam(GradientMethod):
     rule = AdamRule
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The learning rate of the latest update, with bias correction."""
         return _learning_rate(self.hyperparam, self.t, type(self).__name__)
 
 
 class AdamW(Adam):
-    """:class:`Adam`, for programs that ask for its weight decay by this name."""
+    """:class:`Adam`, for programs that ask for its weight decay by this name.
 
-    def __init__(self, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0, weight_decay_rate=0):
+    >>> link = L.Parameter(np.array([1.0]))
+    >>> optimizer = optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01).setup(link)
+    >>> optimizer.update(lambda: F.sum(link() ** 2))
+    >>> link.W.array.round(4)
+    array([0.89])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+        weight_decay_rate: float = 0,
+    ) -> None:
         super().__init__(alpha, beta1, beta2, eps, eta, weight_decay_rate)
 
 
 class AMSGrad(Adam):
-    """:class:`Adam` with ``amsgrad``."""
+    """:class:`Adam` with ``amsgrad``.
 
-    def __init__(self, alpha=0.001, beta1=0.9, beta2=0.999, eps=1e-8, eta=1.0):
+    >>> link = L.Parameter(np.array([1.0]))
+    >>> optimizers.AMSGrad(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+    >>> link.W.array.round(4)
+    array([0.9])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+    ) -> None:
         super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=True)
 
 
 class AdaBound(Adam):
-    """:class:`Adam` with ``adabound``."""
+    """:class:`Adam` with ``adabound``.
+
+    >>> link = L.Parameter(np.array([1.0]))
+    >>> optimizers.AdaBound(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+    >>> link.W.array.round(4)
+    array([0.9])
+    """
 
     _amsgrad = False
 
     def __init__(
-        self, alpha=0.001, beta1=0.9, beta2=0.999, final_lr=0.1, gamma=1e-3, eps=1e-8, eta=1.0
-    ):
+        self,
+        alpha: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        eta: float = 1.0,
+    ) -> None:
         bounds = {"adabound": True, "final_lr": final_lr, "gamma": gamma}
         super().__init__(alpha, beta1, beta2, eps, eta, amsgrad=self._amsgrad, **bounds)
 
 
 class AMSBound(AdaBound):
-    """:class:`Adam` with ``amsgrad`` and ``adabound``."""
+    """:class:`Adam` with ``amsgrad`` and ``adabound``.
+
+    >>> link = L.Parameter(np.array([1.0]))
+    >>> optimizers.AMSBound(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+    >>> link.W.array.round(4)
+    array([0.9])
+    """
 
     _amsgrad = True
 
 
 class RAdamRule(UpdateRule):
-    """Update rule of :class:`RAdam`."""
+    """Update rule of :class:`RAdam`.
+
+    >>> RAdamRule().states
+    ('m', 'v')
+    """
 
     hyperparameters = {
         "alpha": 0.001,
@@ -161,7 +237,7 @@ class RAdamRule(UpdateRule):
     states = ("m", "v")
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The factor on m, or on m / (√v + eps), of the latest update."""
         lr = _learning_rate(self.hyperparam, self.t, type(self).__name__)
         rectification = _rectification(self.hyperparam.beta2, self.t)
@@ -169,7 +245,7 @@ class RAdamRule(UpdateRule):
             return lr / math.sqrt(1 - self.hyperparam.beta2**self.t)
         return lr * rectification
 
-    def scalars(self):
+    def scalars(self) -> dict[str, Any]:
         values = super().scalars()
         del values["alpha"]
         values["lr"] = self.lr
@@ -177,7 +253,19 @@ class RAdamRule(UpdateRule):
         return values
 
     @staticmethod
-    def step(p, g, m, v, lr, beta1, beta2, eps, eta, weight_decay_rate, is_rectified):
+    def step(
+        p: Array,
+        g: Array,
+        m: Array,
+        v: Array,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        eta: float,
+        weight_decay_rate: float,
+        is_rectified: bool,
+    ) -> tuple[Array, ...]:
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
         step = lr * m
@@ -207,12 +295,17 @@ class RAdam(GradientMethod):
     While ρ is not above 5, the step is plain momentum, alpha m / (1 - beta1^t). (The paper has 4 as
     limit, its authors' program and PyTorch have 5.)
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.RAdam(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.8])
+
     Args:
-        alpha (float): learning rate.
-        beta1, beta2 (float): how much of m and v stays.
-        eps (float): keeps the divisor from zero.
-        eta (float): factor on the whole step, weight decay included.
-        weight_decay_rate (float): decoupled weight decay.
+        alpha: learning rate.
+        beta1, beta2: how much of m and v stays.
+        eps: keeps the divisor from zero.
+        eta: factor on the whole step, weight decay included.
+        weight_decay_rate: decoupled weight decay.
 
     See L. Liu et al., On the variance of the adaptive learning rate and beyond, ICLR 2020.
     """
@@ -220,7 +313,7 @@ class RAdam(GradientMethod):
     rule = RAdamRule
 
     @property
-    def lr(self):
+    def lr(self) -> float:
         """The factor on m, or on m / (√v + eps), of the latest update."""
         rule = RAdamRule(self.hyperparam)
         rule.t = self.t

@@ -1,19 +1,27 @@
 """Step sizes that adapt to the sizes of each element's past gradients."""
 
+from typing import Any
+
 import numpy as np
 
 from mpchain.optimizer import GradientMethod
+from mpchain.typing import Array
 from mpchain.update_rule import UpdateRule
+from mpchain.variable import Parameter
 
 
 class AdaGradRule(UpdateRule):
-    """Update rule of :class:`AdaGrad`."""
+    """Update rule of :class:`AdaGrad`.
+
+    >>> AdaGradRule().states
+    ('h',)
+    """
 
     hyperparameters = {"lr": 0.001, "eps": 1e-8}
     states = ("h",)
 
     @staticmethod
-    def step(p, g, h, lr, eps):
+    def step(p: Array, g: Array, h: Array, lr: float, eps: float) -> tuple[Array, ...]:
         h += g * g
         p -= lr * g / (np.sqrt(h) + eps)
         return p, h
@@ -22,9 +30,14 @@ class AdaGradRule(UpdateRule):
 class AdaGrad(GradientMethod):
     """AdaGrad: h ← h + g², p ← p - lr g / (√h + eps).
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.AdaGrad(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.9])
+
     Args:
-        lr (float): learning rate.
-        eps (float): keeps the divisor from zero.
+        lr: learning rate.
+        eps: keeps the divisor from zero.
 
     See J. Duchi et al., Adaptive subgradient methods, JMLR 2011.
     """
@@ -33,13 +46,19 @@ class AdaGrad(GradientMethod):
 
 
 class AdaDeltaRule(UpdateRule):
-    """Update rule of :class:`AdaDelta`."""
+    """Update rule of :class:`AdaDelta`.
+
+    >>> AdaDeltaRule().states
+    ('msg', 'msdx')
+    """
 
     hyperparameters = {"rho": 0.95, "eps": 1e-6}
     states = ("msg", "msdx")
 
     @staticmethod
-    def step(p, g, msg, msdx, rho, eps):
+    def step(
+        p: Array, g: Array, msg: Array, msdx: Array, rho: float, eps: float
+    ) -> tuple[Array, ...]:
         msg *= rho
         msg += (1 - rho) * g * g
         dx = np.sqrt((msdx + eps) / (msg + eps)) * g
@@ -52,9 +71,14 @@ class AdaDeltaRule(UpdateRule):
 class AdaDelta(GradientMethod):
     """AdaDelta, whose step has the root mean square of the past steps: it needs no learning rate.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.AdaDelta().setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.9955])
+
     Args:
-        rho (float): how much of the mean squares stays.
-        eps (float): keeps divisor and first steps from zero.
+        rho: how much of the mean squares stays.
+        eps: keeps divisor and first steps from zero.
 
     See M. Zeiler, ADADELTA: an adaptive learning rate method, 2012.
     """
@@ -63,13 +87,19 @@ class AdaDelta(GradientMethod):
 
 
 class RMSpropRule(UpdateRule):
-    """Update rule of :class:`RMSprop`."""
+    """Update rule of :class:`RMSprop`.
+
+    >>> RMSpropRule().states
+    ('ms',)
+    """
 
     hyperparameters = {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "eps_inside_sqrt": False}
     states = ("ms",)
 
     @staticmethod
-    def step(p, g, ms, lr, alpha, eps, eps_inside_sqrt):
+    def step(
+        p: Array, g: Array, ms: Array, lr: float, alpha: float, eps: float, eps_inside_sqrt: bool
+    ) -> tuple[Array, ...]:
         ms *= alpha
         ms += (1 - alpha) * g * g
         p -= lr * g / (np.sqrt(ms + eps) if eps_inside_sqrt else np.sqrt(ms) + eps)
@@ -79,11 +109,16 @@ class RMSpropRule(UpdateRule):
 class RMSprop(GradientMethod):
     """RMSprop: ms ← alpha ms + (1 - alpha) g², p ← p - lr g / (√ms + eps).
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.RMSprop(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.])
+
     Args:
-        lr (float): learning rate.
-        alpha (float): how much of the mean square stays.
-        eps (float): keeps the divisor from zero.
-        eps_inside_sqrt (bool): whether the divisor is √(ms + eps).
+        lr: learning rate.
+        alpha: how much of the mean square stays.
+        eps: keeps the divisor from zero.
+        eps_inside_sqrt: whether the divisor is √(ms + eps).
 
     See T. Tieleman and G. Hinton, Lecture 6.5 (RMSprop), COURSERA 2012.
     """
@@ -92,13 +127,27 @@ class RMSprop(GradientMethod):
 
 
 class RMSpropGravesRule(UpdateRule):
-    """Update rule of :class:`RMSpropGraves`."""
+    """Update rule of :class:`RMSpropGraves`.
+
+    >>> RMSpropGravesRule().states
+    ('n', 'g', 'delta')
+    """
 
     hyperparameters = {"lr": 1e-4, "alpha": 0.95, "momentum": 0.9, "eps": 1e-4}
     states = ("n", "g", "delta")
 
     @staticmethod
-    def step(p, grad, n, g, delta, lr, alpha, momentum, eps):
+    def step(
+        p: Array,
+        grad: Array,
+        n: Array,
+        g: Array,
+        delta: Array,
+        lr: float,
+        alpha: float,
+        momentum: float,
+        eps: float,
+    ) -> tuple[Array, ...]:
         n *= alpha
         n += (1 - alpha) * grad * grad
         g *= alpha
@@ -112,11 +161,16 @@ class RMSpropGravesRule(UpdateRule):
 class RMSpropGraves(GradientMethod):
     """RMSprop with momentum, which divides by the standard deviation of the gradient.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.RMSpropGraves(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.5413])
+
     Args:
-        lr (float): learning rate.
-        alpha (float): how much of the mean and mean square of the gradient stays.
-        momentum (float): how much of the step stays.
-        eps (float): keeps the divisor from zero.
+        lr: learning rate.
+        alpha: how much of the mean and mean square of the gradient stays.
+        momentum: how much of the step stays.
+        eps: keeps the divisor from zero.
 
     See A. Graves, Generating sequences with recurrent neural networks, 2013.
     """
@@ -125,17 +179,23 @@ class RMSpropGraves(GradientMethod):
 
 
 class SMORMS3Rule(UpdateRule):
-    """Update rule of :class:`SMORMS3`."""
+    """Update rule of :class:`SMORMS3`.
+
+    >>> SMORMS3Rule().states
+    ('mem', 'g', 'g2')
+    """
 
     hyperparameters = {"lr": 0.001, "eps": 1e-16}
     states = ("mem", "g", "g2")
 
-    def init_state(self, param):
+    def init_state(self, param: Parameter) -> None:
         super().init_state(param)
         self.state["mem"] += 1
 
     @staticmethod
-    def step(p, grad, mem, g, g2, lr, eps):
+    def step(
+        p: Array, grad: Array, mem: Array, g: Array, g2: Array, lr: float, eps: float
+    ) -> tuple[Array, ...]:
         r = 1 / (mem + 1)
         g += r * (grad - g)
         g2 += r * (grad * grad - g2)
@@ -149,9 +209,14 @@ class SMORMS3Rule(UpdateRule):
 class SMORMS3(GradientMethod):
     """SMORMS3: the squared mean over the mean square of the gradient bounds the learning rate.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.SMORMS3(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.8586])
+
     Args:
-        lr (float): largest learning rate.
-        eps (float): keeps divisors from zero.
+        lr: largest learning rate.
+        eps: keeps divisors from zero.
 
     See S. Funk, RMSprop loses to SMORMS3, 2015.
     """
@@ -160,12 +225,16 @@ class SMORMS3(GradientMethod):
 
 
 class MSVAGRule(UpdateRule):
-    """Update rule of :class:`MSVAG`."""
+    """Update rule of :class:`MSVAG`.
+
+    >>> MSVAGRule().states
+    ('m', 'v')
+    """
 
     hyperparameters = {"lr": 0.1, "beta": 0.9, "eta": 1.0, "weight_decay_rate": 0}
     states = ("m", "v")
 
-    def scalars(self):
+    def scalars(self) -> dict[str, Any]:
         values = super().scalars()
         beta = values["beta"]
         values["correction"] = 1 - beta**self.t
@@ -176,7 +245,18 @@ class MSVAGRule(UpdateRule):
         return values
 
     @staticmethod
-    def step(p, g, m, v, lr, beta, eta, weight_decay_rate, correction, rho):
+    def step(
+        p: Array,
+        g: Array,
+        m: Array,
+        v: Array,
+        lr: float,
+        beta: float,
+        eta: float,
+        weight_decay_rate: float,
+        correction: float,
+        rho: float,
+    ) -> tuple[Array, ...]:
         m += (1 - beta) * (g - m)
         v += (1 - beta) * (g * g - v)
         mean = m / correction
@@ -193,11 +273,16 @@ class MSVAGRule(UpdateRule):
 class MSVAG(GradientMethod):
     """Momentum whose steps are damped where the gradient varies much.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.MSVAG(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.8])
+
     Args:
-        lr (float): learning rate.
-        beta (float): how much of mean and mean square of the gradient stays.
-        eta (float): factor on the whole step, weight decay included.
-        weight_decay_rate (float): decoupled weight decay.
+        lr: learning rate.
+        beta: how much of mean and mean square of the gradient stays.
+        eta: factor on the whole step, weight decay included.
+        weight_decay_rate: decoupled weight decay.
 
     See L. Balles and P. Hennig, Dissecting Adam: the sign, magnitude and variance of stochastic
     gradients, ICML 2018.

@@ -1,17 +1,25 @@
 """Steps whose length is fitted to each parameter as a whole."""
 
 import math
+from typing import Any, Self
 
 import numpy as np
 
 from mpchain.kernels.steps import square_sum, take_step
+from mpchain.link import Link
 from mpchain.optimizer import GradientMethod
 from mpchain.optimizers.sgd import SGDRule
+from mpchain.typing import Array
 from mpchain.update_rule import UpdateRule, square_sums
+from mpchain.variable import Parameter
 
 
 class LAMBRule(UpdateRule):
-    """Update rule of :class:`LAMB`."""
+    """Update rule of :class:`LAMB`.
+
+    >>> LAMBRule().states
+    ('m', 'v')
+    """
 
     hyperparameters = {
         "alpha": 0.001,
@@ -22,7 +30,7 @@ class LAMBRule(UpdateRule):
     }
     states = ("m", "v")
 
-    def scalars(self):
+    def scalars(self) -> dict[str, Any]:
         values = super().scalars()
         del values["alpha"]
         values["correction1"] = 1 - values["beta1"] ** self.t
@@ -30,7 +38,19 @@ class LAMBRule(UpdateRule):
         return values
 
     @staticmethod
-    def direct(d, g, m, v, p, beta1, beta2, eps, weight_decay_rate, correction1, correction2):
+    def direct(
+        d: Array,
+        g: Array,
+        m: Array,
+        v: Array,
+        p: Array,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        weight_decay_rate: float,
+        correction1: float,
+        correction2: float,
+    ) -> tuple[Array, ...]:
         """Elementwise: writes the direction of the step into d."""
         m += (1 - beta1) * (g - m)
         v += (1 - beta2) * (g * g - v)
@@ -54,11 +74,16 @@ class LAMB(GradientMethod):
     d = m̂ / (√v̂ + eps) + weight_decay_rate p with the m̂ and v̂ of Adam, corrected for bias, and
     p ← p - alpha ‖p‖ / ‖d‖ d; without the quotient where a norm is zero.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.LAMB(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.9])
+
     Args:
-        alpha (float): learning rate: the length of a step, as a fraction of the parameter's norm.
-        beta1, beta2 (float): how much of m and v stays.
-        eps (float): keeps the divisor from zero.
-        weight_decay_rate (float): decoupled weight decay.
+        alpha: learning rate: the length of a step, as a fraction of the parameter's norm.
+        beta1, beta2: how much of m and v stays.
+        eps: keeps the divisor from zero.
+        weight_decay_rate: decoupled weight decay.
 
     See Y. You et al., Large batch optimization for deep learning: training BERT in 76 minutes,
     ICLR 2020.
@@ -68,7 +93,11 @@ class LAMB(GradientMethod):
 
 
 class AdafactorRule(UpdateRule):
-    """Update rule of :class:`Adafactor`."""
+    """Update rule of :class:`Adafactor`.
+
+    >>> AdafactorRule().states
+    ()
+    """
 
     hyperparameters = {
         "lr": 0.01,
@@ -79,7 +108,7 @@ class AdafactorRule(UpdateRule):
         "weight_decay_rate": 0,
     }
 
-    def init_state(self, param):
+    def init_state(self, param: Parameter) -> None:
         dtype = np.promote_types(param.dtype, np.float32)
         n_rows, n_columns = _as_matrix(param.array).shape
         with param.device.create_context():
@@ -126,13 +155,18 @@ class Adafactor(GradientMethod):
     The state of an (n, m) matrix are n + m numbers. Of parameters with more axes, the first stands
     against all others; that of a vector is whole.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.Adafactor(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.9])
+
     Args:
-        lr (float): largest step, relative to the root mean square of the parameter.
-        decay (float): how fast the weight of the past approaches 1.
-        eps1 (float): keeps the divisor from zero.
-        eps2 (float): the root mean square that parameters of smaller ones are given.
-        threshold (float): the root mean square of u above which it is scaled down.
-        weight_decay_rate (float): decoupled weight decay, which ``lr`` multiplies.
+        lr: largest step, relative to the root mean square of the parameter.
+        decay: how fast the weight of the past approaches 1.
+        eps1: keeps the divisor from zero.
+        eps2: the root mean square that parameters of smaller ones are given.
+        threshold: the root mean square of u above which it is scaled down.
+        weight_decay_rate: decoupled weight decay, which ``lr`` multiplies.
 
     See N. Shazeer and M. Stern, Adafactor: adaptive learning rates with sublinear memory cost,
     ICML 2018, algorithms 4 and 5.
@@ -143,7 +177,7 @@ class Adafactor(GradientMethod):
 
     rule = AdafactorRule
 
-    def setup(self, link):
+    def setup(self, link: Link) -> Self:
         for name, param in link.namedparams():
             if param.divided_among is not None:
                 raise ValueError(

@@ -3,16 +3,21 @@
 import numpy as np
 
 from mpchain.optimizer import GradientMethod
+from mpchain.typing import Array
 from mpchain.update_rule import UpdateRule
 
 
 class SGDRule(UpdateRule):
-    """Update rule of :class:`SGD`."""
+    """Update rule of :class:`SGD`.
+
+    >>> SGDRule().states
+    ()
+    """
 
     hyperparameters = {"lr": 0.01}
 
     @staticmethod
-    def step(p, g, lr):
+    def step(p: Array, g: Array, lr: float) -> tuple[Array, ...]:
         p -= lr * g
         return (p,)
 
@@ -20,21 +25,30 @@ class SGDRule(UpdateRule):
 class SGD(GradientMethod):
     """Stochastic gradient descent: p ← p - lr g.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.SGD(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.8])
+
     Args:
-        lr (float): learning rate.
+        lr: learning rate.
     """
 
     rule = SGDRule
 
 
 class MomentumSGDRule(UpdateRule):
-    """Update rule of :class:`MomentumSGD`."""
+    """Update rule of :class:`MomentumSGD`.
+
+    >>> MomentumSGDRule().states
+    ('v',)
+    """
 
     hyperparameters = {"lr": 0.01, "momentum": 0.9}
     states = ("v",)
 
     @staticmethod
-    def step(p, g, v, lr, momentum):
+    def step(p: Array, g: Array, v: Array, lr: float, momentum: float) -> tuple[Array, ...]:
         v *= momentum
         v -= lr * g
         p += v
@@ -44,22 +58,31 @@ class MomentumSGDRule(UpdateRule):
 class MomentumSGD(GradientMethod):
     """Gradient descent with momentum: v ← momentum v - lr g, p ← p + v.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.MomentumSGD(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.8])
+
     Args:
-        lr (float): learning rate.
-        momentum (float): how much of the velocity v stays.
+        lr: learning rate.
+        momentum: how much of the velocity v stays.
     """
 
     rule = MomentumSGDRule
 
 
 class CorrectedMomentumSGDRule(UpdateRule):
-    """Update rule of :class:`CorrectedMomentumSGD`."""
+    """Update rule of :class:`CorrectedMomentumSGD`.
+
+    >>> CorrectedMomentumSGDRule().states
+    ('v',)
+    """
 
     hyperparameters = {"lr": 0.01, "momentum": 0.9}
     states = ("v",)
 
     @staticmethod
-    def step(p, g, v, lr, momentum):
+    def step(p: Array, g: Array, v: Array, lr: float, momentum: float) -> tuple[Array, ...]:
         v *= momentum
         v -= g
         p += lr * v
@@ -71,9 +94,14 @@ class CorrectedMomentumSGD(GradientMethod):
 
     Unlike :class:`MomentumSGD`, a new learning rate acts on what v has gathered, too.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.CorrectedMomentumSGD(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.8])
+
     Args:
-        lr (float): learning rate.
-        momentum (float): how much of the velocity v stays.
+        lr: learning rate.
+        momentum: how much of the velocity v stays.
 
     See P. Goyal et al., Accurate, large minibatch SGD, 2017.
     """
@@ -82,13 +110,17 @@ class CorrectedMomentumSGD(GradientMethod):
 
 
 class NesterovAGRule(UpdateRule):
-    """Update rule of :class:`NesterovAG`."""
+    """Update rule of :class:`NesterovAG`.
+
+    >>> NesterovAGRule().states
+    ('v',)
+    """
 
     hyperparameters = {"lr": 0.01, "momentum": 0.9}
     states = ("v",)
 
     @staticmethod
-    def step(p, g, v, lr, momentum):
+    def step(p: Array, g: Array, v: Array, lr: float, momentum: float) -> tuple[Array, ...]:
         descent = lr * g
         v *= momentum
         v -= descent
@@ -103,9 +135,14 @@ class NesterovAG(GradientMethod):
     v ← momentum v - lr g, p ← p + momentum² v - (1 + momentum) lr g, as in Chainer, with v after
     its update; the paper has it before.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.NesterovAG(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.458])
+
     Args:
-        lr (float): learning rate.
-        momentum (float): how much of the velocity v stays.
+        lr: learning rate.
+        momentum: how much of the velocity v stays.
 
     See Y. Bengio et al., Advances in optimizing recurrent networks, ICASSP 2013.
     """
@@ -114,13 +151,25 @@ class NesterovAG(GradientMethod):
 
 
 class SGDWRule(UpdateRule):
-    """Update rule of :class:`SGDW`."""
+    """Update rule of :class:`SGDW`.
+
+    >>> SGDWRule().states
+    ('v',)
+    """
 
     hyperparameters = {"lr": 0.01, "momentum": 0.9, "eta": 1.0, "weight_decay_rate": 0}
     states = ("v",)
 
     @staticmethod
-    def step(p, g, v, lr, momentum, eta, weight_decay_rate):
+    def step(
+        p: Array,
+        g: Array,
+        v: Array,
+        lr: float,
+        momentum: float,
+        eta: float,
+        weight_decay_rate: float,
+    ) -> tuple[Array, ...]:
         v *= momentum
         v -= eta * lr * g
         if weight_decay_rate:
@@ -135,11 +184,17 @@ class SGDW(GradientMethod):
     The decay does not pass through the velocity, and does not depend on ``lr``: a schedule of both
     is one of ``eta``.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizer = optimizers.SGDW(lr=0.1, weight_decay_rate=0.01).setup(link)
+        >>> optimizer.update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.79])
+
     Args:
-        lr (float): learning rate.
-        momentum (float): how much of the velocity v stays; 0 for plain gradient descent.
-        eta (float): factor on the whole step, weight decay included.
-        weight_decay_rate (float): decoupled weight decay.
+        lr: learning rate.
+        momentum: how much of the velocity v stays; 0 for plain gradient descent.
+        eta: factor on the whole step, weight decay included.
+        weight_decay_rate: decoupled weight decay.
 
     See I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 1.
     """
@@ -148,13 +203,25 @@ class SGDW(GradientMethod):
 
 
 class LionRule(UpdateRule):
-    """Update rule of :class:`Lion`."""
+    """Update rule of :class:`Lion`.
+
+    >>> LionRule().states
+    ('m',)
+    """
 
     hyperparameters = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.99, "weight_decay_rate": 0}
     states = ("m",)
 
     @staticmethod
-    def step(p, g, m, lr, beta1, beta2, weight_decay_rate):
+    def step(
+        p: Array,
+        g: Array,
+        m: Array,
+        lr: float,
+        beta1: float,
+        beta2: float,
+        weight_decay_rate: float,
+    ) -> tuple[Array, ...]:
         direction = np.sign(beta1 * m + (1 - beta1) * g)
         if weight_decay_rate:
             direction += weight_decay_rate * p
@@ -170,11 +237,16 @@ class Lion(GradientMethod):
     m ← beta2 m + (1 - beta2) g. It keeps half of Adam's state, and wants a learning rate 3 to 10
     times smaller and a weight decay larger in proportion.
 
+        >>> link = L.Parameter(np.array([1.0]))
+        >>> optimizers.Lion(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
+        >>> link.W.array.round(4)
+        array([0.9])
+
     Args:
-        lr (float): learning rate.
-        beta1 (float): how much the direction is that of m.
-        beta2 (float): how much of m stays.
-        weight_decay_rate (float): decoupled weight decay, which the learning rate multiplies.
+        lr: learning rate.
+        beta1: how much the direction is that of m.
+        beta2: how much of m stays.
+        weight_decay_rate: decoupled weight decay, which the learning rate multiplies.
 
     See X. Chen et al., Symbolic discovery of optimization algorithms, NeurIPS 2023.
     """

@@ -1,8 +1,12 @@
 """Links that turn a model into what an optimizer minimizes."""
 
+from collections.abc import Callable
+from typing import Any
+
 from mpchain import functions as F
 from mpchain import reporter
-from mpchain.link import Chain
+from mpchain.link import Chain, Link
+from mpchain.variable import Variable
 
 
 class Classifier(Chain):
@@ -14,10 +18,10 @@ class Classifier(Chain):
         >>> loss = model(np.ones((5, 3), np.float32), np.zeros(5, np.int32))
 
     Args:
-        predictor (Link): the model; stored as the child ``predictor``.
+        predictor: the model; stored as the child ``predictor``.
         lossfun: function of predictions and labels that returns the loss.
         accfun: function of predictions and labels that returns the accuracy.
-        label_key (int or str): which of the arguments are the labels: a position, or a name.
+        label_key: which of the arguments are the labels: a position, or a name.
 
     Attributes:
         y, loss, accuracy (Variable): of the latest call.
@@ -27,7 +31,13 @@ class Classifier(Chain):
         TypeError: ``label_key`` is neither int nor str.
     """
 
-    def __init__(self, predictor, lossfun=F.softmax_cross_entropy, accfun=F.accuracy, label_key=-1):
+    def __init__(
+        self,
+        predictor: Link,
+        lossfun: Callable[..., Any] = F.softmax_cross_entropy,
+        accfun: Callable[..., Any] = F.accuracy,
+        label_key: int | str = -1,
+    ) -> None:
         if not isinstance(label_key, (int, str)):
             raise TypeError(
                 f"Classifier: label_key must be an int or a str, not {type(label_key).__name__}"
@@ -41,7 +51,7 @@ class Classifier(Chain):
         with self.init_scope():
             self.predictor = predictor
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Variable:
         """Computes the loss.
 
         Args:

@@ -1,14 +1,18 @@
 """GoogLeNet."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from mpchain import functions as F
 from mpchain.initializers import LeCunUniform
 from mpchain.links.blocks import Inception
+from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.model.vision.pretrained import PublishedModel, convert_caffemodel, copy_layer
 from mpchain.links.model.vision.vision_model import VisionModel, prepare_image
+from mpchain.typing import Array
 
 _MEAN = (104, 117, 123)
 
@@ -34,13 +38,16 @@ _OF_CAFFE = {
 }
 
 
-def prepare(image, size=(224, 224)):
+def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
     """Makes of a picture what GoogLeNet takes.
+
+        >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
+        (3, 10, 20)
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
             RGB.
-        size (pair of int): width and height to resize to (needs pillow); None keeps the size.
+        size: width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
         numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
@@ -58,8 +65,11 @@ class GoogLeNet(VisionModel):
     Layers: conv1, pool1, conv2_reduce, conv2, pool2, inception_3a to inception_5b with pool3 and
     pool4 between them, pool5, loss3_fc, prob, loss1_fc2, loss2_fc2.
 
+        >>> L.GoogLeNet(None).count_params()
+        13378280
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None; see
+        pretrained_model: path of a file of parameters, ``'auto'`` or None; see
             :class:`mpchain.links.model.vision.vision_model.VisionModel`.
 
     See C. Szegedy et al., Going deeper with convolutions, CVPR 2015.
@@ -74,7 +84,7 @@ class GoogLeNet(VisionModel):
         "405fc5acd08a3bb12de8ee5e23a96bec22f08204",
     )
 
-    def __init__(self, pretrained_model="auto"):
+    def __init__(self, pretrained_model: str | None = "auto") -> None:
         super().__init__()
         # The weights of a file replace what is here.
         is_new = pretrained_model is None
@@ -93,7 +103,7 @@ class GoogLeNet(VisionModel):
         self._load(pretrained_model)
 
     @property
-    def functions(self):
+    def functions(self) -> dict[str, list[Callable[..., Any]]]:
         """For the name of each layer, the list of callables that make it up."""
         pool = functools.partial(F.max_pooling_2d, ksize=3, stride=2)
         functions = {
@@ -116,7 +126,7 @@ class GoogLeNet(VisionModel):
             functions[f"{branch}_fc2"] = [average, conv, F.relu, fc1, F.relu, fc2]
         return functions
 
-    def transfer_from_caffe(self, caffe):
+    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
         """Takes the parameters of a :class:`CaffeFunction` of the same network."""
         copy_layer(self.conv1, caffe, "conv1/7x7_s2")
         copy_layer(self.conv2_reduce, caffe, "conv2/3x3_reduce")
@@ -131,12 +141,12 @@ class GoogLeNet(VisionModel):
             copy_layer(self[f"{branch}_fc2"], caffe, f"{branch}/classifier")
 
     @classmethod
-    def convert_caffemodel_to_npz(cls, path_caffemodel, path_npz):
+    def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
         """Makes of the published .caffemodel file an .npz file for ``pretrained_model``.
 
         Args:
-            path_caffemodel (str): the file.
-            path_npz (str): the file to write.
+            path_caffemodel: the file.
+            path_npz: the file to write.
 
         Raises:
             ValueError: it is a file of another network.

@@ -3,9 +3,11 @@
 import dataclasses
 import hashlib
 import os
+from typing import Any
 
 from mpchain.dataset import cached_download, get_dataset_directory
 from mpchain.dataset.cache import cache_or_load_file
+from mpchain.link import Chain
 from mpchain.links.caffe import CaffeFunction
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.safetensors import load_safetensors
@@ -18,6 +20,9 @@ _FOLDER = (
 @dataclasses.dataclass(frozen=True)
 class PublishedModel:
     """Where the parameters of a network were published.
+
+        >>> PublishedModel("net.caffemodel", None, "https://example.org").file
+        'net.caffemodel'
 
     Attributes:
         file (str): name of the .caffemodel file; that of the .npz file made of it begins likewise.
@@ -33,12 +38,20 @@ class PublishedModel:
     sha1: str | None = None
 
 
-def load_parameters(model, source):
+def load_parameters(model: Chain, source: str) -> None:
     """Loads the parameters of a network from a file, or with ``'auto'`` from the cache.
 
+        >>> import tempfile
+        >>> model, trained = mpchain.Chain(l=L.Linear(3, 2)), mpchain.Chain(l=L.Linear(3, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     mpchain.serializers.save_npz(f"{folder}/model.npz", trained)
+        ...     load_parameters(model, f"{folder}/model.npz")
+        >>> bool((model.l.W.array == trained.l.W.array).all())
+        True
+
     Args:
-        model (VisionModel): the network.
-        source (str): a path, or ``'auto'``.
+        model: the network.
+        source: a path, or ``'auto'``.
 
     Raises:
         OSError: the published parameters are neither in the cache nor to be downloaded.
@@ -54,8 +67,11 @@ def load_parameters(model, source):
         load_npz(source, model)
 
 
-def convert_caffemodel(model, path_caffemodel, path_npz):
-    """Loads a .caffemodel file into a network and saves that as an .npz file."""
+def convert_caffemodel(model: Chain, path_caffemodel: str, path_npz: str) -> None:
+    """Loads a .caffemodel file into a network and saves that as an .npz file.
+
+    >>> convert_caffemodel(L.GoogLeNet(None), "net.caffemodel", "net.npz")  # doctest: +SKIP
+    """
     model.transfer_from_caffe(CaffeFunction(path_caffemodel))
     save_npz(path_npz, model)
 
@@ -98,7 +114,7 @@ def _downloaded(published, path_caffemodel):
     return path
 
 
-def copy_layer(target, caffe, name):
+def copy_layer(target: Any, caffe: CaffeFunction, name: str) -> None:
     """Copies weights and bias of the Caffe layer ``name`` into a link.
 
     A layer without bias leaves a bias of zeros.
@@ -115,7 +131,7 @@ def copy_layer(target, caffe, name):
             _copy_array(name, "b", target.b, source.b)
 
 
-def copy_normalization(target, caffe, name, scale_name):
+def copy_normalization(target: Any, caffe: CaffeFunction, name: str, scale_name: str) -> None:
     """Copies statistics of the BatchNorm layer ``name``, scale and shift of ``scale_name``."""
     statistics, scale = layer_of(caffe, name), layer_of(caffe, scale_name)
     for attribute in ("avg_mean", "avg_var"):
@@ -126,7 +142,7 @@ def copy_normalization(target, caffe, name, scale_name):
     _copy_array(scale_name, "bias", target.beta, scale.bias.b)
 
 
-def layer_of(caffe, name):
+def layer_of(caffe: CaffeFunction, name: str) -> Any:
     """Returns the link of a Caffe network's layer."""
     layers = dict(caffe.named_layers())
     if name not in layers:

@@ -1,10 +1,13 @@
 """The residual networks."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from mpchain import functions as F
 from mpchain.initializers import HeNormal
 from mpchain.link import Chain
+from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.model.vision.pretrained import (
@@ -15,18 +18,23 @@ from mpchain.links.model.vision.pretrained import (
 )
 from mpchain.links.model.vision.vision_model import VisionModel, prepare_image
 from mpchain.links.normalization import BatchNormalization
+from mpchain.typing import Array, InitialValue, Input
+from mpchain.variable import Variable
 
 _MEAN = (103.063, 115.903, 123.152)
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
-def prepare(image, size=(224, 224)):
+def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
     """Makes of a picture what the residual networks take.
+
+        >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
+        (3, 10, 20)
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
             RGB.
-        size (pair of int): width and height to resize to (needs pillow); None keeps the size.
+        size: width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
         numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
@@ -37,23 +45,26 @@ def prepare(image, size=(224, 224)):
 class BottleneckA(Chain):
     """A residual unit that changes size or channels, with a projection beside it.
 
+        >>> BottleneckA(4, 2, 8)(np.ones((1, 4, 6, 6), np.float32)).shape
+        (1, 8, 3, 3)
+
     Args:
-        in_channels, mid_channels, out_channels (int): before, inside and after it.
-        stride (int): of the unit and of the projection.
+        in_channels, mid_channels, out_channels: before, inside and after it.
+        stride: of the unit and of the projection.
         initialW: initializer of the weights.
-        downsample_fb (bool): whether the 3x3 convolution has the stride, as Facebook's networks
+        downsample_fb: whether the 3x3 convolution has the stride, as Facebook's networks
             have it, instead of the first 1x1.
     """
 
     def __init__(
         self,
-        in_channels,
-        mid_channels,
-        out_channels,
-        stride=2,
-        initialW=None,
-        downsample_fb=False,
-    ):
+        in_channels: int,
+        mid_channels: int,
+        out_channels: int,
+        stride: int = 2,
+        initialW: InitialValue = None,
+        downsample_fb: bool = False,
+    ) -> None:
         super().__init__()
         first, second = (1, stride) if downsample_fb else (stride, 1)
         options = {"nobias": True, "initialW": initialW}
@@ -67,7 +78,7 @@ class BottleneckA(Chain):
             self.conv4 = Convolution2D(in_channels, out_channels, 1, stride, 0, **options)
             self.bn4 = BatchNormalization(out_channels)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the unit to a Variable or array (N, in_channels, H, W)."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
@@ -77,12 +88,15 @@ class BottleneckA(Chain):
 class BottleneckB(Chain):
     """A residual unit that keeps size and channels.
 
+        >>> BottleneckB(8, 2)(np.ones((1, 8, 6, 6), np.float32)).shape
+        (1, 8, 6, 6)
+
     Args:
-        in_channels, mid_channels (int): before and after it, and inside.
+        in_channels, mid_channels: before and after it, and inside.
         initialW: initializer of the weights.
     """
 
-    def __init__(self, in_channels, mid_channels, initialW=None):
+    def __init__(self, in_channels: int, mid_channels: int, initialW: InitialValue = None) -> None:
         super().__init__()
         options = {"nobias": True, "initialW": initialW}
         with self.init_scope():
@@ -93,7 +107,7 @@ class BottleneckB(Chain):
             self.conv3 = Convolution2D(mid_channels, in_channels, 1, 1, 0, **options)
             self.bn3 = BatchNormalization(in_channels)
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the unit to a Variable or array (N, in_channels, H, W)."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
@@ -103,21 +117,24 @@ class BottleneckB(Chain):
 class BuildingBlock(Chain):
     """A :class:`BottleneckA`, ``a``, and then :class:`BottleneckB`, ``b1``, ``b2``, ...
 
+        >>> BuildingBlock(3, 4, 2, 8, stride=2)(np.ones((1, 4, 6, 6), np.float32)).shape
+        (1, 8, 3, 3)
+
     Args:
-        n_layers (int): the number of units.
+        n_layers: the number of units.
         in_channels, mid_channels, out_channels, stride, initialW, downsample_fb: of the first.
     """
 
     def __init__(
         self,
-        n_layers,
-        in_channels,
-        mid_channels,
-        out_channels,
-        stride,
-        initialW=None,
-        downsample_fb=False,
-    ):
+        n_layers: int,
+        in_channels: int,
+        mid_channels: int,
+        out_channels: int,
+        stride: int,
+        initialW: InitialValue = None,
+        downsample_fb: bool = False,
+    ) -> None:
         super().__init__()
         self.n_layers = n_layers
         with self.init_scope():
@@ -128,11 +145,11 @@ class BuildingBlock(Chain):
                 setattr(self, f"b{i}", BottleneckB(out_channels, mid_channels, initialW))
 
     @property
-    def units(self):
+    def units(self) -> list[Chain]:
         """The units in order."""
         return [self.a, *(self[f"b{i}"] for i in range(1, self.n_layers))]
 
-    def forward(self, x):
+    def forward(self, x: Input) -> Variable:
         """Applies the units to a Variable or array (N, in_channels, H, W)."""
         for unit in self.units:
             x = unit(x)
@@ -146,11 +163,14 @@ class ResNetLayers(VisionModel):
 
     The published parameters must be fetched by hand, since their site serves no programs.
 
+        >>> issubclass(L.ResNet152Layers, ResNetLayers)
+        True
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None; see
+        pretrained_model: path of a file of parameters, ``'auto'`` or None; see
             :class:`mpchain.links.model.vision.vision_model.VisionModel`.
-        n_layers (int): 50, 101 or 152.
-        downsample_fb (bool): see :class:`BottleneckA`.
+        n_layers: 50, 101 or 152.
+        downsample_fb: see :class:`BottleneckA`.
 
     Raises:
         ValueError: another number of layers.
@@ -161,7 +181,9 @@ class ResNetLayers(VisionModel):
     mean = _MEAN
     n_layers = 50
 
-    def __init__(self, pretrained_model, n_layers, downsample_fb=False):
+    def __init__(
+        self, pretrained_model: str | None, n_layers: int, downsample_fb: bool = False
+    ) -> None:
         super().__init__()
         if n_layers not in _BLOCKS:
             raise ValueError(f"ResNetLayers: n_layers must be 50, 101 or 152, not {n_layers}")
@@ -186,7 +208,7 @@ class ResNetLayers(VisionModel):
         self._load(pretrained_model)
 
     @property
-    def functions(self):
+    def functions(self) -> dict[str, list[Callable[..., Any]]]:
         """For the name of each layer, the list of callables that make it up."""
         return {
             "conv1": [self.conv1, self.bn1, F.relu],
@@ -200,7 +222,7 @@ class ResNetLayers(VisionModel):
             "prob": [F.softmax],
         }
 
-    def transfer_from_caffe(self, caffe):
+    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
         """Takes the parameters of a :class:`CaffeFunction` of the same network."""
         copy_layer(self.conv1, caffe, "conv1")
         copy_normalization(self.bn1, caffe, "bn_conv1", "scale_conv1")
@@ -213,13 +235,15 @@ class ResNetLayers(VisionModel):
         copy_layer(self.fc6, caffe, "fc1000")
 
     @classmethod
-    def convert_caffemodel_to_npz(cls, path_caffemodel, path_npz, n_layers=None):
+    def convert_caffemodel_to_npz(
+        cls, path_caffemodel: str, path_npz: str, n_layers: int | None = None
+    ) -> None:
         """Makes of a published .caffemodel file an .npz file for ``pretrained_model``.
 
         Args:
-            path_caffemodel (str): the file of that network.
-            path_npz (str): the file to write.
-            n_layers (int): 50, 101 or 152; None means the class's.
+            path_caffemodel: the file of that network.
+            path_npz: the file to write.
+            n_layers: 50, 101 or 152; None means the class's.
 
         Raises:
             ValueError: it is a file of another network.
@@ -241,38 +265,47 @@ def _transfer_unit(unit, caffe, name):
 class ResNet50Layers(ResNetLayers):
     """The residual network with 50 layers: :class:`ResNetLayers`.
 
+        >>> L.ResNet50Layers(None).count_params()
+        25557096
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None.
-        downsample_fb (bool): see :class:`BottleneckA`.
+        pretrained_model: path of a file of parameters, ``'auto'`` or None.
+        downsample_fb: see :class:`BottleneckA`.
     """
 
-    def __init__(self, pretrained_model="auto", downsample_fb=False):
+    def __init__(self, pretrained_model: str | None = "auto", downsample_fb: bool = False) -> None:
         super().__init__(pretrained_model, 50, downsample_fb)
 
 
 class ResNet101Layers(ResNetLayers):
     """The residual network with 101 layers: :class:`ResNetLayers`.
 
+        >>> L.ResNet101Layers.n_layers
+        101
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None.
-        downsample_fb (bool): see :class:`BottleneckA`.
+        pretrained_model: path of a file of parameters, ``'auto'`` or None.
+        downsample_fb: see :class:`BottleneckA`.
     """
 
     n_layers = 101
 
-    def __init__(self, pretrained_model="auto", downsample_fb=False):
+    def __init__(self, pretrained_model: str | None = "auto", downsample_fb: bool = False) -> None:
         super().__init__(pretrained_model, 101, downsample_fb)
 
 
 class ResNet152Layers(ResNetLayers):
     """The residual network with 152 layers: :class:`ResNetLayers`.
 
+        >>> L.ResNet152Layers.n_layers
+        152
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None.
-        downsample_fb (bool): see :class:`BottleneckA`.
+        pretrained_model: path of a file of parameters, ``'auto'`` or None.
+        downsample_fb: see :class:`BottleneckA`.
     """
 
     n_layers = 152
 
-    def __init__(self, pretrained_model="auto", downsample_fb=False):
+    def __init__(self, pretrained_model: str | None = "auto", downsample_fb: bool = False) -> None:
         super().__init__(pretrained_model, 152, downsample_fb)

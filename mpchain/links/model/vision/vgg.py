@@ -1,13 +1,17 @@
 """The VGG networks."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from mpchain import functions as F
 from mpchain.initializers import Normal
+from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
 from mpchain.links.model.vision.pretrained import PublishedModel, convert_caffemodel, copy_layer
 from mpchain.links.model.vision.vision_model import VisionModel, prepare_image
+from mpchain.typing import Array
 
 _MEAN = (103.939, 116.779, 123.68)
 _CHANNELS = (64, 128, 256, 512, 512)
@@ -15,13 +19,16 @@ _CONVOLUTIONS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _ADDRESS = "https://www.robots.ox.ac.uk/%7Evgg/software/very_deep/caffe/"
 
 
-def prepare(image, size=(224, 224)):
+def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
     """Makes of a picture what the VGG networks take.
+
+        >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
+        (3, 10, 20)
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
             RGB.
-        size (pair of int): width and height to resize to (needs pillow); None keeps the size.
+        size: width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
         numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
@@ -35,10 +42,13 @@ class VGGLayers(VisionModel):
     Layers: conv1_1 to conv5_3 or conv5_4 and fc6, fc7 (after their rectifier, these also after
     dropout), pool1 to pool5, fc8, prob.
 
+        >>> issubclass(L.VGG16Layers, VGGLayers)
+        True
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None; see
+        pretrained_model: path of a file of parameters, ``'auto'`` or None; see
             :class:`mpchain.links.model.vision.vision_model.VisionModel`.
-        n_layers (int): 16 or 19.
+        n_layers: 16 or 19.
 
     Raises:
         ValueError: another number of layers.
@@ -50,7 +60,7 @@ class VGGLayers(VisionModel):
     default_extracted = "fc7"
     mean = _MEAN
 
-    def __init__(self, pretrained_model="auto", n_layers=16):
+    def __init__(self, pretrained_model: str | None = "auto", n_layers: int = 16) -> None:
         super().__init__()
         if n_layers not in _CONVOLUTIONS:
             raise ValueError(f"VGGLayers: n_layers must be 16 or 19, not {n_layers}")
@@ -74,7 +84,7 @@ class VGGLayers(VisionModel):
         self._load(pretrained_model)
 
     @property
-    def functions(self):
+    def functions(self) -> dict[str, list[Callable[..., Any]]]:
         """For the name of each layer, the list of callables that make it up."""
         functions = {}
         pool = functools.partial(F.max_pooling_2d, ksize=2, stride=2)
@@ -86,18 +96,18 @@ class VGGLayers(VisionModel):
         functions["fc7"] = [self.fc7, F.relu, F.dropout]
         return functions | {"fc8": [self.fc8], "prob": [F.softmax]}
 
-    def transfer_from_caffe(self, caffe):
+    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
         """Takes the parameters of a :class:`CaffeFunction` of the same network."""
         for link in self.children():
             copy_layer(link, caffe, link.name)
 
     @classmethod
-    def convert_caffemodel_to_npz(cls, path_caffemodel, path_npz):
+    def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
         """Makes of a published .caffemodel file an .npz file for ``pretrained_model``.
 
         Args:
-            path_caffemodel (str): the file of that network.
-            path_npz (str): the file to write.
+            path_caffemodel: the file of that network.
+            path_npz: the file to write.
 
         Raises:
             ValueError: it is a file of another network.
@@ -108,20 +118,26 @@ class VGGLayers(VisionModel):
 class VGG16Layers(VGGLayers):
     """VGG with 16 layers: :class:`VGGLayers`.
 
+        >>> L.VGG16Layers.mean
+        (103.939, 116.779, 123.68)
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None.
+        pretrained_model: path of a file of parameters, ``'auto'`` or None.
     """
 
-    def __init__(self, pretrained_model="auto"):
+    def __init__(self, pretrained_model: str | None = "auto") -> None:
         super().__init__(pretrained_model, 16)
 
 
 class VGG19Layers(VGGLayers):
     """VGG with 19 layers: :class:`VGGLayers`.
 
+        >>> L.VGG19Layers.mean
+        (103.939, 116.779, 123.68)
+
     Args:
-        pretrained_model (str): path of a file of parameters, ``'auto'`` or None.
+        pretrained_model: path of a file of parameters, ``'auto'`` or None.
     """
 
-    def __init__(self, pretrained_model="auto"):
+    def __init__(self, pretrained_model: str | None = "auto") -> None:
         super().__init__(pretrained_model, 19)

@@ -1,6 +1,8 @@
 """What the networks that classify images have in common."""
 
 import collections
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,7 +10,9 @@ from mpchain import functions as F
 from mpchain.configuration import get_dtype, no_backprop_mode, using_config
 from mpchain.dataset import concat_examples
 from mpchain.link import Chain
+from mpchain.links.caffe import CaffeFunction
 from mpchain.links.model.vision.pretrained import load_parameters
+from mpchain.typing import Array, Input
 from mpchain.utils.imgproc import oversample as crop_ten
 from mpchain.variable import Variable
 
@@ -16,13 +20,16 @@ _RESIZED = (256, 256)
 _CROP = 224
 
 
-def prepare_image(image, size, mean):
+def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float]) -> Array:
     """Makes of a picture what a network takes: BGR, less the mean color of its training set.
+
+        >>> prepare_image(np.zeros((10, 20, 3), np.uint8), None, (104, 117, 123)).shape
+        (3, 10, 20)
 
     Args:
         image: a PIL image, or an array of pixels from 0 to 255: (H, W), (H, W, C) or (C, H, W),
             with 1, 3 (RGB) or 4 (RGBA, whose last is dropped) channels.
-        size (pair of int): width and height to resize to (needs pillow); None keeps the size.
+        size: width and height to resize to (needs pillow); None keeps the size.
         mean: the mean color, BGR.
 
     Returns:
@@ -73,8 +80,12 @@ def _resized(pixels, size):
 class VisionModel(Chain):
     """A network whose layers have names, any of which can be asked for.
 
+        >>> model = L.ResNet50Layers(None)
+        >>> model.available_layers[:4]
+        ['conv1', 'pool1', 'res2', 'res3']
+
     Args:
-        pretrained_model (str): where its parameters come from: the path of a file (.npz as
+        pretrained_model: where its parameters come from: the path of a file (.npz as
             Chainer's or mpchain's ``save_npz`` writes it, .caffemodel, or .safetensors), or
             ``'auto'``: the published ones, from the data-set cache or else the network; None: they
             are initialized.
@@ -97,21 +108,21 @@ class VisionModel(Chain):
             load_parameters(self, pretrained_model)
 
     @property
-    def functions(self):
+    def functions(self) -> dict[str, list[Callable[..., Any]]]:
         """The network: for the name of each layer, the list of callables that make it up."""
         raise NotImplementedError(f"{type(self).__name__} does not implement functions")
 
     @property
-    def available_layers(self):
+    def available_layers(self) -> list[str]:
         """The names of the layers."""
         return list(self.functions)
 
-    def forward(self, x, layers=None):
+    def forward(self, x: Input, layers: Sequence[str] | None = None) -> dict[str, Variable]:
         """Computes layers, and of the network only what these need.
 
         Args:
             x: Variable or array (N, 3, H, W) of prepared images.
-            layers (list of str): the layers wanted; None means ``['prob']``.
+            layers: the layers wanted; None means ``['prob']``.
 
         Returns:
             dict: name to Variable, in the order of computation.
@@ -141,15 +152,20 @@ class VisionModel(Chain):
                 del outputs[inputs[name]]  # what nothing reads any more is not held
         return {name: outputs[name] for name in functions if name in wanted}
 
-    def extract(self, images, layers=None, size=(224, 224)):
+    def extract(
+        self,
+        images: Sequence[Any],
+        layers: Sequence[str] | None = None,
+        size: tuple[int, int] | None = (224, 224),
+    ) -> dict[str, Variable]:
         """Prepares images and computes layers: :meth:`forward` of ``prepare`` of each.
 
         Training mode is the configuration's: set ``config.train`` to False for inference.
 
         Args:
-            images (list): pictures, see ``prepare``.
-            layers (list of str): the layers wanted; None means the last feature layer.
-            size (pair of int): width and height to resize to; None takes them as they are.
+            images: pictures, see ``prepare``.
+            layers: the layers wanted; None means the last feature layer.
+            size: width and height to resize to; None takes them as they are.
 
         Returns:
             dict: name to Variable.
@@ -157,12 +173,12 @@ class VisionModel(Chain):
         layers = [self.default_extracted] if layers is None else layers
         return self(self._batch(images, size), layers=layers)
 
-    def predict(self, images, oversample=True):
+    def predict(self, images: Sequence[Any], oversample: bool = True) -> Variable:
         """Classifies images, in inference mode.
 
         Args:
-            images (list): pictures, see ``prepare``; they are resized to 256x256.
-            oversample (bool): whether to average over ten crops: the corners and the center, each
+            images: pictures, see ``prepare``; they are resized to 256x256.
+            oversample: whether to average over ten crops: the corners and the center, each
                 also mirrored; otherwise the center is taken.
 
         Returns:
@@ -183,7 +199,7 @@ class VisionModel(Chain):
     def _batch(self, images, size):
         return concat_examples([prepare_image(im, size, self.mean) for im in images], self.device)
 
-    def transfer_from_caffe(self, caffe):
+    def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
         """Takes the parameters of a :class:`CaffeFunction` of the same network."""
         raise NotImplementedError(f"{type(self).__name__} does not implement transfer_from_caffe")
 
