@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class Transferable:
-    """The shorthands of ``to_device``, for whatever has that method.
+    """Shorthands of ``to_device``, for classes with that method.
 
     >>> L.Linear(3, 2).to_cpu().device
     <CpuDevice @numpy>
     """
 
     def to_cpu(self) -> Self:
-        """Moves all arrays to the host; returns what :meth:`to_device` does."""
+        """Moves all arrays to the host; returns the object."""
         return self.to_device(backend.CpuDevice())
 
     def to_gpu(self, device: int | None = None) -> Self:
-        """Moves all arrays to a GPU, the current one for None; returns the same."""
+        """Moves all arrays to a GPU (None means the current one); returns the object."""
         cuda = backend.cuda
         cuda.check_cuda_available()
         return self.to_device(
@@ -30,7 +30,7 @@ class Transferable:
         )
 
     def to_intel64(self) -> Self:
-        """As :meth:`to_cpu`."""
+        """Same as :meth:`to_cpu`."""
         return self.to_cpu()
 
     def to_chx(self) -> None:
@@ -53,7 +53,7 @@ class DeviceResident(Transferable):
 
     @property
     def device(self) -> Device:
-        """The device that the object's arrays are on."""
+        """The device of the object's arrays."""
         return self._device
 
     @property
@@ -62,7 +62,7 @@ class DeviceResident(Transferable):
         return self._device.xp
 
     def device_resident_accept(self, visitor: "DeviceResidentsVisitor") -> None:
-        """Lets ``visitor`` see the object; subclasses pass it on to their arrays and children."""
+        """Shows ``visitor`` the object; subclasses pass it on to their arrays and children."""
         visitor.visit_device_resident(self)
 
     def to_device(self, device: DeviceLike) -> Self:
@@ -72,7 +72,7 @@ class DeviceResident(Transferable):
 
 
 class DeviceResidentsVisitor:
-    """Walks over the arrays of a :class:`DeviceResident`; subclass it to do something with each.
+    """Base of visitors of the arrays of a :class:`DeviceResident`.
 
     >>> class Count(mpchain.device_resident.DeviceResidentsVisitor):
     ...     n = 0
@@ -89,7 +89,7 @@ class DeviceResidentsVisitor:
         raise NotImplementedError(f"{type(self).__name__} does not implement visit_device_resident")
 
     def visit_array(self, array: Array) -> Array:
-        """Called with each persistent array; returns what replaces it."""
+        """Called with each persistent array; returns its replacement."""
         raise NotImplementedError(f"{type(self).__name__} does not implement visit_array")
 
     def visit_variable(self, param: "Parameter") -> None:

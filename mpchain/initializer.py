@@ -1,4 +1,4 @@
-"""What initializers have in common."""
+"""The base of initializers."""
 
 import math
 
@@ -6,7 +6,7 @@ from mpchain.typing import Array, DTypeLike
 
 
 class Initializer:
-    """Fills arrays with initial values: called with an array, it overwrites it in place.
+    """Base of initializers: called with an array, they fill it in place.
 
         >>> class Ramp(mpchain.Initializer):
         ...     def __call__(self, array):
@@ -16,7 +16,7 @@ class Initializer:
                [3., 4., 5.]], dtype=float32)
 
     Args:
-        dtype: dtype of the arrays that are made for it; None means the configuration's.
+        dtype: dtype of the parameters that it initializes; None means ``config.dtype``.
     """
 
     def __init__(self, dtype: DTypeLike = None) -> None:
@@ -28,7 +28,7 @@ class Initializer:
 
 
 def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the numbers of inputs and outputs that an element of a weight array connects.
+    """Returns the fan-in and fan-out of weights.
 
         >>> get_fans((8, 3, 5, 5))  # the weights of a 5x5 convolution from 3 to 8 channels
         (75, 200)
@@ -37,10 +37,10 @@ def get_fans(shape: tuple[int, ...]) -> tuple[int, int]:
         shape: (outputs, inputs, *window).
 
     Returns:
-        (fan_in, fan_out): inputs and outputs, times the size of the window.
+        (fan_in, fan_out): numbers of inputs and outputs, times the size of the window.
 
     Raises:
-        ValueError: there are fewer than two axes.
+        ValueError: the shape has fewer than two axes.
     """
     if len(shape) < 2:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Link hooks: objects that are told of each call of a link."""
+"""Link hooks: objects that are called before and after each call of a link."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Self
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class ForwardPreprocessArgs:
-    """What a hook is told before a call.
+    """Arguments of :meth:`LinkHook.forward_preprocess`.
 
         >>> ForwardPreprocessArgs(L.Linear(3, 2), "forward", (1.0,), {}).args
         (1.0,)
 
     Attributes:
-        link (Link): the link that is called.
-        forward_name (str): the method that will compute: ``'forward'``.
-        args (tuple), kwargs (dict): the arguments.
+        link (Link): the link.
+        forward_name (str): the name of its method, ``'forward'``.
+        args (tuple), kwargs (dict): the arguments of the call.
     """
 
     link: "Link"
@@ -30,13 +30,13 @@ class ForwardPreprocessArgs:
 
 @dataclasses.dataclass(slots=True)
 class ForwardPostprocessArgs(ForwardPreprocessArgs):
-    """What a hook is told after a call.
+    """Arguments of :meth:`LinkHook.forward_postprocess`.
 
         >>> ForwardPostprocessArgs(L.Linear(3, 2), "forward", (1.0,), {}, 2.0).out
         2.0
 
     Attributes:
-        out: what the method returned.
+        out: the result of the call.
     """
 
     out: Any
@@ -45,8 +45,8 @@ class ForwardPostprocessArgs(ForwardPreprocessArgs):
 class LinkHook:
     """Base of link hooks.
 
-    In a ``with`` block a hook is told of the calls of all links in this thread; one added by
-    :meth:`Link.add_hook` is told of the calls of that link only.
+    In a ``with`` block, a hook is called for all links in this thread; a hook added by
+    :meth:`Link.add_hook` is called for that link only.
 
         >>> class PrintShape(mpchain.LinkHook):
         ...     name = "PrintShape"
@@ -57,7 +57,7 @@ class LinkHook:
         Linear (5, 2)
 
     Attributes:
-        name (str): under which it is active.
+        name (str): the name under which it is active.
     """
 
     name = "LinkHook"
@@ -74,15 +74,15 @@ class LinkHook:
         hooks = {name: hook for name, hook in config.link_hooks.items() if name != self.name}
         config.link_hooks = hooks
         if hooks == global_config.link_hooks:
-            # As before: what is set there later is seen in this thread too.
+            # Later changes of the global configuration apply to this thread again.
             del config.link_hooks
         self.deleted(None)
 
     def added(self, link: "Link | None") -> None:
-        """Called when the hook becomes active, with the link it was added to or None for all."""
+        """Called when the hook becomes active; ``link`` is None in a ``with`` block."""
 
     def deleted(self, link: "Link | None") -> None:
-        """Called when the hook is no longer active, with the link it was added to or None."""
+        """Called when the hook is removed; ``link`` is None in a ``with`` block."""
 
     def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
         """Called before a link computes, with :class:`ForwardPreprocessArgs`."""
@@ -94,7 +94,7 @@ class LinkHook:
 def call_with_hooks(
     link: "Link", hooks: list[LinkHook], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Calls ``link.forward`` and tells the hooks before and after.
+    """Calls ``link.forward``, and the hooks before and after it.
 
     >>> call_with_hooks(L.Linear(3, 2), [], (np.ones((5, 3), np.float32),), {}).shape
     (5, 2)

@@ -1,4 +1,4 @@
-"""Probability distributions: batches of them, differentiable in points and parameters."""
+"""Probability distributions, batched and differentiable in points and parameters."""
 
 from mpchain.distributions.discrete import (
     Bernoulli,

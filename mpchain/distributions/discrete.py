@@ -1,6 +1,6 @@
 """Distributions of integers: Bernoulli, categorical, geometric and Poisson.
 
-Their samples have no gradients: what is an integer cannot follow a parameter smoothly.
+Their samples are integers and have no gradients.
 """
 
 import math
@@ -25,7 +25,7 @@ from mpchain.variable import Variable, as_variable
 
 
 def _fractional(x):
-    """Where an array does not hold integers; NaN does not count."""
+    """Returns where an array does not hold integers; NaN does not count."""
     return np.isinf(x) | ((np.floor(x) != x) & ~np.isnan(x))
 
 
@@ -37,13 +37,13 @@ class Bernoulli(Parametric):
 
     Args:
         p: Variable or array: the probabilities of one.
-        logit: instead, log(p / (1 - p)).
-        binary_check: whether points between zero and one are outside of the support. If
-            not, they are soft labels: their logarithm of the probability is x log p + (1 - x)
-            log(1 - p), and their probability x p + (1 - x) (1 - p).
+        logit: log(p / (1 - p)) instead of ``p``.
+        binary_check: whether points between zero and one are outside of the support. If not, they
+            are soft labels x with log-probability x log p + (1 - x) log(1 - p) and probability
+            x p + (1 - x) (1 - p).
 
     Raises:
-        ValueError: not one of ``p`` and ``logit`` is given, or a probability is out of range.
+        ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is out of range.
     """
 
     _rules = {"p": PROBABILITY}
@@ -69,7 +69,7 @@ class Bernoulli(Parametric):
     entropy = property(lambda self: -self._expected(*self._logs))
 
     def _expected(self, of_one, of_zero):
-        """The mean of what has these two values, which may be infinite."""
+        """Returns the mean of a variable with these two values, which may be infinite."""
         return logarithms.weighted(self.p, of_one) + logarithms.weighted(1 - self.p, of_zero)
 
     def _outside(self, x):
@@ -89,16 +89,16 @@ class Bernoulli(Parametric):
 
     def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
-        # Uniform numbers would do, but Chainer draws this way.
+        # Uniform numbers would suffice, but Chainer draws this way.
         return as_variable(draw(self.p, "binomial", 1, self.p.array, size=size).astype(np.int64))
 
 
 _SUM_TOLERANCE = 1e-2
-"""By how much probabilities may miss a sum of one: half precision rounds each of them."""
+"""Tolerance of the sum of probabilities, since half precision rounds each of them."""
 
 
 def sums_to_one(x: Array) -> Array:
-    """Where the last axis of an array sums to one, nearly.
+    """Returns where the last axis of an array sums to one, up to rounding.
 
     >>> bool(sums_to_one(np.array([0.2, 0.8])))
     True
@@ -119,7 +119,7 @@ def _draw_categories(p, n):
     rows = math.prod(batch)
     ends = xp.cumsum(p.array.astype("d").reshape(rows, size), axis=1)
     ends /= ends[:, -1:]
-    # All rows as one ascending sequence: that of row i is in [i, i + 1].
+    # All rows form one ascending sequence: row i is in [i, i + 1].
     begins = xp.arange(rows, dtype="d")
     like = Variable(begins)
     points = xp.minimum(begins + draw(like, "random", size=(n, rows)), xp.nextafter(begins + 1, 0))
@@ -128,7 +128,7 @@ def _draw_categories(p, n):
 
 
 class Categorical(Parametric):
-    """Categorical distribution: integers from 0, by their probabilities.
+    """Categorical distribution: integers from 0 with given probabilities.
 
         >>> Categorical(np.array([0.2, 0.3, 0.5])).log_prob(2).array.round(3)
         np.float64(-0.693)
@@ -136,11 +136,12 @@ class Categorical(Parametric):
         (2, 4)
 
     Args:
-        p: Variable or array (..., n): the probabilities, of sum one.
-        logit: instead, their logarithms up to a constant.
+        p: Variable or array (..., n): the probabilities, with sum one.
+        logit: their logarithms, up to a constant, instead of ``p``.
 
     Raises:
-        ValueError: not one of ``p`` and ``logit`` is given, or the probabilities are none.
+        ValueError: ``p`` and ``logit`` are both given or both missing, or ``p`` is not a
+            distribution.
     """
 
     _n_event_axes = 1
@@ -175,17 +176,16 @@ class Categorical(Parametric):
 
 
 class OneHotCategorical(Parametric):
-    """One-hot vectors, by the probabilities of the place of the one.
+    """Distribution of one-hot vectors, with given probabilities of the position of the one.
 
-    Vectors between, of sum one, are soft labels: their logarithm of the probability is the sum of
-    x log p.
+    Other vectors x with sum one are soft labels with log-probability sum(x log p).
 
         >>> OneHotCategorical(np.array([0.0, 1.0])).sample_n(2).array
         array([[0., 1.],
                [0., 1.]])
 
     Args:
-        p: Variable or array (..., n): the probabilities, of sum one.
+        p: Variable or array (..., n): the probabilities, with sum one.
     """
 
     _n_event_axes = 1
@@ -215,7 +215,7 @@ class OneHotCategorical(Parametric):
 
 
 def outside_of_simplex(x: Array) -> Array:
-    """Where the last axis of an array holds a negative number, or does not sum to one.
+    """Returns where the last axis of an array has a negative number or a sum other than one.
 
     >>> outside_of_simplex(np.array([[0.2, 0.8], [0.5, 0.8], [-0.1, 1.1]]))
     array([False,  True,  True])
@@ -224,7 +224,7 @@ def outside_of_simplex(x: Array) -> Array:
 
 
 def covariance_of_shares(p: Variable) -> Variable:
-    """diag(p) - p p^T of a Variable (..., n).
+    """Returns diag(p) - p p^T of a Variable p (..., n).
 
     >>> covariance_of_shares(Variable(np.array([0.5, 0.5]))).array
     array([[ 0.25, -0.25],
@@ -257,7 +257,7 @@ class Geometric(Parametric):
     entropy = property(lambda self: -self._expected(self._log_failure, F.log(self.p)))
 
     def _expected(self, of_failure, of_success):
-        """The mean of the sum of what each failure and the success add."""
+        """Returns the mean of the sum of a value per failure and a value for the success."""
         return logarithms.weighted((1 - self.p) / self.p, of_failure) + of_success
 
     def _outside(self, x):
@@ -303,9 +303,9 @@ class Poisson(Parametric):
 
     @property
     def entropy(self) -> Variable:
-        """Variable of the shape ``batch_shape``: a sum, as there is no closed form."""
+        """Variable of shape ``batch_shape``, in nats: a sum, since no closed form exists."""
         xp, lam = self.xp, self.lam
-        # What is farther from the mean than this has no probability to speak of.
+        # Probabilities farther from the mean than this are negligible.
         largest = float(xp.nan_to_num(lam.array, posinf=0).max()) if lam.size else 0
         reach = int(12 * math.sqrt(largest)) + 30
         x = xp.floor(lam.array)[..., None] + xp.arange(-reach, reach + 1, dtype=lam.dtype)
@@ -314,7 +314,7 @@ class Poisson(Parametric):
         return -F.sum(terms * (x >= 0).astype(lam.dtype), axis=-1)
 
     def _expected_log(self, lam):
-        """The mean of x log lam."""
+        """Returns the mean of x log lam."""
         return logarithms.weighted(self.lam, logarithms.log(lam))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The base class of distributions, and of those that are given by arrays of parameters."""
+"""The base classes of distributions."""
 
 import math
 import numbers
@@ -18,10 +18,10 @@ from mpchain.variable import Variable, as_array, as_variable
 
 
 class Distribution:
-    """A batch of probability distributions; what it computes are Variables, differentiable.
+    """Base: a batch of probability distributions with differentiable methods.
 
-    A subclass defines what it can of the methods and properties; what it does not define raises
-    NotImplementedError. An array of points has the shape (..., *batch_shape, *event_shape).
+    Subclasses define methods and properties; undefined ones raise NotImplementedError. An array of
+    points has the shape (..., *batch_shape, *event_shape).
 
     >>> class Point(mpchain.Distribution):
     ...     def __init__(self, x):
@@ -43,7 +43,7 @@ class Distribution:
 
     @property
     def event_shape(self) -> tuple[int, ...]:
-        """The shape of one sample of one distribution of the batch, a tuple."""
+        """The shape of a sample of one distribution of the batch, a tuple."""
         raise self._lacks("event_shape")
 
     @property
@@ -73,17 +73,17 @@ class Distribution:
 
     @property
     def variance(self) -> Variable:
-        """Variable (*batch_shape, *event_shape): of each element of the event."""
+        """Variable (*batch_shape, *event_shape): the variance of each element of the event."""
         raise self._lacks("variance")
 
     @property
     def stddev(self) -> Variable:
-        """Variable (*batch_shape, *event_shape): the standard deviation, of each element."""
+        """Variable (*batch_shape, *event_shape): the standard deviation of each element."""
         return F.sqrt(self.variance)
 
     @property
     def covariance(self) -> Variable:
-        """Variable (*batch_shape, d, d): of the d elements of the event."""
+        """Variable (*batch_shape, d, d): the covariance of the d elements of the event."""
         raise self._lacks("covariance")
 
     @property
@@ -92,30 +92,30 @@ class Distribution:
         raise self._lacks("entropy")
 
     def log_prob(self, x: Input) -> Variable:
-        """Logarithm of the density, or of the probability if the distribution is discrete.
+        """Returns the logarithm of the density (of the probability if discrete).
 
         Args:
             x: Variable or array of points.
 
         Returns:
-            Variable: the shape of ``x`` less the event's; -inf outside of the support.
+            Variable of the shape of ``x`` without the event axes; -inf outside of the support.
         """
         raise self._lacks("log_prob")
 
     def prob(self, x: Input) -> Variable:
-        """The density or probability; see :meth:`log_prob`."""
+        """Returns the density or probability; see :meth:`log_prob`."""
         return F.exp(self.log_prob(x))
 
     def perplexity(self, x: Input) -> Variable:
-        """The reciprocal of :meth:`prob`."""
+        """Returns the reciprocal of :meth:`prob`."""
         return F.exp(-self.log_prob(x))
 
     def cdf(self, x: Input) -> Variable:
-        """The probability of a sample not above ``x``; see :meth:`log_prob` for shapes."""
+        """Returns the probability of a sample not above ``x``; see :meth:`log_prob` for shapes."""
         raise self._lacks("cdf")
 
     def icdf(self, x: Input) -> Variable:
-        """Quantiles: the points at which :meth:`cdf` is ``x``.
+        """Returns quantiles: the points at which :meth:`cdf` is ``x``.
 
         Args:
             x: Variable or array of probabilities, which broadcasts with the batch.
@@ -126,19 +126,19 @@ class Distribution:
         raise self._lacks("icdf")
 
     def log_cdf(self, x: Input) -> Variable:
-        """Logarithm of :meth:`cdf`."""
+        """Returns the logarithm of :meth:`cdf`."""
         return logarithms.log(self.cdf(x))
 
     def survival_function(self, x: Input) -> Variable:
-        """The probability of a sample above ``x``."""
+        """Returns the probability of a sample above ``x``."""
         return 1 - self.cdf(x)
 
     def log_survival_function(self, x: Input) -> Variable:
-        """Logarithm of :meth:`survival_function`."""
+        """Returns the logarithm of :meth:`survival_function`."""
         return logarithms.log(self.survival_function(x))
 
     def sample(self, sample_shape: int | tuple[int, ...] = ()) -> Variable:
-        """Draws samples, with ``config.rng`` if that is set, else NumPy's or CuPy's global state.
+        """Draws samples with ``config.rng``, or with NumPy's or CuPy's global state if it is None.
 
         Args:
             sample_shape: the shape of independent draws.
@@ -166,20 +166,20 @@ class Distribution:
 POSITIVE = "be positive", lambda x: x <= 0
 NOT_NEGATIVE = "not be negative", lambda x: x < 0
 PROBABILITY = "be from 0 to 1", lambda x: (x < 0) | (x > 1)
-"""Rules of parameters: in words, and what finds the elements that break them (NaN does not)."""
+"""Rules of parameters: in words, and a test for elements that violate them (NaN does not)."""
 
 
 class Parametric(Distribution):
-    """A distribution given by floating-point parameters that broadcast with each other.
+    """Base: a distribution with floating-point parameters that broadcast with each other.
 
-    Numbers and lists are parameters too; they take the dtype of the arrays beside them, or
+    Numbers and lists are converted to the dtype of the parameters that are arrays, or
     ``config.dtype``. Values are checked if ``config.type_check``, on a GPU only in debug mode.
 
         >>> mpchain.distributions.Exponential(np.array([1.0, 2.0])).params["lam"].array
         array([1., 2.])
 
     Args:
-        parameters: Variables, arrays or numbers by name; they become attributes, broadcast.
+        parameters: Variables, arrays or numbers by name; broadcast, they become attributes.
 
     Raises:
         InvalidType: a parameter is not floating point, or they do not broadcast.
@@ -188,7 +188,7 @@ class Parametric(Distribution):
 
     _rules = {}
     _n_event_axes = 0
-    _inner = 1.0  # a point of the support, to compute with where a point is outside of it
+    _inner = 1.0  # a point of the support, used in place of points outside of it
 
     def __init__(self, **parameters: Input) -> None:
         parameters = broadcast(self._name, as_parameters(self._name, parameters))
@@ -220,7 +220,7 @@ class Parametric(Distribution):
     params = property(lambda self: dict(self._params))
 
     def _points(self, method, x, event_shape=None):
-        """Returns an argument as a Variable of a floating-point dtype, after checks."""
+        """Checks an argument, and returns it as a floating-point Variable."""
         event_shape = self.event_shape if event_shape is None else event_shape
         dtype = self._like.dtype
         if not hasattr(x, "dtype"):
@@ -240,7 +240,7 @@ class Parametric(Distribution):
         return self._evaluate("log_prob", x, self._log_density, -math.inf)
 
     def _evaluate(self, method, x, formula, value):
-        """Computes ``formula(x)`` in the support; elsewhere the result is the number ``value``."""
+        """Returns ``formula(x)`` in the support, the number ``value`` elsewhere."""
         x = self._points(method, x)
         outside = self._outside(x.array)
         if outside is None:
@@ -250,7 +250,7 @@ class Parametric(Distribution):
         return choose(outside, value, formula(inner))
 
     def _outside(self, x):
-        """Returns where an array of points is outside of the support; None: nowhere."""
+        """Returns where points are outside of the support; None means nowhere."""
         return None
 
     def _log_density(self, x):
@@ -259,7 +259,7 @@ class Parametric(Distribution):
 
 
 def as_parameters(owner: str, parameters: dict[str, Any]) -> dict[str, Variable]:
-    """Returns parameters as Variables by name, after the check that they are floating point.
+    """Checks that parameters are floating point, and returns them as Variables by name.
 
     >>> as_parameters("Normal", {"loc": np.zeros(2, np.float32), "scale": 1})["scale"].dtype
     dtype('float32')
@@ -293,7 +293,7 @@ def broadcast(owner: str, variables: dict[str, Variable]) -> dict[str, Variable]
 
 
 def to_shape(variable: Variable, shape: tuple[int, ...]) -> Variable:
-    """Returns a Variable broadcast to a shape; itself if it has that.
+    """Broadcasts a Variable to a shape; returns the Variable itself if it has that shape.
 
     >>> to_shape(Variable(np.ones(())), (2,)).array
     array([1., 1.])
@@ -304,15 +304,15 @@ def to_shape(variable: Variable, shape: tuple[int, ...]) -> Variable:
 def check_values(
     owner: str, name: str, variable: Variable, rule: str, broken: Callable[[Array], Array]
 ) -> None:
-    """Raises ValueError if an element of a parameter breaks its rule; see :class:`Parametric`.
+    """Raises ValueError if an element of a parameter violates its rule.
 
         >>> check_values("Normal", "scale", Variable(np.ones(2)), *POSITIVE)
 
     Args:
-        owner, name: the distribution and its parameter.
+        owner, name: the names of the distribution and of the parameter.
         variable: the parameter.
         rule: what must hold: the parameter "must ...".
-        broken: function of the array, which returns where the rule is broken.
+        broken: function of the array that returns where the rule is violated.
     """
     array = variable.array
     if config.type_check and (isinstance(array, np.ndarray) or config.debug):
@@ -332,22 +332,22 @@ def _broadcasts(shape, other):
 def only_one(
     owner: str, one: tuple[str, ...], other: tuple[str, ...], **given: Any
 ) -> dict[str, Any]:
-    """Raises ValueError unless exactly one of two ways to give parameters is used, wholly.
+    """Raises ValueError unless all arguments of exactly one of two groups are given.
 
         >>> only_one("Bernoulli", ("p",), ("logit",), p=0.5, logit=None)
         {'p': 0.5}
 
     Args:
-        owner: the distribution.
-        one, other: the names of the arguments of either way.
-        given: all these arguments; None means not given.
+        owner: the name of the distribution.
+        one, other: the names of the arguments of each group.
+        given: all arguments; None means not given.
 
     Returns:
-        dict of the arguments of the way that is used.
+        dict of the arguments of the group that is used.
     """
     names = tuple(name for name, value in given.items() if value is not None)
     if names not in (one, other):
         ways = f"{' and '.join(one)}, or {' and '.join(other)}"
         told = " and ".join(names) or "none"
-        raise ValueError(f"{owner}: either {ways} must be given, but given is {told}")
+        raise ValueError(f"{owner}: either {ways} must be given, but got {told}")
     return {name: given[name] for name in names}

@@ -1,17 +1,17 @@
-"""The gamma distribution function and samples, with their derivatives by the shape.
+"""The gamma distribution function and gamma samples, with derivatives by the shape.
 
 Let P(a, x) be the distribution function of the gamma distribution of shape a and scale 1, and
-p(a, x) its density. If a quantile x is kept while a changes, P(a, x) stays the same, and so
+p(a, x) its density. For a quantile x as a function of a, P(a, x) is constant, and so
 
     dx/da = -(dP/da)(a, x) / p(a, x) =: r(a, x).
 
 r has no closed form, but is an integral over a positive, smooth function (in the formula below,
-the side of x is taken on which nothing cancels), which a fixed rule computes to 1e-12:
+the side of x without cancellation is used), which a fixed rule computes to 1e-12:
 
     r = x int_0^inf (s (log x - psi(a)) + v) exp(s a v - x (exp(s v) - 1)) dv,
     s = 1 if x > a + 1 else -1.
 
-The rule is written in differentiable functions; so every higher derivative exists too.
+The rule uses differentiable functions, so all higher derivatives exist.
 """
 
 import numpy as np
@@ -29,11 +29,11 @@ _STEP = 0.1
 _T = np.arange(-3.6, 4.6, _STEP)
 _POINTS = np.exp(_T - np.exp(-_T))
 _WEIGHTS = _STEP * _POINTS * (1 + np.exp(-_T))
-"""Double-exponential rule for integrals from 0 to infinity of what decays exponentially."""
+"""Double-exponential rule for integrals from 0 to infinity of exponentially decaying functions."""
 
 
 def _quantile_slope(a, x):
-    """r(a, x) for a >= 1, of arrays or Variables of one shape."""
+    """Returns r(a, x) for a >= 1 and arrays or Variables of one shape."""
     raw_a, raw_x = as_array(a)[..., None], as_array(x)[..., None]
     xp, dtype = get_array_module(raw_x), raw_x.dtype
     sign = xp.where(raw_x > raw_a + 1, 1, -1).astype(dtype)
@@ -51,17 +51,17 @@ def _gamma_variate(a, drawn):
 
 
 def log_gamma_variates(a: Variable, n: int) -> Variable:
-    """Draws logarithms of gamma variables, which do not underflow where the shape is small.
+    """Draws logarithms of gamma variables, which do not underflow for small shapes.
 
-    If z has the shape a + 1 and u is uniform, z u^(1/a) has the shape a: so r is needed for shapes
-    above one alone.
+    If z has the shape a + 1 and u is uniform, z u^(1/a) has the shape a: only shapes above one
+    need r.
 
         >>> log_gamma_variates(Variable(np.array([1e-4, 2.0])), 3).shape
         (3, 2)
 
     Args:
         a: Variable: the shapes.
-        n: how many to draw of each.
+        n: the number of samples of each.
 
     Returns:
         Variable (n, *a.shape).
@@ -75,7 +75,7 @@ def log_gamma_variates(a: Variable, n: int) -> Variable:
 
 
 def _slope_by_shape(a, x):
-    """dP/da, by P(a, x) = P(a + 1, x) + p(a + 1, x) and r for the shape a + 1."""
+    """Returns dP/da, by P(a, x) = P(a + 1, x) + p(a + 1, x) and r for the shape a + 1."""
     log_x = np.log(x)
     density = np.exp(a * log_x - x - lgamma.on(a + 1))
     return density * (log_x - digamma.on(a + 1) - _quantile_slope(a + 1, x))
@@ -102,14 +102,14 @@ def _at_points(function, a, x, at_zero):
 
 
 def lower_gamma(a: Variable, x: Variable) -> Variable:
-    """P(a, x): the distribution function of the gamma distribution of shape a and scale 1.
+    """Returns P(a, x), the distribution function of the gamma distribution of shape a and scale 1.
 
         >>> lower_gamma(Variable(np.array(1.0)), Variable(np.array([0.0, 1.0]))).array.round(3)
         array([0.   , 0.632])
 
     Args:
         a: Variable: the shapes.
-        x: Variable that broadcasts with it: the points, not negative.
+        x: Variable that broadcasts with ``a``: the points, not negative.
 
     Returns:
         Variable of the broadcast shape.
@@ -118,7 +118,7 @@ def lower_gamma(a: Variable, x: Variable) -> Variable:
 
 
 def upper_gamma(a: Variable, x: Variable) -> Variable:
-    """1 - P(a, x), exact where that is small; see :func:`lower_gamma`.
+    """Returns 1 - P(a, x), accurate where it is small; see :func:`lower_gamma`.
 
     >>> upper_gamma(Variable(np.array(1.0)), Variable(np.array([0.0, 1.0]))).array.round(3)
     array([1.   , 0.368])

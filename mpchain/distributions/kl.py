@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergences: a registry by pairs of classes, and the known formulas."""
+"""Kullback-Leibler divergences: a registry of formulas by pairs of classes."""
 
 import itertools
 import math
@@ -27,16 +27,16 @@ _registry = {}
 
 
 def register_kl(Dist1: type, Dist2: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: registers a function as the divergence of two classes of distributions.
+    """Returns a decorator that registers the divergence of two classes of distributions.
 
-    It serves their subclasses too; for a pair of classes, that counts which is registered for the
-    nearest pair of base classes. What was registered for the same pair before is replaced.
+    It applies to subclasses, too; the registration for the nearest pair of base classes is used. A
+    new registration replaces that of the same pair.
 
     Args:
         Dist1, Dist2: subclasses of :class:`Distribution`.
 
     Raises:
-        TypeError: one of them is none.
+        TypeError: one of them is not a subclass of Distribution.
 
     Example:
         >>> @register_kl(Normal, Normal)
@@ -62,17 +62,17 @@ def _find(type1, type2):
 
 
 def kl_divergence(dist1: Distribution, dist2: Distribution) -> Variable:
-    """Kullback-Leibler divergence: the mean over ``dist1`` of log(p1(x) / p2(x)).
+    """Returns the Kullback-Leibler divergence: the mean over ``dist1`` of log(p1(x) / p2(x)).
 
         >>> kl_divergence(Normal(np.array(0.0), 1.0), Normal(np.array(1.0), 1.0)).array
         array(0.5)
 
     Args:
-        dist1, dist2: of batch shapes that broadcast.
+        dist1, dist2: distributions with batch shapes that broadcast.
 
     Returns:
-        Variable of the shape of the batch; infinite where ``dist2`` excludes what ``dist1`` does
-        not.
+        Variable of the shape of the batch; infinite where the support of ``dist2`` does not contain
+        that of ``dist1``.
 
     Raises:
         NotImplementedError: no formula is registered (:func:`register_kl`) for the two classes.
@@ -87,14 +87,14 @@ def kl_divergence(dist1: Distribution, dist2: Distribution) -> Variable:
 
 
 def cross_entropy(dist1: Distribution, dist2: Distribution) -> Variable:
-    """Cross entropy: the mean over ``dist1`` of -log p2(x), the entropy plus the divergence.
+    """Returns the cross entropy: the mean over ``dist1`` of -log p2(x).
 
         >>> wide = Uniform(low=np.array(0.0), high=2.0)
         >>> cross_entropy(Uniform(low=np.array(0.0), high=1.0), wide).array.round(3)
         np.float64(0.693)
 
     Args:
-        dist1, dist2: of batch shapes that broadcast.
+        dist1, dist2: distributions with batch shapes that broadcast.
 
     Returns:
         Variable of the shape of the batch, in nats.

@@ -16,7 +16,7 @@ _LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 class LocationScale(Parametric):
-    """Base: a subclass says what the standard distribution is, with loc 0 and scale 1.
+    """Base: subclasses define the standard distribution, with loc 0 and scale 1.
 
     >>> issubclass(Normal, LocationScale)
     True
@@ -61,7 +61,7 @@ class LocationScale(Parametric):
 
 
 class _Symmetric(LocationScale):
-    """What is above a point is what is below its mirror image."""
+    """Base of distributions that are symmetric about loc."""
 
     def survival_function(self, x: Input) -> Variable:
         return self._standard_cdf(-self._standardized("survival_function", x))
@@ -78,10 +78,11 @@ class Normal(_Symmetric):
     Args:
         loc: Variable or array: the means.
         scale: Variable or array: the standard deviations, positive.
-        log_scale: instead, their logarithms.
+        log_scale: their logarithms instead of ``scale``.
 
     Raises:
-        ValueError: a scale is not positive, or not one of ``scale`` and ``log_scale`` is given.
+        ValueError: a scale is not positive, or ``scale`` and ``log_scale`` are both given or both
+            missing.
     """
 
     _noise = "standard_normal"
@@ -144,7 +145,7 @@ class Laplace(_Symmetric):
         return -F.absolute(z) - math.log(2)
 
     def _standard_cdf(self, z):
-        # At a tie, the first argument has the gradient: so the density at loc is right.
+        # At a tie, the first argument gets the gradient, so the density at loc is correct.
         below, above = np.exp(np.minimum(z, 0)) * 0.5, np.exp(-np.maximum(z, 0)) * 0.5
         return choose(z.array < 0, below, 1 - above)
 
@@ -171,13 +172,13 @@ class Cauchy(_Symmetric):
     _standard_entropy = math.log(4 * math.pi)
 
     def _standard_log_density(self, z):
-        # log(1 + z^2), of z / m where |z| is m > 1: far points do not overflow.
+        # log(1 + z^2), with z / m where m = |z| > 1, so that distant points do not overflow.
         m = np.maximum(abs(z.array), 1)
         rest = F.square(z / m) + (np.square(1 / m) - 1)
         return -F.log1p(rest) - (np.log(m) * 2 + math.log(math.pi))
 
     def _standard_cdf(self, z):
-        # Exact far below too, unlike arctan(z) / pi + 1/2.
+        # Accurate far below loc, too, unlike arctan(z) / pi + 1/2.
         return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
 
     def _standard_icdf(self, p):
@@ -185,7 +186,7 @@ class Cauchy(_Symmetric):
 
 
 class Gumbel(LocationScale):
-    """Gumbel distribution, of maxima: density exp(-(z + exp(-z))) / scale, z = (x - loc) / scale.
+    """Gumbel distribution of maxima: density exp(-(z + exp(-z))) / scale, z = (x - loc) / scale.
 
         >>> Gumbel(np.array(0.0), 1.0).mean.array.round(3)
         np.float64(0.577)
@@ -224,10 +225,10 @@ class Uniform(LocationScale):
 
     Args:
         low, high: Variables or arrays, low < high.
-        loc, scale: instead, low and the width.
+        loc, scale: low and the width instead of ``low`` and ``high``.
 
     Raises:
-        ValueError: an interval is empty, or not one of the two pairs is given.
+        ValueError: an interval is empty, or not exactly one of the two pairs is given.
     """
 
     _noise = "random"
@@ -275,7 +276,7 @@ class Uniform(LocationScale):
 
 
 class LogNormal(Parametric):
-    """Log-normal distribution: the logarithm is normal, with mean mu and deviation sigma.
+    """Log-normal distribution: its logarithm is normal with mean mu and standard deviation sigma.
 
         >>> LogNormal(np.array(0.0), 1.0).mode.array.round(3)
         np.float64(0.368)

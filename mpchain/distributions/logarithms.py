@@ -1,4 +1,4 @@
-"""Choices between values, and logarithms that are infinite without warnings and without NaN."""
+"""Choices between values, and logarithms that are -inf at zero without warnings or NaN."""
 
 import math
 
@@ -10,7 +10,7 @@ from mpchain.variable import Variable, as_array
 
 
 def choose(condition: Array, value: Input, y: Variable) -> Variable:
-    """``value`` where the condition holds, else the Variable ``y``.
+    """Returns ``value`` where the condition holds, else the Variable ``y``.
 
         >>> choose(np.array([True, False]), 0, Variable(np.array([3.0, 4.0]))).array
         array([0., 4.])
@@ -25,12 +25,12 @@ def choose(condition: Array, value: Input, y: Variable) -> Variable:
     """
     if not isinstance(value, Variable):
         value = y.xp.asarray(value, y.dtype)
-    # NumPy makes a scalar where it compares 0-d arrays.
+    # NumPy returns scalars from comparisons of 0-d arrays.
     return F.where(y.xp.asarray(condition), value, y)
 
 
 def log(x: Variable) -> Variable:
-    """Logarithm of a Variable; at zero -inf, and of no gradient.
+    """Returns the logarithm of a Variable; at zero -inf without gradient.
 
     >>> log(Variable(np.array([0.0, 1.0]))).array
     array([-inf,   0.])
@@ -40,7 +40,7 @@ def log(x: Variable) -> Variable:
 
 
 def log_of_rest(x: Variable) -> Variable:
-    """log(1 - x) of a Variable; at one -inf, and of no gradient.
+    """Returns log(1 - x) of a Variable; at one -inf without gradient.
 
     >>> log_of_rest(Variable(np.array([0.0, 1.0]))).array
     array([ -0., -inf])
@@ -50,7 +50,7 @@ def log_of_rest(x: Variable) -> Variable:
 
 
 def weighted(weight: Input, logarithm: Variable) -> Variable:
-    """Product of a weight and a logarithm, both Variables; 0 times -inf is 0.
+    """Returns the product of a weight and a logarithm; 0 times -inf is 0.
 
     >>> weighted(Variable(np.array(0.0)), Variable(np.array(-np.inf))).array
     array(0.)

@@ -1,4 +1,4 @@
-"""Distributions of vectors, and of several independent elements taken as one event."""
+"""Distributions of vectors, and of independent elements as one event."""
 
 import math
 
@@ -25,7 +25,7 @@ from mpchain.variable import Variable
 class Beta(Parametric):
     """Beta distribution: density x^(a - 1) (1 - x)^(b - 1) / B(a, b), 0 <= x <= 1.
 
-    Gradients of samples are those of :class:`Gamma`.
+    Gradients of samples are computed as in :class:`Gamma`.
 
         >>> Beta(np.array([1.0, 2.0]), 2.0).mean.array.round(3)
         array([0.333, 0.5  ])
@@ -55,7 +55,7 @@ class Beta(Parametric):
     entropy = property(lambda self: -self._expected_log_prob(self))
 
     def _expected_log_prob(self, other):
-        """The mean of the log_prob of another beta distribution."""
+        """Returns the mean of the log_prob of another beta distribution."""
         of_total = F.digamma(self.a + self.b)
         log_x, log_rest = F.digamma(self.a) - of_total, F.digamma(self.b) - of_total
         return (other.a - 1) * log_x + (other.b - 1) * log_rest - other._log_normalizer
@@ -73,10 +73,10 @@ class Beta(Parametric):
 
 
 class Dirichlet(Parametric):
-    """Dirichlet distribution: density of prod_i x_i^(alpha_i - 1), x_i >= 0, of sum one.
+    """Dirichlet distribution: density of prod_i x_i^(alpha_i - 1), x_i >= 0, with sum one.
 
     Points whose sum differs from one by more than rounding are outside of the support. Gradients
-    of samples are those of :class:`Gamma`.
+    of samples are computed as in :class:`Gamma`.
 
         >>> Dirichlet(np.array([1.0, 1.0, 2.0])).mean.array
         array([0.25, 0.25, 0.5 ])
@@ -118,7 +118,7 @@ class Dirichlet(Parametric):
     entropy = property(lambda self: -self._expected_log_prob(self))
 
     def _expected_log_prob(self, other):
-        """The mean of the log_prob of another Dirichlet distribution."""
+        """Returns the mean of the log_prob of another Dirichlet distribution."""
         log_x = F.digamma(self.alpha) - F.digamma(self._total)
         return F.sum((other.alpha - 1) * log_x, axis=-1) - other._log_normalizer
 
@@ -144,7 +144,7 @@ class MultivariateNormal(Parametric):
     Args:
         loc: Variable or array (..., d): the means.
         scale_tril: Variable or array (..., d, d): the lower triangular matrices L, with a positive
-            diagonal; what is above the diagonal is not read.
+            diagonal; elements above the diagonal are ignored.
 
     Raises:
         InvalidType: the shapes do not fit.
@@ -213,15 +213,15 @@ class MultivariateNormal(Parametric):
 
 
 class Independent(Distribution):
-    """Takes the last axes of a batch as axes of the event: of elements that are independent.
+    """Reinterprets the last axes of a batch as axes of the event, with independent elements.
 
         >>> joint = Independent(mpchain.distributions.Normal(np.zeros((5, 3)), 1.0))
         >>> joint.batch_shape, joint.event_shape, joint.log_prob(np.zeros((5, 3))).shape
         ((5,), (3,), (5,))
 
     Args:
-        distribution: what it is made of.
-        reinterpreted_batch_ndims: how many axes; None means all but the first.
+        distribution: the distribution to reinterpret.
+        reinterpreted_batch_ndims: the number of axes; None means all but the first.
 
     Raises:
         ValueError: the batch has fewer axes.
@@ -271,7 +271,7 @@ class Independent(Distribution):
     entropy = property(lambda self: self._total(self.distribution.entropy))
 
     def _total(self, x, function=F.sum):
-        """Sums or multiplies over the axes that are the event's."""
+        """Sums or multiplies over the reinterpreted axes."""
         n = self.reinterpreted_batch_ndims
         return function(x, axis=tuple(range(x.ndim - n, x.ndim))) if n else x
 
@@ -282,14 +282,14 @@ class Independent(Distribution):
         return self._total(self.distribution.prob(x), F.prod)
 
     def cdf(self, x: Input) -> Variable:
-        """The probability that no element of a sample is above that of ``x``."""
+        """Returns the probability that no element of a sample is above that of ``x``."""
         return self._total(self.distribution.cdf(x), F.prod)
 
     def log_cdf(self, x: Input) -> Variable:
         return self._total(self.distribution.log_cdf(x))
 
     def survival_function(self, x: Input) -> Variable:
-        """The probability that all elements of a sample are above those of ``x``."""
+        """Returns the probability that all elements of a sample are above those of ``x``."""
         return self._total(self.distribution.survival_function(x), F.prod)
 
     def log_survival_function(self, x: Input) -> Variable:

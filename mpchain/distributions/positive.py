@@ -13,7 +13,7 @@ from mpchain.variable import Variable
 
 
 class HalfLine(Parametric):
-    """Base: a subclass says what the logarithm of the survival function is.
+    """Base: subclasses define the logarithm of the survival function.
 
     >>> issubclass(Exponential, HalfLine)
     True
@@ -79,7 +79,7 @@ class Pareto(HalfLine):
         array([1.5, 3. ])
 
     Args:
-        scale: Variable or array: the least values, positive.
+        scale: Variable or array: the lower bounds, positive.
         alpha: Variable or array: the exponents, positive.
     """
 
@@ -129,9 +129,9 @@ class Pareto(HalfLine):
 class Gamma(Parametric):
     """Gamma distribution: density x^(k - 1) exp(-x / theta) / (Gamma(k) theta^k), x >= 0.
 
-    Gradients of samples are those of an exact reparameterisation: implicit differentiation of
-    the distribution function (M. Figurnov et al., Implicit reparameterization gradients, 2018).
-    SciPy is needed for all but samples without gradients, on the host.
+    Gradients of samples come from implicit differentiation of the distribution function, an exact
+    reparameterization (M. Figurnov et al., Implicit reparameterization gradients, 2018).
+    On the host, SciPy is needed for all but samples without gradients.
 
         >>> Gamma(np.array([1.0, 2.0]), 3.0).variance.array
         array([ 9., 18.])
@@ -176,9 +176,9 @@ class Gamma(Parametric):
 
 
 class Chisquare(Parametric):
-    """Chi-squared distribution: that of the sum of the squares of k standard normal variables.
+    """Chi-squared distribution, of the sum of squares of k standard normal variables.
 
-    It is :class:`Gamma` of shape k / 2 and scale 2, which see.
+    It is :class:`Gamma` with shape k / 2 and scale 2.
 
         >>> Chisquare(np.array([1, 2.0])).variance.array
         array([2., 4.])

@@ -10,14 +10,14 @@ from mpchain.variable import Variable
 def draw(like: Variable, name: str, *parameters: Array | int, size: tuple[int, ...]) -> Array:
     """Draws random numbers from ``config.rng``, or from the global state if that is None.
 
-    Within the updates of a multi-node optimizer they belong to samples: see :mod:`mpchain.random`.
+    In updates of a multi-node optimizer, numbers may belong to samples: see :mod:`mpchain.random`.
 
         >>> draw(Variable(np.zeros(2, np.float32)), "standard_normal", size=(3,)).dtype
         dtype('float32')
 
     Args:
-        like: Variable whose dtype and device the result has.
-        name: the method of the generator, which NumPy's and CuPy's have in common.
+        like: Variable with the dtype and device of the result.
+        name: a method that the generators of NumPy and CuPy share.
         parameters: arrays of parameters on that device, or integers.
         size: the shape of the result.
 

@@ -1,3 +1,3 @@
-"""Files of other frameworks, made of models."""
+"""Export of models to files of other frameworks."""
 
 from mpchain.exporters import caffe as caffe

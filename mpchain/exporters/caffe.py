@@ -1,4 +1,4 @@
-"""Models as files for Caffe."""
+"""Export of models to files of Caffe."""
 
 import math
 import os
@@ -29,11 +29,12 @@ def export(
 ) -> str:
     """Writes a model as Caffe's ``chainer_model.prototxt`` and ``chainer_model.caffemodel``.
 
-    The model is run once, in inference mode, and what it did is written down. Known are Linear,
+    It runs the model once, in inference mode, and records its functions. Supported are Linear,
     Convolution2D, Deconvolution2D, AveragePooling2D, MaxPooling2D, LRN, batch normalization,
     ReLU, LeakyReLU, Sigmoid, Tanh, Softmax, Concat, Reshape, Dropout, the mean over an image, sums,
-    products and maxima, and whatever acts as one factor and shift per channel. Where these follow a
-    product with weights, such as batch normalization does, they are multiplied into the weights.
+    products and maxima, and all functions that multiply or shift each channel by constants. After
+    a product with weights, these constants (for example of batch normalization) are merged into
+    the weights.
 
         >>> text = export(F.relu, np.ones((1, 3), np.float32))
         >>> [line.strip() for line in text.splitlines() if "type" in line]
@@ -42,9 +43,8 @@ def export(
     Args:
         model: a callable of Variables that returns a Variable, or a tuple, list or dict of them.
         args: its input, or a tuple, list or dict (named arguments) of inputs: Variables or arrays.
-        directory: where the files are written; it is made if it does not exist. None writes
-            nothing.
-        export_params: whether the .caffemodel file is written too.
+        directory: the folder of the files, created if it does not exist; None writes no file.
+        export_params: whether to write the .caffemodel file, too.
         graph_name: the name of the network.
 
     Returns:
@@ -52,8 +52,8 @@ def export(
 
     Raises:
         ImportError: protobuf is not installed.
-        NotImplementedError: the model uses a function that is not known.
-        ValueError: Caffe would compute something else, or the model takes no input.
+        NotImplementedError: the model uses an unsupported function.
+        ValueError: Caffe would compute another result, or the model takes no input.
     """
     layers = _Trace(model, args).layers
     text = as_text({"name": graph_name, "layer": [_without_blobs(x) for x in layers]})
@@ -73,7 +73,7 @@ def _without_blobs(layer):
 
 
 class _Recorder(FunctionHook):
-    """Writes down which functions were applied, in order, and to which arrays."""
+    """Records the applied functions, in order, and their input arrays."""
 
     name = "exporters.caffe"
 
@@ -85,10 +85,10 @@ class _Recorder(FunctionHook):
 
 
 class _Value:
-    """What the network computes: ``weight * source + shift``, along axis 1.
+    """A value in the network: ``weight * source + shift``, along axis 1.
 
-    The source is a blob's name; or a layer that has not been written yet, since factor and shift
-    can still be multiplied into its parameters.
+    The source is the name of a blob, or a layer that is not written yet, since weight and shift
+    can still be merged into its parameters.
     """
 
     def __init__(self, source: Input, shape, weight=1.0, shift=0.0) -> None:
@@ -102,13 +102,13 @@ class _Value:
 
 
 class _Trace:
-    """The layers that a model amounts to, for one input."""
+    """The layers that are equivalent to a model, for one input."""
 
     def __init__(self, model, args: Any) -> None:
         self.layers = []
         self.counts = {}
         self.names = {}
-        self.values = {}  # by the function whose output a variable is; of an input, by its node
+        self.values = {}  # by the function that made a variable; by its node if it is an input
         names, inputs = _inputs(args)
         for i, x in enumerate(inputs):
             name = f"data_{i + 1}" if i else "data"
@@ -131,8 +131,8 @@ class _Trace:
         return self.values.get(node if node.creator_node is None else node.creator_node)
 
     def read(self, function, in_data):
-        """Finds the value of a function's output."""
-        if function.inputs is None:  # it is no part of the graph
+        """Finds the value of the output of a function."""
+        if function.inputs is None:  # it is not part of the graph
             return
         operands = [self.value_of(node) for node in function.inputs]
         if not any(operands):
@@ -147,7 +147,7 @@ class _Trace:
         self.values[function] = _READERS[function.label](self, *operands, *constants)
 
     def layer(self, kind, bottoms, shape, blobs=(), **params):
-        """Writes a layer with one output, and returns its value."""
+        """Adds a layer with one output, and returns its value."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         name = f"{kind}-{self.counts[kind]}"
         layer = {"name": name, "type": kind, "bottom": bottoms, "top": [name], **params}
@@ -160,7 +160,7 @@ class _Trace:
         return _Value(name, shape)
 
     def blob(self, value):
-        """Returns the name of the blob that holds a value; writes what is missing for that."""
+        """Returns the name of the blob of a value; adds the layers that it needs."""
         if not isinstance(value, _Value):
             raise NotImplementedError(
                 "exporters.caffe.export: a constant array of shape "
@@ -182,12 +182,12 @@ class _Trace:
 
 
 def _inputs(args):
-    """Names of the arguments, if they have any, and the arguments as Variables."""
+    """Returns the names of the arguments, if any, and the arguments as Variables."""
     keys = list(args) if isinstance(args, dict) else []
     inputs = [as_variable(x) for x in _listed(args)]
     if not inputs:
         raise ValueError("exporters.caffe.export: args must hold an input")
-    # Of its own, whatever the given one hangs on; and part of a graph, whatever it asks for.
+    # New variables: without history, and with gradients so that they are part of the graph.
     return keys, [Variable(x.array) for x in inputs]
 
 
@@ -201,12 +201,12 @@ def _fail(rule):
     raise ValueError(f"exporters.caffe.export: {rule}")
 
 
-# What each function amounts to. A reader is given the trace, the values or constant arrays that are
-# the function's inputs, and its constants.
+# The layers of each function. A reader takes the trace, the inputs of the function (values or
+# constant arrays), and its constants.
 
 
 def _per_channel(x, value):
-    """A constant as a factor or shift of channels."""
+    """Returns a constant as a factor or shift of channels."""
     array = np.asarray(x, np.float64)
     if array.size == 1:
         return array.reshape(())
@@ -258,7 +258,7 @@ def _eltwise(trace, operation, *xs, **options):
 
 
 class _Product:
-    """A layer that multiplies by weights, not written yet: called with a factor and shift."""
+    """A layer that multiplies by weights, not yet written: call it with a factor and a shift."""
 
     def __init__(self, trace, kind, x: Input, W, shape, name: str, param) -> None:
         self.trace, self.kind, self.shape, self.name = trace, kind, shape, name
@@ -268,7 +268,7 @@ class _Product:
 
     def __call__(self, weight, shift) -> None:
         factors = np.broadcast_to(weight, self.shape[1:2])
-        # Those of a transposed convolution are (inputs, outputs / groups, height, width).
+        # Weights of a transposed convolution are (inputs, outputs / groups, height, width).
         is_transposed = self.kind == "Deconvolution"
         groups = self.param["group"] if is_transposed else 1
         W = self.W.reshape(groups, -1, *self.W.shape[1:])
@@ -296,7 +296,7 @@ def _linear(trace, x, W, b=None):
 
 
 def _geometry(window):
-    """The fields in which convolution and pooling agree."""
+    """Returns the fields that convolution and pooling share."""
     if len(window.ksize) != 2:
         raise NotImplementedError("exporters.caffe.export: windows must have two axes")
     pairs = {"pad": window.pad, "stride": window.stride, "kernel": window.ksize}
@@ -350,7 +350,7 @@ def _max_pooling(trace, x, window):
 
 
 def _sums_of_windows(trace, x, window):
-    # Where a window reaches beyond the padding, Caffe's mean is over less than the window.
+    # Where a window exceeds the padding, Caffe averages over less than the window.
     axes = zip(window.in_size, *window[:3])
     ends = [get_conv_outsize(size, k, s, p) for size, k, s, p in axes]
     _check_sizes("this pooling (rounded up)", window.out_size, ends)
@@ -400,7 +400,7 @@ def _reshape(trace, x, shape):
     size = math.prod(x.shape)
     known = math.prod(n for n in shape if n != -1)
     shape = tuple(size // known if n == -1 else n for n in shape)
-    # Not the size of the batch, which may be another, but what is left for it.
+    # -1 stands for the batch size, which may change.
     dims = [-1, *shape[1:]] if shape[:1] == x.shape[:1] else shape
     param = {"reshape_param": {"shape": {"dim": dims}}}
     return trace.layer("Reshape", [trace.blob(x)], shape, **param)

@@ -10,17 +10,17 @@ from mpchain.typing import Array
 
 
 class CupyMemoryProfileHook(FunctionHook):
-    """Measures the GPU memory that each forward and backward computation of functions takes.
+    """Measures the GPU memory that forward and backward computations of functions take.
 
-    *Used* bytes were taken from CuPy's memory pool; *acquired* bytes were added to the pool,
-    because it had none left.
+    *Used* bytes were taken from CuPy's memory pool; *acquired* bytes were added to the exhausted
+    pool.
 
         >>> with CupyMemoryProfileHook() as hook:  # doctest: +SKIP
         ...     loss.backward()
         >>> hook.print_report()  # doctest: +SKIP
 
     Attributes:
-        call_history: list of (function's label, used bytes, acquired bytes).
+        call_history: list of (label of the function, used bytes, acquired bytes).
 
     Raises:
         RuntimeError: no GPU can be used.
@@ -36,7 +36,7 @@ class CupyMemoryProfileHook(FunctionHook):
         self._starts = {}
 
     def added(self, function: FunctionNode | None) -> None:
-        # One watch serves all functions that the hook is added to.
+        # One watch serves all functions of the hook.
         if self._n_added == 0:
             self._pool.__enter__()
         self._n_added += 1
@@ -74,27 +74,27 @@ class CupyMemoryProfileHook(FunctionHook):
         self.forward_postprocess(function, in_data)
 
     def total_used_bytes(self) -> int:
-        """Returns the bytes that all functions took from the pool."""
+        """Returns the total bytes that functions took from the pool."""
         return sum(used for _, used, _ in self.call_history)
 
     def total_acquired_bytes(self) -> int:
-        """Returns the bytes that the pool grew by for all functions."""
+        """Returns the total bytes by which the pool grew."""
         return sum(acquired for _, _, acquired in self.call_history)
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Returns, by label, a dict of ``'used_bytes'``, ``'acquired_bytes'``, ``'occurrence'``."""
+        """Returns dicts of ``'used_bytes'``, ``'acquired_bytes'`` and ``'occurrence'`` by label."""
         return summarize(self.call_history, ("used_bytes", "acquired_bytes"))
 
     def print_report(self, unit: str = "auto", file: IO[str] | None = None) -> None:
         """Prints the summary as a table.
 
         Args:
-            unit: ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` suits the
-                largest number, ``'auto_foreach'`` suits each.
-            file: where to print; None is the standard output.
+            unit: ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` fits the
+                largest number, ``'auto_foreach'`` each number.
+            file: the output; None means the standard output.
 
         Raises:
-            ValueError: there is no such unit.
+            ValueError: the unit is unknown.
         """
         titles = {"used_bytes": "UsedBytes", "acquired_bytes": "AcquiredBytes"}
         print_table(self.summary(), "FunctionName", titles, BYTE_UNITS, unit, file)

@@ -1,4 +1,4 @@
-"""Printing what functions are given."""
+"""Printing the inputs of functions."""
 
 from typing import IO
 
@@ -9,10 +9,10 @@ from mpchain.variable import Variable
 
 
 class PrintHook(FunctionHook):
-    """Prints label, inputs and output gradients of functions, just before they are computed.
+    """Prints label, inputs and output gradients of functions before they compute.
 
     Args:
-        sep, end, file, flush: as for :func:`print`; None is the default there.
+        sep, end, file, flush: see :func:`print`; None means its default.
 
     Example:
         >>> x = Variable(np.array([1.0]))

@@ -1,4 +1,4 @@
-"""Tables of measured quantities, by name: what the profiling hooks print."""
+"""Tables of measured quantities by name, which profiling hooks print."""
 
 from collections.abc import Iterable
 from typing import IO, Any
@@ -16,8 +16,8 @@ def summarize(
         {'seconds': 4.0, 'occurrence': 2}
 
     Args:
-        history: list of tuples (name, value of each quantity).
-        quantities: tuple of the quantities' names.
+        history: tuples (name, value of each quantity).
+        quantities: the names of the quantities.
 
     Returns:
         dict by name, in order of first appearance, of dicts by quantity and ``'occurrence'``.
@@ -47,16 +47,15 @@ def print_table(
            f  2000.00ms           3
 
     Args:
-        summary: a dict as from :func:`summarize`.
+        summary: the result of :func:`summarize`.
         name_title: the title of the column of names.
-        titles: the title of each quantity's column.
-        units: size of each unit by name, from large to small.
-        unit: one of these; ``'auto'``: the one that suits the largest value;
-            ``'auto_foreach'``: the one that suits each value.
-        file: where to print; None is the standard output.
+        titles: the title of the column of each quantity.
+        units: sizes of units by name, from large to small.
+        unit: one of these; ``'auto'`` fits the largest value, ``'auto_foreach'`` each value.
+        file: the output; None means the standard output.
 
     Raises:
-        ValueError: there is no such unit.
+        ValueError: the unit is unknown.
     """
     if unit not in (*units, "auto", "auto_foreach"):
         allowed = ", ".join([*units, "auto", "auto_foreach"])
@@ -74,7 +73,7 @@ def print_table(
 
 
 def _suitable(value, units):
-    """The largest unit of which ``value`` is at least one."""
+    """Returns the largest unit that does not exceed ``value``."""
     return next((name for name, size in units.items() if abs(value) >= size), list(units)[-1])
 
 

@@ -1,4 +1,4 @@
-"""Timing of named pieces of work on the host or on a GPU: what the timer hooks share."""
+"""Timing of named pieces of work on the host or a GPU, for the timer hooks."""
 
 import threading
 import time
@@ -9,9 +9,9 @@ from mpchain.function_hooks.report import TIME_UNITS, print_table, summarize
 
 
 class Stopwatch:
-    """Measures pieces of work and adds up their times by name.
+    """Measures pieces of work and sums their times by name.
 
-    Work on a GPU is timed by events, and so waited for.
+    Work on a GPU is timed by events, which waits for its end.
 
         >>> watch = Stopwatch()
         >>> watch.start("a key", on_gpu=False)
@@ -40,7 +40,7 @@ class Stopwatch:
         self._starts.setdefault((key, threading.get_ident()), []).append(mark)
 
     def stop(self, key: Any, name: str) -> None:
-        """Ends timing the work that ``key`` identifies, and notes the time under ``name``."""
+        """Stops timing the work that ``key`` identifies, and records the time under ``name``."""
         marks = self._starts[key, threading.get_ident()]
         mark = marks.pop()
         if not marks:
@@ -55,23 +55,23 @@ class Stopwatch:
         self.call_history.append((name, seconds))
 
     def total_time(self) -> float:
-        """Returns the sum of all times, in seconds; work within work counts twice."""
+        """Returns the sum of all times, in seconds; nested work counts twice."""
         return sum(seconds for _, seconds in self.call_history)
 
     def summary(self) -> dict[str, dict[str, float]]:
-        """Returns, by name, a dict of ``'elapsed_time'`` in seconds and ``'occurrence'``."""
+        """Returns dicts of ``'elapsed_time'`` (seconds) and ``'occurrence'`` by name."""
         return summarize(self.call_history, ("elapsed_time",))
 
     def print_report(self, unit: str = "auto", file: IO[str] | None = None) -> None:
         """Prints the summary as a table.
 
         Args:
-            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` suits the largest
-                time, ``'auto_foreach'`` suits each.
-            file: where to print; None is the standard output.
+            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` fits the largest
+                time, ``'auto_foreach'`` each time.
+            file: the output; None means the standard output.
 
         Raises:
-            ValueError: there is no such unit.
+            ValueError: the unit is unknown.
         """
         titles = {"elapsed_time": "ElapsedTime"}
         print_table(self.summary(), self.name_title, titles, TIME_UNITS, unit, file)

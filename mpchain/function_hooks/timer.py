@@ -11,7 +11,7 @@ class TimerHook(Stopwatch, FunctionHook):
     """Measures the time of each forward and backward computation of functions.
 
     Attributes:
-        call_history: list of (function's label, seconds).
+        call_history: list of (label of the function, seconds).
 
     Example:
         >>> x = Variable(np.array([1.0]))

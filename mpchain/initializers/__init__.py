@@ -1,4 +1,4 @@
-"""Initial values of parameters: the family file that a name is imported from says which kind."""
+"""Initial values of parameters."""
 
 from mpchain.initializer import Initializer as Initializer
 from mpchain.initializer import get_fans as get_fans

@@ -1,4 +1,4 @@
-"""Initializers that always fill in the same values."""
+"""Initializers of constant values."""
 
 import math
 import numbers
@@ -75,7 +75,7 @@ class One(Constant):
 
 
 class NaN(Constant):
-    """Fills arrays with NaN, so that their use before they get a value shows.
+    """Fills arrays with NaN, which shows their use before they get values.
 
     >>> a = np.zeros(2)
     >>> NaN()(a)

@@ -1,4 +1,4 @@
-"""From what users may give as an initial value to an initializer, and on to an array."""
+"""Conversion of initial values to initializers, and of these to arrays."""
 
 import copy
 import functools
@@ -18,7 +18,7 @@ from mpchain.typing import Array, DeviceLike, DTypeLike, InitialValue
 def get_initializer(
     initializer: InitialValue | Callable[[Array], None], dtype: DTypeLike = None
 ) -> Initializer | Callable[[Array], None]:
-    """Returns an initial value as an initializer.
+    """Converts an initial value to an initializer.
 
         >>> a = np.zeros(2)
         >>> get_initializer(0.5)(a)
@@ -28,7 +28,7 @@ def get_initializer(
     Args:
         initializer: an :class:`Initializer` or other callable that fills an array; a number or an
             array; None for ``LeCunNormal()``.
-        dtype: the dtype that it shall have; None leaves its own.
+        dtype: the dtype of the result; None keeps its own.
     """
     if initializer is None:
         return LeCunNormal(dtype=dtype)
@@ -57,14 +57,13 @@ def generate_array(
 
     Args:
         initializer: an :class:`Initializer` or other callable that fills an array in place.
-        shape: the array's.
+        shape: shape of the array.
         xp: ``numpy`` or ``cupy``; not used if ``device`` is given.
-        dtype: the array's; None means the initializer's own, and the configuration's if that is
-            None too.
-        device: where to make the array, as for :func:`mpchain.get_device`.
+        dtype: dtype of the array; None means that of the initializer, or else ``config.dtype``.
+        device: device of the array, see :func:`mpchain.get_device`.
 
     Raises:
-        ValueError: ``dtype`` and the initializer's own differ.
+        ValueError: ``dtype`` and the dtype of the initializer differ.
     """
     own = getattr(initializer, "dtype", None)
     if dtype is not None and own is not None and np.dtype(dtype) != np.dtype(own):

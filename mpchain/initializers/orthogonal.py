@@ -19,8 +19,7 @@ _FITS = {
 class Orthogonal(RandomInitializer):
     """Fills arrays with a random matrix whose rows, or columns if these are fewer, are orthonormal.
 
-    All axes but the first are taken as one; the distribution is the uniform one over all such
-    matrices.
+    All axes but the first are merged; the distribution is uniform over all such matrices.
 
         >>> W = L.Linear(5, 3, initialW=Orthogonal(scale=1)).W.array
         >>> (W @ W.T).round(5) + 0.0
@@ -31,11 +30,11 @@ class Orthogonal(RandomInitializer):
     Args:
         scale: factor on the matrix.
         dtype, rng: see :class:`RandomInitializer`.
-        mode: what shape (outputs, inputs) to insist on: ``'projection'`` outputs <= inputs,
-            ``'embedding'`` outputs >= inputs, ``'basis'`` equality, ``'auto'`` nothing.
+        mode: required shape (outputs, inputs): ``'projection'`` outputs <= inputs,
+            ``'embedding'`` outputs >= inputs, ``'basis'`` outputs == inputs, ``'auto'`` any.
 
     Raises:
-        ValueError: ``mode`` is another; when called, the shape does not fit or the array is empty.
+        ValueError: ``mode`` is not one of these; when called, the shape does not fit, or is empty.
 
     See A. Saxe et al., Exact solutions to the nonlinear dynamics of learning in deep linear neural
     networks, ICLR 2014.

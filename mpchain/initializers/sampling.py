@@ -1,4 +1,4 @@
-"""Weights with which convolutions resize images."""
+"""Weights of convolutions that resize images."""
 
 import functools
 
@@ -10,9 +10,9 @@ from mpchain.typing import Array, DTypeLike
 
 
 class UpsamplingDeconvFilter(Initializer):
-    """Fills a deconvolution's weights so that it enlarges each channel by linear interpolation.
+    """Fills the weights of a deconvolution that enlarges each channel by linear interpolation.
 
-    The deconvolution's stride should be (ksize + 1) // 2.
+    The stride of the deconvolution should be (ksize + 1) // 2.
 
         >>> a = np.empty((1, 1, 4))
         >>> UpsamplingDeconvFilter()(a)
@@ -20,12 +20,12 @@ class UpsamplingDeconvFilter(Initializer):
         array([0.25, 0.75, 0.75, 0.25])
 
     Args:
-        interpolation: only ``'linear'``.
+        interpolation: must be ``'linear'``.
         dtype: see :class:`Initializer`.
 
     Raises:
-        ValueError: ``interpolation`` is another; when called, the weights have no window, or one of
-            unequal sides.
+        ValueError: ``interpolation`` is not ``'linear'``; when called, the window of the weights is
+            missing or not a square or cube.
 
     See J. Long et al., Fully convolutional networks for semantic segmentation, CVPR 2015.
     """
@@ -63,9 +63,9 @@ class UpsamplingDeconvFilter(Initializer):
 
 
 class DownsamplingConvFilter(UpsamplingDeconvFilter):
-    """Fills a convolution's weights so that it shrinks each channel by linear interpolation.
+    """Fills the weights of a convolution that shrinks each channel by linear interpolation.
 
-    The convolution's stride should be (ksize + 1) // 2.
+    The stride of the convolution should be (ksize + 1) // 2.
 
         >>> a = np.empty((1, 1, 3))
         >>> DownsamplingConvFilter()(a)

@@ -12,23 +12,23 @@ from mpchain.variable import Parameter, Variable
 
 
 class SpectralNormalization(WeightHook):
-    """Lets a link compute with its weight divided by the weight's largest singular value.
+    """Divides the weight of a link by its largest singular value during calls.
 
-    The singular value is u^T W v. The vectors u and v come from power iteration, which in training
-    goes on from one call to the next, and count as constants in derivatives.
+    The singular value is u^T W v. The vectors u and v come from power iteration, which continues
+    from call to call in training, and are constants in derivatives.
 
-    Add it by :meth:`Link.add_hook`, before an optimizer is set up if ``use_gamma``: to Linear,
-    EmbedID, and convolutions and their transposes, or to others by ``weight_name``. The link gets
-    u as the persistent value ``<weight_name>_u``.
+    Add it by :meth:`Link.add_hook` (if ``use_gamma``, before setting up an optimizer) to Linear,
+    EmbedID and (de)convolutions, or to other links with ``weight_name``. The link gets u as the
+    persistent value ``<weight_name>_u``.
 
     Args:
-        n_power_iteration: the number of iterations in a call.
-        eps: added to norms that are divided by.
-        use_gamma: whether to multiply by a parameter, which the link gets as ``gamma``; its
-            first value is the largest singular value.
-        factor: what the singular value is divided by, None for 1.
-        weight_name: the weight's attribute in the link.
-        name: of the hook, if not ``'SpectralNormalization'``.
+        n_power_iteration: the number of iterations per call.
+        eps: added to divisors.
+        use_gamma: whether to multiply by a parameter, ``gamma`` of the link, initially the largest
+            singular value.
+        factor: divisor of the singular value; None means 1.
+        weight_name: the attribute of the weight in the link.
+        name: name of the hook; None means ``'SpectralNormalization'``.
 
     Raises:
         ValueError: ``n_power_iteration`` is not positive, or the link has no such weight.
@@ -64,7 +64,7 @@ class SpectralNormalization(WeightHook):
 
     def added(self, link: Link) -> None:
         super().added(link)
-        # What is added now is saved, restored and optimized, even if its shape is not known yet.
+        # Added now, they are saved, restored and optimized even if their shape is not known yet.
         link.add_persistent(self.vector_name, None)
         if self.use_gamma:
             with link.init_scope():
@@ -88,7 +88,7 @@ class SpectralNormalization(WeightHook):
         return weight / sigma * link.gamma if self.use_gamma else weight / sigma
 
     def _prepare(self, link, weight):
-        """Gives what the link got from the hook its first values, where it has none."""
+        """Initializes the vector and gamma, if necessary."""
         matrix = _as_matrix(link, weight).array
         if getattr(link, self.vector_name) is None:
             random = np.random if config.rng is None else config.rng

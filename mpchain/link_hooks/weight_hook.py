@@ -1,4 +1,4 @@
-"""Hooks that let a link compute with something made of its weight in place of the weight."""
+"""Hooks that reparameterize the weight of a link."""
 
 from typing import Self
 
@@ -9,10 +9,10 @@ from mpchain.variable import Parameter, Variable
 
 
 class WeightHook(LinkHook):
-    """Replaces a weight while the link computes; the parameter itself stays what it is.
+    """Base of hooks that replace a weight during calls; the parameter itself does not change.
 
-    The gradient reaches the parameter through :meth:`replacement`. The hook is added to links by
-    :meth:`Link.add_hook`; one hook can serve several links.
+    Gradients reach the parameter through :meth:`replacement`. Add it by :meth:`Link.add_hook`;
+    one hook can serve several links.
 
         >>> class Doubled(WeightHook):
         ...     name = "Doubled"
@@ -23,15 +23,15 @@ class WeightHook(LinkHook):
         array([[6.]], dtype=float32)
 
     Args:
-        weight_name: the link's attribute.
-        name: of the hook; None for its kind's.
+        weight_name: the attribute of the link.
+        name: name of the hook; None means that of its class.
     """
 
     def __init__(self, weight_name: str = "W", name: str | None = None) -> None:
         self.weight_name = weight_name
         if name is not None:
             self.name = name
-        self._replaced = {}  # by id of the link: the weight, and what is in its place
+        self._replaced = {}  # by id of the link: the weight and its replacement
 
     def __enter__(self) -> Self:
         raise NotImplementedError(
@@ -40,7 +40,7 @@ class WeightHook(LinkHook):
         )
 
     def replacement(self, link: Link, weight: Parameter) -> Variable:
-        """Returns the Variable that the link computes with."""
+        """Returns the Variable to use instead of the weight."""
         raise NotImplementedError(f"{type(self).__name__} does not implement replacement")
 
     def added(self, link: Link) -> None:
@@ -55,15 +55,15 @@ class WeightHook(LinkHook):
         weight = getattr(link, self.weight_name)
         before, leftover = self._replaced.pop(id(link), (None, None))
         if weight is leftover:
-            # The last call of the link raised.
+            # The previous call of the link raised an error.
             weight = before
             setattr(link, self.weight_name, weight)
         if weight.array is None:
-            # The link itself knows which shape its input gives the weight.
+            # The link infers the shape of the weight from its input.
             with no_backprop_mode(), using_config("in_recomputing", True):
                 getattr(link, args.forward_name)(*args.args, **args.kwargs)
         replacement = self.replacement(link, weight)
-        # Links ask this of their parameters.
+        # Links read this attribute of their parameters.
         replacement.is_initialized = True
         self._replaced[id(link)] = weight, replacement
         setattr(link, self.weight_name, replacement)

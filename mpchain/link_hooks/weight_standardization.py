@@ -7,14 +7,14 @@ from mpchain.variable import Parameter, Variable
 
 
 class WeightStandardization(WeightHook):
-    """Lets a link compute with its weight standardized: (W - mean) / sqrt(var + eps).
+    """Standardizes the weight of a link during calls: (W - mean) / sqrt(var + eps).
 
     Mean and variance are over all axes but the first. Add it by :meth:`Link.add_hook`.
 
     Args:
         eps: added to the variance.
-        weight_name: the weight's attribute in the link.
-        name: of the hook, if not ``'WeightStandardization'``.
+        weight_name: the attribute of the weight in the link.
+        name: name of the hook; None means ``'WeightStandardization'``.
 
     Raises:
         ValueError: the link has no such weight.

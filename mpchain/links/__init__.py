@@ -1,4 +1,4 @@
-"""Links with parameters of their own: the family file a name is imported from says which kind."""
+"""Links with parameters; the file that a name is imported from says which family it belongs to."""
 
 from mpchain.links.activation import Maxout as Maxout
 from mpchain.links.activation import PReLU as PReLU

@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable
 
 
 def _flattened(initial, n_axes):
-    """An initial value whose first axes, if it is an array, have become one."""
+    """An initial value, with its first axes merged if it is an array."""
     if not isinstance(initial, (np.ndarray, list, tuple)) and not is_gpu_array(initial):
         return initial
     initial = initial if is_gpu_array(initial) else np.asarray(initial)
@@ -24,7 +24,7 @@ def _flattened(initial, n_axes):
 
 
 class Maxout(Chain):
-    """Maximum of several affine maps, each output of its own: a layer with its activation.
+    """Affine layer with maxout: each output is the maximum of ``pool_size`` affine maps.
 
         >>> L.Maxout(3, 2, pool_size=4)(np.ones((5, 3), np.float32)).shape
         (5, 2)
@@ -38,7 +38,7 @@ class Maxout(Chain):
         initial_bias: initializer, number or array (out_size, pool_size); None means no bias.
 
     Attributes:
-        linear (Linear): the maps, of out_size * pool_size features.
+        linear (Linear): the maps, with out_size * pool_size outputs.
 
     See I. Goodfellow et al., Maxout networks, ICML 2013.
     """
@@ -65,7 +65,7 @@ class Maxout(Chain):
 
 
 class PReLU(Link):
-    """Parametric rectified linear unit of :func:`mpchain.functions.prelu` with its slopes.
+    """Parametric rectified linear unit: :func:`mpchain.functions.prelu` with its slopes.
 
         >>> L.PReLU()(np.array([[-4.0, 2.0]], np.float32)).array
         array([[-1.,  2.]], dtype=float32)
@@ -75,7 +75,7 @@ class PReLU(Link):
         init: initializer, number or array of the slopes.
 
     Attributes:
-        W (Parameter): the slopes.
+        W (Parameter): the slopes, of shape ``shape``.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), init: InitialValue = 0.25) -> None:
@@ -93,18 +93,18 @@ class PReLU(Link):
 
 
 class Swish(Link):
-    """Swish of :func:`mpchain.functions.swish` with its parameter beta.
+    """Swish: :func:`mpchain.functions.swish` with its parameter beta.
 
         >>> L.Swish(())(np.array([[-100.0, 100.0]], np.float32)).array
         array([[ -0., 100.]], dtype=float32)
 
     Args:
-        beta_shape: shape of beta: () for one, (C,) for one per channel; None is that
-            of the axes of the first input that follow the first.
+        beta_shape: shape of beta: () for one, (C,) for one per channel; None means the
+            shape of the first input without its first axis.
         beta_init: initializer, number or array of beta.
 
     Attributes:
-        beta (Parameter): beta.
+        beta (Parameter): beta, of shape ``beta_shape``.
     """
 
     def __init__(self, beta_shape: tuple[int, ...] | None, beta_init: InitialValue = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Adapters: a few parameters beside those of a trained layer, which stay as they are."""
+"""Adapters: a few trainable parameters beside those of a frozen layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from mpchain.variable import Parameter, Variable
 class LoRA(Chain):
     """Low-rank adapter of a :class:`Linear`: y = x W^T + b + (alpha / rank) x A^T B^T.
 
-    A and B are trained, W and b are not. B is zero at first, which changes nothing.
+    A and B are trained, W and b are not. B starts at zero: no change at first.
 
         >>> model = mpchain.Sequential(L.Linear(8, 16), F.relu, L.Linear(16, 4))
         >>> adapters = L.LoRA.insert(model, rank=2)  # then set an optimizer up and train
@@ -25,21 +25,21 @@ class LoRA(Chain):
         >>> L.LoRA.merge_all(model)  # plain Linear links again
 
     Args:
-        base: the layer, which becomes a child.
-        rank: the rank of the change of the weights.
-        alpha: scale of the change; None is the rank.
-        dropout_ratio: of the adapter's input, in training.
-        train_base: whether to train W and b too.
+        base: the layer; it becomes a child.
+        rank: the rank of the update of the weights.
+        alpha: scale of the update; None means ``rank``.
+        dropout_ratio: dropout of the adapter's input in training.
+        train_base: whether to train W and b, too.
         initialA: initializer, number or array (rank, in_size); None is HeUniform.
 
     Attributes:
         base (Linear): the layer.
         A (Parameter): (rank, in_size).
         B (Parameter): (out_size, rank), zeros at first.
-        is_merged (bool): whether the weights of ``base`` contain the change, persistent.
+        is_merged (bool): whether the weights of ``base`` contain the update, persistent.
 
     Raises:
-        TypeError: ``base`` is no Linear.
+        TypeError: ``base`` is not a Linear.
 
     See E. J. Hu et al., LoRA: low-rank adaptation of large language models, ICLR 2022.
     """
@@ -76,12 +76,12 @@ class LoRA(Chain):
             self.A.initialize((self.rank, self.base.W.shape[1]))
 
     def forward(self, x: Input, n_batch_axes: int = 1) -> Variable:
-        """Applies the layer and its adapter; see :class:`Linear`."""
+        """Applies the layer and its adapter to x (N, ...), see :class:`Linear`: (N, out_size)."""
         self.base.initialize_for(x, n_batch_axes)
         self._initialize()
         W, b = self.base.W, self.base.b
         if not self.train_base:
-            # An optimizer that was set up meanwhile decays also what gets no gradient.
+            # Weight decay changes parameters without gradient, too.
             self.base.disable_update()
             W, b = W.array, None if b is None else b.array
         y = F.linear(x, W, b, n_batch_axes)
@@ -91,19 +91,19 @@ class LoRA(Chain):
         return y + F.linear(inner, self.B, None, n_batch_axes) * (self.alpha / self.rank)
 
     def _change(self):
-        """What the adapter adds to the weights."""
+        """Returns the update of the weights: (alpha / rank) B A."""
         with self.device.create_context():
             change = self.B.array @ self.A.array
             return change * change.dtype.type(self.alpha / self.rank)
 
     def merge(self) -> None:
-        """Adds the change to the weights of ``base``: calls cost what they did without adapter."""
+        """Adds the update to the weights of ``base``; calls then cost nothing extra."""
         if not self.is_merged:
             self.base.W.array += self._change()
             self.is_merged = True
 
     def unmerge(self) -> None:
-        """Takes the change from the weights again, which restores them up to rounding."""
+        """Subtracts the update from the weights again; this restores them up to rounding."""
         if self.is_merged:
             self.base.W.array -= self._change()
             self.is_merged = False
@@ -117,20 +117,20 @@ class LoRA(Chain):
         where: Callable[[str, Link], bool] | None = None,
         **options: Any,
     ) -> dict[str, "LoRA"]:
-        """Puts adapters in place of the Linear links below a model.
+        """Replaces the Linear links below a model by adapters.
 
-        The other parameters are trained as before; :meth:`Link.disable_update` stops that.
+        The other parameters are still trained; :meth:`Link.disable_update` freezes them.
 
         Args:
             model: the model, a Chain or ChainList.
             rank, alpha, options: see the class.
-            where: function of path and link that says which; None means all.
+            where: function of path and link that returns whether to replace it; None means all.
 
         Returns:
             dict of path to LoRA.
 
         Raises:
-            ValueError: there is no such link below the model.
+            ValueError: the model has no such link below it.
         """
         found = {
             path: link
@@ -147,7 +147,7 @@ class LoRA(Chain):
 
     @classmethod
     def merge_all(cls, model: Link) -> None:
-        """Merges all adapters below a model and puts the Linear links in their place again."""
+        """Merges all adapters below a model and puts the Linear links back in their place."""
         found = {path: x for path, (_, x) in _below(model).items() if isinstance(x, cls)}
         for adapter in found.values():
             adapter.merge()
@@ -156,7 +156,7 @@ class LoRA(Chain):
 
 
 def _below(model):
-    """The links below a model: path to parent and link."""
+    """Returns the parent of each link below a model, and the link, by path."""
     links = dict(model.namedlinks())
     parents = {path: links[path.rpartition("/")[0] or "/"] for path in links if path != "/"}
     return {path: (parent, links[path]) for path, parent in parents.items()}

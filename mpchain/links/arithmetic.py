@@ -14,7 +14,7 @@ from mpchain.variable import Variable, as_array
 
 
 def _second_operand(link, name, own, xs):
-    """Returns x and y: y is the link's parameter if it has one, else the second argument."""
+    """Returns x, and as y the link's parameter if it has one, else the second argument."""
     n = 1 if own is not None else 2
     if len(xs) != n:
         wanted = "x alone" if n == 1 else f"x and {name}"
@@ -23,7 +23,7 @@ def _second_operand(link, name, own, xs):
 
 
 class Bias(Link):
-    """Sum of :func:`mpchain.functions.bias`, with a parameter or with a second argument.
+    """Adds a bias, a parameter or a second argument: :func:`mpchain.functions.bias`.
 
         >>> L.Bias(shape=(3,))(np.ones((5, 3), np.float32)).shape
         (5, 3)
@@ -32,11 +32,11 @@ class Bias(Link):
                [0., 1., 2.]])
 
     Args:
-        axis: the axis of the input that the first of the bias meets.
+        axis: the axis of the input that corresponds to the first axis of the bias.
         shape: shape of the bias; None makes it the second argument of a call.
 
     Attributes:
-        b (Parameter): the bias, zeros at first, or None.
+        b (Parameter): the bias, initially zeros, or None.
     """
 
     def __init__(self, axis: int = 1, shape: int | tuple[int, ...] | None = None) -> None:
@@ -57,7 +57,7 @@ class Bias(Link):
 
 
 class Scale(Chain):
-    """Product of :func:`mpchain.functions.scale`, with a parameter or with a second argument.
+    """Multiplies by a scale, a parameter or a second argument: :func:`mpchain.functions.scale`.
 
         >>> L.Scale(W_shape=(3,), bias_term=True)(np.ones((5, 3), np.float32)).shape
         (5, 3)
@@ -66,13 +66,13 @@ class Scale(Chain):
                [0., 1., 2.]])
 
     Args:
-        axis: the axis of the input that the first of the scale meets.
+        axis: the axis of the input that corresponds to the first axis of the scale.
         W_shape: shape of the scale; None makes it the second argument of a call.
-        bias_term: whether to add a bias after that.
-        bias_shape: shape of the bias if ``W_shape`` is None; otherwise it is that.
+        bias_term: whether to add a bias after scaling.
+        bias_shape: shape of the bias if ``W_shape`` is None; otherwise it is ``W_shape``.
 
     Attributes:
-        W (Parameter): the scale, ones at first, or None.
+        W (Parameter): the scale, initially ones, or None.
         bias (Bias): the bias, with parameter ``b``; absent without ``bias_term``.
 
     Raises:
@@ -112,10 +112,10 @@ class Parameter(Link):
         (2, 3)
 
     Args:
-        array: its initial value, an array.
+        array: its initial value.
 
     Attributes:
-        W (Parameter): the parameter.
+        W (Parameter): the parameter, of the shape of ``array``.
     """
 
     def __init__(self, array: Input) -> None:

@@ -13,10 +13,10 @@ from mpchain.variable import Variable, as_array
 
 
 class MultiHeadAttention(Chain):
-    """Attention by several heads, each with projections of its own.
+    """Multi-head attention.
 
-    It computes what :func:`mpchain.functions.multi_head_attention` does, and can keep the keys and
-    values of earlier calls in a cache, so that a sequence can be generated step by step.
+    It computes :func:`mpchain.functions.multi_head_attention`, and can cache the keys and values of
+    earlier calls to generate a sequence step by step.
 
         >>> attention = L.MultiHeadAttention(8, n_heads=2)
         >>> attention(np.ones((3, 5, 8), np.float32), is_causal=True).shape
@@ -25,15 +25,16 @@ class MultiHeadAttention(Chain):
     Args:
         size: number of features of queries and of the result.
         n_heads: number of heads; it must divide ``size``.
-        dropout: ratio of attention weights to zero in training.
-        key_size, value_size: numbers of features of keys and values; None is ``size``.
+        dropout: dropout ratio of the attention weights in training.
+        key_size, value_size: numbers of features of keys and values; None means ``size``.
         nobias: whether to leave the biases out.
         initialW: initializer of the weights; None is LeCunNormal.
         initial_bias: initializer of the biases; None is zeros.
 
     Attributes:
-        query, key, value (Linear): the projections of all heads, (size, ...).
-        out (Linear): from the heads' results, side by side, to the result, (size, size).
+        query, key, value (Linear): the projections of all heads: weights (size, size),
+            (size, key_size) and (size, value_size).
+        out (Linear): from the concatenated outputs of the heads to the result, (size, size).
 
     Raises:
         ValueError: ``n_heads`` does not divide ``size``.
@@ -77,18 +78,18 @@ class MultiHeadAttention(Chain):
         is_causal: bool = False,
         cache: dict[str, Any] | None = None,
     ) -> Variable:
-        """Attends.
+        """Computes the attention.
 
         Args:
             query: Variable or array (B, L, size).
             key: Variable or array (B, S, key_size); None is ``query``: self-attention.
             value: Variable or array (B, S, value_size); None is ``key``.
-            mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may see a
-                key; (B, 1, 1, S) leaves out what pads the keys' sequences.
-            is_causal: a query sees no later key; the last query belongs to the last key.
-            cache: empty at first. In self-attention the keys and values of each call are
-                added to those of the calls before, and S counts them all; with keys given, those of
-                the first call are used again.
+            mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may
+                attend to a key; (B, 1, 1, S) masks the padding of the keys.
+            is_causal: whether to mask later keys; the last query corresponds to the last key.
+            cache: initially empty. In self-attention, each call appends its keys and values to
+                those of the calls before, and S counts all of them; with ``key`` given, the keys
+                and values of the first call are used again.
 
         Returns:
             Variable (B, L, size).
@@ -128,13 +129,13 @@ class MultiHeadAttention(Chain):
 
 
 def _causal_mask(xp, n_queries, n_keys, mask):
-    """Which keys each query may see, if the last query belongs to the last key."""
+    """Which keys each query may attend to, if the last query corresponds to the last key."""
     allowed = xp.arange(n_keys) <= xp.arange(n_queries)[:, None] + (n_keys - n_queries)
     return allowed if mask is None else allowed & xp.asarray(as_array(mask))
 
 
 class _TransformerLayer(Chain):
-    """What the layers share: sublayers with normalization, dropout and a residual connection."""
+    """Base: sublayers with normalization, dropout and a residual connection."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class _TransformerLayer(Chain):
             self.linear2 = Linear(hidden_size, size)
 
     def _residual(self, x, norm, sublayer):
-        """x plus what the sublayer makes of it, normalized before the sublayer or at the end."""
+        """Adds the output of a sublayer to x; normalizes before the sublayer or after the sum."""
         y = F.dropout(sublayer(norm(x) if self.pre_norm else x), self.dropout)
         return x + y if self.pre_norm else norm(x + y)
 
@@ -164,7 +165,7 @@ class _TransformerLayer(Chain):
 
 
 class TransformerEncoderLayer(_TransformerLayer):
-    """Self-attention and then, at each place, two affine maps with a function between them.
+    """Transformer encoder layer: self-attention, then a feed-forward network at each position.
 
         >>> layer = L.TransformerEncoderLayer(8, n_heads=2)
         >>> layer(np.ones((3, 5, 8), np.float32), is_causal=True).shape
@@ -173,18 +174,18 @@ class TransformerEncoderLayer(_TransformerLayer):
     Args:
         size: number of features.
         n_heads: number of heads; it must divide ``size``.
-        hidden_size: number of features between the affine maps; None is 4 size.
-        dropout: ratio to zero in training, of attention weights, of what is between the
-            affine maps, and of what is added to the layer's input.
-        activation: function of a Variable.
-        pre_norm: normalize what attention and affine maps are given (x + f(norm(x))),
-            instead of, as in the paper, what comes out (norm(x + f(x))).
-        normalization: takes a number of features, returns the link that normalizes them.
+        hidden_size: number of hidden features of the feed-forward network; None means 4 size.
+        dropout: dropout ratio of attention weights, hidden features, and outputs of sublayers.
+        activation: function of the hidden features.
+        pre_norm: whether to normalize the inputs of sublayers, x + f(norm(x)), instead of the
+            sums, norm(x + f(x)), as in the paper.
+        normalization: makes a normalization link for a number of features.
 
     Attributes:
-        attention (MultiHeadAttention): the attention.
-        linear1, linear2 (Linear): the affine maps.
-        norm1, norm2: the normalizations for attention and affine maps.
+        attention (MultiHeadAttention): the self-attention.
+        linear1, linear2 (Linear): the feed-forward network: weights (hidden_size, size) and
+            (size, hidden_size).
+        norm1, norm2: the normalizations of attention and feed-forward network.
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017; for ``pre_norm``, R. Xiong et al.,
     On layer normalization in the transformer architecture, ICML 2020.
@@ -230,7 +231,7 @@ class TransformerEncoderLayer(_TransformerLayer):
 
 
 class TransformerDecoderLayer(_TransformerLayer):
-    """Causal self-attention, attention to another sequence, and two affine maps at each place.
+    """Transformer decoder layer: causal self-attention, cross-attention, feed-forward network.
 
         >>> layer = L.TransformerDecoderLayer(8, n_heads=2)
         >>> y, source = np.ones((3, 5, 8), np.float32), np.ones((3, 7, 8), np.float32)
@@ -242,10 +243,11 @@ class TransformerDecoderLayer(_TransformerLayer):
             :class:`TransformerEncoderLayer`.
 
     Attributes:
-        self_attention, source_attention (MultiHeadAttention): to the sequence itself, and to the
-            other one.
-        linear1, linear2 (Linear): the affine maps.
-        norm1, norm2, norm3: the normalizations for the two attentions and the affine maps.
+        self_attention, source_attention (MultiHeadAttention): self-attention, and cross-attention
+            to the source sequence.
+        linear1, linear2 (Linear): the feed-forward network: weights (hidden_size, size) and
+            (size, hidden_size).
+        norm1, norm2, norm3: the normalizations of the two attentions and the feed-forward network.
 
     See A. Vaswani et al., Attention is all you need, NIPS 2017.
     """
@@ -283,11 +285,11 @@ class TransformerDecoderLayer(_TransformerLayer):
 
         Args:
             x: Variable or array (B, L, size).
-            source: Variable or array (B, S, size): what the encoder gave.
+            source: Variable or array (B, S, size): the output of the encoder.
             mask: array of bool that broadcasts to (B, n_heads, L, L), for the self-attention.
             source_mask: array of bool that broadcasts to (B, n_heads, L, S).
-            is_causal: no place sees a later one.
-            cache: empty at first; with it, a sequence can be given in parts, see
+            is_causal: whether to mask later positions in the self-attention.
+            cache: initially empty; it lets a sequence be passed in parts, see
                 :meth:`MultiHeadAttention.forward`.
 
         Returns:

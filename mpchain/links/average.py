@@ -9,10 +9,10 @@ from mpchain.serializer import AbstractSerializer
 
 
 class _Following:
-    """The extension of a trainer that updates an average and is saved with it."""
+    """Trainer extension that updates an average, and saves it with the trainer."""
 
     trigger = (1, "iteration")
-    # Ahead of whatever evaluates or writes.
+    # Before evaluators and writers.
     priority = 400
     default_name = "ExponentialMovingAverage"
 
@@ -32,8 +32,8 @@ class ExponentialMovingAverage(Chain):
 
     After each update of the optimizer, :meth:`update` moves each parameter of the copy by
     (1 - decay) of its distance to the original. Persistent values, such as the statistics of batch
-    normalization, are copied. The optimizer's target is the link, of which the average is no part;
-    the extension lets a trainer update the average and save it in its snapshots.
+    normalization, are copied. The optimizer's target is the link, which does not include the
+    average; the extension lets a trainer update the average and save it in its snapshots.
 
         >>> model = L.Linear(3, 2)
         >>> average = L.ExponentialMovingAverage(model, decay=0.99)
@@ -42,15 +42,15 @@ class ExponentialMovingAverage(Chain):
         (5, 2)
 
     Args:
-        link: what to follow. Parameters that it has not initialized yet are averaged from
-            when it has.
-        decay: how much of the average stays at each update.
-        warm_up: correct the bias to the initial values: the average is that of the values
-            at the updates so far, weighted by powers of ``decay`` that are scaled to sum to one.
-            Without it, the average begins with the initial values.
+        link: the link to average. Averages of its uninitialized parameters start when they are
+            initialized.
+        decay: weight of the average's old value at each update.
+        warm_up: whether to correct the bias towards the initial values: the average is then that of
+            the values at all updates so far, weighted by powers of ``decay`` scaled to sum to one.
+            Otherwise the average starts from the initial values.
 
     Attributes:
-        average (Link): the copy, on which calls are made.
+        average (Link): the copy; calls are forwarded to it.
         n_updates (int): the number of updates so far, persistent.
 
     Raises:
@@ -74,14 +74,14 @@ class ExponentialMovingAverage(Chain):
         with self.init_scope():
             self.average = link.copy("copy")
         self.average.cleargrads()
-        self._followed = link  # not assigned in init_scope, it is no child
+        self._followed = link  # assigned outside of init_scope: it is not a child
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the copy of the link."""
         return self.average(*args, **kwargs)
 
     def update(self) -> None:
-        """Moves the averages; to be called after each update of the link's parameters."""
+        """Updates the averages; call it after each update of the link's parameters."""
         self.n_updates += 1
         rate = 1 - self.decay
         if self.warm_up:
@@ -100,7 +100,7 @@ class ExponentialMovingAverage(Chain):
 
 
 def _move(average, param, rate):
-    """Moves an average towards a parameter by ``rate`` of their distance."""
+    """Moves an average towards a parameter by the fraction ``rate`` of their distance."""
     if not param.is_initialized:
         return
     if not average.is_initialized or rate == 1:

@@ -1,4 +1,4 @@
-"""Layers that are small networks: convolutions and affine maps put together."""
+"""Layers that combine several convolutions or affine maps."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,13 +23,13 @@ class Highway(Chain):
     Args:
         in_out_size: number of features of input and output.
         nobias: whether to leave the biases out.
-        activate: function of the plain map's result.
+        activate: activation function of the plain map.
         init_Wh, init_Wt: initializers, numbers or arrays (in_out_size, in_out_size); None is
             LeCunNormal.
-        init_bh, init_bt: initializers, numbers or arrays (in_out_size,); None is zeros.
+        init_bh, init_bt: initializers, numbers or arrays (in_out_size,); None means zeros.
 
     Attributes:
-        plain, transform (Linear): the two maps.
+        plain, transform (Linear): the two maps, weights (in_out_size, in_out_size).
 
     See R. K. Srivastava et al., Highway networks, 2015.
     """
@@ -52,14 +52,14 @@ class Highway(Chain):
             self.transform = Linear(*sizes, init_Wt, init_bt)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the layer to a Variable or array x (N, in_out_size)."""
+        """Applies the layer to a Variable or array x (N, in_out_size): (N, in_out_size)."""
         plain = self.activate(self.plain(x))
         t = F.sigmoid(self.transform(x))
         return plain * t + x * (1 - t)
 
 
 class MLPConvolution2D(ChainList):
-    """Convolution followed by convolutions of windows 1 x 1: a network within a network.
+    """Convolution followed by 1 x 1 convolutions: network in network.
 
         >>> L.MLPConvolution2D(3, (16, 8), ksize=3, pad=1)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 8, 8, 8)
@@ -67,10 +67,10 @@ class MLPConvolution2D(ChainList):
     Args:
         in_channels: number of input channels; None leaves it to the first input.
         out_channels: numbers of output channels, of the first convolution and of
-            those of windows 1 x 1.
-        ksize: size of the first one's windows. If it is not given, the two
-            arguments before it are out_channels and ksize.
-        stride, pad: of the first one.
+            the 1 x 1 convolutions.
+        ksize: window size of the first convolution. If it is omitted, the two arguments before it
+            are out_channels and ksize.
+        stride, pad: of the first convolution.
         activation: the function between the convolutions.
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
 
@@ -115,21 +115,22 @@ class MLPConvolution2D(ChainList):
 
 
 class Inception(Chain):
-    """Inception module of GoogLeNet: four branches, whose rectified results are concatenated.
+    """Inception module of GoogLeNet: concatenates the rectified outputs of four branches.
 
         >>> L.Inception(3, 4, 2, 4, 2, 4, 4)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 16, 8, 8)
 
     Args:
         in_channels: number of input channels; None leaves it to the first input.
-        out1: output channels of the branch of windows 1 x 1.
-        proj3, out3: those of windows 3 x 3: channels in between, and output channels.
-        proj5, out5: the same for windows 5 x 5.
-        proj_pool: output channels of the branch of max pooling.
+        out1: output channels of the 1 x 1 branch.
+        proj3, out3: reduced and output channels of the 3 x 3 branch.
+        proj5, out5: the same for the 5 x 5 branch.
+        proj_pool: output channels of the max-pooling branch.
         conv_init, bias_init: initializers, numbers or arrays of weights and biases.
 
     Attributes:
-        conv1, proj3, conv3, proj5, conv5, projp (Convolution2D): the convolutions.
+        conv1, proj3, conv3, proj5, conv5, projp (Convolution2D): the convolutions, with weights
+            (output channels, input channels, k, k).
 
     See C. Szegedy et al., Going deeper with convolutions, CVPR 2015.
     """
@@ -182,22 +183,22 @@ class InceptionBN(Chain):
 
     Args:
         in_channels: number of input channels; None leaves it to the first input.
-        out1: output channels of the branch of windows 1 x 1; 0 leaves it out.
-        proj3, out3: those of windows 3 x 3: channels in between, and output channels.
-        proj33, out33: the same for two convolutions of windows 3 x 3.
+        out1: output channels of the 1 x 1 branch; 0 omits it.
+        proj3, out3: reduced and output channels of the 3 x 3 branch.
+        proj33, out33: the same for the branch of two 3 x 3 convolutions.
         pooltype: ``'max'`` or ``'avg'``.
-        proj_pool: output channels of the branch of pooling; None leaves its channels alone.
-        stride: of the last convolution of each branch, and of the pooling.
+        proj_pool: output channels of the pooling branch; None omits its projection.
+        stride: stride of the last convolution of each branch and of the pooling.
         conv_init: initializer, number or array of the weights.
         dtype: of the parameters; None means the configuration's.
 
     Attributes:
         conv1, proj3, conv3, proj33, conv33a, conv33b, poolp (Convolution2D): the convolutions.
         conv1n, proj3n, conv3n, proj33n, conv33an, conv33bn, poolpn (BatchNormalization): what
-            follows each.
+            normalization after each.
 
     Raises:
-        ValueError: ``pooltype`` is another, or a branch of windows 1 x 1 is to have a stride.
+        ValueError: ``pooltype`` is neither, or the 1 x 1 branch is combined with a stride.
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
@@ -239,7 +240,7 @@ class InceptionBN(Chain):
                 self._add("poolp", in_channels, proj_pool, 1)
 
     def _add(self, name, in_channels, out_channels, ksize, stride=1):
-        """Adds a convolution that keeps the size but for its stride, and its normalization."""
+        """Adds a convolution that keeps the size (up to its stride), and its normalization."""
         initialW, dtype = self._initial
         window = ksize, stride, ksize // 2
         initialW = get_initializer(initialW, dtype)
@@ -262,7 +263,7 @@ class InceptionBN(Chain):
             x: Variable or array (N, in_channels, H, W).
 
         Returns:
-            Variable (N, C, H', W'), where C is the sum of the branches' channels.
+            Variable (N, C, H', W'), where C is the sum of the channels of the branches.
         """
         branches = []
         if self.out1:

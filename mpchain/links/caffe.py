@@ -1,4 +1,4 @@
-"""Networks that Caffe has trained."""
+"""Networks trained with Caffe."""
 
 import functools
 import math
@@ -27,11 +27,11 @@ _ELTWISE = ("product", "sum", "max")
 class CaffeFunction(Chain):
     """A network read from a ``.caffemodel`` file; Caffe is not needed, but protobuf is.
 
-    The links that have parameters are children under the names of their layers; these can be
-    trained further. Layers of the types Convolution, Deconvolution, InnerProduct, BatchNorm, Scale,
+    Links with parameters are children named after their layers, and can be trained further.
+    Supported are layers of the types Convolution, Deconvolution, InnerProduct, BatchNorm, Scale,
     Pooling, LRN, ReLU, Sigmoid, TanH, Softmax, SoftmaxWithLoss, Dropout, Concat, Slice, Split,
-    Eltwise, Reshape and Flatten are known; data layers stand for inputs. Layers of another type are
-    an error only when their outputs are needed.
+    Eltwise, Reshape and Flatten; data layers stand for inputs. Layers of other types raise an error
+    only if their outputs are needed.
 
         >>> import tempfile
         >>> from mpchain.exporters import caffe
@@ -42,17 +42,17 @@ class CaffeFunction(Chain):
         [('InnerProduct-1', ['data'], ['InnerProduct-1'])]
 
     Args:
-        model_path: the file; old ones (with ``V1LayerParameter``) are read as well.
+        model_path: the file; old ones (with ``V1LayerParameter``) are supported, too.
 
     Attributes:
         forwards (dict): the function or link of each known layer, by name.
-        fs (Chain): the network itself, whose children are the links with parameters.
+        fs (Chain): the network itself; its children are the links with parameters.
         layers (list): triples of layer name, names of inputs and names of outputs.
 
     Raises:
         OSError: the file cannot be read.
         ImportError: protobuf is not installed.
-        ValueError: it is damaged or no Caffe model, or a layer has a parameter not supported.
+        ValueError: it is damaged or not a Caffe model, or a layer has an unsupported parameter.
 
     See Y. Jia et al., Caffe: convolutional architecture for fast feature embedding, 2014.
     """
@@ -64,23 +64,24 @@ class CaffeFunction(Chain):
         self._unknown_types = {}
         with open(model_path, "rb") as file:
             content = file.read()
+        refusal = f"CaffeFunction: {model_path} is not a Caffe model"
         try:
             net = decode(content)
         except ValueError as error:
-            raise ValueError(f"CaffeFunction: {model_path} is no Caffe model: {error}") from error
+            raise ValueError(f"{refusal}: {error}") from error
         layers = [*net.get("layer", ()), *map(_with_type_name, net.get("layers", ()))]
         if not layers:
-            raise ValueError(f"CaffeFunction: {model_path} is no Caffe model: it has no layers")
+            raise ValueError(f"{refusal}: it has no layers")
         for layer in layers:
             self._add_layer(layer)
 
     @property
     def fs(self) -> Chain:
-        """The network itself, whose children are the links with parameters."""
+        """The network itself; its children are the links with parameters."""
         return self
 
     def named_layers(self) -> Iterator[tuple[str, Link]]:
-        """Yields pairs of layer name and link, of the layers that have parameters."""
+        """Yields pairs of name and link of the layers that have parameters."""
         return self._named_children()
 
     def _add_layer(self, layer):
@@ -104,18 +105,18 @@ class CaffeFunction(Chain):
     ) -> tuple[Variable, ...]:
         """Computes some blobs of the network from others.
 
-        Whether dropout and batch normalization are in training mode is the configuration's.
+        ``config.train`` selects the mode of dropout and batch normalization.
 
         Args:
-            inputs: Variable or array by blob name.
-            outputs: names of the blobs wanted.
-            disable: names of layers to leave out.
+            inputs: Variables or arrays by blob name.
+            outputs: names of the blobs to compute.
+            disable: names of layers to skip.
 
         Returns:
             tuple of Variable: the blobs in the order of ``outputs``.
 
         Raises:
-            NotImplementedError: a layer that is needed is of an unknown type.
+            NotImplementedError: a required layer is of an unsupported type.
             ValueError: an output cannot be computed from the inputs.
         """
         blobs = dict(inputs)
@@ -130,7 +131,7 @@ class CaffeFunction(Chain):
         return tuple(as_variable(blobs[name]) for name in outputs)
 
     def _needed(self, inputs, outputs, disable):
-        """The layers to run, in order: those that have their inputs and that outputs depend on."""
+        """Returns the layers to run, in order: those with known inputs that outputs depend on."""
         available, runnable = set(inputs), []
         for layer in self.layers:
             name, bottoms, tops = layer
@@ -141,7 +142,7 @@ class CaffeFunction(Chain):
         if missing:
             raise ValueError(
                 f"CaffeFunction: {', '.join(missing)} cannot be computed from "
-                f"{', '.join(inputs) or 'nothing'}; what can is {', '.join(sorted(available))}"
+                f"{', '.join(inputs) or 'nothing'}; known are {', '.join(sorted(available))}"
             )
         wanted, needed = set(outputs), []
         for layer in reversed(runnable):
@@ -158,7 +159,7 @@ def _with_type_name(layer):
 
 
 def _blobs(layer, least):
-    """The arrays of a layer's parameters."""
+    """Returns the arrays of a layer's parameters."""
     blobs = [_array(blob) for blob in layer.get("blobs", ())]
     if len(blobs) < least:
         raise ValueError(f"it must have {least} arrays of parameters, but has {len(blobs)}")
@@ -169,7 +170,7 @@ def _array(blob):
     data = blob["double_data"] if "double_data" in blob else blob.get("data", ())
     if "shape" in blob:
         shape = blob["shape"].get("dim", [])
-    else:  # as old files have it
+    else:  # of old files
         shape = [blob.get(axis, 1) for axis in ("num", "channels", "height", "width")]
     if len(data) != math.prod(shape):
         raise ValueError(f"an array of shape {tuple(shape)} has {len(data)} elements")
@@ -177,7 +178,7 @@ def _array(blob):
 
 
 def _pair(param, name, letters, default):
-    """Height and width of a size that is given as one number, as a list, or as two fields."""
+    """Returns height and width of a size given as one number, a list, or two fields."""
     height, width = (param.get(f"{letters}_{axis}") for axis in "hw")
     if height is not None or width is not None:
         return (default if height is None else height), (default if width is None else width)
@@ -188,7 +189,7 @@ def _pair(param, name, letters, default):
     return value[0], value[-1]
 
 
-# For each type of layer, what makes its function or link.
+# Makers of the function or link of each type of layer.
 
 
 def _convolution(layer, link=Convolution2D):
@@ -222,7 +223,7 @@ def _inner_product(layer):
 
 
 class _BatchNorm(BatchNormalization):
-    """Batch normalization without scale and shift, by the averages if so fixed."""
+    """Batch normalization without scale and shift, always by the averages if so configured."""
 
     def __init__(self, mean, var, eps: float, use_global_stats) -> None:
         averages = {"initial_avg_mean": mean, "initial_avg_var": var}
@@ -277,7 +278,7 @@ def _pooling(layer):
 
 
 def _pooled_sizes(x, ksize, stride, pad, is_ceil):
-    """Caffe rounds up, but places no window that begins behind the image."""
+    """Caffe rounds up, but omits windows that start after the image."""
     sizes = []
     for size, k, s, p in zip(x.shape[2:], ksize, stride, pad):
         n = get_conv_outsize(size, k, s, p, is_ceil)
@@ -292,7 +293,7 @@ def _max_pooling(x, ksize, stride, pad, is_ceil):
 
 
 def _average_pooling(x, ksize, stride, pad, is_ceil):
-    """The mean over what a window has of the padded image, which it may reach beyond."""
+    """Averages over the part of each window that is inside of the padded image."""
     counts, margins = [], []
     axes = zip(_pooled_sizes(x, ksize, stride, pad, is_ceil), x.shape[2:], ksize, stride, pad)
     for n, size, k, s, p in axes:
@@ -378,7 +379,7 @@ def _reshape(layer):
     if param.get("axis", 0) != 0 or param.get("num_axes", -1) != -1:
         raise ValueError("only axis 0 and num_axes -1 are supported")
     dims = list(param["shape"]["dim"])
-    # Zero keeps the axis.
+    # Zero keeps the size of the axis.
     return lambda x: F.reshape(x, tuple(n or x.shape[i] for i, n in enumerate(dims)))
 
 

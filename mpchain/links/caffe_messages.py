@@ -1,4 +1,4 @@
-"""The messages of Caffe's files that mpchain reads and writes, and those alone.
+"""The messages of Caffe's files that mpchain reads and writes.
 
 Numbers and names are those of ``caffe.proto``, https://github.com/BVLC/caffe.
 """
@@ -87,13 +87,13 @@ def net_class() -> Any:
 
 
 def _field(text):
-    """Number, label, kind and name of a field; one of two words is of the kind that it names."""
+    """Number, labels, kind and name of a field; without a kind, it is that of the same name."""
     words = text.split()
     return words if len(words) > 2 else [*words, words[-1]]
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """Reads a network: a dict of its fields by name, without those that the tables lack.
+    """Reads a network: returns a dict of its fields by name, without those that the tables lack.
 
     A repeated field is a list, or an array if its elements are floats.
 
@@ -135,7 +135,7 @@ def _plain(field, value):
 
 
 def as_text(message: dict[str, Any]) -> str:
-    """Writes a network, a dict, in the text format, which people read.
+    """Writes a network, a dict, in protobuf's text format.
 
     >>> print(as_text({"name": "net", "layer": [{"type": "ReLU"}]}), end="")
     name: "net"

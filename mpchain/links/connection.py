@@ -1,4 +1,4 @@
-"""Links that multiply all of their input by weights."""
+"""Fully connected links."""
 
 import math
 from collections.abc import Iterable
@@ -13,18 +13,18 @@ from mpchain.variable import Parameter, Variable, as_array
 
 
 class Linear(Link):
-    """Affine map of :func:`mpchain.functions.linear`, y = x W^T + b, with its parameters.
+    """Affine map y = x W^T + b: :func:`mpchain.functions.linear` with its parameters.
 
         >>> L.Linear(3, 2)(np.ones((5, 3), np.float32)).shape
         (5, 2)
 
     Args:
-        in_size: number of input features; None leaves it to the first input. If it is the
-            only size given, it is the output's.
+        in_size: number of input features; None infers it from the first input. If it is the
+            only size given, it is ``out_size``.
         out_size: number of output features.
-        nobias: whether to leave the bias out.
-        initialW: initializer, number or array (out_size, in_size); None is LeCunNormal.
-        initial_bias: initializer, number or array (out_size,); None is zeros.
+        nobias: whether to omit the bias.
+        initialW: initializer, number or array (out_size, in_size); None means LeCunNormal.
+        initial_bias: initializer, number or array (out_size,); None means zeros.
 
     Attributes:
         W (Parameter): weights (out_size, in_size).
@@ -54,7 +54,7 @@ class Linear(Link):
 
     @classmethod
     def from_params(cls, W: Input, b: Input | None = None, nobias: bool = False) -> Self:
-        """Makes the link from arrays or Variables W (O, I) and b (O,); without b there is none."""
+        """Makes the link from arrays or Variables W (O, I) and b (O,), or without bias."""
         W, b = as_array(W), None if b is None else as_array(b)
         options = {"nobias": nobias or b is None, "initialW": W, "initial_bias": b}
         return cls(W.shape[1], W.shape[0], **options)
@@ -68,9 +68,9 @@ class Linear(Link):
         return zip(("in_size", "out_size", "nobias"), (in_size, self.out_size, self.nobias))
 
     def initialize_for(self, x: Input, n_batch_axes: int = 1) -> None:
-        """Makes the weights, if they are still missing, for a first input."""
+        """Initializes the weights, if necessary, for an input x (N, ...)."""
         if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
-            return  # F.linear says what is wrong
+            return  # F.linear raises the error
         if x.ndim > n_batch_axes:
             self.W.initialize((self.out_size, math.prod(x.shape[n_batch_axes:])))
 
@@ -78,18 +78,18 @@ class Linear(Link):
         """Applies the map.
 
         Args:
-            x: Variable or array (N, ...): the axes after the first ``n_batch_axes`` are flattened.
-            n_batch_axes: the number of leading axes that stay.
+            x: Variable or array (N, ...); the axes after the first ``n_batch_axes`` are flattened.
+            n_batch_axes: the number of leading batch axes.
 
         Returns:
-            Variable (N, out_size).
+            Variable (N, out_size), or (*batch, out_size) with several batch axes.
         """
         self.initialize_for(x, n_batch_axes)
         return F.linear(x, self.W, self.b, n_batch_axes)
 
 
 class Bilinear(Link):
-    """Bilinear map of :func:`mpchain.functions.bilinear` with its parameters.
+    """Bilinear map: :func:`mpchain.functions.bilinear` with its parameters.
 
         >>> L.Bilinear(3, 4, 2)(np.ones((5, 3), np.float32), np.ones((5, 4), np.float32)).shape
         (5, 2)
@@ -97,17 +97,18 @@ class Bilinear(Link):
     Args:
         left_size, right_size: numbers of features of the two inputs, J and K.
         out_size: number of output features, L.
-        nobias: whether to leave out the terms that are linear or constant.
-        initialW: initializer, number or array (J, K, L); None is LeCunNormal.
-        initial_bias: initializers, numbers or arrays of V1 (J, L), V2 (K, L) and b (L,), a tuple;
-            None is LeCunNormal for the first two and zeros for b.
+        nobias: whether to omit the linear and constant terms.
+        initialW: initializer, number or array (J, K, L); None means LeCunNormal.
+        initial_bias: tuple of initializers, numbers or arrays of V1 (J, L), V2 (K, L) and b (L,);
+            None means LeCunNormal for V1 and V2, zeros for b.
 
     Attributes:
         W (Parameter): weights (J, K, L).
-        V1, V2, b (Parameter): weights of the linear terms and the bias; absent with ``nobias``.
+        V1, V2, b (Parameter): weights (J, L) and (K, L) of the linear terms and bias (L,); absent
+            with ``nobias``.
 
     Raises:
-        ValueError: ``initial_bias`` is not one of three.
+        ValueError: ``initial_bias`` is not a tuple of three.
     """
 
     def __init__(

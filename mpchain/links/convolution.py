@@ -1,4 +1,4 @@
-"""Links that move a window over their input."""
+"""Links of convolutions."""
 
 import functools
 import inspect
@@ -15,15 +15,15 @@ from mpchain.variable import Parameter, Variable, as_array
 
 
 class _Windowed(Link):
-    """Weights W and bias b that the numbers of channels and the size of windows give shapes to.
+    """Base of convolutions: weights W and bias b whose shapes depend on channels and windows.
 
     Args:
         ndim: number of spatial axes.
-        channels: of input and output.
-        ksize: size of the windows. If it is None, the channels are those of the output, and ksize.
+        channels: the numbers of input and output channels.
+        ksize: size of the windows; if it is None, ``channels`` are out_channels and ksize.
         bias: ``nobias`` and ``initial_bias``.
-        initialW: as usual.
-        window: further sizes, one per spatial axis: stride, pad, dilate, outsize.
+        initialW: initializer, number or array of the weights.
+        window: further sizes per spatial axis: stride, pad, dilate, outsize.
     """
 
     groups = 1
@@ -79,14 +79,14 @@ class _Windowed(Link):
         if name == "b":
             return len(shape) == 1
         if name != "W":
-            return True  # somebody else's, such as a hook's
+            return True  # of another owner, such as a hook
         if len(shape) != self.ndim + 2:
             return False
         in_channels, _ = self._channels_from_weights(shape, self.groups)
         return shape == (*self._channels_of_weights(in_channels), *self.ksize)
 
     def _initialize_for(self, x):
-        """Makes the parameters, if they are still missing, for a first input."""
+        """Initializes the parameters, if necessary, for an input x."""
         if self.W.is_initialized:
             return
         if x.ndim != self.ndim + 2:
@@ -106,10 +106,10 @@ class _Windowed(Link):
         nobias: bool = False,
         **options: Any,
     ) -> Self:
-        """Makes the link from arrays or Variables W and b; without b there is none.
+        """Makes the link from arrays or Variables W and b, or without bias.
 
         Args:
-            W: the weights.
+            W: the weights, of the shape that the class documents.
             b: the bias, or None.
             stride, pad, nobias, options: further arguments of the link.
         """
@@ -121,7 +121,7 @@ class _Windowed(Link):
 
 
 class ConvolutionND(_Windowed):
-    """Convolution of :func:`mpchain.functions.convolution_nd` with its parameters.
+    """Convolution along ``ndim`` axes: :func:`mpchain.functions.convolution_nd` with parameters.
 
         >>> conv = L.ConvolutionND(3, 2, 8, ksize=3)
         >>> conv(np.ones((1, 2, 5, 5, 5), np.float32)).shape
@@ -129,14 +129,14 @@ class ConvolutionND(_Windowed):
 
     Args:
         ndim: number of spatial axes.
-        in_channels: number of input channels; None leaves it to the first input.
+        in_channels: number of input channels; None infers it from the first input.
         out_channels: number of output channels.
-        ksize: size of the windows. If it is not given, the two arguments
-            before it are out_channels and ksize.
+        ksize: size of the windows. If it is omitted, the two arguments before it are
+            out_channels and ksize.
         stride, pad, cover_all, dilate, groups: see the function.
-        nobias: whether to leave the bias out.
-        initialW: initializer, number or array of the shape of ``W``; None is LeCunNormal.
-        initial_bias: initializer, number or array (out_channels,); None is zeros.
+        nobias: whether to omit the bias.
+        initialW: initializer, number or array of the shape of ``W``; None means LeCunNormal.
+        initial_bias: initializer, number or array (out_channels,); None means zeros.
 
     Attributes:
         W (Parameter): weights (out_channels, in_channels / groups, *ksize).
@@ -177,7 +177,7 @@ class ConvolutionND(_Windowed):
         return shape[1] * groups, shape[0]
 
     def forward(self, x: Input) -> Variable:
-        """Applies the convolution to a Variable or array x (N, in_channels, ...)."""
+        """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
         convolution = self._functions.get(self.ndim, F.convolution_nd)
         options = {"dilate": self.dilate, "groups": self.groups}
@@ -215,7 +215,7 @@ class Convolution3D(ConvolutionND):
 
 
 class DilatedConvolution2D(Convolution2D):
-    """:class:`Convolution2D` with ``dilate`` among the first arguments.
+    """:class:`Convolution2D` with ``dilate`` as sixth argument.
 
         >>> L.DilatedConvolution2D(3, 8, ksize=3, dilate=2)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 8, 4, 4)
@@ -241,7 +241,7 @@ class DilatedConvolution2D(Convolution2D):
 
 
 class DeconvolutionND(_Windowed):
-    """Transposed convolution of :func:`mpchain.functions.deconvolution_nd` with its parameters.
+    """Transposed convolution: :func:`mpchain.functions.deconvolution_nd` with parameters.
 
         >>> L.DeconvolutionND(1, 8, 3, ksize=4, stride=2)(np.ones((2, 8, 5), np.float32)).shape
         (2, 3, 12)
@@ -292,7 +292,7 @@ class DeconvolutionND(_Windowed):
         return shape[0], shape[1] * groups
 
     def forward(self, x: Input) -> Variable:
-        """Applies the transposed convolution to a Variable or array x (N, in_channels, ...)."""
+        """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
         deconvolution = self._functions.get(self.ndim, F.deconvolution_nd)
         options = {"dilate": self.dilate, "groups": self.groups}
@@ -330,19 +330,19 @@ class Deconvolution3D(DeconvolutionND):
 
 
 class DepthwiseConvolution2D(_Windowed):
-    """Convolution of :func:`mpchain.functions.depthwise_convolution_2d` with its parameters.
+    """Depthwise convolution: :func:`mpchain.functions.depthwise_convolution_2d` with parameters.
 
         >>> L.DepthwiseConvolution2D(3, 2, ksize=3)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 6, 6, 6)
 
     Args:
-        in_channels: number of input channels, C; None leaves it to the first input.
+        in_channels: number of input channels, C; None infers it from the first input.
         channel_multiplier: number of output channels per input channel, D.
         ksize: size of the windows.
         stride, pad: see the function.
-        nobias: whether to leave the bias out.
-        initialW: initializer, number or array (D, C, *ksize); None is LeCunNormal.
-        initial_bias: initializer, number or array (C * D,); None is zeros.
+        nobias: whether to omit the bias.
+        initialW: initializer, number or array (D, C, *ksize); None means LeCunNormal.
+        initial_bias: initializer, number or array (C * D,); None means zeros.
 
     Attributes:
         W (Parameter): weights (D, C, *ksize).
@@ -385,7 +385,7 @@ class DepthwiseConvolution2D(_Windowed):
 
 
 class _Sampler(Convolution2D):
-    """The convolution by moved windows."""
+    """Convolution with an offset for each element of its windows."""
 
     def forward(self, x: Input, offset) -> Variable:
         self._initialize_for(x)
@@ -394,26 +394,28 @@ class _Sampler(Convolution2D):
 
 
 class DeformableConvolution2D(Chain):
-    """Convolution of :func:`mpchain.functions.deformable_convolution_2d_sampler`.
+    """Deformable convolution: :func:`mpchain.functions.deformable_convolution_2d_sampler`.
 
-    The offsets of the windows' elements are the result of an ordinary convolution of the input.
+    An ordinary convolution of the input computes the offsets of the elements of the windows.
 
         >>> L.DeformableConvolution2D(3, 4, ksize=3, pad=1)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 4, 8, 8)
 
     Args:
-        in_channels: number of input channels; None leaves it to the first input.
+        in_channels: number of input channels; None infers it from the first input.
         out_channels: number of output channels.
         ksize: size of the windows.
         stride, pad: see the function.
-        offset_nobias, offset_initialW, offset_initial_bias: as of :class:`Convolution2D`, for the
-            offsets.
-        deform_nobias, deform_initialW, deform_initial_bias: the same for the convolution itself,
-            but for ``deform_initialW`` None means zeros.
+        offset_nobias, offset_initialW, offset_initial_bias: see :class:`Convolution2D`; for the
+            convolution that computes the offsets.
+        deform_nobias, deform_initialW, deform_initial_bias: the same for the deformable
+            convolution, but ``deform_initialW=None`` means zeros.
 
     Attributes:
-        offset_conv (Convolution2D): makes the offsets: 2 * kh * kw channels.
-        deform_conv (Convolution2D): holds the weights (out_channels, in_channels, kh, kw).
+        offset_conv (Convolution2D): computes the offsets, 2 * kh * kw channels; its weights are
+            (2 * kh * kw, in_channels, kh, kw).
+        deform_conv (Convolution2D): the deformable convolution, with weights
+            (out_channels, in_channels, kh, kw).
 
     See J. Dai et al., Deformable convolutional networks, ICCV 2017.
     """
@@ -444,25 +446,25 @@ class DeformableConvolution2D(Chain):
             self.deform_conv = _Sampler(in_channels, out_channels, *window, *initial_deform)
 
     def forward(self, x: Input) -> Variable:
-        """Convolves a Variable or array x (N, in_channels, H, W)."""
+        """Convolves a Variable or array x (N, in_channels, H, W): (N, out_channels, ...)."""
         return self.deform_conv(x, self.offset_conv(x))
 
 
 class LocalConvolution2D(Link):
-    """Convolution of :func:`mpchain.functions.local_convolution_2d` with its parameters.
+    """Convolution with weights per position: :func:`mpchain.functions.local_convolution_2d`.
 
         >>> L.LocalConvolution2D(3, 4, in_size=8, ksize=3)(np.ones((2, 3, 8, 8), np.float32)).shape
         (2, 4, 6, 6)
 
     Args:
-        in_channels: number of input channels, C; None leaves it to the first input.
+        in_channels: number of input channels, C; None infers it from the first input.
         out_channels: number of output channels, O.
-        in_size: height and width of the input; None leaves it to the first.
+        in_size: height and width of the input; None infers them from the first input.
         ksize: size of the windows.
         stride: see the function.
-        nobias: whether to leave the bias out.
-        initialW: initializer, number or array of the shape of ``W``; None is LeCunNormal.
-        initial_bias: initializer, number or array of the shape of ``b``; None is zeros.
+        nobias: whether to omit the bias.
+        initialW: initializer, number or array of the shape of ``W``; None means LeCunNormal.
+        initial_bias: initializer, number or array of the shape of ``b``; None means zeros.
 
     Attributes:
         W (Parameter): weights (O, out_h, out_w, C, *ksize).
@@ -520,7 +522,7 @@ class LocalConvolution2D(Link):
         if name == "b":
             return len(shape) == 3 and shape[0] == self.out_channels
         if name != "W":
-            return True  # somebody else's, such as a hook's
+            return True  # of another owner, such as a hook
         return len(shape) == 6 and (shape[0], *shape[4:]) == (self.out_channels, *self.ksize)
 
     def forward(self, x: Input) -> Variable:

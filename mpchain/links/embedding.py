@@ -12,7 +12,7 @@ from mpchain.variable import Parameter, Variable, as_array
 
 
 class EmbedID(Link):
-    """Look-up of :func:`mpchain.functions.embed_id`, a vector for each identifier, as a parameter.
+    """Look-up table of vectors for identifiers: :func:`mpchain.functions.embed_id`.
 
         >>> L.EmbedID(1000, 16)(np.array([[3, 0], [999, 3]])).shape
         (2, 2, 16)
@@ -20,8 +20,8 @@ class EmbedID(Link):
     Args:
         in_size: number of identifiers.
         out_size: size of the vectors.
-        initialW: initializer, number or array (in_size, out_size); None is Normal(1).
-        ignore_label: the identifier whose vector is zero; None is none.
+        initialW: initializer, number or array (in_size, out_size); None means Normal(1).
+        ignore_label: an identifier whose vector is zero, or None.
 
     Attributes:
         W (Parameter): the vectors (in_size, out_size).

@@ -1,4 +1,4 @@
-"""Losses with parameters of their own."""
+"""Losses with parameters."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from mpchain.variable import Parameter, Variable, as_array, as_variable
 
 
 def _paths_of(tree):
-    """The way from the root to each label of a tree of pairs.
+    """Finds the path from the root to each label of a tree of pairs.
 
     Returns:
-        tuple: by label, the numbers of the inner nodes on its way and the turns, 1 for left and -1
+        tuple: by label, the numbers of the inner nodes on its path and the turns, 1 for left and -1
         for right; and the number of inner nodes.
     """
     paths, n_inner = {}, 0
@@ -51,31 +51,31 @@ def _check_leaf(label, paths):
             f"but one is {label!r}"
         )
     if label in paths:
-        raise ValueError(f"BinaryHierarchicalSoftmax: label {label} is twice in tree")
+        raise ValueError(f"BinaryHierarchicalSoftmax: label {label} occurs twice in tree")
 
 
 class BinaryHierarchicalSoftmax(Link):
     """Cross entropy of labels that are the leaves of a binary tree.
 
-    Each inner node has a vector by which it decides between left and right, with probabilities
-    sigmoid(w . x) and sigmoid(-w . x); a label's probability is the product along its way. So a
-    sample costs the length of its label's way, not the number of labels.
+    Each inner node has a vector w and goes left with probability sigmoid(w . x), right with
+    probability sigmoid(-w . x); the probability of a label is the product along its path. The cost
+    of a sample is the length of that path, not the number of labels.
 
         >>> tree = L.BinaryHierarchicalSoftmax.create_huffman_tree({0: 5, 1: 3, 2: 1})
         >>> loss = L.BinaryHierarchicalSoftmax(4, tree)
 
     Args:
         in_size: number of input features.
-        tree: a pair of trees, or a label (int); nested tuples.
-        dtype: that of the parameter; None means the configuration's.
+        tree: nested pairs (tuples) with labels (int) as leaves.
+        dtype: dtype of the parameter; None means ``config.dtype``.
 
     Attributes:
-        W (Parameter): a vector for each inner node, (n_nodes, in_size), in the order in which they
-            are met going left first.
+        W (Parameter): a vector for each inner node, (n_nodes, in_size), in depth-first order, left
+            subtrees first.
 
     Raises:
         TypeError: a leaf is not a label.
-        ValueError: an inner node is not a pair, or a label is there twice.
+        ValueError: an inner node is not a pair, or a label occurs twice.
 
     See F. Morin and Y. Bengio, Hierarchical probabilistic neural network language model, AISTATS
     2005.
@@ -84,7 +84,7 @@ class BinaryHierarchicalSoftmax(Link):
     def __init__(self, in_size: int, tree: Any, dtype: DTypeLike = None) -> None:
         super().__init__()
         paths, n_inner = _paths_of(tree)
-        # All ways one after another, and for each label where its way begins and how long it is.
+        # All paths concatenated, and for each label the start and the length of its path.
         ways = [paths.get(label) for label in range(max(paths) + 1)]
         known = [way for way in ways if way is not None]
         self._lengths = np.array([-1 if way is None else len(way[0]) for way in ways])
@@ -96,16 +96,16 @@ class BinaryHierarchicalSoftmax(Link):
 
     @staticmethod
     def create_huffman_tree(word_counts: Mapping[int, float]) -> Any:
-        """Makes the tree in which the ways of frequent labels are short.
+        """Makes the Huffman tree, in which the paths of frequent labels are short.
 
         Args:
-            word_counts: label (int) → how often it occurs.
+            word_counts: number of occurrences by label (int).
 
         Returns:
-            a pair of trees or a label: nested tuples.
+            nested pairs (tuples) with labels as leaves.
 
         Raises:
-            ValueError: there are no labels.
+            ValueError: ``word_counts`` is empty.
 
         See D. Huffman, A method for the construction of minimum-redundancy codes, 1952.
         """
@@ -113,7 +113,7 @@ class BinaryHierarchicalSoftmax(Link):
             raise ValueError(
                 "BinaryHierarchicalSoftmax.create_huffman_tree: word_counts must not be empty"
             )
-        # Ties are broken by the first label in a tree, since trees themselves cannot be compared.
+        # Ties are broken by the first label of a tree, since trees cannot be compared.
         queue = [(count, i, label) for i, (label, count) in enumerate(word_counts.items())]
         heapq.heapify(queue)
         while len(queue) > 1:
@@ -122,7 +122,7 @@ class BinaryHierarchicalSoftmax(Link):
         return queue[0][2]
 
     def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
-        """Lets ``visitor`` see the link, and the arrays that the tree was turned into."""
+        """Shows ``visitor`` the link and the arrays of the paths."""
         super().device_resident_accept(visitor)
         for name in ("_lengths", "_begins", "_nodes", "_turns"):
             setattr(self, name, visitor.visit_array(getattr(self, name)))
@@ -135,7 +135,7 @@ class BinaryHierarchicalSoftmax(Link):
             t: Variable or array of integers (N,): labels.
 
         Returns:
-            Variable: the sum over the samples of -log(probability of the label), a scalar.
+            Variable: the sum over the samples of -log(probability of the label), shape ().
 
         Raises:
             InvalidType: shapes or dtypes do not fit.
@@ -151,7 +151,7 @@ class BinaryHierarchicalSoftmax(Link):
         known = (t >= 0) & (t < len(self._lengths))
         known &= self._lengths[self.xp.where(known, t, 0)] >= 0
         if not bool(known.all()):
-            raise ValueError(f"{name}: t holds {int(t[~known][0])}, which is no label of the tree")
+            raise ValueError(f"{name}: t holds {int(t[~known][0])}, which is not in the tree")
         lengths = self._lengths[t][:, None]
         steps = self.xp.arange(int(lengths.max(initial=0)))
         on_way = steps < lengths
@@ -163,7 +163,7 @@ class BinaryHierarchicalSoftmax(Link):
 
 
 class _Sampled(Link):
-    """A vector for each label, and a sampler that draws labels in proportion to weights."""
+    """Base: a vector for each label, and a sampler that draws labels in proportion to weights."""
 
     def __init__(
         self, in_size: int | None, weights, sample_size: int, dtype: DTypeLike = None
@@ -175,13 +175,13 @@ class _Sampled(Link):
             self.W = Parameter(get_initializer(0, dtype), (len(weights), in_size))
 
     def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
-        """Lets ``visitor`` see the link, and moves the sampler to where the link then is."""
+        """Shows ``visitor`` the link, and moves the sampler to the device of the link."""
         super().device_resident_accept(visitor)
         self.sampler.to_device(self.device)
 
 
 class NegativeSampling(_Sampled):
-    """Loss that tells labels from drawn ones: :func:`mpchain.functions.negative_sampling`.
+    """Negative sampling: :func:`mpchain.functions.negative_sampling` with its parameters.
 
         >>> loss = L.NegativeSampling(3, counts=[10, 5, 2, 1], sample_size=2)
         >>> float(loss(np.ones((5, 3), np.float32), np.zeros(5, np.int32)).array)  # of zero vectors
@@ -189,14 +189,14 @@ class NegativeSampling(_Sampled):
 
     Args:
         in_size: number of input features.
-        counts: how often each label occurs.
-        sample_size: number of labels to draw for each sample.
+        counts: number of occurrences of each label.
+        sample_size: number of negative labels to draw for each sample.
         power: labels are drawn in proportion to counts ** power.
-        dtype: that of the parameter; None means the configuration's.
+        dtype: dtype of the parameter; None means ``config.dtype``.
 
     Attributes:
-        W (Parameter): a vector for each label, (len(counts), in_size), zeros at first.
-        sampler (WalkerAlias): what draws the labels.
+        W (Parameter): a vector for each label, (len(counts), in_size), initially zeros.
+        sampler (WalkerAlias): draws the labels.
     """
 
     def __init__(
@@ -216,12 +216,13 @@ class NegativeSampling(_Sampled):
 
         Args:
             x: Variable or array (N, in_size), floating point.
-            t: array of integers (N,): labels; a sample of label -1 counts nothing.
-            reduce: 'sum', or 'no' for one loss per sample.
-            return_samples: return the labels too, (N, 1 + sample_size), ``t`` first.
+            t: array of integers (N,): labels; samples of label -1 are ignored.
+            reduce: ``'sum'``, or ``'no'`` for one loss per sample.
+            return_samples: whether to return the labels, too: (N, 1 + sample_size), ``t`` first.
 
         Returns:
-            Variable: a scalar, or (N,) with reduce='no'; with ``return_samples``, that and labels.
+            Variable: shape (), or (N,) with ``reduce='no'``; with ``return_samples``, it and the
+            labels.
         """
         return F.negative_sampling(
             x,
@@ -235,7 +236,7 @@ class NegativeSampling(_Sampled):
 
 
 class BlackOut(_Sampled):
-    """Loss that tells labels from drawn ones: :func:`mpchain.functions.black_out`.
+    """BlackOut: :func:`mpchain.functions.black_out` with its parameters.
 
         >>> loss = L.BlackOut(3, counts=[10, 5, 2, 1], sample_size=2)
         >>> loss(np.ones((5, 3), np.float32), np.zeros(5, np.int32)).shape
@@ -243,13 +244,13 @@ class BlackOut(_Sampled):
 
     Args:
         in_size: number of input features.
-        counts: how often each label occurs; they are drawn in proportion.
-        sample_size: number of labels to draw for each sample.
+        counts: number of occurrences of each label; labels are drawn in proportion.
+        sample_size: number of negative labels to draw for each sample.
 
     Attributes:
-        W (Parameter): a vector for each label, (len(counts), in_size), zeros at first.
-        sampler (WalkerAlias): what draws the labels.
-        sample_data: array of integers (N, sample_size) to take instead of drawing; or None.
+        W (Parameter): a vector for each label, (len(counts), in_size), initially zeros.
+        sampler (WalkerAlias): draws the labels.
+        sample_data: array of integers (N, sample_size) to use instead of drawing, or None.
     """
 
     sample_data = None
@@ -265,7 +266,7 @@ class BlackOut(_Sampled):
             t: array of integers (N,): labels.
 
         Returns:
-            Variable: the mean over the samples, a scalar.
+            Variable: the mean over the samples, shape ().
         """
         samples = self.sample_data
         if samples is None:
@@ -274,7 +275,7 @@ class BlackOut(_Sampled):
 
 
 class CRF1d(Link):
-    """Linear-chain conditional random field: :func:`mpchain.functions.crf1d`.
+    """Linear-chain conditional random field: :func:`mpchain.functions.crf1d` with its parameters.
 
         >>> crf = L.CRF1d(3)
         >>> xs = [np.eye(3, dtype=np.float32)[[t]] for t in (2, 0, 1)]
@@ -287,7 +288,8 @@ class CRF1d(Link):
         initial_cost: initializer, number or array (n_label, n_label); None is zeros.
 
     Attributes:
-        cost (Parameter): the score of each transition, from the first index to the second.
+        cost (Parameter): the score of each transition, (n_label, n_label), from the first index to
+            the second.
     """
 
     def __init__(self, n_label: int, initial_cost: InitialValue = None) -> None:
@@ -306,15 +308,14 @@ class CRF1d(Link):
         """Computes the negative log-likelihood of label sequences.
 
         Args:
-            xs: list of Variables or arrays (B_t, n_label), one for each time, B_t never increasing;
-                with ``transpose``, of (length, n_label), one for each sequence, in any order.
-            ys: list of arrays of integers: labels, (B_t,), or (length,) with ``transpose``.
-            reduce: 'mean' over the sequences, or 'no' for one loss each.
-            transpose: whether the lists hold sequences, not times.
+            xs: Variables or arrays (B_t, n_label), one for each time step, B_t never increasing;
+                with ``transpose``, (length, n_label), one for each sequence, in any order.
+            ys: arrays of integers: labels, (B_t,), or (length,) with ``transpose``.
+            reduce: ``'mean'`` over the sequences, or ``'no'`` for one loss each.
+            transpose: whether the lists hold sequences, not time steps.
 
         Returns:
-            Variable: a scalar, or (B,) with reduce='no'; with ``transpose``, that is in the order
-            of decreasing lengths, not of the list.
+            Variable: shape (), or (B,) with ``reduce='no'``, in the order of decreasing lengths.
         """
         if not transpose:
             return F.crf1d(self.cost, xs, ys, reduce)
@@ -332,7 +333,7 @@ class CRF1d(Link):
 
         Returns:
             tuple: the scores of the sequences, a Variable (B,), in the order of decreasing
-            lengths; and a list of arrays of int32: the labels at each time, (B_t,), or with
+            lengths; and a list of arrays of int32: the labels at each time step, (B_t,), or with
             ``transpose`` of each sequence, in the order of ``xs``.
         """
         if not transpose:
@@ -344,7 +345,7 @@ class CRF1d(Link):
 
 
 def _order_of(xs):
-    """The indexes of sequences, the longest first."""
+    """Returns the indices of sequences, the longest first."""
     if not xs:
         raise ValueError("CRF1d: xs must hold at least one sequence, but is empty")
     return np.argsort([-x.shape[0] for x in xs], kind="stable")

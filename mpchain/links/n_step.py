@@ -1,4 +1,4 @@
-"""Layers of recurrent cells over sequences of different lengths."""
+"""Stacked recurrent layers over sequences of different lengths."""
 
 import functools
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from mpchain.variable import Parameter, Variable, as_variable
 
 
 class _NStepRNN(ChainList):
-    """Layers of recurrent cells; subclasses say which.
+    """Base: stacked recurrent layers of a kind that subclasses set.
 
     Attributes:
         n_weights (int): the number of weights, and of biases, of a layer.
-        n_cells (int): the number of states: 2 with a memory, else 1.
+        n_cells (int): the number of states: 2 with memory cells, else 1.
         use_bi_direction (bool): whether each layer runs in both directions.
     """
 
@@ -63,12 +63,12 @@ class _NStepRNN(ChainList):
 
     @property
     def ws(self) -> list[list[Parameter]]:
-        """The weights: for each layer and direction a list."""
+        """The weights: a list for each layer and direction."""
         return self._lists("w")
 
     @property
     def bs(self) -> list[list[Parameter]]:
-        """The biases: for each layer and direction a list."""
+        """The biases: a list for each layer and direction."""
         return self._lists("b")
 
     def _lists(self, kind):
@@ -79,17 +79,17 @@ class _NStepRNN(ChainList):
         raise NotImplementedError(f"{type(self).__name__} does not implement rnn")
 
     def init_hx(self, xs: Sequence[Input]) -> Variable:
-        """Returns zeros for the first states of a list of sequences, a Variable."""
+        """Returns zeros as the initial states of a list of sequences."""
         shape = self.n_layers * self.direction, len(xs), self.out_size
         return as_variable(self.xp.zeros(shape, xs[0].dtype))
 
     def _run(self, states, xs):
-        """Runs the layers over sequences in any order; returns the final states and a list."""
+        """Runs the layers over sequences in any order; returns the final states and the outputs."""
         self._check_sequences(xs)
         self._initialize(xs[0].shape[1])
         states = [self.init_hx(xs) if s is None else s for s in states]
         for s in states:
-            rule = f"first states must be (layers, {len(xs)}, out_size) for {len(xs)} sequences"
+            rule = f"initial states must be (layers, {len(xs)}, out_size) for {len(xs)} sequences"
             check(s.ndim == 3 and s.shape[1] == len(xs), type(self).__name__, rule, state=s)
         lengths = np.array([x.shape[0] for x in xs])
         order = np.argsort(-lengths, kind="stable")
@@ -112,7 +112,7 @@ class _NStepRNN(ChainList):
         name = type(self).__name__
         if not isinstance(xs, (list, tuple)) or not xs:
             kind = "empty" if isinstance(xs, (list, tuple)) else f"a {type(xs).__name__}"
-            raise TypeError(f"{name}: xs must be a list of sequences, and not empty, but is {kind}")
+            raise TypeError(f"{name}: xs must be a non-empty list of sequences, but is {kind}")
         for x in xs:
             fits = x.ndim == 2 and x.shape[1] == xs[0].shape[1] and x.dtype == xs[0].dtype
             check(fits, name, "every sequence must be (length, in_size)", x=x, first=xs[0])
@@ -126,20 +126,19 @@ class _NStepRNN(ChainList):
 
 
 class _NStepWithState(_NStepRNN):
-    """Layers whose state is what they give."""
+    """Layers whose state is their output."""
 
     def forward(self, hx: Input | None, xs: Sequence[Input]) -> tuple[Variable, list[Variable]]:
         """Runs the layers over a batch of sequences.
 
         Args:
-            hx: Variable or array (n_layers, B, out_size), twice as many layers in both directions:
-                the first states; None is zeros.
-            xs: list of B Variables or arrays (length, in_size), in any order.
+            hx: Variable or array (n_layers, B, out_size), or (2 n_layers, ...) if bidirectional:
+                the initial states; None means zeros.
+            xs: B Variables or arrays (length, in_size), in any order.
 
         Returns:
-            tuple: the last states, a Variable of the shape of ``hx``, and the list of the last
-            layer's outputs, Variables (length, out_size), or (length, 2 out_size) in both
-            directions.
+            tuple: the final states, a Variable of the shape of ``hx``, and the outputs of the last
+            layer, a list of Variables (length, out_size), or (length, 2 out_size) if bidirectional.
 
         Raises:
             TypeError: ``xs`` is not a list, or empty.
@@ -149,7 +148,7 @@ class _NStepWithState(_NStepRNN):
 
 
 class _NStepWithMemory(_NStepRNN):
-    """Layers that keep a memory beside what they give."""
+    """Layers with memory cells beside their output."""
 
     n_cells = 2
 
@@ -159,14 +158,14 @@ class _NStepWithMemory(_NStepRNN):
         """Runs the layers over a batch of sequences.
 
         Args:
-            hx, cx: Variables or arrays (n_layers, B, out_size), twice as many layers in both
-                directions: the first outputs and memories; None is zeros.
-            xs: list of B Variables or arrays (length, in_size), in any order.
+            hx, cx: Variables or arrays (n_layers, B, out_size), or (2 n_layers, ...) if
+                bidirectional: the initial outputs and memories; None means zeros.
+            xs: B Variables or arrays (length, in_size), in any order.
 
         Returns:
-            tuple: the last outputs and memories, Variables of the shape of ``hx``, and the list of
-            the last layer's outputs, Variables (length, out_size), or (length, 2 out_size) in both
-            directions.
+            tuple: the final outputs and memories, Variables of the shape of ``hx``, and the outputs
+            of the last layer, a list of Variables (length, out_size), or (length, 2 out_size) if
+            bidirectional.
 
         Raises:
             TypeError: ``xs`` is not a list, or empty.
@@ -176,7 +175,7 @@ class _NStepWithMemory(_NStepRNN):
 
 
 class NStepLSTM(_NStepWithMemory):
-    """Layers of LSTM over sequences: :func:`mpchain.functions.n_step_lstm`.
+    """Stacked LSTM over sequences: :func:`mpchain.functions.n_step_lstm` with its parameters.
 
         >>> lstm = L.NStepLSTM(2, 3, 5, dropout=0.1)
         >>> hy, cy, ys = lstm(None, None, [np.ones((n, 3), np.float32) for n in (4, 6)])
@@ -185,14 +184,15 @@ class NStepLSTM(_NStepWithMemory):
 
     Args:
         n_layers: number of layers.
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
-        dropout: ratio for the input of every layer but the first, in training.
-        initialW: initializer, number or array for each weight; None is LeCunNormal.
-        initial_bias: initializer, number or array for each bias; None is zeros.
+        dropout: dropout ratio of the input of every layer but the first, in training.
+        initialW: initializer, number or array for each weight; None means LeCunNormal.
+        initial_bias: initializer, number or array for each bias; None means zeros.
 
-    The children ``0``, ``1``, ... are the layers (in both directions two for each, forward first)
-    with the parameters ``w0``, ``w1``, ..., ``b0``, ... of the function.
+    The children ``0``, ``1``, ... are the layers (two each if bidirectional, forward first) with
+    the parameters of the function: ``w0``, ``w1``, ... (out_size, in_size or out_size) and ``b0``,
+    ``b1``, ... (out_size,).
     """
 
     n_weights = 8
@@ -200,7 +200,7 @@ class NStepLSTM(_NStepWithMemory):
 
 
 class NStepBiLSTM(_NStepWithMemory):
-    """Layers of LSTM in both directions, as :class:`NStepLSTM`.
+    """Bidirectional :class:`NStepLSTM`.
 
     >>> hy, cy, ys = L.NStepBiLSTM(1, 3, 5, 0.0)(None, None, [np.ones((4, 3), np.float32)])
     >>> ys[0].shape
@@ -213,7 +213,7 @@ class NStepBiLSTM(_NStepWithMemory):
 
 
 class NStepGRU(_NStepWithState):
-    """Layers of gated recurrent units over sequences: :func:`mpchain.functions.n_step_gru`.
+    """Stacked gated recurrent units over sequences: :func:`mpchain.functions.n_step_gru`.
 
         >>> hy, ys = L.NStepGRU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
         >>> hy.shape, ys[0].shape
@@ -228,7 +228,7 @@ class NStepGRU(_NStepWithState):
 
 
 class NStepBiGRU(_NStepWithState):
-    """Layers of gated recurrent units in both directions, as :class:`NStepGRU`.
+    """Bidirectional :class:`NStepGRU`.
 
     >>> hy, ys = L.NStepBiGRU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
     >>> hy.shape, ys[0].shape
@@ -241,7 +241,7 @@ class NStepBiGRU(_NStepWithState):
 
 
 class NStepRNNTanh(_NStepWithState):
-    """Layers of simple recurrent units with tanh: :func:`mpchain.functions.n_step_rnn`.
+    """Stacked simple recurrent units with tanh: :func:`mpchain.functions.n_step_rnn`.
 
         >>> hy, ys = L.NStepRNNTanh(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
         >>> hy.shape, ys[0].shape
@@ -256,7 +256,7 @@ class NStepRNNTanh(_NStepWithState):
 
 
 class NStepRNNReLU(_NStepWithState):
-    """Layers of simple recurrent units with ReLU, as :class:`NStepRNNTanh`.
+    """:class:`NStepRNNTanh` with ReLU instead of tanh.
 
     >>> hy, ys = L.NStepRNNReLU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
     >>> ys[0].shape
@@ -268,7 +268,7 @@ class NStepRNNReLU(_NStepWithState):
 
 
 class NStepBiRNNTanh(_NStepWithState):
-    """Layers of simple recurrent units with tanh, in both directions, as :class:`NStepRNNTanh`.
+    """Bidirectional :class:`NStepRNNTanh`.
 
     >>> hy, ys = L.NStepBiRNNTanh(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
     >>> ys[0].shape
@@ -281,7 +281,7 @@ class NStepBiRNNTanh(_NStepWithState):
 
 
 class NStepBiRNNReLU(_NStepWithState):
-    """Layers of simple recurrent units with ReLU, in both directions, as :class:`NStepRNNTanh`.
+    """Bidirectional :class:`NStepRNNReLU`.
 
     >>> hy, ys = L.NStepBiRNNReLU(2, 3, 5, dropout=0.1)(None, [np.ones((4, 3), np.float32)])
     >>> ys[0].shape

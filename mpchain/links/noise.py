@@ -18,7 +18,7 @@ def _check_ratio(link, ratio):
 
 
 class Dropout(Link):
-    """Dropout of :func:`mpchain.functions.dropout` as a layer, for a :class:`Sequential`.
+    """Dropout as a layer, for a :class:`Sequential`: :func:`mpchain.functions.dropout`.
 
         >>> layer = L.Dropout(0.5)
         >>> with mpchain.using_config("train", False):
@@ -26,7 +26,7 @@ class Dropout(Link):
         array([1., 1., 1.])
 
     Args:
-        ratio: the probability of an element to be zeroed in training.
+        ratio: probability of zeroing an element in training.
 
     Raises:
         ValueError: ``ratio`` is out of range.
@@ -40,20 +40,20 @@ class Dropout(Link):
         self.ratio = ratio
 
     def forward(self, x: Input) -> Variable:
-        """Zeroes elements of a Variable or array x at random, if ``config.train`` is set."""
+        """Zeroes random elements of a Variable or array x if ``config.train`` is set."""
         return F.dropout(x, self.ratio)
 
 
 class SimplifiedDropconnect(Linear):
-    """Affine map of :func:`mpchain.functions.simplified_dropconnect` with its parameters.
+    """Affine map with random weights set to zero: :func:`mpchain.functions.simplified_dropconnect`.
 
         >>> L.SimplifiedDropconnect(3, 2, ratio=0.2)(np.ones((5, 3), np.float32)).shape
         (5, 2)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of output features.
-        ratio: the probability of a weight to be zeroed in training.
+        ratio: probability of zeroing a weight in training.
         nobias, initialW, initial_bias: see :class:`Linear`.
 
     Attributes:
@@ -81,7 +81,7 @@ class SimplifiedDropconnect(Linear):
     def from_params(
         cls, W: Input, b: Input | None = None, nobias: bool = False, ratio: float = 0.5
     ) -> Self:
-        """As of :class:`Linear`, with the ratio."""
+        """Makes the link from arrays or Variables W (O, I) and b (O,), or without bias."""
         link = super().from_params(W, b, nobias)
         link.ratio = ratio
         return link

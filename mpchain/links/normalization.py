@@ -1,4 +1,4 @@
-"""Links that normalize their input."""
+"""Normalization links."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ from mpchain.variable import Parameter, Variable
 
 
 def _decay(link, finetune):
-    """The decay of this step: that of fine-tuning weighs all its batches alike."""
+    """Returns the decay of this step; fine-tuning weights all batches equally."""
     if not finetune:
         return link.decay
     link.N += 1
@@ -22,9 +22,9 @@ def _decay(link, finetune):
 
 
 class BatchNormalization(Link):
-    """Batch normalization of :func:`mpchain.functions.batch_normalization` with its parameters.
+    """Batch normalization: :func:`mpchain.functions.batch_normalization` with its parameters.
 
-    While ``config.train`` is set, it normalizes by the statistics of the batch and follows them by
+    While ``config.train`` is set, it normalizes by the statistics of the batch and updates their
     moving averages; otherwise it normalizes by these averages.
 
         >>> bn = L.BatchNormalization(3)
@@ -33,22 +33,21 @@ class BatchNormalization(Link):
         array([0.7, 0.7, 0.7], dtype=float32)
 
     Args:
-        size: shape of the parameters; None leaves it to the first input,
-            whose axis 1 (or the axes not in ``axis``) it then is.
-        decay: how much of the moving averages stays at each step.
+        size: shape of the parameters; None infers it from the first input: the size of its axis 1,
+            or of the axes that are not in ``axis``.
+        decay: weight of the old moving averages at each step.
         eps: added to the variance.
-        dtype: that of parameters and averages; None means the configuration's (float32 for
+        dtype: dtype of parameters and averages; None means ``config.dtype`` (float32 for
             ``mixed16``).
         use_gamma, use_beta: whether to scale and to shift.
         initial_gamma, initial_beta, initial_avg_mean, initial_avg_var: initializers, numbers or
-            arrays; None is one for scale and variance, zero for the others.
-        axis: the axes to reduce; None means all but those of ``size``, which
-            follow the first.
+            arrays; None means one for scale and variance, zero for the others.
+        axis: the axes to reduce; None means all but those of ``size``, which follow the first.
 
     Attributes:
-        gamma, beta (Parameter): scale and shift; absent if not used.
-        avg_mean, avg_var (array): the moving averages, persistent.
-        N (int): the number of batches of fine-tuning so far, persistent.
+        gamma, beta (Parameter): scale and shift, of shape ``size``; None if not used.
+        avg_mean, avg_var (array): the moving averages, of shape ``size``, persistent.
+        N (int): number of batches of fine-tuning so far, persistent.
 
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
@@ -95,7 +94,7 @@ class BatchNormalization(Link):
         return Parameter(get_initializer(initial, self._dtype))
 
     def _initialize(self, shape):
-        """Makes what is still missing of parameters and averages."""
+        """Initializes the parameters and averages that are not initialized."""
         for param in self.params():
             if not param.is_initialized:
                 param.initialize(shape)
@@ -123,7 +122,7 @@ class BatchNormalization(Link):
         return gamma, beta
 
     def start_finetuning(self) -> None:
-        """Lets the moving averages begin anew, for calls with ``finetune=True``."""
+        """Restarts the moving averages, for calls with ``finetune=True``."""
         self.N = 0
 
     def forward(self, x: Input, *, finetune: bool = False) -> Variable:
@@ -131,8 +130,8 @@ class BatchNormalization(Link):
 
         Args:
             x: Variable or array (N, C, ...), floating point.
-            finetune: whether the averages are those of all batches since
-                :meth:`start_finetuning`, with equal weights, instead of moving ones.
+            finetune: whether to average all batches since :meth:`start_finetuning` with equal
+                weights instead of by ``decay``.
 
         Returns:
             Variable of the shape of ``x``.
@@ -153,10 +152,10 @@ class BatchNormalization(Link):
 
 
 class BatchRenormalization(BatchNormalization):
-    """Batch renormalization of :func:`mpchain.functions.batch_renormalization` with parameters.
+    """Batch renormalization: :func:`mpchain.functions.batch_renormalization` with parameters.
 
-    As :class:`BatchNormalization`, but in training too the result is near to what the moving
-    averages would give.
+    Like :class:`BatchNormalization`, but in training, too, the result is close to normalization by
+    the moving averages.
 
         >>> bn = L.BatchRenormalization(3, rmax=3, dmax=5)
         >>> bn(np.ones((5, 3, 4, 4), np.float32)).shape
@@ -164,8 +163,8 @@ class BatchRenormalization(BatchNormalization):
 
     Args:
         size: shape of the parameters.
-        rmax: limit of the correction's scale, at least 1.
-        dmax: limit of the correction's shift, at least 0.
+        rmax: upper limit of the scale correction, at least 1.
+        dmax: upper limit of the shift correction, at least 0.
         decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, initial_avg_mean,
             initial_avg_var: see :class:`BatchNormalization`.
 
@@ -227,7 +226,7 @@ class BatchRenormalization(BatchNormalization):
             return super().forward(x)
         gamma, beta = self._scale_and_shift()
         limits = self.rmax, self.dmax, self.eps
-        if config.in_recomputing:  # by the averages that the batch met when first computed
+        if config.in_recomputing:  # by the averages of the first computation
             return F.batch_renormalization(x, gamma, beta, *limits, *self._averages_before)
         self._averages_before = self.avg_mean.copy(), self.avg_var.copy()
         averages = self.avg_mean, self.avg_var, _decay(self, finetune)
@@ -235,9 +234,9 @@ class BatchRenormalization(BatchNormalization):
 
 
 class DecorrelatedBatchNormalization(Link):
-    """Whitening of :func:`mpchain.functions.decorrelated_batch_normalization` with its averages.
+    """Whitening: :func:`mpchain.functions.decorrelated_batch_normalization` with its averages.
 
-    While ``config.train`` is set, it whitens by the statistics of the batch and follows them by
+    While ``config.train`` is set, it whitens by the statistics of the batch and updates their
     moving averages; otherwise it whitens by these averages.
 
         >>> bn = L.DecorrelatedBatchNormalization(4, groups=2)
@@ -247,15 +246,15 @@ class DecorrelatedBatchNormalization(Link):
     Args:
         size: number of channels.
         groups: number of groups of channels; it must divide ``size``.
-        decay: how much of the moving averages stays at each step.
+        decay: weight of the old moving averages at each step.
         eps: added to the variances.
-        dtype: that of the averages.
+        dtype: dtype of the averages.
 
     Attributes:
         avg_mean (array): the moving average of the means, (groups, size / groups), persistent.
-        avg_projection (array): that of the projections, (groups, size / groups, size / groups),
-            persistent.
-        N (int): the number of batches of fine-tuning so far, persistent.
+        avg_projection (array): the moving average of the projections,
+            (groups, size / groups, size / groups), persistent.
+        N (int): number of batches of fine-tuning so far, persistent.
 
     Raises:
         ValueError: ``groups`` does not divide ``size``.
@@ -291,7 +290,7 @@ class DecorrelatedBatchNormalization(Link):
         yield from (("decay", self.decay), ("eps", self.eps), ("dtype", str(self.avg_mean.dtype)))
 
     def start_finetuning(self) -> None:
-        """Lets the moving averages begin anew, for calls with ``finetune=True``."""
+        """Restarts the moving averages, for calls with ``finetune=True``."""
         self.N = 0
 
     def forward(self, x: Input, *, finetune: bool = False) -> Variable:
@@ -299,8 +298,8 @@ class DecorrelatedBatchNormalization(Link):
 
         Args:
             x: Variable or array (N, size, ...), floating point.
-            finetune: whether the averages are those of all batches since
-                :meth:`start_finetuning`, with equal weights, instead of moving ones.
+            finetune: whether to average all batches since :meth:`start_finetuning` with equal
+                weights instead of by ``decay``.
 
         Returns:
             Variable of the shape of ``x``.
@@ -315,11 +314,11 @@ class DecorrelatedBatchNormalization(Link):
         return F.decorrelated_batch_normalization(x, **options)
 
 
-# Normalization of each sample by itself: the same in training and not.
+# Normalization of each sample by itself, the same in training and inference.
 
 
 class _SampleNormalization(Link):
-    """Scale and shift of a normalization of each sample."""
+    """Base: scale and shift of a normalization of each sample."""
 
     _dtype = None
 
@@ -347,19 +346,19 @@ def _initials(gamma, beta):
 
 
 class LayerNormalization(_SampleNormalization):
-    """Normalization of :func:`mpchain.functions.layer_normalization` with its parameters.
+    """Layer normalization: :func:`mpchain.functions.layer_normalization` with its parameters.
 
         >>> L.LayerNormalization(2)(np.array([[1.0, 3.0]], np.float32)).array.round(3)
         array([[-1.,  1.]], dtype=float32)
 
     Args:
-        size: shape of the parameters, that of the input's last axes; None
-            leaves it to the first input, whose last axis it then is.
+        size: shape of the parameters, that of the last axes of the input; None infers it from the
+            last axis of the first input.
         eps: added to the variance.
-        initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
+        initial_gamma, initial_beta: initializers, numbers or arrays; None means one and zero.
 
     Attributes:
-        gamma, beta (Parameter): scale and shift.
+        gamma, beta (Parameter): scale and shift, of shape ``size``.
     """
 
     def __init__(
@@ -372,13 +371,13 @@ class LayerNormalization(_SampleNormalization):
         super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each sample of a Variable or array x (..., size)."""
+        """Normalizes each sample of a Variable or array x (..., size): (..., size)."""
         self._initialize(x.shape[-1:])
         return F.layer_normalization(x, self.gamma, self.beta, self.eps)
 
 
 class RMSNormalization(_SampleNormalization):
-    """Normalization of :func:`mpchain.functions.rms_normalization` with its parameter.
+    """RMS normalization: :func:`mpchain.functions.rms_normalization` with its parameter.
 
         >>> L.RMSNormalization(2)(np.array([[1.0, -1.0]], np.float32)).array.round(3)
         array([[ 1., -1.]], dtype=float32)
@@ -386,10 +385,10 @@ class RMSNormalization(_SampleNormalization):
     Args:
         size: see :class:`LayerNormalization`.
         eps: added to the mean square.
-        initial_gamma: initializer, number or array; None is one.
+        initial_gamma: initializer, number or array; None means one.
 
     Attributes:
-        gamma (Parameter): scale.
+        gamma (Parameter): scale, of shape ``size``.
     """
 
     def __init__(
@@ -401,13 +400,13 @@ class RMSNormalization(_SampleNormalization):
         super().__init__(size, eps, gamma=1 if initial_gamma is None else initial_gamma)
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each sample of a Variable or array x (..., size)."""
+        """Normalizes each sample of a Variable or array x (..., size): (..., size)."""
         self._initialize(x.shape[-1:])
         return F.rms_normalization(x, self.gamma, self.eps)
 
 
 class _ChannelNormalization(_SampleNormalization):
-    """Normalizations whose scale and shift are of channels; they are float32 under mixed16."""
+    """Base: scale and shift of channels, float32 under mixed16."""
 
     def __init__(
         self, size: int, eps: float, initial_gamma: InitialValue, initial_beta: InitialValue
@@ -417,19 +416,19 @@ class _ChannelNormalization(_SampleNormalization):
 
 
 class GroupNormalization(_ChannelNormalization):
-    """Normalization of :func:`mpchain.functions.group_normalization` with its parameters.
+    """Group normalization: :func:`mpchain.functions.group_normalization` with its parameters.
 
         >>> L.GroupNormalization(groups=2, size=4)(np.ones((5, 4, 8, 8), np.float32)).shape
         (5, 4, 8, 8)
 
     Args:
-        groups: number of groups of channels; it must divide their number.
-        size: number of channels; None leaves it to the first input.
+        groups: number of groups of channels; it must divide ``size``.
+        size: number of channels; None infers it from the first input.
         eps: added to the variance.
-        initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
+        initial_gamma, initial_beta: initializers, numbers or arrays; None means one and zero.
 
     Attributes:
-        gamma, beta (Parameter): scale and shift of the channels.
+        gamma, beta (Parameter): scale and shift of the channels, (size,).
     """
 
     def __init__(
@@ -449,24 +448,24 @@ class GroupNormalization(_ChannelNormalization):
         yield from super().printable_specs
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each sample of a Variable or array x (N, size, ...)."""
+        """Normalizes each sample of a Variable or array x (N, size, ...): the same shape."""
         self._initialize(x.shape[1:2])
         return F.group_normalization(x, self.groups, self.gamma, self.beta, self.eps)
 
 
 class InstanceNormalization(_ChannelNormalization):
-    """Normalization of :func:`mpchain.functions.instance_normalization` with its parameters.
+    """Instance normalization: :func:`mpchain.functions.instance_normalization` with parameters.
 
         >>> L.InstanceNormalization(4)(np.ones((5, 4, 8, 8), np.float32)).shape
         (5, 4, 8, 8)
 
     Args:
-        size: number of channels; None leaves it to the first input.
+        size: number of channels; None infers it from the first input.
         eps: added to the variance.
-        initial_gamma, initial_beta: initializers, numbers or arrays; None is one and zero.
+        initial_gamma, initial_beta: initializers, numbers or arrays; None means one and zero.
 
     Attributes:
-        gamma, beta (Parameter): scale and shift of the channels.
+        gamma, beta (Parameter): scale and shift of the channels, (size,).
     """
 
     def __init__(

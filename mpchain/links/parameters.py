@@ -1,4 +1,4 @@
-"""What links that have weights and a bias share."""
+"""Biases and checks of sizes, for links with weights."""
 
 import numbers
 from typing import Any
@@ -12,7 +12,7 @@ from mpchain.variable import Parameter
 def bias_parameter(
     nobias: bool, initial_bias: InitialValue, size: int | None = None
 ) -> Parameter | None:
-    """The bias, zeros by default, uninitialized without a size; None if there shall be none.
+    """Returns a bias, by default zeros, uninitialized without a size; None if ``nobias``.
 
     >>> bias_parameter(False, None, 2).array
     array([0., 0.], dtype=float32)

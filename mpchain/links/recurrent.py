@@ -1,4 +1,4 @@
-"""Recurrent cells: those that are given their state, and those that keep it between calls."""
+"""Recurrent cells: stateless ones take and return their state, stateful ones keep it."""
 
 import math
 
@@ -17,7 +17,7 @@ from mpchain.variable import Variable, as_variable
 
 
 class _Interleaved(Initializer):
-    """Fills the rows of gates, those of one unit being neighbors, each gate by its initializer."""
+    """Fills interleaved rows of gates, each gate by its initializer."""
 
     def __init__(self, *initials) -> None:
         self.initializers = [get_initializer(initial) for initial in initials]
@@ -41,13 +41,13 @@ class _Quarters(Initializer):
 
 
 class _Stateful(Chain):
-    """A cell that keeps its state: Variables that move with the link, but are not saved."""
+    """Base of cells that keep their state: Variables that move with the link, but are not saved."""
 
     _state_names = ("h",)
     h = None
 
     def reset_state(self) -> None:
-        """Forgets the state: the next call begins a new sequence."""
+        """Clears the state: the next call starts a new sequence."""
         for name in self._state_names:
             setattr(self, name, None)
 
@@ -62,7 +62,7 @@ class _Stateful(Chain):
             setattr(self, name, state if array is state.array else Variable(array))
 
     def device_resident_accept(self, visitor: DeviceResidentsVisitor) -> None:
-        """Lets ``visitor`` see the link and its state; a state that moves loses its history."""
+        """Shows ``visitor`` the link and its state; a state that moves loses its history."""
         super().device_resident_accept(visitor)
         for name in self._state_names:
             state = getattr(self, name)
@@ -71,15 +71,15 @@ class _Stateful(Chain):
                 setattr(self, name, Variable(array))
 
     def _check_batch(self, x, may_shrink=False):
-        """Checks that ``x`` has a row for each of the state, or no more if batches may shrink."""
+        """Checks that ``x`` has as many rows as the state, or no more if batches may shrink."""
         if self.h is not None:
             n, rows = x.shape[0], self.h.shape[0]
             rule = f"x must have {'at most ' if may_shrink else ''}{rows} rows, as the state has"
             fits = n <= rows if may_shrink else n == rows
-            check(fits, type(self).__name__, f"{rule} (reset_state begins anew)", x=x)
+            check(fits, type(self).__name__, f"{rule} (reset_state starts a new sequence)", x=x)
 
     def forward(self, x: Input) -> Variable:
-        """Takes a step.
+        """Computes a time step.
 
         Args:
             x: Variable or array (N, in_size); N must not change until :meth:`reset_state`.
@@ -93,7 +93,7 @@ class _Stateful(Chain):
 
 
 class _StatefulMemory(_Stateful):
-    """A cell that keeps a memory beside its output."""
+    """Base of cells that keep a memory beside their output."""
 
     _state_names = ("c", "h")
     c = None
@@ -111,7 +111,7 @@ def _zeros(n, size, like):
 
 
 class _LSTMCell(Chain):
-    """The parameters of LSTM cells."""
+    """Base: the parameters of LSTM cells."""
 
     def __init__(self, upward: Linear, lateral: Linear) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _LSTMCell(Chain):
 
 
 class _PlainLSTMCell(_LSTMCell):
-    """An LSTM cell whose initial weights are drawn as Chainer draws them: together, in quarters."""
+    """An LSTM cell whose initial weights are drawn in Chainer's order: together, in quarters."""
 
     def __init__(
         self,
@@ -170,33 +170,33 @@ class _PlainLSTMCell(_LSTMCell):
 
 
 class StatelessLSTM(_PlainLSTMCell):
-    """Long short-term memory that is given its state: :func:`mpchain.functions.lstm`.
+    """Stateless long short-term memory: :func:`mpchain.functions.lstm` with its parameters.
 
         >>> c, h = L.StatelessLSTM(3, 5)(None, None, np.ones((2, 3), np.float32))
         >>> c.shape, h.shape
         ((2, 5), (2, 5))
 
     Args:
-        in_size: number of input features; None leaves it to the first input. If it is the
-            only size given, it is the output's.
+        in_size: number of input features; None infers it from the first input. If it is the
+            only size given, it is ``out_size``.
         out_size: number of units.
-        lateral_init, upward_init: initializers, numbers or arrays for each quarter of the rows of
-            the weights, (out_size, out_size) and (out_size, in_size); None is LeCunNormal.
-        bias_init: the same for the bias of the input, its gate and the output gate, (out_size,);
-            None is zeros.
-        forget_bias_init: the same for the forget gate; None is ones.
+        lateral_init, upward_init: initializers, numbers or arrays of each quarter of the rows of
+            the weights, (out_size, out_size) and (out_size, in_size); None means LeCunNormal.
+        bias_init: the same for the biases of the input, its gate and the output gate, (out_size,);
+            None means zeros.
+        forget_bias_init: the same for the forget gate; None means ones.
 
     Attributes:
-        upward (Linear): from the input to the gates, (4 out_size, in_size), with bias.
-        lateral (Linear): from the output to the gates, (4 out_size, out_size), without.
+        upward (Linear): from the input to the gates: W (4 out_size, in_size), b (4 out_size,).
+        lateral (Linear): from the output to the gates: W (4 out_size, out_size).
     """
 
     def forward(self, c: Input | None, h: Input | None, x: Input) -> tuple[Variable, Variable]:
-        """Takes a step.
+        """Computes a time step.
 
         Args:
-            c: Variable or array (N, out_size): the memory; None is zeros.
-            h: Variable or array (N, out_size): the output before; None is zeros.
+            c: Variable or array (N, out_size): the memory; None means zeros.
+            h: Variable or array (N, out_size): the previous output; None means zeros.
             x: Variable or array (N, in_size).
 
         Returns:
@@ -206,10 +206,10 @@ class StatelessLSTM(_PlainLSTMCell):
 
 
 class LSTM(_StatefulMemory, _PlainLSTMCell):
-    """Long short-term memory that keeps its state: :func:`mpchain.functions.lstm`.
+    """Stateful long short-term memory: :func:`mpchain.functions.lstm` with its parameters.
 
-    Where a batch has fewer rows than the one before, the sequences of the last rows have ended;
-    their state stays.
+    If a batch has fewer rows than the one before, the sequences of the last rows have ended; their
+    state is kept.
 
         >>> lstm = L.LSTM(3, 5)
         >>> ys = [lstm(np.ones((2, 3), np.float32)) for _ in range(4)]
@@ -221,14 +221,14 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
 
     Attributes:
         upward, lateral (Linear): see :class:`StatelessLSTM`.
-        c, h (Variable): memory and output, None at the beginning.
+        c, h (Variable): memory and output (N, out_size), initially None.
     """
 
     def forward(self, x: Input) -> Variable:
-        """Takes a step.
+        """Computes a time step.
 
         Args:
-            x: Variable or array (N, in_size); N must not be larger than at the call before.
+            x: Variable or array (N, in_size); N must not exceed that of the previous call.
 
         Returns:
             Variable (N, out_size).
@@ -243,19 +243,19 @@ class LSTM(_StatefulMemory, _PlainLSTMCell):
 
 
 class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
-    """Long short-term memory, some of whose state stays as it was, at random, in training.
+    """LSTM with zoneout: in training, random elements of its state keep their old values.
 
         >>> L.StatefulZoneoutLSTM(3, 5, c_ratio=0.1)(np.ones((2, 3), np.float32)).shape
         (2, 5)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
-        c_ratio, h_ratio: the ratios of the memory and of the output that stay.
+        c_ratio, h_ratio: the zoneout ratios of memory and output.
 
     Attributes:
         upward, lateral (Linear): see :class:`StatelessLSTM`.
-        c, h (Variable): memory and output, None at the beginning.
+        c, h (Variable): memory and output (N, out_size), initially None.
 
     See D. Krueger et al., Zoneout: regularizing RNNs by randomly preserving hidden activations,
     ICLR 2017.
@@ -278,22 +278,22 @@ class StatefulZoneoutLSTM(_StatefulMemory, _LSTMCell):
 
 
 class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
-    """Long short-term memory whose gates see the memory.
+    """LSTM with peepholes: its gates depend on the memory.
 
-    With s the sigmoid, i and f see the memory before the step and o the one after it:
+    With s the sigmoid, i and f depend on the memory before the step, o on the one after it:
     c = tanh(a) s(i + P_i c_prev) + c_prev s(f + P_f c_prev), h = tanh(c) s(o + P_o c).
 
         >>> L.StatefulPeepholeLSTM(3, 5)(np.ones((2, 3), np.float32)).shape
         (2, 5)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
 
     Attributes:
         upward, lateral (Linear): see :class:`StatelessLSTM`.
         peep_i, peep_f, peep_o (Linear): from the memory to the gates, (out_size, out_size).
-        c, h (Variable): memory and output, None at the beginning.
+        c, h (Variable): memory and output (N, out_size), initially None.
 
     See F. Gers and J. Schmidhuber, Recurrent nets that time and count, IJCNN 2000.
     """
@@ -319,7 +319,7 @@ class StatefulPeepholeLSTM(_StatefulMemory, _LSTMCell):
 
 
 class _GRUCell(Chain):
-    """The parameters of gated recurrent units."""
+    """Base: the parameters of gated recurrent units."""
 
     def __init__(
         self,
@@ -340,7 +340,7 @@ class _GRUCell(Chain):
     def _step(self, h, x):
         if h is None:
             if not self.W_r.W.is_initialized:
-                self.W_r(x)  # all parameters shall be made at the first call, used or not
+                self.W_r(x)  # the first call initializes all parameters, used or not
             return F.sigmoid(self.W_z(x)) * F.tanh(self.W(x))
         r = F.sigmoid(self.W_r(x) + self.U_r(h))
         z = F.sigmoid(self.W_z(x) + self.U_z(h))
@@ -348,7 +348,7 @@ class _GRUCell(Chain):
 
 
 class StatelessGRU(_GRUCell):
-    """Gated recurrent units that are given their state.
+    """Stateless gated recurrent units.
 
     With s the sigmoid, r = s(W_r x + U_r h), z = s(W_z x + U_z h), and the new state is
     (1 - z) h + z tanh(W x + U (r h)). The matrices stand for affine maps.
@@ -357,25 +357,25 @@ class StatelessGRU(_GRUCell):
         (2, 5)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
-        init, inner_init: initializers, numbers or arrays for the matrices W (out_size, in_size) and
-            U (out_size, out_size); None is LeCunNormal.
-        bias_init: the same for all biases (out_size,); None is zeros.
+        init, inner_init: initializers, numbers or arrays of the matrices W (out_size, in_size) and
+            U (out_size, out_size); None means LeCunNormal.
+        bias_init: the same for all biases (out_size,); None means zeros.
 
     Attributes:
-        W_r, W_z, W (Linear): from the input.
-        U_r, U_z, U (Linear): from the state.
+        W_r, W_z, W (Linear): from the input, weights (out_size, in_size).
+        U_r, U_z, U (Linear): from the state, weights (out_size, out_size).
 
     See K. Cho et al., On the properties of neural machine translation: encoder-decoder approaches,
     SSST-8 2014.
     """
 
     def forward(self, h: Input | None, x: Input) -> Variable:
-        """Takes a step.
+        """Computes a time step.
 
         Args:
-            h: Variable or array (N, out_size): the state; None is zeros, without the biases of U.
+            h: Variable or array (N, out_size): the state; None means zeros and no biases of U.
             x: Variable or array (N, in_size).
 
         Returns:
@@ -385,7 +385,7 @@ class StatelessGRU(_GRUCell):
 
 
 class StatefulGRU(_Stateful, _GRUCell):
-    """Gated recurrent units that keep their state; see :class:`StatelessGRU`.
+    """Stateful gated recurrent units; see :class:`StatelessGRU`.
 
         >>> gru = L.StatefulGRU(3, 5)
         >>> ys = [gru(np.ones((2, 3), np.float32)) for _ in range(4)]
@@ -397,7 +397,7 @@ class StatefulGRU(_Stateful, _GRUCell):
 
     Attributes:
         W_r, W_z, W, U_r, U_z, U (Linear): see :class:`StatelessGRU`.
-        h (Variable): the state, None at the beginning.
+        h (Variable): the state (N, out_size), initially None.
     """
 
     def __init__(
@@ -413,7 +413,7 @@ class StatefulGRU(_Stateful, _GRUCell):
 
 
 class GRU(StatefulGRU):
-    """:class:`StatefulGRU`, by its other name.
+    """:class:`StatefulGRU` under its other name.
 
     >>> L.GRU(3, 5)(np.ones((2, 3), np.float32)).shape
     (2, 5)
@@ -424,7 +424,7 @@ class GRU(StatefulGRU):
 
 
 class _MGUCell(Chain):
-    """The parameters of minimal gated units."""
+    """Base: the parameters of minimal gated units."""
 
     def __init__(self, in_size: int | None, out_size: int) -> None:
         super().__init__()
@@ -442,7 +442,7 @@ class _MGUCell(Chain):
 
 
 class StatelessMGU(_MGUCell):
-    """Minimal gated units that are given their state.
+    """Stateless minimal gated units.
 
     With [] for concatenation, f = sigmoid(W_f [h, x]), and the new state is
     (1 - f) h + f tanh(W_h [f h, x]). The matrices stand for affine maps.
@@ -451,7 +451,7 @@ class StatelessMGU(_MGUCell):
         (2, 5)
 
     Args:
-        n_inputs: number of input features; None leaves it to the first input.
+        n_inputs: number of input features; None infers it from the first input.
         n_units: number of units.
 
     Attributes:
@@ -464,10 +464,10 @@ class StatelessMGU(_MGUCell):
         super().__init__(n_inputs, n_units)
 
     def forward(self, h: Input | None, x: Input) -> Variable:
-        """Takes a step.
+        """Computes a time step.
 
         Args:
-            h: Variable or array (N, n_units): the state; None is zeros.
+            h: Variable or array (N, n_units): the state; None means zeros.
             x: Variable or array (N, n_inputs).
 
         Returns:
@@ -477,16 +477,16 @@ class StatelessMGU(_MGUCell):
 
 
 class StatefulMGU(_Stateful, _MGUCell):
-    """Minimal gated units that keep their state; see :class:`StatelessMGU`.
+    """Stateful minimal gated units; see :class:`StatelessMGU`.
 
         >>> L.StatefulMGU(3, 5)(np.ones((2, 3), np.float32)).shape
         (2, 5)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
 
     Attributes:
         W_f, W_h (Linear): see :class:`StatelessMGU`.
-        h (Variable): the state, None at the beginning.
+        h (Variable): the state (N, out_size), initially None.
     """

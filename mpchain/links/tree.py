@@ -9,16 +9,16 @@ from mpchain.variable import Variable, as_variable
 
 
 class _TreeLSTM(Chain):
-    """What tree cells share: how they are called."""
+    """Base of tree cells: their inputs."""
 
     def _states(self, cshsx):
-        """The lists of memories and outputs, and W_x(x); what is absent is zero."""
+        """Returns the memories, the outputs, and W_x(x); None stands for zeros."""
         name = type(self).__name__
         fits = len(cshsx) % 2 == 1
-        check(fits, name, "inputs must be c's, as many h's, and x", n_inputs=len(cshsx))
+        check(fits, name, "inputs must be memories, as many outputs, and x", n_inputs=len(cshsx))
         known = next((v for v in cshsx if v is not None), None)
         if known is None:
-            raise ValueError(f"{name}: all inputs are None, which leaves the batch size open")
+            raise ValueError(f"{name}: all inputs are None, so the batch size is unknown")
         n = len(cshsx) // 2
         shape = known.shape[0], self.state_size
         zeros = as_variable(self.xp.zeros(shape, known.dtype))
@@ -32,10 +32,10 @@ class _TreeLSTM(Chain):
 
 
 class ChildSumTreeLSTM(_TreeLSTM):
-    """Long short-term memory of any number of children in no order: tree_lstm.
+    """Child-sum tree LSTM, for any number of children: :func:`mpchain.functions.tree_lstm`.
 
-    The input, its gate and the output gate see the sum of the children's outputs; the forget gate
-    of each child sees its own output.
+    The input, its gate and the output gate depend on the sum of the children's outputs; the forget
+    gate of each child depends on that child's output.
 
         >>> cell, x = L.ChildSumTreeLSTM(3, 5), np.ones((2, 3), np.float32)
         >>> c, h = cell(x)  # a leaf
@@ -44,13 +44,13 @@ class ChildSumTreeLSTM(_TreeLSTM):
         (2, 5)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
 
     Attributes:
-        W_x (Linear): from the input to a, i, o and f, (4 out_size, in_size), with bias.
-        W_h_aio (Linear): from the sum of outputs to a, i and o, (3 out_size, out_size).
-        W_h_f (Linear): from each child's output to its f, (out_size, out_size).
+        W_x (Linear): from the input to a, i, o and f: W (4 out_size, in_size), with bias.
+        W_h_aio (Linear): from the sum of outputs to a, i and o: W (3 out_size, out_size).
+        W_h_f (Linear): from each child's output to its f: W (out_size, out_size).
 
     See K. Tai et al., Improved semantic representations from tree-structured long short-term memory
     networks, ACL 2015, and :func:`mpchain.functions.tree_lstm`.
@@ -70,7 +70,7 @@ class ChildSumTreeLSTM(_TreeLSTM):
 
         Args:
             cshsx: Variables or arrays c_1, ..., c_n, h_1, ..., h_n (N, out_size), memories and
-                outputs of the children, and x (N, in_size). Each may be None, but not all.
+                outputs of the children, and x (N, in_size). Some may be None, but not all.
 
         Returns:
             tuple: memory and output, Variables (N, out_size).
@@ -89,9 +89,9 @@ class ChildSumTreeLSTM(_TreeLSTM):
 
 
 class NaryTreeLSTM(_TreeLSTM):
-    """Long short-term memory of a given number of children in order: tree_lstm.
+    """N-ary tree LSTM, for ``n_ary`` ordered children: :func:`mpchain.functions.tree_lstm`.
 
-    All gates see the outputs of all children, each by a matrix of its own.
+    All gates depend on the outputs of all children, each through a separate matrix.
 
         >>> cell, x = L.NaryTreeLSTM(3, 5, n_ary=2), np.ones((2, 3), np.float32)
         >>> c, h = cell(None, None, None, None, x)  # a leaf
@@ -100,7 +100,7 @@ class NaryTreeLSTM(_TreeLSTM):
         (2, 5)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of units.
         n_ary: number of children.
 
@@ -131,7 +131,7 @@ class NaryTreeLSTM(_TreeLSTM):
 
         Args:
             cshsx: Variables or arrays c_1, ..., c_n, h_1, ..., h_n (N, out_size), memories and
-                outputs of the children, and x (N, in_size). Each may be None, but not all.
+                outputs of the children, and x (N, in_size). Some may be None, but not all.
 
         Returns:
             tuple: memory and output, Variables (N, out_size).

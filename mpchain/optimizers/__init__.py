@@ -1,4 +1,4 @@
-"""Optimizers and their update rules: the family file a name is imported from says which kind."""
+"""Optimizers and their update rules."""
 
 from mpchain.optimizers.adam import AdaBound as AdaBound
 from mpchain.optimizers.adam import Adam as Adam

@@ -1,4 +1,4 @@
-"""Adam and what differs from it by an argument."""
+"""Adam and its variants."""
 
 import math
 from typing import Any
@@ -11,9 +11,9 @@ from mpchain.update_rule import Hyperparameter, UpdateRule
 
 
 def _learning_rate(hyperparam, t, called):
-    """The learning rate at step t: alpha with the corrections of both moving averages' bias."""
+    """Returns the learning rate at step t: alpha, corrected for the bias of both averages."""
     if t == 0:
-        raise RuntimeError(f"{called}.lr: there is no learning rate before the first update")
+        raise RuntimeError(f"{called}.lr: the learning rate is undefined before the first update")
     correction1 = 1 - hyperparam.beta1**t
     correction2 = 1 - hyperparam.beta2**t
     return hyperparam.alpha * math.sqrt(correction2) / correction1
@@ -117,13 +117,13 @@ class Adam(GradientMethod):
 
     Args:
         alpha: learning rate.
-        beta1, beta2: how much of m and v stays.
-        eps: keeps the divisor from zero.
-        eta: factor on the whole step, weight decay included.
+        beta1, beta2: decay rates of m and v.
+        eps: added to the divisor.
+        eta: factor of the whole step, including weight decay.
         weight_decay_rate: decoupled weight decay.
         amsgrad: whether to divide by the largest v so far.
-        adabound: whether to keep lr / (√v + eps) between bounds that both tend to
-            ``final_lr``, the faster the larger ``gamma``. When alpha changes, they scale with it.
+        adabound: whether to clip lr / (√v + eps) to bounds that both approach ``final_lr``, faster
+            for larger ``gamma``. The bounds scale with changes of alpha.
         final_lr, gamma: see ``adabound``.
 
     See D. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015;
@@ -141,7 +141,7 @@ class Adam(GradientMethod):
 
 
 class AdamW(Adam):
-    """:class:`Adam`, for programs that ask for its weight decay by this name.
+    """:class:`Adam` under the name that stands for its decoupled weight decay.
 
     >>> link = L.Parameter(np.array([1.0]))
     >>> optimizer = optimizers.AdamW(alpha=0.1, weight_decay_rate=0.01).setup(link)
@@ -238,7 +238,7 @@ class RAdamRule(UpdateRule):
 
     @property
     def lr(self) -> float:
-        """The factor on m, or on m / (√v + eps), of the latest update."""
+        """The factor of m, or of m / (√v + eps), in the latest update."""
         lr = _learning_rate(self.hyperparam, self.t, type(self).__name__)
         rectification = _rectification(self.hyperparam.beta2, self.t)
         if rectification is None:
@@ -278,7 +278,7 @@ class RAdamRule(UpdateRule):
 
 
 def _rectification(beta2, t):
-    """What the deviation of 1 / √v is divided by; None where v has seen too few gradients."""
+    """Returns the rectification of the step; None while v has too few gradients."""
     longest = 2 / (1 - beta2) - 1
     length = longest - 2 * t * beta2**t / (1 - beta2**t)
     if length <= 5:
@@ -288,12 +288,12 @@ def _rectification(beta2, t):
 
 
 class RAdam(GradientMethod):
-    """Adam without a warm-up of the learning rate: its early steps, whose size varies most, shrink.
+    """Rectified Adam: shrinks early steps, whose size varies most, instead of a warm-up.
 
-    As :class:`Adam`, with lr multiplied by r = √((ρ - 4)(ρ - 2) ρ∞ / ((ρ∞ - 4)(ρ∞ - 2) ρ)) of the
+    Like :class:`Adam`, with lr multiplied by r = √((ρ - 4)(ρ - 2) ρ∞ / ((ρ∞ - 4)(ρ∞ - 2) ρ)) of the
     length of the moving average ρ = ρ∞ - 2 t beta2^t / (1 - beta2^t), ρ∞ = 2 / (1 - beta2) - 1.
-    While ρ is not above 5, the step is plain momentum, alpha m / (1 - beta1^t). (The paper has 4 as
-    limit, its authors' program and PyTorch have 5.)
+    While ρ <= 5, the step is plain momentum, alpha m / (1 - beta1^t). (The limit is 4 in the paper,
+    but 5 in its authors' program and in PyTorch.)
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.RAdam(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -302,9 +302,9 @@ class RAdam(GradientMethod):
 
     Args:
         alpha: learning rate.
-        beta1, beta2: how much of m and v stays.
-        eps: keeps the divisor from zero.
-        eta: factor on the whole step, weight decay included.
+        beta1, beta2: decay rates of m and v.
+        eps: added to the divisor.
+        eta: factor of the whole step, including weight decay.
         weight_decay_rate: decoupled weight decay.
 
     See L. Liu et al., On the variance of the adaptive learning rate and beyond, ICLR 2020.
@@ -314,7 +314,7 @@ class RAdam(GradientMethod):
 
     @property
     def lr(self) -> float:
-        """The factor on m, or on m / (√v + eps), of the latest update."""
+        """The factor of m, or of m / (√v + eps), in the latest update."""
         rule = RAdamRule(self.hyperparam)
         rule.t = self.t
         return rule.lr

@@ -1,4 +1,4 @@
-"""Step sizes that adapt to the sizes of each element's past gradients."""
+"""Optimizers with step sizes that adapt to past gradients of each element."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ class AdaGrad(GradientMethod):
 
     Args:
         lr: learning rate.
-        eps: keeps the divisor from zero.
+        eps: added to the divisor.
 
     See J. Duchi et al., Adaptive subgradient methods, JMLR 2011.
     """
@@ -69,7 +69,7 @@ class AdaDeltaRule(UpdateRule):
 
 
 class AdaDelta(GradientMethod):
-    """AdaDelta, whose step has the root mean square of the past steps: it needs no learning rate.
+    """AdaDelta: steps with the root mean square of past steps, without a learning rate.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.AdaDelta().setup(link).update(lambda: F.sum(link() ** 2))
@@ -77,8 +77,8 @@ class AdaDelta(GradientMethod):
         array([0.9955])
 
     Args:
-        rho: how much of the mean squares stays.
-        eps: keeps divisor and first steps from zero.
+        rho: decay rate of the mean squares.
+        eps: added to both mean squares.
 
     See M. Zeiler, ADADELTA: an adaptive learning rate method, 2012.
     """
@@ -116,8 +116,8 @@ class RMSprop(GradientMethod):
 
     Args:
         lr: learning rate.
-        alpha: how much of the mean square stays.
-        eps: keeps the divisor from zero.
+        alpha: decay rate of the mean square.
+        eps: added to the divisor.
         eps_inside_sqrt: whether the divisor is √(ms + eps).
 
     See T. Tieleman and G. Hinton, Lecture 6.5 (RMSprop), COURSERA 2012.
@@ -168,9 +168,9 @@ class RMSpropGraves(GradientMethod):
 
     Args:
         lr: learning rate.
-        alpha: how much of the mean and mean square of the gradient stays.
-        momentum: how much of the step stays.
-        eps: keeps the divisor from zero.
+        alpha: decay rate of the mean and mean square of the gradient.
+        momentum: decay rate of the step.
+        eps: added to the divisor.
 
     See A. Graves, Generating sequences with recurrent neural networks, 2013.
     """
@@ -216,7 +216,7 @@ class SMORMS3(GradientMethod):
 
     Args:
         lr: largest learning rate.
-        eps: keeps divisors from zero.
+        eps: added to divisors.
 
     See S. Funk, RMSprop loses to SMORMS3, 2015.
     """
@@ -271,7 +271,7 @@ class MSVAGRule(UpdateRule):
 
 
 class MSVAG(GradientMethod):
-    """Momentum whose steps are damped where the gradient varies much.
+    """M-SVAG: momentum whose steps are damped where the variance of the gradient is high.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.MSVAG(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -280,8 +280,8 @@ class MSVAG(GradientMethod):
 
     Args:
         lr: learning rate.
-        beta: how much of mean and mean square of the gradient stays.
-        eta: factor on the whole step, weight decay included.
+        beta: decay rate of the mean and mean square of the gradient.
+        eta: factor of the whole step, including weight decay.
         weight_decay_rate: decoupled weight decay.
 
     See L. Balles and P. Hennig, Dissecting Adam: the sign, magnitude and variance of stochastic

@@ -1,4 +1,4 @@
-"""Steps whose length is fitted to each parameter as a whole."""
+"""Optimizers with a step size for each parameter."""
 
 import math
 from typing import Any, Self
@@ -69,10 +69,10 @@ class LAMBRule(UpdateRule):
 
 
 class LAMB(GradientMethod):
-    """LAMB: Adam's direction, of a length in proportion to the norm of the parameter.
+    """LAMB: steps in the direction of Adam, with lengths proportional to the norm of the parameter.
 
     d = m̂ / (√v̂ + eps) + weight_decay_rate p with the m̂ and v̂ of Adam, corrected for bias, and
-    p ← p - alpha ‖p‖ / ‖d‖ d; without the quotient where a norm is zero.
+    p ← p - alpha ‖p‖ / ‖d‖ d, without the quotient if a norm is zero.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.LAMB(alpha=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -80,9 +80,9 @@ class LAMB(GradientMethod):
         array([0.9])
 
     Args:
-        alpha: learning rate: the length of a step, as a fraction of the parameter's norm.
-        beta1, beta2: how much of m and v stays.
-        eps: keeps the divisor from zero.
+        alpha: learning rate: the length of a step relative to the norm of the parameter.
+        beta1, beta2: decay rates of m and v.
+        eps: added to the divisor.
         weight_decay_rate: decoupled weight decay.
 
     See Y. You et al., Large batch optimization for deep learning: training BERT in 76 minutes,
@@ -137,7 +137,7 @@ class AdafactorRule(UpdateRule):
 
 
 def _as_matrix(array):
-    """The first axis against all others; a vector is a column."""
+    """Returns the first axis against all others; a vector becomes a column."""
     return array.reshape(array.shape[0] if array.ndim else 1, math.prod(array.shape[1:]))
 
 
@@ -146,14 +146,14 @@ def _rms(array):
 
 
 class Adafactor(GradientMethod):
-    """Adafactor: the mean squares of a matrix's gradient are kept for rows and columns only.
+    """Adafactor: stores the mean squares of the gradient of a matrix only for rows and columns.
 
     With R and C the moving averages of the rows' and columns' means of g² + eps1, in which the past
     has weight 1 - t^-decay, V = R C / mean(R), u = g / √V and
     p ← p - max(eps2, rms(p)) min(lr, 1 / √t) u / max(1, rms(u) / threshold).
 
-    The state of an (n, m) matrix are n + m numbers. Of parameters with more axes, the first stands
-    against all others; that of a vector is whole.
+    The state of an (n, m) matrix has n + m numbers. For parameters with more axes, the last are
+    merged; the state of a vector has its size.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.Adafactor(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -163,10 +163,10 @@ class Adafactor(GradientMethod):
     Args:
         lr: largest step, relative to the root mean square of the parameter.
         decay: how fast the weight of the past approaches 1.
-        eps1: keeps the divisor from zero.
-        eps2: the root mean square that parameters of smaller ones are given.
-        threshold: the root mean square of u above which it is scaled down.
-        weight_decay_rate: decoupled weight decay, which ``lr`` multiplies.
+        eps1: added to squared gradients.
+        eps2: lower bound of the root mean square of the parameter.
+        threshold: upper bound of the root mean square of u.
+        weight_decay_rate: decoupled weight decay, multiplied by ``lr``.
 
     See N. Shazeer and M. Stern, Adafactor: adaptive learning rates with sublinear memory cost,
     ICML 2018, algorithms 4 and 5.

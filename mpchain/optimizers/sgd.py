@@ -65,7 +65,7 @@ class MomentumSGD(GradientMethod):
 
     Args:
         lr: learning rate.
-        momentum: how much of the velocity v stays.
+        momentum: decay rate of the velocity v.
     """
 
     rule = MomentumSGDRule
@@ -92,7 +92,7 @@ class CorrectedMomentumSGDRule(UpdateRule):
 class CorrectedMomentumSGD(GradientMethod):
     """Momentum for changing learning rates: v ← momentum v - g, p ← p + lr v.
 
-    Unlike :class:`MomentumSGD`, a new learning rate acts on what v has gathered, too.
+    Unlike in :class:`MomentumSGD`, a new learning rate applies to the accumulated v, too.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.CorrectedMomentumSGD(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -101,7 +101,7 @@ class CorrectedMomentumSGD(GradientMethod):
 
     Args:
         lr: learning rate.
-        momentum: how much of the velocity v stays.
+        momentum: decay rate of the velocity v.
 
     See P. Goyal et al., Accurate, large minibatch SGD, 2017.
     """
@@ -133,7 +133,7 @@ class NesterovAG(GradientMethod):
     """Nesterov's accelerated gradient.
 
     v ← momentum v - lr g, p ← p + momentum² v - (1 + momentum) lr g, as in Chainer, with v after
-    its update; the paper has it before.
+    its update; the paper uses v before its update.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.NesterovAG(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -142,7 +142,7 @@ class NesterovAG(GradientMethod):
 
     Args:
         lr: learning rate.
-        momentum: how much of the velocity v stays.
+        momentum: decay rate of the velocity v.
 
     See Y. Bengio et al., Advances in optimizing recurrent networks, ICASSP 2013.
     """
@@ -181,8 +181,8 @@ class SGDWRule(UpdateRule):
 class SGDW(GradientMethod):
     """Momentum with decoupled weight decay: v ← momentum v - eta lr g, p ← p + v - eta rate p.
 
-    The decay does not pass through the velocity, and does not depend on ``lr``: a schedule of both
-    is one of ``eta``.
+    The decay does not enter the velocity and does not depend on ``lr``; schedule ``eta`` to change
+    both.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizer = optimizers.SGDW(lr=0.1, weight_decay_rate=0.01).setup(link)
@@ -192,8 +192,8 @@ class SGDW(GradientMethod):
 
     Args:
         lr: learning rate.
-        momentum: how much of the velocity v stays; 0 for plain gradient descent.
-        eta: factor on the whole step, weight decay included.
+        momentum: decay rate of the velocity v; 0 means plain gradient descent.
+        eta: factor of the whole step, including weight decay.
         weight_decay_rate: decoupled weight decay.
 
     See I. Loshchilov and F. Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 1.
@@ -231,11 +231,11 @@ class LionRule(UpdateRule):
 
 
 class Lion(GradientMethod):
-    """Lion: steps by the sign of a momentum, so that all elements move by the same amount.
+    """Lion: steps by the sign of a momentum, so that all elements change by the same amount.
 
     p ← p - lr (sign(beta1 m + (1 - beta1) g) + weight_decay_rate p), and then
-    m ← beta2 m + (1 - beta2) g. It keeps half of Adam's state, and wants a learning rate 3 to 10
-    times smaller and a weight decay larger in proportion.
+    m ← beta2 m + (1 - beta2) g. It needs half of Adam's state, a learning rate 3 to 10 times
+    smaller, and a weight decay larger by the same factor.
 
         >>> link = L.Parameter(np.array([1.0]))
         >>> optimizers.Lion(lr=0.1).setup(link).update(lambda: F.sum(link() ** 2))
@@ -244,9 +244,9 @@ class Lion(GradientMethod):
 
     Args:
         lr: learning rate.
-        beta1: how much the direction is that of m.
-        beta2: how much of m stays.
-        weight_decay_rate: decoupled weight decay, which the learning rate multiplies.
+        beta1: weight of m in the direction.
+        beta2: decay rate of m.
+        weight_decay_rate: decoupled weight decay, multiplied by ``lr``.
 
     See X. Chen et al., Symbolic discovery of optimization algorithms, NeurIPS 2023.
     """

@@ -133,16 +133,16 @@ _ERRORS = [
         lambda: D.MultivariateNormal([0.0, 0.0], scale_tril=-_E),
         "MultivariateNormal: scale_tril must have a positive diagonal, but holds -1.0",
     ),
-    (lambda: D.Normal(0.0), "Normal: either scale, or log_scale must be given, but given is none"),
+    (lambda: D.Normal(0.0), "Normal: either scale, or log_scale must be given, but got none"),
     (
         lambda: D.Normal(0.0, 1.0, log_scale=1.0),
-        "Normal: either scale, or log_scale must be given, but given is scale and log_scale",
+        "Normal: either scale, or log_scale must be given, but got scale and log_scale",
     ),
-    (D.Bernoulli, "Bernoulli: either p, or logit must be given, but given is none"),
+    (D.Bernoulli, "Bernoulli: either p, or logit must be given, but got none"),
     (D.Categorical, "Categorical: either p, or logit must be given"),
     (
         lambda: D.Uniform(low=0.0, scale=1.0),
-        "Uniform: either low and high, or loc and scale must be given, but given is low and scale",
+        "Uniform: either low and high, or loc and scale must be given, but got low and scale",
     ),
     (
         lambda: D.Independent(D.Normal([0.0], 1.0), 2),

@@ -371,7 +371,7 @@ def test_batch_statistics_unless_the_file_fixes_the_averages(tmp_path):
     "content, message",
     [
         (b"", "it has no layers"),
-        (b"no protocol buffer", "is no Caffe model"),
+        (b"no protocol buffer", "is not a Caffe model"),
         (inside(1, "empty"), "it has no layers"),
         (layer("l", "ReLU", ["x"], ["y"])[:-3], "truncated"),
     ],

@@ -292,7 +292,7 @@ def softmax_of(x, t):
     "error, message, call",
     [
         (ValueError, "must be a pair, but one has 3 children", bad_tree((0, (1, 2, 3)))),
-        (ValueError, "label 0 is twice in tree", bad_tree((0, (0, 1)))),
+        (ValueError, "label 0 occurs twice in tree", bad_tree((0, (0, 1)))),
         (TypeError, "must be labels, integers from 0 on, but one is -1", bad_tree((0, -1))),
         (TypeError, "but one is 'a'", bad_tree((0, "a"))),
         (
@@ -300,7 +300,7 @@ def softmax_of(x, t):
             "create_huffman_tree: word_counts must not be empty",
             lambda: L.BinaryHierarchicalSoftmax.create_huffman_tree({}),
         ),
-        (ValueError, "t holds 4, which is no label of the tree", softmax_of(f(2, 4), [0, 4])),
+        (ValueError, "t holds 4, which is not in the tree", softmax_of(f(2, 4), [0, 4])),
         (ValueError, "t holds 7, which is no label", softmax_of(f(2, 4), [7, 0])),
         (ValueError, "t holds -1, which is no label", softmax_of(f(2, 4), [-1, 0])),
         (InvalidType, "t must hold an integer per sample", softmax_of(f(2, 4), [0])),

@@ -163,13 +163,13 @@ def test_rnn_is_the_function():
 @pytest.mark.parametrize(
     "xs, hx, error, message",
     [
-        ([], None, TypeError, "NStepGRU: xs must be a list of sequences, and not empty"),
+        ([], None, TypeError, "NStepGRU: xs must be a non-empty list of sequences"),
         (f(2, 2, 3), None, TypeError, "xs must be a list of sequences, .* but is a ndarray"),
         ([f(2, 3), f(2, 4)], None, InvalidType, "every sequence must be"),
         ([f(2, 3), f(2, 3).astype("d")], None, InvalidType, "every sequence must be"),
         ([f(3)], None, InvalidType, "every sequence must be"),
         ([f(2, 4)], None, InvalidType, r"n_step_gru: ws\[0\]\[0\]"),
-        ([f(2, 3)], f(1, 2, 4), InvalidType, r"NStepGRU: first states must be \(layers, 1,"),
+        ([f(2, 3)], f(1, 2, 4), InvalidType, r"NStepGRU: initial states must be \(layers, 1,"),
         ([f(2, 3)], f(1, 1, 5), InvalidType, "n_step_gru"),
         ([f(2, 3)], f(2, 1, 4), InvalidType, r"n_step_gru: hx must be .* \(1, B, N\)"),
     ],

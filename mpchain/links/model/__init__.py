@@ -1,3 +1,3 @@
-"""Models: what an optimizer minimizes, and networks that are known by name."""
+"""Classifiers, and well-known networks."""
 
 from mpchain.links.model.classifier import Classifier as Classifier

@@ -1,4 +1,4 @@
-"""Links that turn a model into what an optimizer minimizes."""
+"""Classifiers: models with a loss."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +21,10 @@ class Classifier(Chain):
         predictor: the model; stored as the child ``predictor``.
         lossfun: function of predictions and labels that returns the loss.
         accfun: function of predictions and labels that returns the accuracy.
-        label_key: which of the arguments are the labels: a position, or a name.
+        label_key: the argument with the labels: a position (int) or a name (str).
 
     Attributes:
-        y, loss, accuracy (Variable): of the latest call.
+        y, loss, accuracy (Variable): predictions, loss and accuracy of the latest call.
         compute_accuracy (bool): whether to compute the accuracy.
 
     Raises:
@@ -55,13 +55,13 @@ class Classifier(Chain):
         """Computes the loss.
 
         Args:
-            args, kwargs: the labels, under ``label_key``, and the predictor's arguments.
+            args, kwargs: the labels, at ``label_key``, and the arguments of the predictor.
 
         Returns:
             Variable: the loss.
 
         Raises:
-            ValueError: there is no argument ``label_key``.
+            ValueError: the argument ``label_key`` is missing.
         """
         t, args, kwargs = self._take_labels(args, kwargs)
         self.y = self.loss = self.accuracy = None

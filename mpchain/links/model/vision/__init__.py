@@ -1,1 +1,1 @@
-"""Networks that classify images, with the parameters that were published for them."""
+"""Networks for image classification, with their published parameters."""

@@ -39,7 +39,7 @@ _OF_CAFFE = {
 
 
 def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
-    """Makes of a picture what GoogLeNet takes.
+    """Converts a picture to the input of GoogLeNet.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
         (3, 10, 20)
@@ -104,7 +104,7 @@ class GoogLeNet(VisionModel):
 
     @property
     def functions(self) -> dict[str, list[Callable[..., Any]]]:
-        """For the name of each layer, the list of callables that make it up."""
+        """The list of functions of each layer, by name."""
         pool = functools.partial(F.max_pooling_2d, ksize=3, stride=2)
         functions = {
             "conv1": [self.conv1, F.relu],
@@ -127,7 +127,7 @@ class GoogLeNet(VisionModel):
         return functions
 
     def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
-        """Takes the parameters of a :class:`CaffeFunction` of the same network."""
+        """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         copy_layer(self.conv1, caffe, "conv1/7x7_s2")
         copy_layer(self.conv2_reduce, caffe, "conv2/3x3_reduce")
         copy_layer(self.conv2, caffe, "conv2/3x3")
@@ -142,13 +142,13 @@ class GoogLeNet(VisionModel):
 
     @classmethod
     def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
-        """Makes of the published .caffemodel file an .npz file for ``pretrained_model``.
+        """Converts the published .caffemodel file to an .npz file for ``pretrained_model``.
 
         Args:
             path_caffemodel: the file.
             path_npz: the file to write.
 
         Raises:
-            ValueError: it is a file of another network.
+            ValueError: the file is of another network.
         """
         convert_caffemodel(cls(None), path_caffemodel, path_npz)

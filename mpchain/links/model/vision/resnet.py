@@ -26,7 +26,7 @@ _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
 
 def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
-    """Makes of a picture what the residual networks take.
+    """Converts a picture to the input of the residual networks.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
         (3, 10, 20)
@@ -209,7 +209,7 @@ class ResNetLayers(VisionModel):
 
     @property
     def functions(self) -> dict[str, list[Callable[..., Any]]]:
-        """For the name of each layer, the list of callables that make it up."""
+        """The list of functions of each layer, by name."""
         return {
             "conv1": [self.conv1, self.bn1, F.relu],
             "pool1": [functools.partial(F.max_pooling_2d, ksize=3, stride=2)],
@@ -223,7 +223,7 @@ class ResNetLayers(VisionModel):
         }
 
     def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
-        """Takes the parameters of a :class:`CaffeFunction` of the same network."""
+        """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         copy_layer(self.conv1, caffe, "conv1")
         copy_normalization(self.bn1, caffe, "bn_conv1", "scale_conv1")
         for number in range(2, 6):
@@ -238,7 +238,7 @@ class ResNetLayers(VisionModel):
     def convert_caffemodel_to_npz(
         cls, path_caffemodel: str, path_npz: str, n_layers: int | None = None
     ) -> None:
-        """Makes of a published .caffemodel file an .npz file for ``pretrained_model``.
+        """Converts a published .caffemodel file to an .npz file for ``pretrained_model``.
 
         Args:
             path_caffemodel: the file of that network.
@@ -246,7 +246,7 @@ class ResNetLayers(VisionModel):
             n_layers: 50, 101 or 152; None means the class's.
 
         Raises:
-            ValueError: it is a file of another network.
+            ValueError: the file is of another network.
         """
         model = ResNetLayers(None, n_layers or cls.n_layers)
         convert_caffemodel(model, path_caffemodel, path_npz)

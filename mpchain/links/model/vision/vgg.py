@@ -20,7 +20,7 @@ _ADDRESS = "https://www.robots.ox.ac.uk/%7Evgg/software/very_deep/caffe/"
 
 
 def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
-    """Makes of a picture what the VGG networks take.
+    """Converts a picture to the input of the VGG networks.
 
         >>> prepare(np.zeros((10, 20, 3), np.uint8), size=None).shape  # colors, height, width
         (3, 10, 20)
@@ -85,7 +85,7 @@ class VGGLayers(VisionModel):
 
     @property
     def functions(self) -> dict[str, list[Callable[..., Any]]]:
-        """For the name of each layer, the list of callables that make it up."""
+        """The list of functions of each layer, by name."""
         functions = {}
         pool = functools.partial(F.max_pooling_2d, ksize=2, stride=2)
         for block, n in enumerate(_CONVOLUTIONS[self.n_layers], 1):
@@ -97,20 +97,20 @@ class VGGLayers(VisionModel):
         return functions | {"fc8": [self.fc8], "prob": [F.softmax]}
 
     def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
-        """Takes the parameters of a :class:`CaffeFunction` of the same network."""
+        """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         for link in self.children():
             copy_layer(link, caffe, link.name)
 
     @classmethod
     def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
-        """Makes of a published .caffemodel file an .npz file for ``pretrained_model``.
+        """Converts a published .caffemodel file to an .npz file for ``pretrained_model``.
 
         Args:
             path_caffemodel: the file of that network.
             path_npz: the file to write.
 
         Raises:
-            ValueError: it is a file of another network.
+            ValueError: the file is of another network.
         """
         convert_caffemodel(cls(None), path_caffemodel, path_npz)
 

@@ -1,4 +1,4 @@
-"""What the networks that classify images have in common."""
+"""Base of networks for image classification."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _CROP = 224
 
 
 def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float]) -> Array:
-    """Makes of a picture what a network takes: BGR, less the mean color of its training set.
+    """Converts a picture to the input of a network: BGR, minus the mean color of its training set.
 
         >>> prepare_image(np.zeros((10, 20, 3), np.uint8), None, (104, 117, 123)).shape
         (3, 10, 20)
@@ -36,8 +36,8 @@ def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float
         numpy.ndarray: (3, H, W) of ``config.dtype``.
 
     Raises:
-        ImportError: the picture is to be resized, and pillow is not installed.
-        TypeError: ``image`` is neither a picture nor an array of one.
+        ImportError: resizing needs pillow, which is not installed.
+        TypeError: ``image`` is not a picture.
     """
     pixels = _pixels(image)
     if size is not None and pixels.shape[1::-1] != tuple(size):
@@ -48,7 +48,7 @@ def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float
 
 
 def _pixels(image):
-    """A picture as (H, W, 3) bytes."""
+    """Returns a picture as an array (H, W, 3) of uint8."""
     if hasattr(image, "convert"):  # a PIL image
         return np.asarray(image.convert("RGB"))
     array = np.asarray(image)
@@ -78,7 +78,7 @@ def _resized(pixels, size):
 
 
 class VisionModel(Chain):
-    """A network whose layers have names, any of which can be asked for.
+    """Base: a network with named layers, whose outputs can be extracted.
 
         >>> model = L.ResNet50Layers(None)
         >>> model.available_layers[:4]
@@ -92,10 +92,10 @@ class VisionModel(Chain):
     """
 
     branches = {}
-    """Layers that do not follow the one before them: name to the name of their input."""
+    """Names of inputs, by name, of layers that do not follow the one before them."""
 
     default_extracted = "pool5"
-    """The layer that :meth:`extract` returns unless told."""
+    """The layer that :meth:`extract` returns by default."""
 
     published = None
     """The :class:`PublishedModel` that ``'auto'`` means."""
@@ -109,7 +109,7 @@ class VisionModel(Chain):
 
     @property
     def functions(self) -> dict[str, list[Callable[..., Any]]]:
-        """The network: for the name of each layer, the list of callables that make it up."""
+        """The network: the list of functions of each layer, by name."""
         raise NotImplementedError(f"{type(self).__name__} does not implement functions")
 
     @property
@@ -118,17 +118,17 @@ class VisionModel(Chain):
         return list(self.functions)
 
     def forward(self, x: Input, layers: Sequence[str] | None = None) -> dict[str, Variable]:
-        """Computes layers, and of the network only what these need.
+        """Computes the outputs of layers, and only what they need.
 
         Args:
             x: Variable or array (N, 3, H, W) of prepared images.
-            layers: the layers wanted; None means ``['prob']``.
+            layers: names of the layers to return; None means ``['prob']``.
 
         Returns:
-            dict: name to Variable, in the order of computation.
+            dict: outputs by name, in the order of computation.
 
         Raises:
-            ValueError: there is no such layer.
+            ValueError: the network has no such layer.
         """
         functions = self.functions
         wanted = {"prob"} if layers is None else set(layers)
@@ -149,7 +149,7 @@ class VisionModel(Chain):
             outputs[name] = h
             readers[inputs[name]] -= 1
             if not readers[inputs[name]] and inputs[name] not in wanted:
-                del outputs[inputs[name]]  # what nothing reads any more is not held
+                del outputs[inputs[name]]  # free outputs that are not needed anymore
         return {name: outputs[name] for name in functions if name in wanted}
 
     def extract(
@@ -158,17 +158,17 @@ class VisionModel(Chain):
         layers: Sequence[str] | None = None,
         size: tuple[int, int] | None = (224, 224),
     ) -> dict[str, Variable]:
-        """Prepares images and computes layers: :meth:`forward` of ``prepare`` of each.
+        """Prepares images and computes the outputs of layers.
 
-        Training mode is the configuration's: set ``config.train`` to False for inference.
+        Set ``config.train`` to False for inference.
 
         Args:
             images: pictures, see ``prepare``.
-            layers: the layers wanted; None means the last feature layer.
-            size: width and height to resize to; None takes them as they are.
+            layers: names of the layers to return; None means the last feature layer.
+            size: width and height to resize to; None keeps the sizes.
 
         Returns:
-            dict: name to Variable.
+            dict: outputs by name.
         """
         layers = [self.default_extracted] if layers is None else layers
         return self(self._batch(images, size), layers=layers)
@@ -178,8 +178,8 @@ class VisionModel(Chain):
 
         Args:
             images: pictures, see ``prepare``; they are resized to 256x256.
-            oversample: whether to average over ten crops: the corners and the center, each
-                also mirrored; otherwise the center is taken.
+            oversample: whether to average over ten crops: corners and center, each also mirrored;
+                otherwise only the center is used.
 
         Returns:
             Variable: probabilities of the classes (N, 1000).
@@ -200,12 +200,12 @@ class VisionModel(Chain):
         return concat_examples([prepare_image(im, size, self.mean) for im in images], self.device)
 
     def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
-        """Takes the parameters of a :class:`CaffeFunction` of the same network."""
+        """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         raise NotImplementedError(f"{type(self).__name__} does not implement transfer_from_caffe")
 
 
 def _all_before(wanted, inputs):
-    """The layers wanted and all that they need."""
+    """Returns the layers and all that they need."""
     needed = set()
     for name in wanted:
         while name is not None and name not in needed:
