@@ -340,10 +340,10 @@ def test_layers_can_be_left_out(tmp_path):
 
 def test_outputs_that_cannot_be_computed(tmp_path):
     net = _chain(tmp_path)
-    message = "y cannot be computed from q; what can is q"
+    message = "y cannot be computed from q; known are q"
     with pytest.raises(ValueError, match=message):
         net({"q": X}, ["y"])
-    with pytest.raises(ValueError, match="nowhere cannot be computed from x; what can is h, x, y"):
+    with pytest.raises(ValueError, match="nowhere cannot be computed from x; known are h, x, y"):
         net({"x": X}, ["y", "nowhere"])
 
 

@@ -164,7 +164,7 @@ def test_rnn_is_the_function():
     "xs, hx, error, message",
     [
         ([], None, TypeError, "NStepGRU: xs must be a non-empty list of sequences"),
-        (f(2, 2, 3), None, TypeError, "xs must be a list of sequences, .* but is a ndarray"),
+        (f(2, 2, 3), None, TypeError, "xs must be a non-empty list of sequences, but is a ndarray"),
         ([f(2, 3), f(2, 4)], None, InvalidType, "every sequence must be"),
         ([f(2, 3), f(2, 3).astype("d")], None, InvalidType, "every sequence must be"),
         ([f(3)], None, InvalidType, "every sequence must be"),
