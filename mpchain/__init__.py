@@ -52,6 +52,8 @@ from mpchain.function_hook import FunctionHook as FunctionHook
 from mpchain.function_hook import get_function_hooks as get_function_hooks
 from mpchain.function_node import Fallback as Fallback
 from mpchain.function_node import FunctionNode as FunctionNode
+from mpchain.functions.declaration import differentiable as differentiable
+from mpchain.functions.declaration import elementwise as elementwise
 from mpchain.initializer import Initializer as Initializer
 from mpchain.link import Chain as Chain
 from mpchain.link import ChainList as ChainList

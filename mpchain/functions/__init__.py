@@ -1,6 +1,6 @@
 """Functions on variables: the family file that a name is imported from says what it means."""
 
-from mpchain.functions import protocol
+from mpchain.functions import protocol  # sets the methods of Variable
 from mpchain.functions.activation import clipped_relu as clipped_relu
 from mpchain.functions.activation import crelu as crelu
 from mpchain.functions.activation import elu as elu
@@ -253,7 +253,6 @@ from mpchain.functions.trigonometric import tan as tan
 from mpchain.utils import type_check
 
 average = mean
-protocol.install()
 
 __all__ = [name for name in dir() if callable(globals()[name])]
 

@@ -284,21 +284,21 @@ def _floor_divide(x0, x1):
     return as_variable(as_array(getattr(x0, "array", x0) // getattr(x1, "array", x1)))
 
 
-def _install_operators():
-    """Sets the operators of Variable, which cannot import functions."""
-    Variable.__add__ = Variable.__radd__ = _operator(_add, _add_constant)
-    Variable.__sub__ = _operator(_subtract, lambda x, c: _add_constant(x, -c))
-    Variable.__rsub__ = _operator(_reflected(_subtract), _subtract_from_constant)
-    Variable.__mul__ = Variable.__rmul__ = _operator(_multiply, _multiply_by_constant)
-    Variable.__truediv__ = _operator(_divide, _divide_by_constant)
-    Variable.__rtruediv__ = _operator(_reflected(_divide), _divide_constant)
-    Variable.__floordiv__ = _operator(_floor_divide, _floor_divide)
-    Variable.__rfloordiv__ = _operator(_reflected(_floor_divide), _reflected(_floor_divide))
-    Variable.__pow__ = _operator(_power, _power_of_constant_exponent)
-    Variable.__rpow__ = _operator(_reflected(_power), _power_of_constant_base)
-    Variable.__neg__ = _negative
-    Variable.__pos__ = lambda x: x
-    Variable.__abs__ = absolute
-
-
-_install_operators()
+OPERATORS = {
+    "__add__": _operator(_add, _add_constant),
+    "__radd__": _operator(_add, _add_constant),
+    "__sub__": _operator(_subtract, lambda x, c: _add_constant(x, -c)),
+    "__rsub__": _operator(_reflected(_subtract), _subtract_from_constant),
+    "__mul__": _operator(_multiply, _multiply_by_constant),
+    "__rmul__": _operator(_multiply, _multiply_by_constant),
+    "__truediv__": _operator(_divide, _divide_by_constant),
+    "__rtruediv__": _operator(_reflected(_divide), _divide_constant),
+    "__floordiv__": _operator(_floor_divide, _floor_divide),
+    "__rfloordiv__": _operator(_reflected(_floor_divide), _reflected(_floor_divide)),
+    "__pow__": _operator(_power, _power_of_constant_exponent),
+    "__rpow__": _operator(_reflected(_power), _power_of_constant_base),
+    "__neg__": _negative,
+    "__pos__": lambda x: x,
+    "__abs__": absolute,
+}
+"""The operators of Variable, by method."""

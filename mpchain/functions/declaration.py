@@ -21,6 +21,8 @@ another argument      that argument, a constant
 
 import functools
 import re
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,10 +32,11 @@ from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.function_node import FunctionNode
 from mpchain.functions import written_out
 from mpchain.functions.differentiation import differentiate
+from mpchain.typing import Array
 from mpchain.utils.type_check import InvalidType, describe
-from mpchain.variable import Variable
+from mpchain.variable import Variable, VariableNode
 
-registry = {}
+registry: dict[str, "Declaration"] = {}
 """Every declaration: mpchain's own by name, others by module and name (``"my_module.sum_to"``).
 
 A function that is declared again in the same module replaces the earlier one, as ``def`` does.
@@ -48,17 +51,23 @@ class Declaration:
             derivative asks for ``gys``, or (that, aux) if one asks for ``aux``.
         derivatives: a function (or None: not differentiable) for each array argument.
         joint: instead, one function for all, which returns a sequence of gradients.
-        n_arrays (int): with ``joint``, the number of array arguments; None: the first argument is a
+        n_arrays: with ``joint``, the number of array arguments; None: the first argument is a
             sequence of arrays, the only one.
-        is_elementwise (bool): arguments broadcast; body and derivatives can be fused.
-        any_dtype (bool): integers are accepted too.
+        is_elementwise: arguments broadcast; body and derivatives can be fused.
+        any_dtype: integers are accepted too.
 
     Raises:
         TypeError: a derivative has a parameter that means nothing.
     """
 
     def __init__(
-        self, body, derivatives, joint=None, n_arrays=None, is_elementwise=False, any_dtype=True
+        self,
+        body: Callable,
+        derivatives: Sequence[Callable | None],
+        joint: Callable | None = None,
+        n_arrays: int | None = None,
+        is_elementwise: bool = False,
+        any_dtype: bool = True,
     ):
         self.body = body
         self.name = body.__name__.lstrip("_")
@@ -85,12 +94,12 @@ class Declaration:
     # What is written out or traced is so when it is first needed, not when mpchain is imported.
 
     @functools.cached_property
-    def joint(self):
+    def joint(self) -> Callable:
         """The joint derivative; see :meth:`_bind`."""
         return self._bind(self.joint_derivative, self.joint_derivative)
 
     @functools.cached_property
-    def pulls(self):
+    def pulls(self) -> list[Callable]:
         """The derivatives; see :meth:`_bind`."""
         return [self._bind(d, d) for d in self.derivatives]
 
@@ -105,7 +114,7 @@ class Declaration:
         text = f"def pull(g, kept, constants, nodes):\n    return f({arguments})"
         return compile_text(f"derivative of {self.name}", text, {"f": function})
 
-    def source(self, name):
+    def source(self, name: str) -> str:
         """Returns the text that finds what a derivative's parameter asks for; see :meth:`_bind`."""
         arrays = self.array_names
         if self._means_output(name):
@@ -129,7 +138,7 @@ class Declaration:
     def _means_output(self, name):
         return name in ("y", "ys") and name not in self.array_names
 
-    def kept_names(self, targets):
+    def kept_names(self, targets: Sequence[int]) -> set[str]:
         """Returns the names of what the derivatives by the inputs ``targets`` need kept."""
         if self.joint_parameters:
             asked = set(self.joint_parameters)
@@ -138,14 +147,14 @@ class Declaration:
         output = {"output"} if any(map(self._means_output, asked)) else set()
         return asked.intersection(self.array_names) | output
 
-    def apply(self, inputs, constants=()):
+    def apply(self, inputs: Sequence, constants: Sequence = ()) -> Any:
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
         node = self.node_class()
         node.constants = constants
         outputs = node.apply(inputs)
         return outputs if self.has_many_outputs else outputs[0]
 
-    def on(self, *arguments):
+    def on(self, *arguments: Any) -> Any:
         """Computes on what it is given: Variables if an array argument is one, else arrays.
 
         Derivatives, which are read with both, call declared functions through this.
@@ -160,7 +169,7 @@ class Declaration:
         result = self.body(*arguments)
         return result[0] if self.has_aux else result
 
-    def compute(self, arrays, constants):
+    def compute(self, arrays: Sequence[Array], constants: Sequence) -> Any:
         """Runs the body on arrays, as one fused kernel where that pays: elementwise on a GPU."""
         arguments = (arrays,) if self.takes_sequence else arrays
         if not self.any_dtype and any(x.dtype.kind != "f" for x in arrays):
@@ -177,7 +186,9 @@ class Declaration:
         except (TypeError, ValueError) as error:
             raise self.refusal(error, arguments, constants) from None
 
-    def refusal(self, reason, arguments, constants):
+    def refusal(
+        self, reason: Exception | str, arguments: Sequence, constants: Sequence
+    ) -> InvalidType:
         """Returns the InvalidType to raise for what the body raised, or for another reason."""
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
         shown = ", ".join(f"{name}: {describe(value)}" for name, value in values)
@@ -188,7 +199,7 @@ class Declaration:
             refusal.__traceback__ = reason.__traceback__.tb_next  # where the user's body failed
         return refusal
 
-    def pull(self, index, g):
+    def pull(self, index: int, g: Array) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
         It is a fused kernel where that pays: elementwise, for a gradient ``g`` on a GPU.
@@ -199,7 +210,7 @@ class Declaration:
                 return self._bind(self.derivatives[index], kernel)
         return self.pulls[index]
 
-    def recorded_derivative(self, index):
+    def recorded_derivative(self, index: int) -> Callable:
         """Returns the derivative by array argument ``index``, for Variables.
 
         Where it can be written down it is itself declared, an elementwise function like any other,
@@ -207,10 +218,10 @@ class Declaration:
         """
         return self._declared_derivative(index) or self.derivatives[index]
 
-    def elementwise_arrays(self, formula):
-        """How many of the first parameters of a derivative are arrays of one element each.
+    def elementwise_arrays(self, formula: Callable) -> int:
+        """Returns how many of the first parameters of a derivative are arrays.
 
-        0 if it asks for more than those and constants, and so may be more than elementwise.
+        0 if it asks for anything but those and constants, and so may not be elementwise.
         """
         names = parameters_of(formula)[1:]
         constants = [n for n in names if n in self.constant_names]
@@ -253,22 +264,22 @@ class Application(FunctionNode):
     _aux = None
 
     @property
-    def label(self):
+    def label(self) -> str:
         return self.declaration.name
 
     @property
-    def is_elementwise(self):
+    def is_elementwise(self) -> bool:
         """Whether the function works on each element alone."""
         return self.declaration.is_elementwise
 
-    def forward(self, inputs):
+    def forward(self, inputs: Sequence[Array]) -> tuple:
         declaration = self.declaration
         result = declaration.compute(inputs, self.constants)
         if declaration.has_aux:
             result, self._aux = result
         return result if declaration.has_many_outputs else (result,)
 
-    def keep(self, in_data, targets, outputs):
+    def keep(self, in_data: Sequence, targets: Sequence[int], outputs: Sequence) -> None:
         declaration = self.declaration
         names = declaration.kept_names(targets)
         if declaration.takes_sequence:
@@ -279,7 +290,7 @@ class Application(FunctionNode):
         output = outputs if declaration.has_many_outputs else outputs[0]
         self._kept = [*kept, self._aux, output if "output" in names else None]
 
-    def pull_arrays(self, targets, gys):
+    def pull_arrays(self, targets: Sequence[int], gys: Sequence) -> Sequence:
         declaration = self.declaration
         if declaration.joint_parameters:
             g = gys if declaration.has_many_outputs else gys[0]
@@ -289,7 +300,7 @@ class Application(FunctionNode):
         node_class.pull_arrays = written_out.pull_arrays(declaration, _pull_any_arrays, fit)
         return node_class.pull_arrays(self, targets, gys)
 
-    def pull_variables(self, targets, gys):
+    def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence:
         declaration = self.declaration
         if not declaration.joint_parameters:
             node_class = type(self)
@@ -314,8 +325,8 @@ def _pull_any_arrays(node, targets, gys):
     return [fit(gx, nodes[i], declaration.is_elementwise) for i, gx in zip(targets, gxs)]
 
 
-def fit(gx, node, may_be_broadcast):
-    """Gives the gradient of an argument the argument's dtype and, if that was broadcast, shape."""
+def fit(gx: Any, node: VariableNode, may_be_broadcast: bool) -> Any:
+    """Returns a gradient in the dtype of its argument and, if that was broadcast, in its shape."""
     if gx is not None and gx.shape != node.shape and may_be_broadcast:
         gx = _fitting["sum_to"](gx, node.shape)
     if gx is not None and gx.dtype != node.dtype:
@@ -326,26 +337,102 @@ def fit(gx, node, may_be_broadcast):
 _fitting = {}
 
 
-def fit_with(sum_to, cast):
+def fit_with(sum_to: Callable, cast: Callable) -> None:
     """Sets the functions that :func:`fit` uses, which are themselves declared."""
     _fitting.update(sum_to=sum_to, cast=cast)
 
 
-def elementwise(*derivatives, any_dtype=False):
-    """Decorator: declares an elementwise function by its derivatives, one per array argument.
+P = ParamSpec("P")
+Result = TypeVar("Result", covariant=True)
+Derivative = Callable[..., Any]
+
+
+class Declared(Protocol[P, Result]):
+    """A declared function: called with Variables or arrays, it returns a Variable.
+
+    Attributes:
+        declaration: how it is declared.
+        on: the function for derivatives, which are given Variables or arrays: see
+            :meth:`Declaration.on`.
+    """
+
+    declaration: Declaration
+    on: Callable[..., Any]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Result: ...
+
+
+def elementwise(
+    *derivatives: Derivative | None, any_dtype: bool = False
+) -> Callable[[Callable[P, Result]], Declared[P, Result]]:
+    """Decorator: declares an elementwise function by its derivatives.
+
+    Body and derivatives compute on arrays, by operators and NumPy's functions. All orders of
+    derivatives follow.
+
+    Args:
+        derivatives: a function for each array argument, or None where there is no gradient. Its
+            first parameter is the gradient of the output; the names of the others, listed in
+            :mod:`mpchain.functions.declaration`, say what it is given.
+        any_dtype: accept arrays of integers too.
+
+    Returns:
+        Decorator of a body, which takes arrays and then constants and returns an array. The arrays
+        broadcast. The declared function keeps the signature of the body; hints in it should be
+        those for users.
+
+    Raises:
+        TypeError: a parameter of a derivative has an unknown name.
 
     Example:
-        >>> @elementwise(lambda gy, y: gy * y * (1 - y))
-        ... def sigmoid(x):
-        ...     return np.tanh(x * 0.5) * 0.5 + 0.5
+        >>> @mpchain.elementwise(lambda g, x, slope: g * np.where(x > 0, 1, slope))
+        ... def leaky(x, slope=0.5):
+        ...     return np.where(x > 0, x, x * slope)
+        ...
+        >>> x = Variable(np.array([-2.0, 3.0]))
+        >>> leaky(x).array
+        array([-1.,  3.])
+        >>> F.sum(leaky(x)).backward()
+        >>> x.grad
+        array([0.5, 1. ])
     """
     return lambda body: _publish(
         Declaration(body, derivatives, is_elementwise=True, any_dtype=any_dtype)
     )
 
 
-def differentiable(*derivatives, joint=None, n_arrays=None, any_dtype=True):
-    """Decorator: declares any other function by its derivatives, or by one ``joint`` derivative."""
+def differentiable(
+    *derivatives: Derivative | None,
+    joint: Derivative | None = None,
+    n_arrays: int | None = None,
+    any_dtype: bool = True,
+) -> Callable[[Callable[P, Result]], Declared[P, Result]]:
+    """Decorator: declares any other function by its derivatives.
+
+    Args:
+        derivatives: as for :func:`elementwise`; arguments do not broadcast.
+        joint: instead, one function that returns the gradients of all array arguments.
+        n_arrays: with ``joint``, the number of array arguments; None: the only argument is a
+            sequence of arrays.
+        any_dtype: accept arrays of integers too.
+
+    Returns:
+        Decorator of a body; see :func:`elementwise`. The body returns an array; a tuple of arrays
+        if a derivative has a parameter ``gys``; either and ``aux`` if one has a parameter ``aux``.
+
+    Raises:
+        TypeError: a parameter of a derivative has an unknown name.
+
+    Example:
+        >>> @mpchain.differentiable(lambda g, x_shape: np.broadcast_to(g, x_shape))
+        ... def total(x):
+        ...     return x.sum()
+        ...
+        >>> x = Variable(np.array([1.0, 2.0]))
+        >>> (gx,) = mpchain.grad([total(x * x)], [x], enable_double_backprop=True)
+        >>> mpchain.grad([total(gx)], [x])[0].array
+        array([2., 2.])
+    """
     return lambda body: _publish(
         Declaration(body, derivatives, joint, n_arrays, any_dtype=any_dtype)
     )
@@ -353,10 +440,8 @@ def differentiable(*derivatives, joint=None, n_arrays=None, any_dtype=True):
 
 def _publish(declaration):
     """Makes the public function: the body's signature, applied to Variables or arrays."""
-    module = declaration.body.__module__
-    registry[declaration.name if declaration.is_own else f"{module}.{declaration.name}"] = (
-        declaration
-    )
+    module = "" if declaration.is_own else f"{declaration.body.__module__}."
+    registry[module + declaration.name] = declaration
     function = functools.wraps(declaration.body)(written_out.call(declaration))
     function.declaration = declaration
     function.on = declaration.on

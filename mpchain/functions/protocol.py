@@ -1,8 +1,8 @@
-"""NumPy's functions on Variables, by NumPy's own dispatch protocols (NEP 13 and 18).
+"""What Variable, which imports no functions, gets from them: operators, methods, NumPy's functions.
 
-``np.exp(x)`` of a Variable is :func:`exp`, ``np.sum(x, axis=0)`` is :func:`sum`: so one text of a
-formula serves arrays and Variables. Comparisons give plain arrays of bool, as they cannot be
-differentiated.
+By NumPy's dispatch protocols (NEP 13 and 18), ``np.exp(x)`` of a Variable is :func:`exp`, and
+``np.sum(x, axis=0)`` is :func:`sum`: one text of a formula serves arrays and Variables. Comparisons
+return plain arrays of bool, which cannot be differentiated.
 """
 
 import numpy as np
@@ -114,19 +114,6 @@ def _plain(x):
     return x.array if isinstance(x, Variable) else x
 
 
-def install():
-    """Gives Variable NumPy's protocols, and the methods that are functions."""
-    Variable.__array_ufunc__ = _array_ufunc
-    Variable.__array_function__ = _array_function
-    Variable.__matmul__ = contraction.matmul
-    Variable.__rmatmul__ = lambda x, y: contraction.matmul(y, x)
-    Variable.__getitem__ = indexing.get_item
-    Variable.T = property(array.transpose, doc="The variable with its axes reversed.")
-    Variable.mean = reduction.mean
-    Variable.reshape = _reshape
-    Variable.transpose = _transpose
-
-
 def _reshape(self, *shape):
     """Gives the elements another shape, given as integers or as one tuple."""
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
@@ -139,3 +126,18 @@ def _transpose(self, *axes):
     if len(axes) == 1 and (axes[0] is None or isinstance(axes[0], (tuple, list))):
         axes = axes[0]
     return array.transpose(self, tuple(axes) if axes else None)
+
+
+_METHODS = arithmetic.OPERATORS | {
+    "__array_ufunc__": _array_ufunc,
+    "__array_function__": _array_function,
+    "__matmul__": contraction.matmul,
+    "__rmatmul__": lambda x, y: contraction.matmul(y, x),
+    "__getitem__": indexing.get_item,
+    "T": property(array.transpose, doc="The variable with its axes reversed."),
+    "mean": reduction.mean,
+    "reshape": _reshape,
+    "transpose": _transpose,
+}
+for _name, _method in _METHODS.items():
+    setattr(Variable, _name, _method)
