@@ -63,7 +63,11 @@ setup(
         "mpchain.launch",
         "mpchain_launch",
     ],
-    package_data={"mpchain": ["py.typed"], "mpchain_launch": ["py.typed"]},
+    package_data={
+        "mpchain": ["py.typed"],
+        "mpchain.compat": ["*.txt"],
+        "mpchain_launch": ["py.typed"],
+    },
     package_dir={"mpchain.launch": "launch", "mpchain_launch": "launch"},
     entry_points={"console_scripts": ["mpchain-launch = mpchain_launch:main"]},
 )

@@ -146,7 +146,6 @@ class ConvolutionND(_Windowed):
         ValueError: a size is not positive, or ``groups`` does not divide the numbers of channels.
     """
 
-    _functions = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}
     _printable = (*_Windowed._printable, "cover_all", "dilate", "groups")
 
     def __init__(
@@ -179,7 +178,9 @@ class ConvolutionND(_Windowed):
     def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
-        convolution = self._functions.get(self.ndim, F.convolution_nd)
+        convolution = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}.get(
+            self.ndim, F.convolution_nd
+        )
         options = {"dilate": self.dilate, "groups": self.groups}
         return convolution(x, self.W, self.b, self.stride, self.pad, self.cover_all, **options)
 
@@ -259,7 +260,6 @@ class DeconvolutionND(_Windowed):
         ValueError: a size is not positive, or ``groups`` does not divide the numbers of channels.
     """
 
-    _functions = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}
     _printable = (*_Windowed._printable, "outsize", "dilate", "groups")
     outsize = None
 
@@ -294,7 +294,9 @@ class DeconvolutionND(_Windowed):
     def forward(self, x: Input) -> Variable:
         """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
-        deconvolution = self._functions.get(self.ndim, F.deconvolution_nd)
+        deconvolution = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}.get(
+            self.ndim, F.deconvolution_nd
+        )
         options = {"dilate": self.dilate, "groups": self.groups}
         return deconvolution(x, self.W, self.b, self.stride, self.pad, self.outsize, **options)
 

@@ -1,0 +1,56 @@
+"""``python -m mpchain.compat``: run programs of Chainer on mpchain."""
+
+import argparse
+import pathlib
+import runpy
+import sys
+
+from mpchain.compat import install, report, shim
+
+USAGE = """%(prog)s install | uninstall | report PATH | PROGRAM [ARGUMENTS] | -m MODULE [ARGUMENTS]
+
+install      let `import chainer` and `import chainermn` mean mpchain in this environment
+uninstall    take that back
+report PATH  say which names a program, or a folder of programs, uses that mpchain does not have
+PROGRAM      run one program in that way, and change nothing"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser("python -m mpchain.compat", usage=USAGE, add_help=True)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        parser.print_usage()
+        return 0 if arguments else 2
+    command, *rest = arguments
+    if command == "install":
+        parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        return shim.install(ask=not parser.parse_args(rest).yes)
+    if command == "uninstall":
+        return shim.uninstall()
+    install()
+    if command == "report":
+        parser.add_argument("path", nargs="+")
+        return _report(parser.parse_args(rest).path)
+    if command == "-m":
+        if not rest:
+            parser.error("-m needs the name of a module")
+        sys.argv[:] = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = arguments
+        sys.path[0] = str(pathlib.Path(command).resolve().parent)
+        runpy.run_path(command, run_name="__main__")
+    return 0
+
+
+def _report(paths):
+    found = [entry for path in paths for entry in report.missing(path)]
+    for file, line, name in found:
+        print(f"{file}:{line}: {name}")
+    print(f"{len(found)} names are missing" if found else "mpchain has every name that is written")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,360 @@
+"""Chainer's function classes: ``ReLU``, ``Convolution2DFunction``, ...
+
+An object of such a class applies mpchain's function. While compat is installed, it is also what a
+variable shows as its creator and what hooks see, whatever nodes mpchain has made beneath it.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import operator
+import pathlib
+import sys
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain import functions
+from mpchain.compat.attributes import refuse_removed
+from mpchain.compat.layout import layout
+from mpchain.configuration import config, no_backprop_mode, using_config
+from mpchain.function_node import FunctionNode
+from mpchain.variable import Variable, as_variable
+
+_EXTRA = {
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "pow": operator.pow,
+    "add_constant": lambda x, value: x + value,
+    "mul_constant": lambda x, value: x * value,
+    "sub_from_constant": lambda x, value: value - x,
+    "div_from_constant": lambda x, value: value / x,
+    "pow_const_var": lambda x, value: value**x,
+    "pow_var_const": lambda x, value: x**value,
+    "by_method": lambda xs, method: getattr(functions, method)(xs),
+    "einsum_of": lambda xs, in_subs, out_sub: functions.einsum(f"{in_subs}->{out_sub}", *xs),
+}
+"""Functions of the table that ``mpchain.functions`` has no name for."""
+
+_PARTS = {"sy": "stride 0", "sx": "stride 1", "ph": "pad 0", "pw": "pad 1"} | {
+    "kh": "ksize 0", "kw": "ksize 1", "dy": "dilate 0", "dx": "dilate 1"
+}  # fmt: skip
+"""Attributes of Chainer's classes of two dimensions that are parts of their arguments."""
+
+_LABELS = {
+    "Absolute": "|_|",
+    "Add": "_ + _",
+    "AddConstant": "_ + {value}",
+    "BatchDet": "det",
+    "DiGamma": "digamma",
+    "Div": "_ / _",
+    "DivFromConstant": "{value} / _",
+    "Mul": "_ * _",
+    "MulConstant": "_ * {value}",
+    "Neg": "__neg__",
+    "PowConstVar": "{value} ** _",
+    "PowVarConst": "_ ** {value}",
+    "PowVarVar": "_ ** _",
+    "Sub": "_ - _",
+    "SubFromConstant": "{value} - _",
+}
+_LOWER = set(
+    "Arccos Arcsin Arctan Arctan2 Cholesky Cos Cosh Erf Erfc ErfcInv Erfcx ErfInv Exp Expm1 Fmod "
+    "LGamma Log Log10 Log1p Log2 Ndtr Ndtri Sin Sinh Sqrt Square Tan Zeta".split()
+)
+"""Classes whose labels are the functions' names."""
+
+_OF_NODES = {
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "divide": "Div",
+    "negative": "Neg",
+    "power": "PowVarVar",
+    "power_of_constant_base": "PowConstVar",
+    "power_of_constant_exponent": "PowVarConst",
+    "divide_constant": "DivFromConstant",
+    "add_constant": "AddConstant",
+    "multiply_by_constant": "MulConstant",
+    "divide_by_constant": "MulConstant",
+    "subtract_from_constant": "SubFromConstant",
+    "matrix_product": "MatMul",
+}
+"""Chainer's classes for the nodes that operators make."""
+
+
+class _Line(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    signature: inspect.Signature
+    function: str | None
+    places: tuple[str, ...]  # of the function's positional arguments
+    keywords: dict[str, str]  # of the function, by the class's argument
+    others: tuple[str, ...]  # functions whose results are of this class, too
+
+
+@functools.cache
+def _table():
+    text = pathlib.Path(__file__).with_suffix(".txt").read_text("utf-8")
+    lines = [_read(line) for line in text.splitlines() if not line.startswith("#")]
+    return {line.name: line for line in lines}
+
+
+def _read(text):
+    made, _, rest = text.partition("): ")
+    target, _, others = rest.partition("|")
+    call = ast.parse(f"def {made}): 0").body[0]
+    names = [a.arg for a in call.args.args]
+    values = [ast.literal_eval(d) for d in call.args.defaults]
+    values = [inspect.Parameter.empty] * (len(names) - len(values)) + values
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(n, kind, default=d) for n, d in zip(names, values)]
+    function, places, keywords = None, ("*",), {name: name for name in names}
+    if target.strip():
+        node = ast.parse(target.strip(), mode="eval").body
+        function = node.id if isinstance(node, ast.Name) else node.func.id
+        if isinstance(node, ast.Call):
+            places = tuple(map(ast.unparse, node.args)) or ("*",)
+            keywords = {ast.unparse(k.value): k.arg for k in node.keywords}
+    signature = inspect.Signature(parameters)
+    return _Line(call.name, signature, function, places, keywords, tuple(others.split()))
+
+
+class _Kind(type(FunctionNode)):
+    """The class of the classes: their objects are also the nodes of mpchain's functions."""
+
+    def __instancecheck__(cls, instance):
+        if super().__instancecheck__(instance):
+            return True
+        made = class_of(instance) if isinstance(instance, FunctionNode) else None
+        return made is not None and issubclass(made, cls)
+
+
+class ChainerFunction(FunctionNode, metaclass=_Kind):
+    """Base of Chainer's function classes."""
+
+    _line: Any = None
+    _node: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        bound = self._line.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self._arguments = dict(bound.arguments)
+        self.__dict__.update(self._arguments)
+
+    @property
+    def label(self) -> str:
+        """What graphs and hooks show."""
+        name = type(self).__name__
+        if name in _LOWER:
+            return name.lower()
+        return _LABELS.get(name, name).format(value=self.__dict__.get("value"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _PARTS:
+            argument, i = _PARTS[name].split()
+            value = self.__dict__.get(argument)
+            value = self.__dict__.get("ksize") if value is None else value  # stride=None of pooling
+            if value is not None:
+                return value if np.isscalar(value) else value[int(i)]
+        if self._node is not None and not name.startswith("__"):
+            return getattr(self._node, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def apply(self, inputs: Any) -> tuple[Variable, ...]:
+        """Applies the function to Variables or arrays; returns the outputs as a tuple."""
+        line = self._line
+        if line.function is None:
+            raise NotImplementedError(
+                f"{line.name}: mpchain computes this by functions only; see mpchain.functions"
+            )
+        inputs = [as_variable(x) for x in inputs]
+        given = {"*": list(inputs), "[x]": [list(inputs)]}
+        given |= {f"x{i}": [x] for i, x in enumerate(inputs)}
+        given |= {name: [value] for name, value in self._arguments.items()}
+        positional = [value for place in line.places for value in given[place]]
+        named = {k: self._arguments[name] for name, k in line.keywords.items()}
+        outputs = _function(line.function)(*positional, **named)
+        outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+        self.inputs = tuple(x.node for x in inputs)
+        self.outputs = tuple(weakref.ref(y.node) for y in outputs)
+        return outputs
+
+    def forward(self, inputs: Any) -> tuple[Any, ...]:
+        """Computes the output arrays from the input arrays."""
+        with no_backprop_mode():
+            return tuple(y.array for y in self.apply(inputs))
+
+
+def _function(name):
+    found = _EXTRA.get(name) or getattr(functions, name, None)
+    return found or getattr(importlib.import_module("mpchain.distributed.functions"), name)
+
+
+@functools.cache
+def find(module: str, name: str) -> type | None:
+    """Returns the class of that name in a module of Chainer's functions, None if there is none."""
+    if name not in layout().get(module, (False, ()))[1] or not name[0].isupper():
+        return None
+    line = _table().get(name)
+    if line is None:
+        taken = {f for line in _table().values() for f in (line.function, *line.others)}
+        named = [name.lower(), module.rpartition(".")[2]]
+        named = [n for n in named if hasattr(functions, n) and n not in taken]
+        if not named or any(word in name for word in ("Grad", "Kernel", "Impl", "_")):
+            return None
+        line = _Line(name, inspect.Signature(), named[0], ("*",), {}, ())
+    return _Kind(name, (ChainerFunction,), {"_line": line, "__module__": module})
+
+
+@functools.cache
+def _classes():
+    """The class for each function's name."""
+    found = {}
+    for module, (_, names) in layout().items():
+        if module.startswith("chainer.functions."):
+            for cls in filter(None, (find(module, name) for name in names)):
+                for function in (cls._line.function, *cls._line.others):
+                    found.setdefault(function, cls)
+    return found
+
+
+def class_of(node: FunctionNode) -> type | None:
+    """Returns Chainer's class for a node of mpchain, None if it has none."""
+    if issubclass(type(node), ChainerFunction):
+        return type(node)
+    call = node.__dict__.get("_call")
+    if call is not None:
+        return _classes()[call[0]]
+    name = _OF_NODES.get(node.label)
+    modules = ("chainer.functions.math.basic_math", "chainer.functions.math.matmul")
+    return next(filter(None, (find(m, name) for m in modules)), None) if name else None
+
+
+def describe(node: FunctionNode) -> FunctionNode:
+    """Returns an object of Chainer's class that describes the node; without one, the node."""
+    cls = None if issubclass(type(node), ChainerFunction) else class_of(node)
+    if cls is None:
+        return node
+    made = cls.__new__(cls)
+    made._node, made.inputs, made.outputs = node, node.inputs, node.outputs
+    call = node.__dict__.get("_call")
+    if call is None:
+        made.value = node.constants[0] if getattr(node, "constants", ()) else None
+        return made
+    name, args, kwargs = call
+    bound = inspect.signature(_originals[name]).bind(*args, **kwargs)
+    bound.apply_defaults()
+    keywords = {k: cls._line.keywords.get(k, k) for k in cls._line.signature.parameters}
+    for argument, keyword in keywords.items():
+        if keyword in bound.arguments:
+            made.__dict__[argument] = bound.arguments[keyword]
+    made.inputs = tuple(n for n in _flat(args) if n is not None and hasattr(n, "creator_node"))
+    return made
+
+
+def _flat(args):
+    for a in args:
+        yield from _flat(a) if isinstance(a, (tuple, list)) else (a,)
+
+
+# While compat is installed, public functions note on the node of their result who was called.
+
+_originals: dict[str, Any] = {}
+
+
+def _light(value):
+    """A call's argument as it is kept: variables by their nodes, and no arrays."""
+    if isinstance(value, Variable):
+        return value.node
+    if isinstance(value, (tuple, list)):
+        return [_light(v) for v in value]
+    return None if hasattr(value, "dtype") and getattr(value, "ndim", 0) else value
+
+
+def _observed(name, function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if kwargs:
+            refuse_removed(name, function, kwargs)
+        hooks = config.function_hooks
+        if hooks:
+            return _with_hooks(name, function, args, kwargs, hooks.values())
+        outputs = function(*args, **kwargs)
+        _note(outputs, name, args, kwargs)
+        return outputs
+
+    return call
+
+
+def _note(outputs, name, args, kwargs):
+    for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        node = y.creator_node if isinstance(y, Variable) else None
+        if node is not None and not any(y is x for x in args):
+            node.__dict__.setdefault("_call", (name, _light(args), kwargs))
+
+
+def _with_hooks(name, function, args, kwargs, hooks):
+    """Shows hooks one call of Chainer's function, not the nodes beneath it."""
+    cls = _classes()[name]
+    arrays = tuple(x.array if isinstance(x, Variable) else x for x in _flat(args))
+    arrays = tuple(x for x in arrays if hasattr(x, "dtype"))
+    shown = cls.__new__(cls)
+    call = (name, _light(args), kwargs)
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    for argument in cls._line.signature.parameters:
+        keyword = cls._line.keywords.get(argument, argument)
+        shown.__dict__[argument] = bound.arguments.get(keyword)
+    for hook in hooks:
+        hook.forward_preprocess(shown, arrays)
+    with using_config("function_hooks", {}):
+        outputs = function(*args, **kwargs)
+    _note(outputs, *call)
+    for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
+        if isinstance(y, Variable) and y.creator_node is not None:
+            shown._node, shown.outputs = y.creator_node, y.creator_node.outputs
+            break
+    shown.inputs = tuple(x.node for x in _flat(args) if isinstance(x, Variable))
+    for hook in hooks:
+        hook.forward_postprocess(shown, arrays)
+    return outputs
+
+
+def install() -> None:
+    """Makes creators, graphs and hooks show Chainer's classes."""
+    if _originals:
+        return
+    for name in _classes():
+        if name and name not in _EXTRA and hasattr(functions, name):
+            _originals[name] = getattr(functions, name)
+    _replace({id(f): _observed(name, f) for name, f in _originals.items()})
+    FunctionNode.creator = describe
+
+
+def uninstall() -> None:
+    """Takes :func:`install` back."""
+    if _originals:
+        _replace({id(getattr(functions, name)): f for name, f in _originals.items()})
+        _originals.clear()
+        FunctionNode.creator = _creator
+
+
+_creator = FunctionNode.creator
+
+
+def _replace(new):
+    """Replaces functions where modules other than the families keep them."""
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__name__", "")
+        if name == "mpchain.functions" or name.startswith(
+            ("mpchain.links", "mpchain.distributed.links")
+        ):
+            for key, value in list(vars(module).items()):
+                if id(value) in new:
+                    setattr(module, key, new[id(value)])

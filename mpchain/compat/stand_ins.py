@@ -1,0 +1,394 @@
+"""What Chainer has and mpchain has no use for, as far as programs call it."""
+
+import contextlib
+import functools
+import operator
+import subprocess
+import unittest
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpchain import functions
+from mpchain.backends import cuda
+from mpchain.configuration import config
+from mpchain.dataset import convert
+from mpchain.testing import random as testing_random
+from mpchain.testing.helper import with_requires
+from mpchain.utils.type_check import InvalidType
+from mpchain.variable import Variable
+
+DummyDeviceType = cuda.DummyDevice if isinstance(cuda.DummyDevice, type) else type(cuda.DummyDevice)
+cached_property = functools.cached_property
+
+
+class mdarray:
+    """Arrays of iDeep, of which there are none."""
+
+
+def no_chainerx() -> bool:
+    """Returns False: there is no ChainerX here."""
+    return False
+
+
+class ndarray:
+    """Arrays of ChainerX, of which there are none."""
+
+
+def is_ideep_available() -> bool:
+    return False
+
+
+def check_ideep_available() -> None:
+    raise RuntimeError("iDeep is not available: mpchain uses oneDNN on CPUs by itself")
+
+
+def inputs_all_ready(inputs: Any, supported_ndim: Any = (2, 4)) -> bool:
+    return False
+
+
+def should_use_ideep(level: str) -> bool:
+    return False
+
+
+def static_graph(*args: Any, **kwargs: Any) -> Any:
+    """Decorator of ``forward`` methods; mpchain runs them as they are."""
+    return args[0] if args and callable(args[0]) else lambda function: function
+
+
+def static_code(*args: Any, **kwargs: Any) -> Any:
+    """Decorator of functions with side effects; see :func:`static_graph`."""
+    return static_graph(*args, **kwargs)
+
+
+def static_forward_optimizations(func: Any, inputs: Any) -> Any:
+    return func.forward(inputs)
+
+
+def check() -> None:
+    """Checks nothing: setup.py says what mpchain requires."""
+
+
+# Arrays
+
+
+def as_mat(x: Any) -> Any:
+    """Returns x as a matrix of one row for each example."""
+    return x if x.ndim == 2 else x.reshape(len(x), -1)
+
+
+def as_vec(x: Any) -> Any:
+    return x if x.ndim == 1 else x.ravel()
+
+
+def empty_like(x: Any) -> Any:
+    return cuda.get_array_module(x).empty_like(x)
+
+
+def _check_arrays_forward_compatible(arrays: Any, label: Any = None) -> None:
+    if len({cuda.get_array_module(x) for x in arrays if x is not None}) > 1:
+        raise TypeError(f"{label or 'function'}: arrays of NumPy and CuPy are mixed")
+
+
+def get_raw_shape(arr_or_var: Any) -> tuple[int, ...]:
+    return arr_or_var.shape
+
+
+def get_semantic_shape(arr_or_var: Any, *, assumed_layout: Any = None) -> tuple[int, ...]:
+    return arr_or_var.shape
+
+
+def _pair(x: Any) -> Any:
+    return x if hasattr(x, "__getitem__") else (x, x)
+
+
+def _concat_arrays(arrays: Any, padding: Any) -> Any:
+    return convert.concat_examples(list(arrays), padding=padding)
+
+
+_concat_arrays_with_padding = _concat_arrays
+
+
+def _call_converter(converter: Any, batch: Any, device: Any) -> Any:
+    return converter(batch, device)
+
+
+def _read_image_as_array(path: Any, dtype: Any) -> Any:
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.asarray(image, dtype=dtype)
+
+
+# Functions on arrays
+
+
+def _log_softmax(x: Any, axis: int = 1) -> Any:
+    return functions.log_softmax(x, axis=axis).array
+
+
+def _lstm(x: Any, c: Any) -> Any:
+    return functions.lstm(c, x)
+
+
+def _check_ndim(in_type: Any, lower: int = 1, upper: int = 2) -> None:
+    if not lower <= in_type.ndim <= upper:
+        raise InvalidType(f"{lower} <= ndim <= {upper}", f"ndim = {in_type.ndim}")
+
+
+def fbeta_score(
+    y: Any, t: Any, label_num: int | None = None, beta: float = 1.0, ignore_label: int = -1
+) -> Any:
+    """Returns the F-beta score of each label; see ``F.classification_summary``."""
+    return functions.classification_summary(y, t, label_num, beta, ignore_label)[2]
+
+
+def n_step_lstm_base(
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Any,
+    cx: Any,
+    ws: Any,
+    bs: Any,
+    xs: Any,
+    use_bi_direction: bool,
+) -> Any:
+    """Calls :func:`mpchain.functions.n_step_lstm` or ``n_step_bilstm``."""
+    function = functions.n_step_bilstm if use_bi_direction else functions.n_step_lstm
+    return function(n_layers, dropout_ratio, hx, cx, ws, bs, xs)
+
+
+def n_step_gru_base(
+    n_layers: int, dropout_ratio: float, hx: Any, ws: Any, bs: Any, xs: Any, use_bi_direction: bool
+) -> Any:
+    """Calls :func:`mpchain.functions.n_step_gru` or ``n_step_bigru``."""
+    function = functions.n_step_bigru if use_bi_direction else functions.n_step_gru
+    return function(n_layers, dropout_ratio, hx, ws, bs, xs)
+
+
+def n_step_rnn_base(
+    n_layers: int,
+    dropout_ratio: float,
+    hx: Any,
+    ws: Any,
+    bs: Any,
+    xs: Any,
+    activation: str,
+    use_bi_direction: bool,
+) -> Any:
+    """Calls :func:`mpchain.functions.n_step_rnn` or ``n_step_birnn``."""
+    function = functions.n_step_birnn if use_bi_direction else functions.n_step_rnn
+    return function(n_layers, dropout_ratio, hx, ws, bs, xs, activation)
+
+
+def det(a: Any) -> Variable:
+    """Returns the determinant; trailing axes of size 1, which Chainer takes, are dropped."""
+    return functions.det(a.reshape(a.shape[:2]) if set(a.shape[2:]) == {1} else a)
+
+
+def install_variable_get_item() -> None:
+    """Does nothing: variables can be indexed already."""
+
+
+install_variable_arithmetics = install_variable_get_item
+mul, sub, neg = operator.mul, operator.sub, operator.neg
+div, floordiv, pow = operator.truediv, operator.floordiv, operator.pow
+
+
+def rsub(self: Any, rhs: Any) -> Variable:
+    return rhs - self
+
+
+def rdiv(self: Any, rhs: Any) -> Variable:
+    return rhs / self
+
+
+def rfloordiv(self: Any, rhs: Any) -> Variable:
+    return rhs // self
+
+
+def rpow(self: Any, rhs: Any) -> Variable:
+    return rhs**self
+
+
+def rmatmul(self: Any, rhs: Any) -> Variable:
+    return rhs @ self
+
+
+def argsort_list_descent(xs: Any) -> Any:
+    """Returns the order of the lengths of ``xs``, longest first."""
+    return np.argsort([-len(x) for x in xs], kind="stable").astype("i")
+
+
+def permutate_list(xs: Any, indices: Any, inv: bool) -> list[Any]:
+    if inv:
+        indices = np.argsort(indices)
+    return [xs[i] for i in indices]
+
+
+def l2normalize(xp: Any, v: Any, eps: float) -> Any:
+    return v / (xp.linalg.norm(v) + eps)
+
+
+def update_approximate_vectors(
+    weight_matrix: Any, u: Any, n_power_iteration: int, eps: float
+) -> tuple[Any, Any]:
+    """Returns the approximate singular vectors (u, v) after some power iterations."""
+    xp = cuda.get_array_module(weight_matrix)
+    for _ in range(n_power_iteration):
+        v = l2normalize(xp, u @ weight_matrix, eps)
+        u = l2normalize(xp, weight_matrix @ v, eps)
+    return u, v
+
+
+def calculate_max_singular_value(weight_matrix: Any, u: Any, v: Any) -> Variable:
+    return functions.matmul(functions.matmul(u, weight_matrix), v)
+
+
+# Variables, links, checks
+
+
+class FunctionSet:
+    """A container of Chainer 1."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError(
+            "FunctionSet was removed in Chainer 2: derive from chainer.Chain, and assign the links "
+            "within `with self.init_scope():`"
+        )
+
+
+def variable_repr(var: Any) -> str:
+    return repr(var)
+
+
+def variable_str(var: Any) -> str:
+    return str(var)
+
+
+def _argname(in_types: Any, names: Any) -> None:
+    """Names the checked types of a function's inputs."""
+    if len(in_types) != len(names):
+        raise InvalidType(
+            f"{len(names)} argument(s)", f"{len(in_types)} argument(s)", "wrong number"
+        )
+    for in_type, name in zip(in_types, names):
+        in_type.name = name
+
+
+def _get_link_hooks() -> dict[str, Any]:
+    return config.link_hooks
+
+
+def in_light_mode() -> bool:
+    return False
+
+
+@contextlib.contextmanager
+def get_function_check_context(f: Any) -> Any:
+    yield
+
+
+@dataclass(repr=False)
+class _ForwardPreprocessCallbackArgs:
+    """What a link hook is told before a link's forward method."""
+
+    link: Any
+    forward_name: str
+    args: tuple
+    kwargs: dict
+
+    def __repr__(self):
+        return (
+            f"<{type(self).__name__} link={self.link!r} forward_name={self.forward_name!r} "
+            f"args=<{len(self.args)} args> kwargs=<{len(self.kwargs)} kwargs>>"
+        )
+
+
+@dataclass(repr=False)
+class _ForwardPostprocessCallbackArgs(_ForwardPreprocessCallbackArgs):
+    """What a link hook is told after a link's forward method."""
+
+    out: Any
+
+
+class _DummyContext(contextlib.nullcontext):
+    """A context manager that does nothing."""
+
+
+_dummy_context = _DummyContext()
+
+
+# chainer.testing, which may be used without pytest
+
+
+def get_error() -> None:
+    """Returns the reason why tests are not possible; there is none."""
+
+
+def check_available() -> None:
+    """Raises nothing: tests are possible."""
+
+
+def is_available() -> bool:
+    return True
+
+
+_fixed = []
+
+
+def do_setup(deterministic: bool = True) -> None:
+    """Seeds the generators until :func:`do_teardown`."""
+    _fixed.append(contextlib.ExitStack())
+    if deterministic:
+        _fixed[-1].enter_context(testing_random._fixed())
+
+
+def do_teardown() -> None:
+    _fixed.pop().close()
+
+
+class QuietTestRunner:
+    """Runs a test suite without printing."""
+
+    def run(self, suite: unittest.TestSuite) -> unittest.TestResult:
+        result = unittest.TestResult()
+        suite(result)
+        return result
+
+
+def _skip(reason):
+    import pytest
+
+    pytest.skip(reason)
+
+
+def skipif(condition: bool) -> None:
+    if condition:
+        _skip("the condition holds")
+
+
+def skipif_requires_satisfied(*requirements: str) -> None:
+    try:
+        with_requires(*requirements)(lambda: None)()
+    except unittest.SkipTest:
+        return
+    _skip(f"these are met: {requirements}")
+
+
+def skipif_not_enough_cuda_devices(device_count: int) -> None:
+    if cuda.device_count() < device_count:
+        _skip(f"fewer than {device_count} GPUs")
+
+
+def is_return_code_zero(args: list[str]) -> bool:
+    """Returns whether a command ends successfully."""
+    try:
+        return subprocess.run(args, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def is_graphviz_available() -> bool:
+    return is_return_code_zero(["dot", "-V"])

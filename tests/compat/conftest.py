@@ -1,0 +1,16 @@
+"""The tests of compat run with it installed, and leave the process as they found it."""
+
+import pytest
+
+from mpchain import compat
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_before():
+    yield
+    compat.uninstall()
+
+
+@pytest.fixture(autouse=True)
+def _installed(_as_before):
+    compat.install()

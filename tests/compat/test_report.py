@@ -1,0 +1,53 @@
+"""What ``python -m mpchain.compat report`` finds."""
+
+import subprocess
+import sys
+
+from mpchain.compat import report
+
+PROGRAM = """\
+import chainer
+import chainer.functions as F
+from chainer import links as L, nonsense
+from chainer.training.updaters import StandardUpdater
+from chainer.functions.activation.relu import ReLUGrad2
+
+class Model(chainer.Chain):
+    def __init__(self):
+        self.l = L.Linear(3, 4)
+        self.m = L.Unheard(3)
+
+    def forward(self, x):
+        x.attribute_of_an_object
+        return F.unheard(F.relu(self.l(x))) + chainer.as_variable(x)
+"""
+MISSING = [
+    (3, "chainer.nonsense"),
+    (5, "chainer.functions.activation.relu.ReLUGrad2"),
+    (10, "chainer.links.Unheard"),
+    (14, "chainer.functions.unheard"),
+]
+
+
+def test_missing_names(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    assert report.missing(path) == [(str(path), line, name) for line, name in MISSING]
+    assert report.missing(tmp_path) == report.missing(path)
+
+
+def test_the_command(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mpchain.compat", "report", str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 1
+    lines = [f"{path}:{line}: {name}" for line, name in MISSING]
+    assert run.stdout.splitlines() == [*lines, "4 names are missing"]
+
+
+def test_a_file_that_is_not_python_3(tmp_path):
+    path = tmp_path / "old.py"
+    path.write_text("print 'hello'\n")
+    [(file, line, message)] = report.missing(path)
+    assert (file, line) == (str(path), 1) and message.startswith("cannot be read")
