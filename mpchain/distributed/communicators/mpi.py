@@ -22,11 +22,7 @@ from mpchain.distributed.communicators.arrays import (
 )
 from mpchain.distributed.communicators.communicator import Communicator, Completed
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
-from mpchain.distributed.shared_memory import (
-    FILLED,
-    make_shared_arrays,
-    sum_in_shared_memory,
-)
+from mpchain.distributed.shared_memory import FILLED, make_shared_arrays, sum_in_shared_memory
 from mpchain.distributed.watch import Watch, check_timeout, watched
 
 LARGE = 2**20

@@ -67,16 +67,7 @@ def _multi_node_batch_normalization(x, gamma, beta, comm, axis, eps, follow):
 
 
 def batch_normalization(
-    comm,
-    x,
-    gamma,
-    beta,
-    *,
-    eps=2e-5,
-    running_mean=None,
-    running_var=None,
-    decay=0.9,
-    axis=None,
+    comm, x, gamma, beta, *, eps=2e-5, running_mean=None, running_var=None, decay=0.9, axis=None
 ):
     """Normalizes each channel by mean and variance of the samples of all ranks together.
 
