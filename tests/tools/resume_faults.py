@@ -222,7 +222,7 @@ def saved_in(folder):
 
 def check_begun(output, saved):
     """Checks from which checkpoint a training has resumed, if it came that far."""
-    begun = re.search(r"training goes on from .*/iteration_(\d+)", output)
+    begun = re.search(r"resuming from .*/iteration_(\d+)", output)
     assert begun is None or [int(begun[1])] == saved[-1:], (saved, output)
 
 
@@ -300,7 +300,7 @@ def fail_to_read(number, n_ranks, draw, expected):
             assert re.search(message, output), (message, output)
             assert saved_in(folder) == saved
             outcome = run(n_ranks, folder)
-        assert f"training goes on from {folder}/checkpoints/iteration_{until}" in outcome[1]
+        assert f"resuming from {folder}/checkpoints/iteration_{until}" in outcome[1]
         assert result_of(outcome)["digest"] == expected["digest"]
         return file and os.path.basename(file)
 

@@ -117,7 +117,7 @@ def test_training_goes_on_after_a_signal(uninterrupted, tmp_path, iteration, num
     assert log == expected_log
     for name, param in params.items():
         np.testing.assert_array_equal(param, expected_params[name], strict=True)
-    assert f"goes on from {tmp_path}/at_{iteration}" in capfd.readouterr().out
+    assert f"resuming from {tmp_path}/at_{iteration}" in capfd.readouterr().out
 
 
 def test_training_learns(uninterrupted):

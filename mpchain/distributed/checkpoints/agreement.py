@@ -1,24 +1,34 @@
-"""Errors in reading and writing, raised on all ranks where one rank has them."""
+"""Raises an error of one rank on all ranks."""
 
+from collections.abc import Callable
+from typing import Any
+
+from mpchain.distributed.communicators import Communicator
 from mpchain.serializer import SerializationError
 
 
-def on_all_ranks(comm, function, action, *args, advice=""):
-    """Calls ``action(*args)`` on every rank; collective.
+def on_all_ranks(
+    comm: Communicator, function: str, action: Callable, *args: Any, advice: str = ""
+) -> list:
+    """Calls ``action(*args)`` on every rank and gathers the results; collective.
 
     Args:
-        comm (Communicator): the ranks.
-        function (str): the public function, for messages.
+        comm: the ranks.
+        function: the public function, for messages.
         action: function that returns a small object.
-        advice (str): what to do about an error of the file system, for its message.
+        advice: what to do about an error of the file system, for its message.
 
     Returns:
-        list: what ``action`` returned on each rank.
+        What ``action`` returned on each rank.
 
     Raises:
-        OSError: on all ranks, of the same kind, where some rank had one; the message names that
-            rank and the file.
-        SerializationError: on all ranks, where some rank had one.
+        OSError: on all ranks, of the same kind, if a rank had one; the message names that rank and
+            the file.
+        SerializationError: on all ranks, if a rank had one.
+
+    Example:
+        >>> on_all_ranks(comm, "load_checkpoint", max, 2, 3)
+        [3]
     """
     result = own = trouble = None
     try:

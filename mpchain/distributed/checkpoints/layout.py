@@ -1,15 +1,15 @@
-"""How a checkpoint lies on the disk.
+"""Files of a checkpoint.
 
-A folder ``iteration_<n>`` is a checkpoint, and whole: it gets this name, by which alone it is
-found, when all that is in it is on the disk. In it are
+A folder ``iteration_<n>`` is a checkpoint. It gets this name, by which alone it is found, when
+all of its content is on the disk:
 
-- ``part_<r>.npz``, what rank r has written. A value that is the same on several ranks is written by
-  one of them, so that all write about as much.
-- ``manifest.json``, which has the number of ranks, size and SHA-256 of each part, which value is in
-  which part, and a checksum of its own.
+- ``part_<r>.npz``: what rank r wrote. A value that several ranks share is written by one of them,
+  such that all ranks write about the same amount.
+- ``manifest.json``: the number of ranks, size and SHA-256 of each part, which part holds which
+  value, and a checksum of the manifest itself.
 
-While it is written, the folder is called ``.iteration_<n>.<id of the run>.tmp``. One that turned
-out to be damaged is called ``iteration_<n>.damaged``.
+While it is being written, the folder is called ``.iteration_<n>.<id of the run>.tmp``. A checkpoint
+that turned out to be damaged is called ``iteration_<n>.damaged``.
 """
 
 import contextlib
@@ -20,6 +20,8 @@ import pathlib
 import re
 import shutil
 import time
+from collections.abc import Collection
+from typing import Any, BinaryIO
 
 from mpchain.serializer import DamagedFileError
 from mpchain.serializers.files import open_atomic, sync_folder
@@ -29,30 +31,49 @@ MANIFEST = "manifest.json"
 SECONDS_TO_APPEAR = 30.0
 """How long a file that must exist may be invisible: hosts cache the folders of a file server."""
 
-_NAME = re.compile(r"iteration_(\d+)")
+_NAME = r"iteration_(\d+)"
 _LONGEST_PAUSE = 0.5
 
 
-def name_of(iteration):
-    """The name of a checkpoint's folder."""
+def name_of(iteration: int) -> str:
+    """Returns the name of a checkpoint's folder.
+
+    >>> name_of(7)
+    'iteration_7'
+    """
     return f"iteration_{iteration}"
 
 
-def temporary_name_of(name, run):
-    """Its name while it is written, in a run with that id."""
+def temporary_name_of(name: str, run: str) -> str:
+    """Returns the name of a checkpoint's folder while a run of that id writes it.
+
+    >>> temporary_name_of("iteration_7", "f00")
+    '.iteration_7.f00.tmp'
+    """
     return f".{name}.{run}.tmp"
 
 
-def find(folder):
-    """Returns the names of the checkpoints in a folder, the oldest first."""
+def find(folder: str, pattern: str = _NAME, are_folders: bool = True) -> list[str]:
+    """Returns the names of the checkpoints in a folder, the oldest first.
+
+    Args:
+        folder: the folder, which need not exist.
+        pattern: regular expression of their names, with a group for the number of the iteration.
+        are_folders: whether they are folders, or files.
+
+    >>> find("missing")
+    []
+    """
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        names = [e.name for e in entries if _NAME.fullmatch(e.name) and e.is_dir()]
-    return sorted(names, key=lambda name: int(_NAME.fullmatch(name)[1]))
+        names = [
+            e.name for e in entries if re.fullmatch(pattern, e.name) and e.is_dir() == are_folders
+        ]
+    return sorted(names, key=lambda name: int(re.fullmatch(pattern, name)[1]))
 
 
-def make_folder(folder):
+def make_folder(folder: str) -> None:
     """Creates a folder, and those above it, such that they survive a power failure."""
     if os.path.isdir(folder):
         return
@@ -65,7 +86,7 @@ def make_folder(folder):
             sync_folder(above)
 
 
-def remove_leftovers(folder):
+def remove_leftovers(folder: str) -> None:
     """Removes what an earlier run was writing or removing when it ended."""
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -74,8 +95,8 @@ def remove_leftovers(folder):
                 shutil.rmtree(entry.path)
 
 
-def remove(folder, name, run):
-    """Removes a checkpoint, which at no time can be taken for a whole one; of a link, the link."""
+def remove(folder: str, name: str, run: str) -> None:
+    """Removes a checkpoint, or the link to it; it is never seen incomplete under its name."""
     doomed = os.path.join(folder, temporary_name_of(name + ".old", run))
     os.rename(os.path.join(folder, name), doomed)
     if os.path.islink(doomed):
@@ -84,7 +105,7 @@ def remove(folder, name, run):
         shutil.rmtree(doomed)
 
 
-def set_aside(folder, name):
+def set_aside(folder: str, name: str) -> str:
     """Renames a damaged checkpoint; returns its new name."""
     number, new = 0, f"{name}.damaged"
     while os.path.exists(os.path.join(folder, new)):
@@ -94,26 +115,30 @@ def set_aside(folder, name):
     return new
 
 
-def commit(folder, name, run):
-    """Gives a folder that is complete its name, and makes that durable."""
-    temporary, final = (
-        os.path.join(folder, temporary_name_of(name, run)),
-        os.path.join(folder, name),
-    )
+def commit(folder: str, name: str, run: str) -> None:
+    """Gives a complete folder its final name, durably."""
+    temporary, final = (os.path.join(folder, n) for n in (temporary_name_of(name, run), name))
     sync_folder(temporary)
-    if os.path.exists(final):  # the same iteration of an earlier run, which went on from before it
+    if os.path.exists(final):  # by an earlier run, which this one resumed before that iteration
         remove(folder, name, run)
     os.rename(temporary, final)
     sync_folder(folder)
 
 
-def write_json(path, content):
-    """Writes a file with its own checksum."""
+def write_json(path: str, content: Any) -> None:
+    """Writes a file that contains its own checksum.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_json(f"{folder}/x.json", [1, 2])
+    ...     read_json(f"{folder}/x.json")
+    [1, 2]
+    """
     with open_atomic(path, "w") as file:
         file.write(_with_checksum(content))
 
 
-def write_message(path, content):
+def write_message(path: str, content: Any) -> None:
     """Writes a file that other ranks wait for, and that need not survive the job."""
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         file.write(_with_checksum(content))
@@ -125,11 +150,11 @@ def _with_checksum(content):
     return f"{text}\n{_sha256(text)}\n"
 
 
-def open_when_visible(path):
-    """Opens a file that exists, even where the file system does not show it yet.
+def open_when_visible(path: str) -> BinaryIO:
+    """Opens a file that exists, even if the file system does not show it yet.
 
     Raises:
-        FileNotFoundError: it was not seen within :data:`SECONDS_TO_APPEAR`.
+        FileNotFoundError: it did not appear within :data:`SECONDS_TO_APPEAR`.
     """
     end, pause = time.monotonic() + SECONDS_TO_APPEAR, 0.01
     while True:
@@ -142,42 +167,42 @@ def open_when_visible(path):
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def read_json(path):
-    """Reads and verifies what :func:`write_json` or :func:`write_message` wrote.
+def read_json(path: str) -> Any:
+    """Reads and verifies a file that :func:`write_json` or :func:`write_message` wrote.
 
     Raises:
         DamagedFileError: its content is wrong.
         OSError: it cannot be read.
     """
-    name = os.path.basename(path)
     with open_when_visible(path) as file:
         content = file.read()
     try:
         text, checksum, end = content.decode().split("\n")
-    except ValueError as error:
-        raise DamagedFileError(f"{name} is damaged: {error}") from error
-    if end or checksum != _sha256(text):
-        raise DamagedFileError(f"{name} is damaged: its checksum is another")
-    try:
+        if end or checksum != _sha256(text):
+            raise ValueError("checksum mismatch")
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{name} is damaged: {error}") from error
+        raise DamagedFileError(f"{os.path.basename(path)} is damaged: {error}") from error
 
 
-def seal_of(path):
-    """Returns size and SHA-256 of a file."""
+def seal_of(path: str) -> dict[str, Any]:
+    """Returns size in bytes and SHA-256 of a file.
+
+    >>> seal_of(os.devnull)["bytes"]
+    0
+    """
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def find_damage(path, seal, keys):
-    """Says what is wrong with a part; empty if nothing is.
+def find_damage(path: str, seal: dict[str, Any], keys: Collection[str]) -> str:
+    """Returns what is wrong with a part; empty if nothing is.
 
     Args:
         path: the file.
-        seal (dict): its size and SHA-256.
-        keys: names of the arrays in it.
+        seal: its size and SHA-256.
+        keys: names of the arrays that it must hold.
 
     Raises:
         OSError: it cannot be read.
@@ -188,7 +213,7 @@ def find_damage(path, seal, keys):
         if size != seal["bytes"]:
             return f"{name} is damaged: it has {size} bytes, not {seal['bytes']}"
         if hashlib.file_digest(file, "sha256").hexdigest() != seal["sha256"]:
-            return f"{name} is damaged: its checksum is another"
+            return f"{name} is damaged: checksum mismatch"
         try:
             with open_npz(file) as arrays:
                 lacking = sorted(set(keys) - set(arrays))

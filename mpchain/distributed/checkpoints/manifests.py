@@ -1,6 +1,7 @@
-"""The manifest of a checkpoint: what it must hold."""
+"""Reads the manifest of a checkpoint and checks every entry."""
 
 import os
+from typing import Any
 
 from mpchain.distributed.checkpoints.layout import MANIFEST, read_json
 from mpchain.serializer import DamagedFileError, SerializationError
@@ -9,7 +10,7 @@ FORMAT = "mpchain checkpoint 1"
 _FORMATS = "mpchain checkpoint "
 
 
-def read(path):
+def read(path: str) -> dict[str, Any]:
     """Reads and verifies the manifest of a checkpoint.
 
     Raises:
@@ -22,9 +23,9 @@ def read(path):
     form = manifest.get("format") if isinstance(manifest, dict) else None
     if form != FORMAT and isinstance(form, str) and form.startswith(_FORMATS):
         raise SerializationError(
-            f"load_checkpoint: {file} is of the format {form!r}, but this version of mpchain "
-            f"knows {FORMAT!r} only; load it with the version that wrote it, or move {path} "
-            "elsewhere to use the checkpoint before it"
+            f"load_checkpoint: {file} has format {form!r}, but this version of mpchain reads only "
+            f"{FORMAT!r}; load it with the version that wrote it, or move {path} elsewhere to use "
+            "the checkpoint before it"
         )
     _check(manifest, os.path.basename(path))
     return manifest

@@ -1,4 +1,4 @@
-"""Loading a checkpoint on any number of ranks, or the one before if it is damaged."""
+"""Loads a checkpoint on any number of ranks, or the one before it if it is damaged."""
 
 import contextlib
 import functools
@@ -6,49 +6,62 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
+from mpchain.distributed.communicators import Communicator
 from mpchain.serializer import DamagedFileError, SerializationError
 from mpchain.serializers.npz import open_npz, restore
+from mpchain.typing import Array
 
 _OF_RANKS = re.compile(
     r"_|extensions/|extension_triggers/|stop_trigger/|updater/optimizer:[^/]+/exchange/compression/"
 )
 _RANDOM = "_random/"
 
+T = TypeVar("T")
 
-def load_checkpoint(folder, target, comm):
+
+def load_checkpoint(folder: str | os.PathLike, target: Any, comm: Communicator) -> int | None:
     """Restores an object from the latest checkpoint that is whole; collective.
 
-    Each file is verified before the object is touched. Where the content of one is wrong, rank 0
-    warns and renames the checkpoint, and the one before it is loaded.
+    All files of a checkpoint are verified before the object is changed. If the content of one is
+    wrong, rank 0 warns and renames the checkpoint, and the one before it is loaded.
 
-    On the number of ranks that saved it, each rank gets its own state, bit by bit. On another
-    number, what was divided among the ranks is divided anew. What belongs to each rank (random
-    states, states of extensions that only some of them have) stays with its rank, and new ranks
-    have that of the last one, but keep their own random states where those of the ranks differed.
+    On the number of ranks that saved it, each rank gets back its own state, bit by bit. On another
+    number, values that were divided among the ranks are divided anew. Values of single ranks
+    (random states, states of extensions that only some ranks have) stay with their rank. New ranks
+    get those of the last one, but keep their own random states if those of the ranks differed.
     Persistent values of links that differ, such as the statistics of batch normalization, are
-    combined: of floating-point ones the mean over the ranks (as
-    :class:`~mpchain.distributed.extensions.AllreducePersistent` takes it), of integers, which count
-    something, the greatest.
+    combined: floating-point values are averaged over the ranks (as
+    :class:`~mpchain.distributed.extensions.AllreducePersistent` does); of integers, which are
+    counts, the greatest is taken.
 
     Args:
         folder: folder of the checkpoints.
         target: the object.
-        comm (Communicator): the ranks.
+        comm: the ranks.
 
     Returns:
-        int: the number of the checkpoint; None if the folder has none.
+        The number of the checkpoint; None if the folder has none.
 
     Raises:
         OSError: a rank cannot read a file; raised on all ranks, and nothing is renamed. A file that
-            is not seen is looked for again, for some seconds.
+            is not visible is looked for again, for some seconds.
         SerializationError: every checkpoint is damaged, and nothing is renamed; or one does not fit
             the object, does not fit this number of ranks, or has the format of a later version.
+
+    Example:
+        >>> import tempfile
+        >>> from mpchain.distributed import load_checkpoint, save_checkpoint
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(folder, L.Linear(3, 2), comm, iteration=7)
+        ...     load_checkpoint(folder, L.Linear(3, 2), comm)
+        7
     """
     agree = functools.partial(
         on_all_ranks,
@@ -58,63 +71,81 @@ def load_checkpoint(folder, target, comm):
         "folder elsewhere to use the checkpoint before it",
     )
     names = agree(lambda: layout.find(folder) if comm.rank == 0 else None)[0]
-    damages = {}
-    for name in reversed(names):
+    contents = {}
+
+    def find_damage(name):
         path = os.path.join(folder, name)
-        manifest, damages[name] = _verify(path, comm, agree)
-        if not damages[name]:
-            break
-    else:
-        if names:
-            listing = "\n".join(f"{name}: {damage}" for name, damage in damages.items())
-            raise SerializationError(
-                f"load_checkpoint: all {len(names)} checkpoints in {folder} are damaged, and none "
-                "was renamed; restore one from a copy, or move the folder elsewhere to begin from "
-                f"the start\n{listing}"
-            )
+        contents[name], damage = agree(_read_manifest, path, comm.rank)[0]
+        damages = [damage] if damage else agree(_find_damage, path, contents[name], comm)
+        return "; ".join(filter(None, damages))
+
+    name, damages = latest_whole(names, find_damage)
+    if name is None and names:
+        listing = "\n".join(f"{name}: {damage}" for name, damage in damages.items())
+        raise SerializationError(
+            f"load_checkpoint: all {len(names)} checkpoints in {folder} are damaged, and none "
+            "was renamed; restore one from a copy, or move the folder elsewhere to train from "
+            f"the start\n{listing}"
+        )
+    if name is None:
         return None
-    del damages[name]
     agree(lambda: _set_aside(folder, damages) if comm.rank == 0 else None)
-    agree(_restore, path, manifest, target, comm)
+    agree(_restore, os.path.join(folder, name), contents[name], target, comm)
     return int(name.rpartition("_")[2])
 
 
-def _verify(path, comm, agree):
-    """Returns the manifest of a checkpoint, and what is wrong with it; collective."""
+def latest_whole(
+    names: Sequence[T], find_damage: Callable[[T], str]
+) -> tuple[T | None, dict[T, str]]:
+    """Finds the latest checkpoint that is whole.
 
-    def read_manifest():
-        try:
-            return (manifests.read(path), "") if comm.rank == 0 else None
-        except DamagedFileError as error:
-            return None, str(error)
+    Args:
+        names: the checkpoints, the oldest first.
+        find_damage: function that returns what is wrong with one; empty if nothing is.
 
-    manifest, damage = agree(read_manifest)[0]
-    if damage:
-        return None, damage
-    found = agree(_find_damage, path, manifest, comm.rank, comm.size)
-    return manifest, "; ".join(filter(None, found))
+    Returns:
+        The latest whole one, or None; and what is wrong with each later one.
+
+    Example:
+        >>> latest_whole([1, 2, 3], {1: "", 2: "", 3: "checksum mismatch"}.get)
+        (2, {3: 'checksum mismatch'})
+    """
+    damages = {}
+    for name in reversed(names):
+        damage = find_damage(name)
+        if not damage:
+            return name, damages
+        damages[name] = damage
+    return None, damages
 
 
-def _find_damage(path, manifest, rank, size):
-    """Says what is wrong with this rank's share of the parts; empty if nothing is."""
+def _read_manifest(path, rank):
+    """Returns the manifest of a checkpoint, or None and what is wrong with it; on rank 0 only."""
+    try:
+        return (manifests.read(path), "") if rank == 0 else None
+    except DamagedFileError as error:
+        return None, str(error)
+
+
+def _find_damage(path, manifest, comm):
+    """Returns what is wrong with this rank's share of the parts; empty if nothing is."""
     damages = []
-    for number in range(rank, manifest["ranks"], size):
-        part = os.path.join(path, f"part_{number}.npz")
-        keys = {
+    for number in range(comm.rank, manifest["ranks"], comm.size):
+        keys = [
             key
             for key, entries in manifest["values"].items()
             if any(entry["part"] == number for entry in entries)
-        }
+        ]
+        part = os.path.join(path, f"part_{number}.npz")
         damages.append(layout.find_damage(part, manifest["parts"][number], keys))
     return "; ".join(filter(None, damages))
 
 
 def _set_aside(folder, damages):
     for name, damage in damages.items():
-        new_name = layout.set_aside(folder, name)
         warnings.warn(
-            f"the checkpoint {os.path.join(folder, name)} is not whole and is now called "
-            f"{new_name}; the one before it is used: {damage}",
+            f"load_checkpoint: the checkpoint {os.path.join(folder, name)} is damaged: {damage}; "
+            f"it was renamed to {layout.set_aside(folder, name)}, and the one before it is used",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -127,33 +158,34 @@ def _restore(path, manifest, target, comm):
 
 
 class Values(Mapping):
-    """The values of a checkpoint by name, as a rank is to have them; each is read when it is asked
-    for.
+    """The values that a rank gets from a checkpoint, by name. Each is read when it is asked for.
 
     Args:
         path: folder of the checkpoint.
-        manifest (dict): its manifest.
-        rank, size (int): this rank, and the number of ranks now.
-        stack (contextlib.ExitStack): closes the files.
+        manifest: its manifest.
+        rank, size: this rank, and the number of ranks now.
+        stack: closes the files.
     """
 
-    def __init__(self, path, manifest, rank, size, stack):
+    def __init__(
+        self, path: str, manifest: dict, rank: int, size: int, stack: contextlib.ExitStack
+    ):
         self._path, self._rank, self._size = path, rank, size
         self._n_saved, self._table = manifest["ranks"], manifest["values"]
         self._stack, self._parts = stack, {}
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return (key for key in self._table if key in self)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __contains__(self, key):
+    def __contains__(self, key: object) -> bool:
         entries = self._table.get(key, [])
         is_new = self._rank >= self._n_saved and len(entries) > 1
         return bool(entries) and not (is_new and key.startswith(_RANDOM))
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> Array:
         entries = self._chosen(key)
         if "start" in entries[0]:
             return self._put_together(key, entries)
@@ -161,7 +193,7 @@ class Values(Mapping):
             return self._combine(key, entries)
         return self._read(key, entries[0])
 
-    def header(self, key):
+    def header(self, key: str) -> tuple[tuple, np.dtype] | None:
         """Returns (shape, dtype) of a value; None for None."""
         entries = self._chosen(key)
         header = self._part(entries[0]).header(key)
@@ -170,7 +202,7 @@ class Values(Mapping):
         return self._header_of_all(key, entries) if len(entries) > 1 else header
 
     def _chosen(self, key):
-        """Returns the entries of what this rank gets: one, several to combine, or the parts."""
+        """Returns the entries that make up this rank's value: one, several to combine, or parts."""
         if key not in self:
             raise KeyError(key)
         entries = self._table[key]
@@ -181,7 +213,7 @@ class Values(Mapping):
         return [entry for entry in entries if like in entry["ranks"]] or entries[:1]
 
     def _header_of_all(self, key, entries):
-        """(shape, dtype) of what another number of ranks gets of a value that differs."""
+        """Returns (shape, dtype) that another number of ranks gets if the ranks' values differ."""
         headers = {self._part(entry).header(key) for entry in entries}
         if len(headers) == 1 and all("persistent" in entry for entry in entries):
             shape, dtype = next(iter(headers)) or ((), np.dtype(bool))
@@ -219,7 +251,7 @@ class Values(Mapping):
         return self._part(entry)[key]
 
     def _part(self, entry):
-        """The arrays in the part that has an entry, by name."""
+        """Returns the arrays in the part that holds an entry, by name."""
         number = entry["part"]
         if number not in self._parts:
             path = os.path.join(self._path, f"part_{number}.npz")

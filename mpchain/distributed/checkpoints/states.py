@@ -2,74 +2,93 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.serializer import Serializer
 from mpchain.serializers.values import to_array
+from mpchain.typing import Array
 
 
 @dataclasses.dataclass
 class Value:
-    """One value, or a part of it that this rank holds.
+    """One value, or the part of it that this rank holds.
 
     Attributes:
-        array (numpy.ndarray): the value, or the elements of its part.
-        start (int): of the flattened whole, the first element of the part; None for the whole.
+        array: the value, or the elements of its part.
+        start: index of the part's first element in the flattened whole; None for the whole.
         shape: of the whole.
-        is_persistent (bool): whether it is a persistent value of a link.
+        is_persistent: whether it is a persistent value of a link.
+
+    Example:
+        >>> Value(np.zeros(3), 0, (2, 3)).digest()
+        '4cac7724ae038c9ca76df446fc6ea533'
     """
 
     array: np.ndarray
     start: int | None
-    shape: tuple
+    shape: tuple[int, ...]
     is_persistent: bool = False
 
-    def digest(self):
-        """A text that is the same only for the same value."""
+    def digest(self) -> str:
+        """Returns a text that is the same only for the same value."""
         head = repr((self.array.dtype.descr, self.array.shape, self.start, self.shape))
         digest = hashlib.blake2b(head.encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.array).reshape(-1).view(np.uint8))
         return digest.hexdigest()
 
+    def index_entry(self) -> dict[str, Any]:
+        """Returns what the other ranks must know of it."""
+        index = {"digest": self.digest(), "bytes": self.array.nbytes, "start": self.start}
+        return index | {"shape": self.shape, "is_persistent": self.is_persistent}
+
 
 class StateSerializer(Serializer):
-    """Copies what an object saves; of what is divided among the ranks, this rank's part.
+    """Copies what an object saves; of values that are divided among the ranks, this rank's part.
 
-    An object whose arrays are divided calls :meth:`part` with its part, a link :meth:`persistent`
-    for what may differ between ranks that train alike, such as statistics of their samples.
+    An object whose arrays are divided calls :meth:`part` with its part. A link calls
+    :meth:`persistent` for values that may differ between ranks that train alike, such as statistics
+    of their samples.
 
     Args:
-        values (dict): filled with a :class:`Value` for each name.
-        path (str): prefix of the names.
+        values: filled with a :class:`Value` for each name.
+        path: prefix of the names.
+
+    Example:
+        >>> serializer = StateSerializer()
+        >>> serializer.save(L.Linear(3, 2))
+        >>> {name: value.shape for name, value in serializer.values.items()}
+        {'W': (2, 3), 'b': (2,)}
     """
 
-    def __init__(self, values=None, path=""):
+    def __init__(self, values: dict[str, Value] | None = None, path: str = ""):
         self.values = {} if values is None else values
         self._path = path
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> "StateSerializer":
         return StateSerializer(self.values, f"{self._path}{key.strip('/')}/")
 
-    def __call__(self, key, value):
+    def __call__(self, key: str, value: Any) -> Any:
         array = _copy(key, value)
         self.values[self._path + key.lstrip("/")] = Value(array, None, array.shape)
         return value
 
-    def persistent(self, key, value):
+    def persistent(self, key: str, value: Any) -> Any:
         """Saves a persistent value of a link."""
         self(key, value)
         self.values[self._path + key.lstrip("/")].is_persistent = True
         return value
 
-    def part(self, key, part, start, shape):
+    def part(self, key: str, part: Array, start: int, shape: Sequence[int]) -> None:
         """Saves a part of an array.
 
         Args:
-            key (str): name of the array.
+            key: name of the array.
             part: flat array of the elements that this rank holds.
-            start (int): the first of them, of the flattened whole in C order.
+            start: index of the first of them in the flattened whole, in C order.
             shape: of the whole.
         """
         array = _copy(key, part)

@@ -1,13 +1,15 @@
-"""Writing a checkpoint: each rank its part, all at the same time, while training goes on."""
+"""Writes a checkpoint: each rank its part, all at the same time, while training continues."""
 
 import numbers
 import os
 import threading
 import warnings
+from typing import Any
 
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.states import StateSerializer
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.watch import waiting_for
 from mpchain.serializers.npz import write_npz
 from mpchain.training.output_files import FileLock
@@ -16,20 +18,30 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.03
 _ENTRY = 300  # bytes that an array takes in a file besides its own
 
 
-def save_checkpoint(folder, target, comm, iteration, n_retains=-1):
+def save_checkpoint(
+    folder: str | os.PathLike, target: Any, comm: Communicator, iteration: int, n_retains: int = -1
+) -> None:
     """Saves an object on all ranks together, and waits until all is written; collective.
 
     Args:
         folder: folder of the checkpoints, which all ranks see; it is created if need be.
         target: the object, which has ``serialize``: a trainer, a model, ...
-        comm (Communicator): the ranks.
-        iteration (int): number of the checkpoint; the greatest one is the latest.
-        n_retains (int): how many checkpoints to keep; 0 or less keeps all.
+        comm: the ranks.
+        iteration: number of the checkpoint; the greatest one is the latest.
+        n_retains: how many checkpoints to keep; 0 or less keeps all.
 
     Raises:
-        OSError: this rank's part cannot be written. Then other ranks wait for it.
+        OSError: this rank's part cannot be written. Other ranks then wait for it.
         RuntimeError: another job is writing checkpoints to the folder.
-        ValueError: ``iteration`` is no integer of at least 0.
+        ValueError: ``iteration`` is not an integer of at least 0.
+
+    Example:
+        >>> import tempfile
+        >>> from mpchain.distributed import save_checkpoint
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(folder, L.Linear(3, 2), comm, iteration=7)
+        ...     sorted(os.listdir(f"{folder}/iteration_7"))
+        ['manifest.json', 'part_0.npz']
     """
     if not isinstance(iteration, numbers.Integral) or iteration < 0:
         raise ValueError(
@@ -42,11 +54,11 @@ def save_checkpoint(folder, target, comm, iteration, n_retains=-1):
         lock.release()
 
 
-def open_folder(folder, comm):
+def open_folder(folder: str | os.PathLike, comm: Communicator) -> tuple[str, FileLock]:
     """Prepares a folder for checkpoints of this run, and locks it; collective.
 
     Returns:
-        tuple: an id of the run, and the lock, which must be released; rank 0 holds it.
+        An id of the run, and the lock, which rank 0 holds; release it on all ranks.
 
     Raises:
         FileNotFoundError: some ranks see another folder.
@@ -64,12 +76,12 @@ def open_folder(folder, comm):
             return lock.holder_text()
         if lock.is_unsupported:
             warnings.warn(
-                f"checkpoint: {folder} is on a file system without locks: nothing keeps another "
-                "job from writing checkpoints there at the same time",
+                f"checkpoint: the file system of {folder} has no locks: another job could write "
+                "checkpoints there at the same time",
                 RuntimeWarning,
                 stacklevel=4,
             )
-        if lock.is_new or lock.is_unsupported:  # if not, this process may be writing them
+        if lock.is_new or lock.is_unsupported:  # else this process may be writing them
             layout.remove_leftovers(folder)
         with open(probe, "wb"):
             pass
@@ -78,7 +90,7 @@ def open_folder(folder, comm):
     holder = on_all_ranks(comm, "checkpoint", prepare)[0]
     if holder is not None:
         raise RuntimeError(
-            f"checkpoint: another job ({holder}) writes checkpoints to {folder}: use another "
+            f"checkpoint: another job ({holder}) is writing checkpoints to {folder}: use another "
             "folder, or wait until it has ended"
         )
     sees = comm.allgather_obj(os.path.exists(probe))
@@ -88,14 +100,14 @@ def open_folder(folder, comm):
         lock.release()
         blind = ", ".join(str(rank) for rank in range(comm.size) if not sees[rank])
         raise FileNotFoundError(
-            f"checkpoint: the folder {folder} must be one that all ranks see, but what rank 0 "
-            f"writes there is not seen by rank {blind}"
+            f"checkpoint: all ranks must see the folder {folder}, but a file that rank 0 wrote "
+            f"there is not seen by rank {blind}"
         )
     return run, lock
 
 
 class Abandoned(Exception):
-    """Training has failed: nobody waits for the checkpoint any more."""
+    """Training has failed: no rank waits for the checkpoint any more."""
 
 
 class Saving:
@@ -103,13 +115,15 @@ class Saving:
 
     Args:
         folder, run: see :func:`open_folder`.
-        name (str): of the checkpoint.
-        comm (Communicator): the ranks.
+        name: name of the checkpoint.
+        comm: the ranks.
         target: the object to save.
-        n_retains (int): how many checkpoints to keep.
+        n_retains: how many checkpoints to keep.
     """
 
-    def __init__(self, folder, name, run, comm, target, n_retains):
+    def __init__(
+        self, folder: str, name: str, run: str, comm: Communicator, target: Any, n_retains: int
+    ):
         self._folder, self.name, self._run = folder, name, run
         self._temporary = os.path.join(folder, layout.temporary_name_of(name, run))
         self._comm, self._rank, self._size = comm, comm.rank, comm.size
@@ -122,11 +136,11 @@ class Saving:
         self._thread = threading.Thread(target=self._run_thread, name=f"writes {name}", daemon=True)
         self._thread.start()
 
-    def wait(self):
+    def wait(self) -> None:
         """Waits until the checkpoint is whole.
 
         Raises:
-            Exception: what its writing has failed with here.
+            Exception: the error of this rank's writing.
         """
         with waiting_for(self._comm, f"the writing of the checkpoint {self.name} by all ranks"):
             self._thread.join()
@@ -135,8 +149,8 @@ class Saving:
             error, self._error = self._error, None
             raise error
 
-    def abandon(self):
-        """Ends the writing as soon as possible; what was written is no checkpoint."""
+    def abandon(self) -> None:
+        """Ends the writing as soon as possible; the checkpoint does not become valid."""
         self._is_abandoned.set()
         self._thread.join()
 
@@ -145,23 +159,14 @@ class Saving:
             self._write()
         except Abandoned:
             pass
-        except Exception as error:  # it is raised by wait(), in the program's own thread
+        except Exception as error:  # wait() raises it, in the program's own thread
             self._error = error
 
     # What the thread does
 
     def _write(self):
         os.makedirs(self._temporary, exist_ok=True)
-        own = {
-            key: {
-                "digest": value.digest(),
-                "bytes": value.array.nbytes,
-                "start": value.start,
-                "shape": value.shape,
-                "is_persistent": value.is_persistent,
-            }
-            for key, value in self._values.items()
-        }
+        own = {key: value.index_entry() for key, value in self._values.items()}
         layout.write_message(self._path(f"index_{self._rank}.json"), own)
         indexes = [
             own if rank == self._rank else self._read_when_there(f"index_{rank}.json")
@@ -213,14 +218,18 @@ class Saving:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def assign(indexes):
-    """Returns which rank writes each value, so that all write about as much.
+def assign(indexes: list[dict[str, dict]]) -> dict[tuple[str, str], int]:
+    """Chooses which rank writes each value, such that all ranks write about the same amount.
 
     Args:
-        indexes (list of dict): for each rank, digest and size of what it holds, by name.
+        indexes: for each rank, digest and size of the values that it holds, by name.
 
     Returns:
-        dict: rank by (name, digest).
+        Rank by (name, digest).
+
+    Example:
+        >>> assign([{"W": {"digest": "d0", "bytes": 8}}, {"W": {"digest": "d1", "bytes": 8}}])
+        {('W', 'd0'): 0, ('W', 'd1'): 1}
     """
     holders, sizes = {}, {}
     for rank, index in enumerate(indexes):
@@ -235,13 +244,20 @@ def assign(indexes):
     return writers
 
 
-def list_values(indexes, writers):
-    """Returns the table of a manifest: where the values are.
+def list_values(
+    indexes: list[dict[str, dict]], writers: dict[tuple[str, str], int]
+) -> dict[str, list[dict]]:
+    """Returns the table of a manifest, which says where the values are.
+
+    Args:
+        indexes: see :func:`assign`.
+        writers: the result of :func:`assign`.
 
     Returns:
-        dict: by name a list with, for each different value or part of one: ``part``, the number of
-        the part that has it; ``ranks``, those that hold it; of a part of an array also ``start``,
-        its first element, and ``shape`` of the whole; of a link's persistent value ``persistent``.
+        By name, a list with one entry per different value or part of one: ``part``, the number of
+        the file that holds it; ``ranks``, those that have the value; for a part of an array also
+        ``start``, its first element, and ``shape`` of the whole; for a persistent value of a link,
+        ``persistent``.
     """
     table = {}
     for rank, index in enumerate(indexes):

@@ -1,31 +1,41 @@
 """The extension that lets one rank save what is divided among all."""
 
+from typing import TYPE_CHECKING, Any
+
 from mpchain.training import Extension
+
+if TYPE_CHECKING:
+    from mpchain.training import Trainer
 
 
 class GatherState(Extension):
-    """Gathers the state of sharded optimizers at one rank, right before that rank saves it.
+    """Gathers the state of sharded optimizers on one rank, right before that rank saves it.
 
-    To be added on all ranks, with the trigger of the snapshot: once an epoch, if none is given. It
-    gathers also when Ctrl-C or SIGTERM ends training.
+    Add it on all ranks, with the trigger of the snapshot; the default is once an epoch. It also
+    gathers when Ctrl-C or SIGTERM ends training.
 
     Args:
-        root (int): the rank that saves.
+        root: the rank that saves.
+
+    Example:
+        >>> from mpchain.distributed.extensions import GatherState
+        >>> GatherState(root=0).trigger
+        (1, 'epoch')
     """
 
     trigger = (1, "epoch")
     priority = -99  # just before snapshots
 
-    def __init__(self, root=0):
+    def __init__(self, root: int = 0):
         self.root = root
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> None:
         """Gathers the states."""
         for optimizer in trainer.updater.get_all_optimizers().values():
             if hasattr(optimizer, "gather_state"):
                 optimizer.gather_state(self.root)
 
-    def on_error(self, trainer, exc, tb):
-        """Gathers the states if a signal has ended training, as it does on all ranks at once."""
+    def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
+        """Gathers the states if a signal ended training, which it does on all ranks at once."""
         if trainer.is_interrupted:
             self(trainer)

@@ -1,38 +1,46 @@
-"""Snapshots of ranks that do not all hold the same: one file for each set of ranks that do."""
+"""Snapshots of ranks with different states: one file for each set of ranks with the same state."""
 
 import os
 import tempfile
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from mpchain.distributed.communicators import Communicator
 from mpchain.training.extensions.snapshot import Snapshot, load
 
+if TYPE_CHECKING:
+    from mpchain.training import Trainer
 
-def multi_node_snapshot(comm, snapshot, replica_sets):
-    """Makes a snapshot extension save once for each set of ranks that hold the same; collective.
+
+def multi_node_snapshot(
+    comm: Communicator, snapshot: Snapshot, replica_sets: Iterable[int | Iterable[int]]
+) -> Snapshot:
+    """Makes a snapshot extension save once for each set of ranks with the same state; collective.
 
     The least rank of each set saves, to a file whose name has the suffix ``.<rank>``. With
-    ``autoload`` it loads, and sends what it has loaded to the others of its set. So the number of
-    ranks may change, as long as the sets begin with the same ranks.
+    ``autoload`` it loads, and sends the file to the others of its set. The number of ranks may
+    therefore change, as long as the sets begin with the same ranks.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         snapshot: what :func:`mpchain.training.extensions.snapshot` returned, alike on all ranks.
-        replica_sets: list of sets: a rank, or an iterable of ranks. The ranks that are in none of
+        replica_sets: the sets: each a rank, or an iterable of ranks. The ranks that are in none of
             them are one more set.
 
     Returns:
-        The extension, to be added on all ranks.
+        The extension; add it on all ranks.
 
     Raises:
-        TypeError: ``snapshot`` is no snapshot extension.
-        ValueError: a rank is in two sets, or there is no such rank.
+        TypeError: ``snapshot`` is not a snapshot extension.
+        ValueError: a rank is in two sets, or does not exist.
 
     Example:
         A model that is the same on all ranks:
 
-        >>> from mpchain.distributed import create_communicator
-        >>> from mpchain.training import extensions
-        >>> comm = create_communicator()
-        >>> extension = multi_node_snapshot(comm, extensions.snapshot(), [range(comm.size)])
+        >>> from mpchain.distributed.extensions import multi_node_snapshot
+        >>> snapshot = extensions.snapshot(filename="at_{.updater.iteration}")
+        >>> multi_node_snapshot(comm, snapshot, [range(comm.size)]).filename
+        'at_{.updater.iteration}.0'
     """
     if not isinstance(snapshot, Snapshot):
         raise TypeError(
@@ -65,20 +73,19 @@ class _MultiNodeSnapshot(Snapshot):
     def __init__(self, snapshot, part, least):
         vars(self).update(vars(snapshot))
         self._part = part
-        if callable(self._filename):
-            make_name = self._filename
-            self._filename = lambda trainer: f"{make_name(trainer)}.{least}"
-        else:
-            self._filename = f"{self._filename}.{least}"
+        name = snapshot.filename
+        self.filename = f"{name}.{least}"
+        if callable(name):
+            self.filename = lambda trainer: f"{name(trainer)}.{least}"
 
-    def initialize(self, trainer):
-        """Loads the latest snapshot of the set, if asked to."""
+    def initialize(self, trainer: "Trainer") -> None:
         if self._part.rank == 0:
             super().initialize(trainer)
-        if self._autoload:
+        if self.autoload:
             self._share(trainer)
 
     def _share(self, trainer):
+        """Loads what the first rank of the set has loaded on the others."""
         content = None
         if self._loaded is not None:
             with open(self._loaded, "rb") as file:

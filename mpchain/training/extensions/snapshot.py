@@ -1,41 +1,37 @@
-"""Extensions that save the state of training."""
+"""The extension that saves the state of training."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from mpchain.serializer import DamagedFileError
+from mpchain.serializer import AbstractSerializer, DamagedFileError
 from mpchain.serializers import load_hdf5, load_npz, load_safetensors, open_atomic, save_npz
 from mpchain.training.extension import Extension
-from mpchain.training.extensions.snapshot_writers import SimpleWriter
+from mpchain.training.extensions.snapshot_writers import SimpleWriter, Writer
 from mpchain.training.output_files import OutputFiles, find_files, progress_in
 from mpchain.training.progress import print_line
 from mpchain.training.states import serialize_optional
 
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
-def snapshot(
-    savefun=None,
-    filename="snapshot_iter_{.updater.iteration}",
-    *,
-    target=None,
-    condition=None,
-    writer=None,
-    snapshot_on_error=False,
-    n_retains=-1,
-    autoload=False,
-    on_interrupt=False,
-):
-    """Returns an extension that saves the trainer once an epoch, after all other extensions.
 
-    Training goes on from the file after ``load_npz(file, trainer)``, or by itself with
-    ``autoload``. A file appears under its name only when it is complete.
+@dataclasses.dataclass(eq=False, repr=False)
+class Snapshot(Extension):
+    """Saves the trainer once an epoch, after all other extensions. ``snapshot`` is another name.
+
+    Training resumes from the file by ``load_npz(file, trainer)``, or by itself with ``autoload``. A
+    file appears under its name only when it is complete.
 
     While training runs, another job that would write files of the same name is refused, and what a
-    killed process has left of a snapshot is deleted. A run deletes its own snapshots only (see
-    ``n_retains``), where it goes on from a snapshot also those of the run that wrote that. A file
-    of an earlier run that has the name of a new one is kept: ``snapshot_iter_9`` is renamed to
+    killed process has left of a snapshot is deleted. A run deletes only its own snapshots (see
+    ``n_retains``) and, if it resumed from one, those of the run that wrote it. A file of an earlier
+    run that has the name of a new one is kept: ``snapshot_iter_9`` is renamed to
     ``snapshot_iter_9.old1``.
 
     Args:
@@ -47,112 +43,59 @@ def snapshot(
         writer: :class:`Writer` that writes the file, in place of ``savefun``.
         snapshot_on_error: whether to save also when an exception ends training, unless the
             iteration was saved already.
-        n_retains: number of this run's snapshots to keep: those written earlier are deleted after
-            a new one was written; 0 or less keeps all. Which run has written which snapshot is
-            kept in a hidden file beside them.
+        n_retains: number of this run's snapshots to keep: older ones are deleted after a new one
+            was written; 0 or less keeps all. A hidden file beside them records which run wrote
+            which snapshot.
         autoload: whether to load the latest snapshot in the trainer's folder, if there is one,
-            before training starts: that of the greatest iteration or epoch, if the names tell it,
-            else the last by time. One that is damaged is passed over, with a warning; if all are,
+            before training starts: that of the greatest iteration or epoch, if the names contain
+            it, else the newest file. A damaged one is skipped, with a warning; if all are damaged,
             training does not start.
         on_interrupt: whether to save also when Ctrl-C or SIGTERM ends training, which happens
             after a complete iteration, unless the iteration was saved already.
 
     Raises:
         TypeError: ``savefun`` and ``writer`` are both given, or ``filename`` is a function, which
-            does not tell which files are snapshots, together with ``n_retains`` or ``autoload``.
-    """
-    return Snapshot(
-        target,
-        filename,
-        savefun,
-        condition,
-        writer,
-        snapshot_on_error,
-        n_retains,
-        autoload,
-        on_interrupt,
-    )
-
-
-def snapshot_object(
-    target,
-    filename,
-    savefun=None,
-    *,
-    condition=None,
-    writer=None,
-    snapshot_on_error=False,
-    n_retains=-1,
-    autoload=False,
-    on_interrupt=False,
-):
-    """Returns an extension that saves one object, such as a model, once an epoch.
-
-    Args:
-        target: object to save, which has ``serialize``.
-        filename: see :func:`snapshot`, as for all other arguments.
+            does not say which files are snapshots, together with ``n_retains`` or ``autoload``.
 
     Example:
-        >>> from mpchain import links
-        >>> model = links.Linear(3, 2)
-        >>> extension = snapshot_object(model, "model_epoch_{.updater.epoch}.npz")
+        >>> extension = extensions.snapshot(n_retains=2, autoload=True)
+        >>> extension.trigger
+        (1, 'epoch')
     """
-    return Snapshot(
-        target,
-        filename,
-        savefun,
-        condition,
-        writer,
-        snapshot_on_error,
-        n_retains,
-        autoload,
-        on_interrupt,
-    )
 
-
-class Snapshot(Extension):
-    """The extension that :func:`snapshot` and :func:`snapshot_object` return."""
+    savefun: Callable[..., Any] | None = None
+    filename: str | Callable[["Trainer"], str] = "snapshot_iter_{.updater.iteration}"
+    _: dataclasses.KW_ONLY
+    target: Any = None
+    condition: Callable[[], bool] | None = None
+    writer: Writer | None = None
+    snapshot_on_error: bool = False
+    n_retains: int = -1
+    autoload: bool = False
+    on_interrupt: bool = False
 
     trigger = (1, "epoch")
     priority = -100
-    default_name = "_Snapshot"  # so in Chainer's snapshots, which can be resumed thereby
+    default_name = "_Snapshot"  # as in Chainer's snapshots, which can therefore be resumed
 
-    def __init__(
-        self,
-        target,
-        filename,
-        savefun,
-        condition,
-        writer,
-        snapshot_on_error,
-        n_retains,
-        autoload,
-        on_interrupt,
-    ):
-        if savefun is not None and writer is not None:
+    def __post_init__(self):
+        if self.savefun is not None and self.writer is not None:
             raise TypeError("snapshot: pass savefun or writer, not both")
-        if callable(filename) and (n_retains > 0 or autoload):
+        if callable(self.filename) and (self.n_retains > 0 or self.autoload):
             raise TypeError("snapshot: n_retains and autoload need a filename that is a text")
-        self._target = target
-        self._filename = filename
-        self._condition = condition
-        self._writer = writer or SimpleWriter(savefun or save_npz)
-        self._snapshot_on_error = snapshot_on_error
-        self._n_retains = n_retains
-        self._autoload = autoload
-        self._on_interrupt = on_interrupt
+        self._writer = self.writer or SimpleWriter(self.savefun or save_npz)
         self._folder = self._files = None
         self._latest = self._loaded = None
         self._run = os.urandom(8).hex()
         self._announced = set()  # names of files that may not be written yet
 
-    def initialize(self, trainer):
-        """Makes sure that no other job writes the files; loads the latest, if asked to."""
+    def initialize(self, trainer: "Trainer") -> None:
+        """Refuses to share the files with another job; loads the latest one, if asked to."""
         self._folder = trainer.out
-        if not callable(self._filename):
-            self._files = OutputFiles("snapshot", self._filename)
+        if not callable(self.filename):
+            self._files = OutputFiles("snapshot", self.filename)
             self._files.claim(trainer)
-        if self._autoload:
+        if self.autoload:
             self._load_latest(self._get_target(trainer))
 
     def _load_latest(self, target):
@@ -161,30 +104,30 @@ class Snapshot(Extension):
             try:
                 load(path, target)
             except DamagedFileError as error:
-                warnings.warn(f"snapshot: passed over: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"snapshot: skipping {error}", RuntimeWarning, stacklevel=2)
                 continue
-            print_line(f"training goes on from {path}")
+            print_line(f"resuming from {path}")
             self._loaded = path
             return
         if files:
             raise DamagedFileError(
-                f"snapshot: autoload has found {len(files)} snapshots in {self._folder}, all of "
-                "them damaged; to begin anew, use another folder or move them away"
+                f"snapshot: all {len(files)} snapshots in {self._folder} are damaged; to train "
+                "from the start, use another folder or move them away"
             )
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> None:
         """Saves the target, if the condition holds."""
-        if self._condition is None or self._condition():
+        if self.condition is None or self.condition():
             self._save(trainer)
 
-    def on_error(self, trainer, exc, tb):
+    def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
         """Saves the target, if asked to and this iteration was not saved before."""
-        is_wanted = self._snapshot_on_error or (self._on_interrupt and trainer.is_interrupted)
-        # The file of this iteration is better than what a half-done next iteration has left.
+        is_wanted = self.snapshot_on_error or (self.on_interrupt and trainer.is_interrupted)
+        # Its file is better than the state that a half-done next iteration left.
         if is_wanted and self._format_name(trainer) != self._latest:
             self._save(trainer)
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Waits until everything is written."""
         try:
             self._writer.finalize()
@@ -204,8 +147,8 @@ class Snapshot(Extension):
         self._latest = name
         self._remove_old_files()
 
-    # Which run has written what: a list of [name, run], the last written at the end, in a file. It
-    # is there before the snapshot, and may have names that are not.
+    # The index is a file with a list of [name, run], in the order of writing. It is written before
+    # the snapshot, and may name snapshots that do not exist.
 
     def _announce(self, name):
         if self._deletes():
@@ -219,19 +162,19 @@ class Snapshot(Extension):
         if self._deletes():
             own = [name for name, run in self._read_index() if run == self._run]
             written = [name for name in own if os.path.exists(self._path_of(name))]
-            for name in written[: -self._n_retains]:
+            for name in written[: -self.n_retains]:
                 with contextlib.suppress(FileNotFoundError):  # another rank was faster
                     os.remove(self._path_of(name))
                 self._announced.discard(name)
 
     def _deletes(self):
-        return self._n_retains > 0 and self._files is not None
+        return self.n_retains > 0 and self._files is not None
 
     def _read_index(self):
         try:
             with open(self._index_path(), encoding="utf-8") as file:
                 return [[name, run] for name, run in json.load(file)]
-        except (FileNotFoundError, ValueError, TypeError):  # then nothing is known, or deleted
+        except (FileNotFoundError, ValueError, TypeError):  # without an index, nothing is deleted
             return []
 
     def _is_there(self, entry):
@@ -241,32 +184,50 @@ class Snapshot(Extension):
         return os.path.join(self._folder, name)
 
     def _index_path(self):
-        return self._path_of(f".{self._filename.replace(os.sep, '_')}.index")
+        return self._path_of(f".{self.filename.replace(os.sep, '_')}.index")
 
-    def serialize(self, serializer):
-        """Saves or restores which run this is, by which it knows its snapshots."""
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the run's id, by which it recognizes its snapshots."""
         self._run = serialize_optional(serializer, "run", self._run)
 
     def _get_target(self, trainer):
-        return trainer if self._target is None else self._target
+        return trainer if self.target is None else self.target
 
     def _format_name(self, trainer):
-        if callable(self._filename):
-            return self._filename(trainer)
-        return self._filename.format(trainer)
+        name = self.filename
+        return name(trainer) if callable(name) else name.format(trainer)
 
     def _find_files(self):
         """Returns the paths of all snapshots in the trainer's folder, the latest last."""
 
         def key(path):
-            progress = progress_in(path, self._filename)
+            progress = progress_in(path, self.filename)
             return progress, os.stat(path).st_mtime_ns, _natural(path)
 
-        return sorted(find_files(self._folder, self._filename), key=key)
+        return sorted(find_files(self._folder, self.filename), key=key)
 
 
-def load(path, target):
-    """Loads a file of any format that mpchain writes, told by its first bytes."""
+snapshot = Snapshot
+
+
+def snapshot_object(
+    target: Any, filename: str | Callable, savefun: Callable | None = None, **options: Any
+) -> Snapshot:
+    """Returns an extension that saves one object, such as a model, once an epoch.
+
+    Args:
+        target: object to save, which has ``serialize``.
+        filename, savefun, options: see :func:`snapshot`.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> extension = extensions.snapshot_object(model, "model_epoch_{.updater.epoch}.npz")
+    """
+    return Snapshot(savefun, filename, target=target, **options)
+
+
+def load(path: str, target: Any) -> None:
+    """Loads a file of any format that mpchain writes; its first bytes say which one."""
     with open(path, "rb") as file:
         start = file.read(520)
     if b"\x89HDF\r\n\x1a\n" in (start[:8], start[512:]):

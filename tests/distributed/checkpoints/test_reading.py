@@ -280,7 +280,7 @@ def test_a_format_of_a_later_version(comm, folder):
         save_checkpoint(folder, Numbers(x=iteration), comm, iteration)
     manifest = folder / "iteration_2" / "manifest.json"
     alone(comm, layout.write_json, manifest, {"format": "mpchain checkpoint 2"})
-    message = rf"{manifest} is of the format 'mpchain checkpoint 2', but .* move .* elsewhere"
+    message = rf"{manifest} has format 'mpchain checkpoint 2', but .* move .* elsewhere"
     with pytest.raises(SerializationError, match=message):
         load_checkpoint(folder, Numbers(x=0), comm)
     comm.barrier()

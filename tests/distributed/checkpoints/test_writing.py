@@ -148,13 +148,13 @@ def test_a_damaged_checkpoint_is_passed_over(comm, folder, harm):
         resumed.run()
     assert list(resumed.losses) == list(range(9, N + 1))
     assert all(resumed.losses[i] == trainer.losses[i] for i in resumed.losses)
-    messages = [str(w.message) for w in caught if "not whole" in str(w.message)]
+    messages = [str(w.message) for w in caught if "is damaged" in str(w.message)]
     assert len(messages) == (comm.rank == 0)
     if messages:
         assert str(latest) in messages[0]
-        assert "now called iteration_12.damaged" in messages[0]
+        assert "renamed to iteration_12.damaged" in messages[0]
         file = {
-            "flip": f"{part.name} is damaged: its checksum is another",
+            "flip": f"{part.name} is damaged: checksum mismatch",
             "truncate": f"{part.name} is damaged: it has ",
             "manifest": "manifest.json is damaged",
             "format": "manifest.json: format must be 'mpchain checkpoint 1', not 'of the future'",
@@ -292,7 +292,7 @@ def test_a_training_that_fails_does_not_wait_for_other_ranks(tmp_path, monkeypat
         e.extension for e in trainer._entries.values() if type(e.extension).__name__ == "Checkpoint"
     )
     # The other rank of two never writes its part.
-    extension._comm = Rank(0, 2)
+    extension.comm = Rank(0, 2)
     with pytest.raises(ZeroDivisionError):
         trainer.run(show_loop_exception_msg=False)
     assert layout.find(tmp_path / "checkpoints") == []
@@ -434,6 +434,6 @@ def test_four_ranks_then_fewer(needs_mpirun, tmp_path):
         for iteration, loss in losses.items():
             assert abs(loss / expected[iteration] - 1) < 1e-12
         if damaged:
-            warning = f"RuntimeWarning: the checkpoint {folder / latest} is not whole and is now"
-            assert warning in outcome[1][0]
+            warning = f"the checkpoint {folder / latest} is damaged"
+            assert f"RuntimeWarning: load_checkpoint: {warning}" in outcome[1][0]
             assert f"{damaged} " in outcome[1][0]

@@ -137,7 +137,8 @@ def test_training_does_not_begin_anew_where_files_are_lost(comm, folder, harm):
             os.unlink(folder / f"job.{comm.rank}.{iteration}")
     comm.barrier()
     held = r"\[1, 2\]" if harm == "all damaged" else "none"
-    damaged = "; checkpoint 2 is passed over: .*; checkpoint 1 is" if harm == "all damaged" else ""
+    skipped = "; skipping checkpoint 2: .*; skipping checkpoint 1: "
+    damaged = skipped if harm == "all damaged" else ""
     message = rf"no iteration .*rank {comm.size - 1} has {held}{damaged}.*restore the missing"
     with pytest.raises(SerializationError, match=message):
         checkpointer.maybe_load(trainer)

@@ -231,7 +231,7 @@ def test_autoload_goes_on_from_the_latest(make_trainer, capsys):
     assert names(first) == ["snapshot_iter_3", "snapshot_iter_5", "snapshot_iter_8"]
     second = run(make_trainer, extensions.snapshot(autoload=True), (5, "epoch"))
     path = first.out / "snapshot_iter_8"
-    assert capsys.readouterr().out == f"training goes on from {path}\n"
+    assert capsys.readouterr().out == f"resuming from {path}\n"
     assert second.updater.iteration == 13
     assert second.get_extension("counter").value == 13
     assert second.elapsed_time > first.elapsed_time
@@ -316,7 +316,7 @@ def test_a_damaged_snapshot_is_passed_over(make_trainer, tmp_path, how):
     assert len(texts) == 2
     assert "result/snapshot_iter_4" in texts[0]
     assert "result/snapshot_iter_3" in texts[1]
-    assert all("passed over" in text for text in texts)
+    assert all("skipping" in text for text in texts)
     assert second.updater.iteration == second.get_extension("counter").value == 5
     assert names(second) == [f"snapshot_iter_{i}" for i in range(1, 6)]
     load_npz(tmp_path / "result" / "snapshot_iter_4", make_trainer(), strict=False)
@@ -328,8 +328,8 @@ def test_training_does_not_begin_where_all_snapshots_are_damaged(make_trainer, t
         damage(tmp_path / "result" / f"snapshot_iter_{iteration}", "cut")
     updates = []
     with (
-        pytest.warns(RuntimeWarning, match=r"passed over: .*snapshot_iter_\d"),
-        pytest.raises(DamagedFileError, match=f"2 snapshots in {tmp_path}/result, all of them dam"),
+        pytest.warns(RuntimeWarning, match=r"skipping .*snapshot_iter_\d"),
+        pytest.raises(DamagedFileError, match=f"all 2 snapshots in {tmp_path}/result are dam"),
     ):
         run(make_trainer, extensions.snapshot(autoload=True), on_update=updates.append)
     assert not updates
@@ -392,7 +392,7 @@ def test_retention_leaves_the_snapshots_of_an_earlier_run(make_trainer, capsys):
     assert capsys.readouterr().out == f"{path} of an earlier run is now {path}.old1\n"
     third = run(make_trainer, extensions.snapshot(autoload=True), (9, "iteration"))
     assert third.updater.iteration == 9
-    assert f"goes on from {first.out}/snapshot_iter_8\n" in capsys.readouterr().out
+    assert f"resuming from {first.out}/snapshot_iter_8\n" in capsys.readouterr().out
 
 
 def test_snapshots_of_one_name_of_earlier_runs_are_kept(make_trainer):
