@@ -39,7 +39,7 @@ from tests.distributed import ranks
 
 N_ITERATIONS, EVERY, MARGIN = 40, 3, 10.0
 
-_MISMATCH = r"called different collectives as their number \d+:\n"
+_MISMATCH = r"collective \d+ differs between ranks:\n"
 _SITE = r", called at .*faults\.py:\d+ in \w+"
 _CHECK = r"allreduce of \(3,\) float64" + _SITE
 _ABSENT = r"rank \d of {n}: has waited \d+ s for .*{rank}.* in .*(.*\n)*  ranks? {rank}: "
@@ -49,7 +49,7 @@ FAULTS = {
     "raise in a thread": r"rank {rank} of {n}:\nexception in thread(.*\n)*ZeroDivisionError",
     "kill": "",
     "stop": _ABSENT + r".*is stopped by a signal",
-    "leave": _ABSENT + r"its program has ended",
+    "leave": _ABSENT + r"its program ended",
     "do not come": _ABSENT + r".*now at .*faults\.py:\d+ in do_not_come",
     "other collective": rf"{_MISMATCH}(  .*\n)*  ranks? {{rank}}: gather_obj with root 0{_SITE}",
     "other shape": rf"{_MISMATCH}(  .*\n)*  ranks? {{rank}}: allreduce of \(4,\) float64{_SITE}",
@@ -207,7 +207,7 @@ def check(name, n_ranks, n_ranks_after, timeout, expected, plan):
         # Of the last checkpoint the writing had only begun, perhaps.
         assert last - 2 * EVERY < begun <= plan["iteration"] + 2 * EVERY, (begun, plan)
         if begun > 1:
-            assert "training goes on from" in outcome[1][0], outcome
+            assert "resuming from" in outcome[1][0], outcome
         for iteration, loss in losses.items():
             assert abs(loss / expected[iteration] - 1) < 1e-12, (iteration, loss, expected)
     return seconds, begun - 1

@@ -1,33 +1,38 @@
-"""Whether a process works: it, or a child of it, uses processor time, reads or writes.
+"""Measures whether a process works: it, or a child of it, uses processor time, reads or writes.
 
-A rank that others wait for is not lost as long as it works. One that waits itself, for a lock or a
-line of input, does not work.
+A rank that others wait for is not lost as long as it works. A rank that waits itself, for a lock or
+a line of input, does not work.
 """
 
 import os
 import time
 
 SHARE = 0.01
-"""Of one core, above which a process works; one that looks for a file every 10 ms takes less."""
+"""Share of one core above which a process works; polling for a file every 10 ms takes less."""
 
 BYTES = 100_000
-"""Read and written in a second, files, pipes and sockets included, above which a process works."""
+"""Bytes per second above which a process works, of files, pipes and sockets."""
 
 _PERIOD = 0.5  # seconds between two measurements
 
 
 class Activity:
-    """The activity of this process; for one thread, whose own work does not count."""
+    """The activity of this process, as one thread asks whose own work does not count.
+
+    Example:
+        >>> Activity().last(now=100.0)  # not seen at work yet
+        -inf
+    """
 
     def __init__(self):
         self._measured = self._active = float("-inf")
         self._processor_time = self._bytes = self._of_children = 0
 
-    def last(self, now):
+    def last(self, now: float) -> float:
         """Returns when the process was last seen at work.
 
         Args:
-            now (float): monotonic time.
+            now: monotonic time in seconds.
         """
         passed = now - self._measured
         if passed >= _PERIOD:
@@ -49,13 +54,13 @@ class Activity:
 
 
 def _bytes_moved():
-    """Bytes that this process has read and written; 0 where the system does not say."""
+    """Returns the bytes that this process has read and written; 0 if the system does not say."""
     lines = _read("/proc/self/io").split("\n")
     return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
 
 
 def _ticks_of_children(pid):
-    """Processor time of a process's children and theirs, in ticks of the system."""
+    """Returns the processor time of a process's descendants, in ticks of the system."""
     ticks, known = 0, [pid]
     for process in known:
         for thread in _list(f"/proc/{process}/task"):
@@ -69,7 +74,7 @@ def _ticks_of_children(pid):
 def _list(folder):
     try:
         return os.listdir(folder)
-    except OSError:  # not on this system; gone meanwhile
+    except OSError:  # not on this system, or the process has ended
         return []
 
 

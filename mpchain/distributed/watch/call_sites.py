@@ -1,9 +1,10 @@
-"""Places in a program, for reports: the user's line, and the line of mpchain that it led to."""
+"""Places in a program, for reports: the user's line, and the line of mpchain that it called."""
 
 import os
 import sys
 import sysconfig
 import threading
+from types import FrameType
 
 _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
@@ -14,10 +15,10 @@ _LIBRARIES = tuple(
 )
 
 
-def calling_frames(frame):
-    """Returns the innermost frame outside of the communicators, and that outside of mpchain.
+def calling_frames(frame: FrameType) -> tuple[FrameType, FrameType | None]:
+    """Returns the innermost frame outside the communicators, and the innermost outside mpchain.
 
-    The latter is None in a thread of mpchain's own.
+    The latter is None in a thread of mpchain.
     """
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BELOW):
         frame = frame.f_back
@@ -27,8 +28,12 @@ def calling_frames(frame):
     return inner, frame
 
 
-def describe(inner, outer):
-    """Says where two frames are, of which the outer one is the user's."""
+def describe(inner: FrameType, outer: FrameType | None) -> str:
+    """Returns the place of two frames, the outer of which is the user's.
+
+    >>> describe(sys._getframe(), None)
+    '<doctest ...>:1 in <module>'
+    """
     if outer is None or outer is inner:
         return _line(inner)
     return f"{_line(outer)}, by {_line(inner)}"
@@ -41,10 +46,10 @@ def _line(frame):
     return f"{shown}:{frame.f_lineno} in {code.co_name}"
 
 
-def of_main_thread():
-    """Says where the program's main thread is: its own line, and that of a library it led to.
+def of_main_thread() -> str:
+    """Returns the place of the program's main thread: its own line, and that of a library.
 
-    If it has ended, says where the other threads are that keep the program from ending.
+    If it has ended, returns the places of the threads that keep the program from ending.
     """
     main, frames = threading.main_thread(), sys._current_frames()
     inner = frames.get(main.ident)

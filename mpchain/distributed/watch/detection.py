@@ -1,12 +1,16 @@
-"""How a rank that waits finds out that something is wrong, and whether to report it."""
+"""Finds out, for a rank that waits, whether something is wrong, and which rank reports it."""
 
 import enum
+from typing import TYPE_CHECKING
 
 from mpchain.distributed.watch import reports
-from mpchain.distributed.watch.table import State
+from mpchain.distributed.watch.table import State, decode
+
+if TYPE_CHECKING:
+    from mpchain.distributed.watch.watchdog import Watch
 
 LONGEST_PERIOD = 0.5
-"""Seconds between two looks at what the others do."""
+"""Seconds between two looks at the other ranks, at most."""
 
 LONGEST_WAIT = 1800.0
 """Seconds for which a rank waits for others that work, unless the timeout is longer."""
@@ -16,37 +20,40 @@ GRACE = 3.0
 
 
 class Reporting(enum.IntEnum):
-    """Whether a rank reports a failure, for the others to leave it to that one."""
+    """Whether a rank reports a failure; the others then leave it to that one."""
 
     NO = 0
-    ASKS = 1  # where the others are
+    ASKS = 1  # it asks where the others are
     RAISES = 2
 
 
-def period_of(timeout):
-    """Seconds between two looks, for a timeout."""
+def period_of(timeout: float) -> float:
+    """Returns the seconds between two looks.
+
+    >>> period_of(4.0)
+    0.2
+    """
     return min(LONGEST_PERIOD, max(timeout / 20, 0.02))
 
 
 class Detector:
-    """Looks for trouble on behalf of one rank, and agrees with the others on who reports it.
+    """Looks for failures on behalf of one rank, and agrees with the others on who reports them.
 
     Args:
-        watch (Watch): the rank's.
+        watch: the watchdog of the rank.
     """
 
-    def __init__(self, watch):
+    def __init__(self, watch: "Watch"):
         self._watch = watch
         self._last = watch.clock()
         self._position = None
         self._waited = 0.0
         self._noticed_at = self._asked_at = self._told = None
 
-    def look(self, now):
-        """Returns the report of the trouble that there is, if it is this rank's and ready, and
-        whether the job must end."""
+    def look(self, now: float) -> tuple[str | None, bool]:
+        """Returns the report of a failure, if this rank is to make it, and whether the job ends."""
         watch, period = self._watch, period_of(self._watch.timeout)
-        # Time in which this process was stopped, too, does not count.
+        # Time in which this process was stopped does not count.
         passed, self._last = min(now - self._last, 2 * period), now
         trouble = self._find(passed, now)
         if trouble is None:
@@ -65,7 +72,8 @@ class Detector:
         return None, False
 
     def _may_report(self, now, period):
-        """Lets the first rank that notices report; a later one, if that one does not."""
+        """Returns whether this rank may report: the first that notices, or a later one if that one
+        does not."""
         if self._noticed_at is None:
             self._noticed_at = now
         passed, me = now - self._noticed_at, self._watch.rank
@@ -79,8 +87,8 @@ class Detector:
         return not any(map(self._watch.waits, self._watch.rows[: self._watch.rank]))
 
     def _find(self, passed, now):
-        """Returns a function that makes the report of the trouble that there is, and whether the
-        job must end; None if all is well."""
+        """Returns a function that writes the report of a failure, and whether the job must end;
+        None if all is well."""
         watch = self._watch
         error = watch.gpu and watch.gpu.find_error()
         if error:
@@ -106,7 +114,7 @@ class Detector:
         return lambda: reports.missing(watch, text, waited, must_end), must_end
 
     def _some_are_gone(self, now):
-        """Whether ranks have ended their programs, or have lost their processes, too early."""
+        """Returns whether programs or processes of ranks ended too early."""
         watch = self._watch
         if not watch.is_leaving:
             if any(row.state == State.ENDED and row.n < watch.row.n for row in watch.rows):
@@ -116,8 +124,8 @@ class Detector:
         return any(reports.state_of_process(row.pid) in reports.GONE for row in silent)
 
     def _are_lost(self, absent, now):
-        """Whether ranks that others wait for do not work: one of them at least is stopped, dead,
-        silent or idle, or all of them wait for each other."""
+        """Returns whether ranks that others wait for do not work: at least one of them is stopped,
+        dead, silent or idle, or all of them wait for each other."""
         rows, timeout = [self._watch.rows[rank] for rank in absent], self._watch.timeout
         working = [
             row
@@ -128,13 +136,13 @@ class Detector:
         return not working or len(working) + len(waiting) < len(rows)
 
     def _wait(self, passed):
-        """Counts the time for which the rank has been waiting; returns for what, if it is."""
+        """Counts the seconds for which the rank has been waiting; returns what it waits for."""
         row, unfinished = self._watch.row, self._watch.oldest_unfinished()
         if self._watch.is_leaving:
             position, text = row.since, "the end of the program"
         elif self._watch.waits(row):
             position = row.since
-            text = row.text_of(row.n) if row.state == State.IN_COLLECTIVE else row.wait_text
+            text = row.text_of(row.n) if row.state == State.IN_COLLECTIVE else decode(row.wait_text)
         else:
             position = unfinished
             text = unfinished and f"{unfinished[0]}, under way on the GPU"

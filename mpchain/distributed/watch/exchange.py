@@ -1,30 +1,32 @@
-"""Exchange of rows between hosts, when somebody has been waiting for long.
+"""Exchange of rows between hosts, when a rank has been waiting for long.
 
 One rank of each host sends the rows of its host to those of the others, by MPI messages from the
-watching thread. While nobody waits nothing is sent.
+watchdog thread. While no rank waits, nothing is sent.
 """
 
+import ctypes
 import struct
 import zlib
+from typing import Any
 
-from mpchain.distributed.watch.table import ROW
+from mpchain.distributed.watch.table import ROW, Row
 
 _HEAD = struct.Struct("dq")
 _TAG = 0
-_REMEMBERED = 3.0  # seconds for which a host is sent rows after it has asked
+_REMEMBERED = 3.0  # seconds for which rows are sent to a host after it has asked
 
 
 class Exchange:
     """The exchange of one host with the others.
 
     Args:
-        mpi (module): ``mpi4py.MPI``.
-        comm (mpi4py.MPI.Comm): of all ranks; nothing else uses it.
-        rows (list of Row): all ranks' rows.
-        leaders (list of int): for each rank, the rank that sends the rows of its host.
+        mpi: the module ``mpi4py.MPI``.
+        comm: ``mpi4py.MPI.Comm`` of all ranks; nothing else uses it.
+        rows: all ranks' rows.
+        leaders: for each rank, the rank that sends the rows of its host.
     """
 
-    def __init__(self, mpi, comm, rows, leaders):
+    def __init__(self, mpi: Any, comm: Any, rows: list[Row], leaders: list[int]):
         self._mpi, self._comm, self._rows = mpi, comm, rows
         self._ranks = {leader: [] for leader in sorted(set(leaders))}
         for rank, leader in enumerate(leaders):
@@ -33,13 +35,13 @@ class Exchange:
         self._sends = {}
         self._asked_at = dict.fromkeys(self._ranks, float("-inf"))
 
-    def exchange(self, now, local, is_wanted):
-        """Takes what has come, and sends this host's rows to those who want to know.
+    def exchange(self, now: float, local: list[int], is_wanted: bool) -> None:
+        """Receives rows, and sends this host's rows to hosts that wait for news.
 
         Args:
-            now (float): monotonic time.
-            local (list of int): the ranks of this host.
-            is_wanted (bool): whether somebody here waits, and wants to know about others.
+            now: monotonic time in seconds.
+            local: the ranks of this host.
+            is_wanted: whether a rank here waits for others, and needs their rows.
         """
         self._receive(now, local)
         content = None
@@ -50,8 +52,7 @@ class Exchange:
             if before is not None and not before[0].Test():
                 continue
             if content is None:
-                rows = b"".join(bytes(self._rows[r].memory) for r in local)
-                # Questions go to all hosts alike: one number tells how many there were.
+                rows = b"".join(bytes(self._rows[r]) for r in local)
                 content = _HEAD.pack(now, is_wanted) + zlib.compress(rows, 1)
             request = self._comm.Isend(content, leader, _TAG)
             self._sends[leader] = request, content
@@ -69,13 +70,14 @@ class Exchange:
             for i, rank in enumerate(self._ranks[leader]):
                 self._take(self._rows[rank], rows[i * ROW : (i + 1) * ROW], now - sent)
             if any(self._rows[r].is_reporting for r in self._ranks[leader]):
+                # A rank that asks, asks all hosts: each row there has the number of questions.
                 asked = max(self._rows[r].asked for r in self._ranks[leader])
                 for rank in local:
                     self._rows[rank].asked = max(self._rows[rank].asked, asked)
 
     def _take(self, row, content, offset):
         asked = row.asked
-        row.memory[:] = content
+        ctypes.memmove(ctypes.byref(row), content, ROW)
         row.asked = max(asked, row.asked)
         row.since += offset
         row.heartbeat += offset

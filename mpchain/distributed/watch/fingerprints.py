@@ -1,20 +1,31 @@
-"""The fingerprint of a collective: what must be alike on all ranks, and what a report says of it.
+"""The fingerprint of a collective: what all ranks must agree on, and its description in reports.
 
-The call site is told but not compared: ranks may well come to a collective by different branches.
+The call site is reported but not compared: ranks may reach a collective by different branches.
 """
 
 import dataclasses
 import functools
+import inspect
 import weakref
 import zlib
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 from mpchain.configuration import is_debug
 from mpchain.distributed.watch import call_sites
 from mpchain.distributed.watch.table import encode
 
+if TYPE_CHECKING:
+    from mpchain.distributed.watch.watchdog import Watch
+
 
 class CollectiveMismatchError(RuntimeError):
-    """Ranks have called different collectives, or the same with arguments that do not fit."""
+    """Ranks called different collectives, or the same one with arguments that do not fit.
+
+    >>> from mpchain.distributed import CollectiveMismatchError
+    >>> issubclass(CollectiveMismatchError, RuntimeError)
+    True
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,68 +33,58 @@ class _Kind:
     """How a method of a communicator is watched.
 
     Attributes:
-        root: place of the argument ``root`` among the method's; None if it has none.
         compare: whether shape and dtype of the first argument must be alike on all ranks.
-        checks: whether it checks its arguments before it communicates; what it is counts only then.
-        peer: place and name of the argument that is another rank, for a message; such a method is
-            no collective.
-        goes_on: whether it returns a request of an operation that goes on.
+        checks: whether it checks its arguments before it communicates; if so, it counts as called
+            only when it communicates.
+        is_begun: whether it returns a request of an operation that continues in the background.
         is_part: whether it is a part of others, or may be called in any order.
+        rank_argument: position and name of the argument that is a rank; None if there is none.
     """
 
-    root: int | None = None
     compare: bool = False
     checks: bool = True
-    peer: tuple | None = None
-    goes_on: bool = False
+    is_begun: bool = False
     is_part: bool = False
+    rank_argument: tuple[int, str] | None = None
+
+    @property
+    def is_message(self):
+        """Whether it exchanges a message with one other rank, and is no collective."""
+        return self.rank_argument is not None and self.rank_argument[1] != "root"
+
+    def other_rank(self, args, kwargs):
+        """Returns the value of the argument that is a rank; None if there is none."""
+        if self.rank_argument is None:
+            return None
+        position, name = self.rank_argument
+        return args[position] if len(args) > position else kwargs.get(name, 0)
 
 
-_PART, _BY_ALL, _AT_ONCE = _Kind(is_part=True), _Kind(), _Kind(checks=False)
-_BEGUN, _PART_BEGUN = _Kind(compare=True, goes_on=True), _Kind(is_part=True, goes_on=True)
-_WATCHED = {
-    "barrier": _AT_ONCE,
-    "bcast_obj": _Kind(root=2, checks=False),
-    "gather_obj": _Kind(root=1, checks=False),
-    "allgather_obj": _AT_ONCE,
-    "scatter_obj": _Kind(root=1, checks=False),
-    "alltoall_obj": _AT_ONCE,
-    "bcast": _Kind(root=1),
-    "gather": _Kind(root=1),
-    "allgather": _BY_ALL,
-    "scatter": _Kind(root=1),
-    "alltoall": _BY_ALL,
-    "allreduce": _Kind(compare=True),
-    "reduce": _Kind(root=1, compare=True),
-    "reduce_scatter": _BY_ALL,
-    "ibarrier": _Kind(goes_on=True),
-    "ibcast": _Kind(root=1, compare=True, goes_on=True),
-    "iallgather": _BEGUN,
-    "ireduce_scatter": _BEGUN,
-    "iallreduce": _BEGUN,
-    "make_buffers": _AT_ONCE,
-    "split": _AT_ONCE,
-    "finalize": _AT_ONCE,
-    "send": _Kind(peer=(1, "dest")),
-    "recv": _Kind(peer=(0, "source")),
-    "send_obj": _Kind(peer=(1, "dest")),
-    "recv_obj": _Kind(peer=(0, "source")),
-    "begin": _PART_BEGUN,
-    "begin_sum": _PART_BEGUN,
-    "_exchange": _PART,
-    "_broadcast": _PART,
-    "_sum": _PART,
-    "_sum_at": _PART,
-    "_send_header": _PART,
-    "_recv_header": _PART,
+_METHODS = {
+    "barrier bcast_obj gather_obj allgather_obj scatter_obj alltoall_obj": _Kind(checks=False),
+    "make_buffers split finalize": _Kind(checks=False),
+    "bcast gather allgather scatter alltoall reduce_scatter": _Kind(),
+    "send recv send_obj recv_obj": _Kind(),
+    "allreduce reduce": _Kind(compare=True),
+    "ibcast iallgather ireduce_scatter iallreduce": _Kind(compare=True, is_begun=True),
+    "ibarrier": _Kind(is_begun=True),
+    "begin begin_sum": _Kind(is_part=True, is_begun=True),
+    "_exchange _broadcast _sum _sum_at _send_header _recv_header": _Kind(is_part=True),
 }
+WATCHED = {name: kind for names, kind in _METHODS.items() for name in names.split()}
+"""How each method is watched, by name."""
 
 
-def watched(communicator_class):
-    """Class decorator: the collectives of a communicator tell its ``_watch``, if it has one."""
-    for name, kind in _WATCHED.items():
+def watched(communicator_class: type) -> type:
+    """Class decorator: collectives of a communicator are reported to its ``_watch``, if any."""
+    for name, kind in WATCHED.items():
         method = getattr(communicator_class, name)
         if not hasattr(method, "_watched_as"):
+            parameters = list(inspect.signature(method).parameters)[1:]
+            positions = [
+                (i, p) for i, p in enumerate(parameters) if p in ("root", "dest", "source")
+            ]
+            kind = dataclasses.replace(kind, rank_argument=next(iter(positions), None))
             wrap = _watch_part if kind.is_part else _watch_method
             wrapped = functools.wraps(method)(wrap(method, name, kind))
             wrapped._watched_as = kind
@@ -100,7 +101,7 @@ def _watch_part(method, name, kind):
         if watch.announced is not None:
             watch.enter()
         result = method(self, *args, **kwargs)
-        if is_inside or not kind.goes_on:
+        if is_inside or not kind.is_begun:
             return result
         return Request(result, watch, watch.describe(name, kind, args, kwargs))
 
@@ -116,8 +117,8 @@ def _watch_method(method, name, kind):
             if watch.announced is not None:
                 watch.enter()
             return method(self, *args, **kwargs)
-        if not kind.checks and kind.root is not None:
-            self._check_rank(name, "root", _argument(kind.root, "root", args, kwargs, 0))
+        if not kind.checks and kind.rank_argument is not None:
+            self._check_rank(name, "root", kind.other_rank(args, kwargs))
         watch.announce(name, kind, args, kwargs)
         try:
             if not kind.checks:
@@ -125,28 +126,28 @@ def _watch_method(method, name, kind):
             result = method(self, *args, **kwargs)
         finally:
             text = watch.leave()
-        if kind.goes_on and text is not None:
-            return Request(result, watch, text)
-        return result
+        return Request(result, watch, text) if kind.is_begun and text is not None else result
 
     return call
 
 
-def _argument(place, name, args, kwargs, default=None):
-    return args[place] if len(args) > place else kwargs.get(name, default)
-
-
 class Request:
-    """A request whose waiting is watched."""
+    """A request whose waiting is watched.
+
+    Args:
+        request: the request, with ``Test`` and ``Wait``.
+        watch: the watchdog of this rank.
+        text: encoded description of the operation.
+    """
 
     __slots__ = ("Test", "_request", "_text", "_watch")
 
-    def __init__(self, request, watch, text):
+    def __init__(self, request: Any, watch: "Watch", text: bytes):
         self._request, self._watch, self._text = request, watch, text
         watch.begun = weakref.ref(request)
         self.Test = request.Test
 
-    def Wait(self):
+    def Wait(self) -> Any:
         """Waits until the operation is complete, and returns its result."""
         watch = self._watch
         if (watch.is_inside and watch.is_inside_here()) or self.Test():
@@ -154,39 +155,34 @@ class Request:
         with watch.waiting(self._text):
             return self._request.Wait()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)
 
 
 class Fingerprints:
-    """The fingerprints of one rank's collectives, remembered by where they were called."""
+    """The fingerprints of one rank's collectives, cached by call site and arguments."""
 
     most_remembered = 4096
 
     def __init__(self):
         self._known = {}
 
-    def take(self, name, kind, args, kwargs, frame):
-        """Returns a number that must be alike on all ranks, and the text of a report.
+    def take(
+        self, name: str, kind: _Kind, args: tuple, kwargs: dict[str, Any], frame: FrameType
+    ) -> tuple[int, bytes]:
+        """Returns a number that must be equal on all ranks, and the encoded text of a report.
 
         Args:
-            name (str): name of the method.
-            kind: its entry in the table.
+            name: name of the method.
+            kind: how it is watched.
             args, kwargs: its arguments.
             frame: where it was called.
-
-        Returns:
-            (int, bytes)
         """
         x = args[0] if args else kwargs.get("x")
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-        # In debug mode they are compared by the communicator, with an error on all ranks.
+        # In debug mode the communicator compares them, with an error on all ranks.
         compare = kind.compare and not is_debug()
-        other = None
-        if kind.root is not None:
-            other = _argument(kind.root, "root", args, kwargs, 0)
-        elif kind.peer is not None:
-            other = _argument(*kind.peer, args, kwargs)
+        other = kind.other_rank(args, kwargs)
         inner, outer = call_sites.calling_frames(frame)
         key = (
             *(name, shape, dtype, other, compare),
@@ -198,17 +194,13 @@ class Fingerprints:
             if len(self._known) >= self.most_remembered:
                 self._known.clear()
             alike = (name, other, shape, str(dtype)) if compare else (name, other)
-            text = _words(name, kind, shape, dtype, other)
+            text = name if shape is None else f"{name} of {tuple(shape)} {dtype}"
+            if kind.rank_argument is not None:
+                word = {"root": "with root", "dest": "to rank", "source": "from rank"}
+                text += f" {word[kind.rank_argument[1]]} {other}"
             text = f"{text}, called at {call_sites.describe(inner, outer)}"
             # The code objects are kept, so that no others get their ids.
             codes = inner.f_code, outer and outer.f_code
             number = zlib.crc32(repr(alike).encode())
             found = self._known[key] = (number, encode(text), codes)
         return found[:2]
-
-
-def _words(name, kind, shape, dtype, other):
-    array = "" if shape is None else f" of {tuple(shape)} {dtype}"
-    if kind.peer is not None:
-        return f"{name}{array} {'to' if kind.peer[1] == 'dest' else 'from'} rank {other}"
-    return f"{name}{array}" + ("" if other is None else f" with root {other}")

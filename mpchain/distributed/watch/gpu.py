@@ -1,7 +1,10 @@
-"""What a communicator has begun on a GPU, where a missing rank makes the work hang, not the host.
+"""Work that a communicator has begun on a GPU: if a rank is missing, the work hangs, not the host.
 
-NCCL's calls return before the work is done. Whether it is, events tell, which any thread may ask.
+NCCL's calls return before the work is done. Any thread may ask CUDA's events whether it is.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 from mpchain.backends import cuda
 
@@ -10,15 +13,15 @@ class GpuWork:
     """The work of one NCCL communicator.
 
     Args:
-        nccl_comm (cupy.cuda.nccl.NcclCommunicator): the communicator.
-        own_stream (cupy.cuda.Stream): the stream on which it works beside the current one.
+        nccl_comm: the ``cupy.cuda.nccl.NcclCommunicator``.
+        own_stream: the ``cupy.cuda.Stream`` on which it works beside the current one.
     """
 
-    def __init__(self, nccl_comm, own_stream):
+    def __init__(self, nccl_comm: Any, own_stream: Any):
         self._nccl_comm, self._own_stream = nccl_comm, own_stream
 
-    def mark(self):
-        """Returns a function that tells whether all that was begun until now is done."""
+    def mark(self) -> Callable[[], bool]:
+        """Returns a function that returns whether all work begun until now is done."""
         events = []
         for stream in (cuda.cupy.cuda.get_current_stream(), self._own_stream):
             event = cuda.cupy.cuda.Event(disable_timing=True)
@@ -26,8 +29,8 @@ class GpuWork:
             events.append(event)
         return lambda: all(event.done for event in events)
 
-    def find_error(self):
-        """Returns what NCCL has noticed meanwhile, such as a connection that broke; None if all is
+    def find_error(self) -> str | None:
+        """Returns an error of NCCL in the background, such as a broken connection; None if all is
         well."""
         try:
             self._nccl_comm.check_async_error()
@@ -35,6 +38,6 @@ class GpuWork:
             return f"NCCL has failed: {error}"
         return None
 
-    def abort(self):
-        """Ends the work: without that the process might not end either."""
+    def abort(self) -> None:
+        """Ends the work; otherwise the process might not end."""
         self._nccl_comm.abort()

@@ -1,35 +1,40 @@
-"""Reports of ranks that are missing, or that have called something else than the others."""
+"""Reports of ranks that are missing, or that called a different collective."""
 
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
 
-from mpchain.distributed.watch.table import RING, State
+from mpchain.distributed.watch.table import RING, State, decode
+
+if TYPE_CHECKING:
+    from mpchain.distributed.watch.watchdog import Watch
 
 TIME_TO_ABORT = 5.0
 """Seconds after which a process that MPI's Abort does not end is killed."""
 
 
-def mismatch(watch, n, ranks):
-    """The report of a collective that differs between ranks.
+def mismatch(watch: "Watch", n: int, ranks: Collection[int]) -> str:
+    """Returns the report of a collective that differs between ranks.
 
     Args:
-        watch (Watch): of the rank that reports.
-        n (int): the number of the collective.
-        ranks (list of int): ranks among which it differs.
+        watch: the watchdog of the rank that reports.
+        n: the number of the collective.
+        ranks: ranks among which it differs.
     """
     texts = {rank: watch.rows[rank].text_of(n) for rank in range(len(watch.rows))}
     known = {r: text for r, text in texts.items() if text is not None or r in ranks}
     lines = [f"  {who}: {text}" for who, text in _grouped(watch, known)]
     absent = [rank for rank in texts if rank not in known]
     if absent:
-        lines.append(f"  {_name(watch, absent)}: not there yet, as far as is known")
-    return "\n".join([f"the ranks have called different collectives as their number {n}:", *lines])
+        lines.append(f"  {_name(watch, absent)}: has not reached it yet")
+    return "\n".join([f"collective {n} differs between ranks:", *lines])
 
 
-def find_mismatch(watch):
-    """Returns the number of the latest collective that differs between ranks, and two of these."""
+def find_mismatch(watch: "Watch") -> tuple[int, list[int]] | None:
+    """Returns the number of a collective that differs between ranks, and two of these ranks."""
     for slot in range(RING):
         tags = [row.tags[slot] for row in watch.rows]
         mine = tags[watch.rank]
@@ -39,14 +44,14 @@ def find_mismatch(watch):
     return None
 
 
-def missing(watch, text, waited, must_end=True):
-    """The report of ranks that do not come.
+def missing(watch: "Watch", text: str, waited: float, must_end: bool = True) -> str:
+    """Returns the report of ranks that do not come.
 
     Args:
-        watch (Watch): of the rank that reports.
-        text (str): what it waits for.
-        waited (float): for how many seconds.
-        must_end (bool): whether the job ends.
+        watch: the watchdog of the rank that reports.
+        text: what it waits for.
+        waited: for how many seconds.
+        must_end: whether the job ends.
     """
     ranks, who = absent(watch), ""
     if ranks:
@@ -54,23 +59,24 @@ def missing(watch, text, waited, must_end=True):
         if all(watch.rows[rank].state == State.ENDED for rank in ranks):
             who += f", whose program{'s have' if len(ranks) > 1 else ' has'} ended,"
     lines = [f"has waited {waited:.0f} s{who} in {text}", places_of(watch)]
-    timeout = f"create_communicator's timeout, {watch.timeout:g} s"
+    hint = "see create_communicator(timeout=...)"
     if not must_end:
         lines.append(
             f"  (the job continues, since {'it works' if len(ranks) == 1 else 'they work'}; a rank "
-            f"that stops, or neither computes nor reads nor writes for {timeout}, will end it)"
+            f"that stops, or neither computes nor reads nor writes for {watch.timeout:g} s, "
+            f"will end it; {hint})"
         )
     elif waited >= watch.longest_wait:
-        lines.append(f"  (longer than ranks that work are waited for: {watch.longest_wait:g} s)")
+        lines.append(f"  (ranks that work are waited for at most {watch.longest_wait:g} s)")
     elif waited >= watch.timeout:
-        lines.append(f"  (longer than {timeout}, without any sign of work)")
+        lines.append(f"  (timeout {watch.timeout:g} s without any sign of work; {hint})")
     return "\n".join(lines)
 
 
-def absent(watch):
-    """The ranks that others wait for."""
+def absent(watch: "Watch") -> list[int]:
+    """Returns the ranks that others wait for."""
     if watch.is_leaving:
-        # One that has ended may have been stopped before it could tell MPI so.
+        # A rank that has ended may have been stopped before it could tell MPI.
         now = watch.clock()
         return [
             rank
@@ -87,8 +93,8 @@ def absent(watch):
     ]
 
 
-def places_of(watch):
-    """Where each rank is: one line for each group of ranks that are at the same place."""
+def places_of(watch: "Watch") -> str:
+    """Returns where each rank is: one line for each group of ranks at the same place."""
     now = watch.clock()
     lines = {rank: _place(watch, rank, now) for rank in range(len(watch.rows))}
     return "\n".join(f"  {who}: {text}" for who, text in _grouped(watch, lines))
@@ -97,23 +103,23 @@ def places_of(watch):
 def _place(watch, rank, now):
     row = watch.rows[rank]
     if row.state == State.UNKNOWN:
-        return f"nothing is heard from it, nor from its host {watch.hosts[rank]}"
+        return f"no heartbeat from this rank or from host {watch.hosts[rank]}"
     text, age = row.text_of(row.n), f"{max(now - row.since, 0):.0f} s"
     collective = f"collective {row.n}, {text}"
     last = f"its last one was {collective}" if row.n else "it was in none so far"
     if row.state == State.ENDED:
-        place = f"its program has ended {age} ago; {last}"
+        place = f"its program ended {age} ago; {last}"
     elif row.state == State.IN_COLLECTIVE:
         place = f"for {age} in {collective}"
     elif row.state == State.WAITING:
-        place = f"for {age} waiting in {row.wait_text}; {last}"
+        place = f"for {age} waiting in {decode(row.wait_text)}; {last}"
     else:
         place = f"for {age} in no collective; {last}"
     if row.state == State.ENDED and not watch.is_leaving:
         return place
     if row.answered < row.asked:
         return f"{place}; {_why_silent(watch, rank)}"
-    return f"{place}; now at {row.answer}" if row.state == State.COMPUTING else place
+    return f"{place}; now at {decode(row.answer)}" if row.state == State.COMPUTING else place
 
 
 def _why_silent(watch, rank):
@@ -129,8 +135,12 @@ def _why_silent(watch, rank):
 GONE = ("is gone", "is dead")
 
 
-def state_of_process(pid):
-    """What Linux says of a process of this host; empty elsewhere."""
+def state_of_process(pid: int) -> str:
+    """Returns why a process of this host does not run, as Linux says; empty if it runs.
+
+    >>> state_of_process(os.getpid())
+    ''
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             state = file.read().rpartition(")")[2].split()[0]
@@ -143,7 +153,7 @@ def state_of_process(pid):
 
 
 def _grouped(watch, texts):
-    """Yields names of ranks and their text, one for all ranks with the same."""
+    """Yields each text with the names of its ranks."""
     groups = {}
     for rank, text in texts.items():
         groups.setdefault(text, []).append(rank)
@@ -163,12 +173,12 @@ def _name(watch, ranks):
     return f"rank{'s' if len(ranks) > 1 else ''} {text}"
 
 
-def tell(world, text):
-    """Prints a text as this rank's.
+def tell(world: Any, text: str) -> None:
+    """Prints a text after the name of this rank.
 
     Args:
-        world (mpi4py.MPI.Comm): all ranks of the job.
-        text (str): what to print.
+        world: ``mpi4py.MPI.Comm`` of all ranks of the job.
+        text: what to print.
     """
     sys.stdout.flush()
     # One write, so that the lines of several failing ranks do not mix.
@@ -176,15 +186,15 @@ def tell(world, text):
     sys.stderr.flush()
 
 
-def end_job(world, text, end_gpu_work=None):
-    """Prints a text as this rank's, and ends all ranks.
+def end_job(world: Any, text: str, end_gpu_work: Callable[[], None] | None = None) -> None:
+    """Prints a text after the name of this rank, and ends all ranks.
 
     Args:
-        world (mpi4py.MPI.Comm): all ranks of the job.
-        text (str): why.
-        end_gpu_work (function): what to call before; None if there is nothing.
+        world: ``mpi4py.MPI.Comm`` of all ranks of the job.
+        text: why the job ends.
+        end_gpu_work: function to call before; None if there is nothing to do.
     """
-    # Whatever happens to the rest, this process must end, by which mpirun ends the others.
+    # If the rest hangs, this process must end nevertheless: then mpirun ends the others.
     killer = threading.Timer(TIME_TO_ABORT, os.kill, (os.getpid(), signal.SIGKILL))
     killer.daemon = True
     killer.start()

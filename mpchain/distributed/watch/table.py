@@ -1,19 +1,20 @@
-"""Where each rank of a communicator stands, in memory that the ranks of its host share.
+"""State of each rank of a communicator, in memory that the ranks of its host share.
 
-A rank writes to its own row without waiting for anybody; whoever wants to know reads it, also when
-the rank is stopped or stuck. What is read may be torn, since nothing is locked: it is for reports,
-and numbers that decide something are single words.
+A rank writes to its own row without locks. Other ranks read it, also when its rank is stopped or
+hangs. A text may be read while it is written: texts are only for reports. Numbers that decide
+something are single machine words.
 """
 
+import ctypes
 import enum
 import mmap
+from typing import Any
 
 RING = 16
-"""So many of its latest collectives each row describes."""
+"""Number of its latest collectives that each row describes."""
 
 _TEXT = 480
 _ANSWER = 992
-_NUMBERS, _TIMES = 6, 3
 
 
 class State(enum.IntEnum):
@@ -26,108 +27,82 @@ class State(enum.IntEnum):
     ENDED = 4
 
 
-class _Numbers(enum.IntEnum):
-    PID = 0
-    N = 1
-    STATE = 2
-    ASKED = 3
-    ANSWERED = 4
-    IS_REPORTING = 5
+_COUNTS = "pid n state asked answered is_reporting"
+_TIMES = "since heartbeat active"
 
 
-def _number(index):
-    """A property of :class:`Row` that is one of its numbers."""
-    return property(
-        lambda row: row.numbers[index], lambda row, value: row.numbers.__setitem__(index, value)
-    )
-
-
-def _time(index):
-    return property(
-        lambda row: row.times[index], lambda row, value: row.times.__setitem__(index, value)
-    )
-
-
-class Row:
-    """What one rank tells of itself.
-
-    Args:
-        memory (memoryview): the ``ROW`` bytes of the row.
+class Row(ctypes.Structure):
+    """The state of one rank.
 
     Attributes:
-        pid: of the process.
-        n: how many collectives the rank has entered.
+        pid: process id.
+        n: the number of collectives that the rank has entered.
         state: a :class:`State`, as an integer.
         asked, answered: how often another rank has asked where it is, and up to which of these
             questions it has answered.
         is_reporting: whether the rank is about to report a failure.
-        since: when it came to its present state, by this host's monotonic clock.
-        heartbeat: when its watching thread was last alive, by the same clock.
+        since: time of the last change of state, by this host's monotonic clock, in seconds.
+        heartbeat: when its watchdog thread was last alive, by the same clock.
         active: when it was last seen at work while it was computing, by the same clock.
+        tags: number and fingerprint of each of the last collectives.
+        texts: descriptions of these, encoded.
+        wait_text: what the rank waits for, other than a collective, encoded.
+        answer: where the rank was when it was last asked, encoded.
+
+    Example:
+        >>> (row,) = make_rows(1)
+        >>> row.n, row.wait_text = 3, b"a sum"
+        >>> row.n, row.wait_text, row.state == State.UNKNOWN
+        (3, b'a sum', True)
     """
 
-    pid = _number(_Numbers.PID)
-    n = _number(_Numbers.N)
-    state = _number(_Numbers.STATE)
-    asked = _number(_Numbers.ASKED)
-    answered = _number(_Numbers.ANSWERED)
-    is_reporting = _number(_Numbers.IS_REPORTING)
-    since = _time(0)
-    heartbeat = _time(1)
-    active = _time(2)
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in _COUNTS.split()),
+        *((name, ctypes.c_double) for name in _TIMES.split()),
+        ("tags", ctypes.c_int64 * RING),
+        ("texts", (ctypes.c_char * _TEXT) * RING),
+        ("wait_text", ctypes.c_char * _TEXT),
+        ("answer", ctypes.c_char * _ANSWER),
+    ]
 
-    def __init__(self, memory):
-        self.memory = memory
-        tags, texts = 8 * (_NUMBERS + _TIMES), 8 * (_NUMBERS + _TIMES + RING)
-        self.numbers = memory[: 8 * _NUMBERS].cast("q")
-        self.times = memory[8 * _NUMBERS : tags].cast("d")
-        self.tags = memory[tags:texts].cast("q")
-        self.texts = [memory[texts + i * _TEXT :][:_TEXT] for i in range(RING)]
-        self._wait_text = memory[texts + RING * _TEXT :][:_TEXT]
-        self._answer = memory[texts + (RING + 1) * _TEXT :][:_ANSWER]
-
-    def text_of(self, n):
-        """What the rank's ``n``-th collective was; None if it has not come, or was long ago."""
-        return read(self.texts[n % RING]) if self.tags[n % RING] >> 32 == n else None
-
-    @property
-    def wait_text(self):
-        """What the rank waits for, where that is no collective."""
-        return read(self._wait_text)
-
-    @wait_text.setter
-    def wait_text(self, encoded):
-        self._wait_text[: len(encoded)] = encoded
-
-    @property
-    def answer(self):
-        """Where the rank was when it was last asked."""
-        return read(self._answer)
-
-    @answer.setter
-    def answer(self, text):
-        encoded = encode(text, _ANSWER)
-        self._answer[: len(encoded)] = encoded
+    def text_of(self, n: int) -> str | None:
+        """Returns the text of collective ``n``; None if it is too old, or has not begun."""
+        slot = n % RING
+        return decode(self.texts[slot].value) if self.tags[slot] >> 32 == n else None
 
 
-ROW = 8 * (_NUMBERS + _TIMES + RING) + (RING + 1) * _TEXT + _ANSWER
+ROW = ctypes.sizeof(Row)
+"""Bytes of a row."""
 
 
-def encode(text, size=_TEXT):
-    """Returns a text as bytes that fit into its place in a row, cut in the middle if too long."""
+def encode(text: str, size: int = _TEXT) -> bytes:
+    """Returns a text as at most ``size`` bytes; the middle of a longer one is left out.
+
+    >>> encode("collective", 7)
+    b'co...ve'
+    """
     encoded = text.encode(errors="replace")
-    if len(encoded) >= size:
-        half = (size - 5) // 2
-        encoded = encoded[:half] + b"..." + encoded[-half:]
-    return encoded + b"\0"
+    if len(encoded) <= size:
+        return encoded
+    half = (size - 3) // 2
+    return encoded[:half] + b"..." + encoded[-half:]
 
 
-def read(place):
-    """Returns the text in a place of a row."""
-    return bytes(place).partition(b"\0")[0].decode(errors="replace")
+def encode_answer(text: str) -> bytes:
+    """Returns a text for :attr:`Row.answer`."""
+    return encode(text, _ANSWER)
 
 
-def make_rows(n, memory=None):
+def decode(encoded: bytes) -> str:
+    """Returns the text of encoded bytes, in which a character may be cut.
+
+    >>> decode(b"a sum")
+    'a sum'
+    """
+    return encoded.decode(errors="replace")
+
+
+def make_rows(n: int, memory: Any = None) -> list[Row]:
     """Returns ``n`` rows in ``memory``, or in memory of this process alone."""
-    view = memoryview(mmap.mmap(-1, n * ROW) if memory is None else memory)
-    return [Row(view[i * ROW : (i + 1) * ROW]) for i in range(n)]
+    memory = mmap.mmap(-1, n * ROW) if memory is None else memory
+    return [Row.from_buffer(memory, i * ROW) for i in range(n)]

@@ -3,6 +3,7 @@
 import atexit
 import collections
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -11,6 +12,8 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from mpchain.distributed.shared_memory import share
 from mpchain.distributed.watch import call_sites, reports
@@ -25,10 +28,19 @@ from mpchain.distributed.watch.detection import (
 )
 from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, Fingerprints
-from mpchain.distributed.watch.table import RING, ROW, State, encode, make_rows, read
+from mpchain.distributed.watch.table import (
+    RING,
+    ROW,
+    Row,
+    State,
+    decode,
+    encode,
+    encode_answer,
+    make_rows,
+)
 
 DEFAULT_TIMEOUT = 300.0
-"""Seconds after which a rank that waits for others that do not work ends the job with a report."""
+"""Seconds for which a rank waits for others that do not work, before it ends the job."""
 
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 
@@ -37,11 +49,14 @@ _TIME_TO_END = 2.0  # seconds for the thread to stop at exit
 _SLOT = RING - 1  # a power of two, less one
 
 
-def check_timeout(timeout):
-    """Returns the timeout in seconds: the environment's, or the default, for None.
+def check_timeout(timeout: float | str | None) -> float:
+    """Returns the timeout in seconds: for None, the environment's, or the default.
 
     Raises:
-        ValueError: it is no positive number.
+        ValueError: it is not a positive number.
+
+    >>> check_timeout(60)
+    60.0
     """
     source = "timeout"
     if timeout is None:
@@ -59,73 +74,67 @@ def check_timeout(timeout):
     return seconds
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Watch:
-    """One rank's side of the watch over a communicator.
+    """The watchdog of one rank of a communicator: keeps its row and looks at those of the others.
 
     Args:
-        rank (int): this rank.
-        rows (list of Row): one per rank of the communicator.
-        local (list of int): the ranks whose rows are shared with this one, itself included.
+        rank: this rank.
+        rows: the rows of all ranks.
+        local: the ranks whose rows are shared with this one, itself included.
         hosts: for each rank the name of its host.
         world_ranks: for each rank its number among all ranks of the job.
-        timeout (float): seconds.
-        relay (Exchange): exchanges rows with other hosts; None if there are none, or another rank
-            does it.
-        end (function): ends the job with a text, and what to call before to end a GPU's work.
-        tell (function): prints a text.
-        clock (function): returns seconds.
-        last_active (function): returns when this process was last at work, given the time.
+        timeout: seconds.
+        exchange: exchanges rows with other hosts; None if there are none, or another rank does it.
+        end: function that ends the job; it takes a text, and a function that ends a GPU's work
+            first, or None.
+        tell: function that prints a text.
+        clock: function that returns seconds.
+        last_active: function that returns when this process was last at work, given the time.
 
     Attributes:
-        gpu (GpuWork): the communicator's work on a GPU; None if there is none.
-        thread (int): the thread that is in a method of the communicator, or was last.
+        gpu: :class:`GpuWork` of the communicator; None if there is none.
+        thread: the thread that is in a method of the communicator, or was last.
         begun: weak reference to the request of the operation that was begun last.
-        is_leaving (bool): whether the program is over and waits for the others' ends.
+        is_leaving: whether the program is over and waits for the others' ends.
     """
 
-    def __init__(
-        self,
-        rank,
-        rows,
-        local,
-        hosts,
-        world_ranks,
-        timeout,
-        relay,
-        end,
-        tell,
-        clock=time.monotonic,
-        last_active=None,
-    ):
+    rank: int
+    rows: list[Row]
+    local: Sequence[int]
+    hosts: Sequence[str]
+    world_ranks: Sequence[int]
+    timeout: float
+    exchange: Exchange | None
+    end: Callable[[str, Callable[[], None] | None], None]
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    last_active: Callable[[float], float] | None = None
+
+    def __post_init__(self):
         self.is_inside = self.is_leaving = False
-        self.announced = self._text = None
-        self.thread, self.begun = threading.get_ident(), None
-        self._turn = threading.RLock()
-        self.gpu = None
-        self.clock = clock
-        self._last_active = last_active or _activity.last
-        self.rank, self.rows, self.hosts, self.timeout = rank, rows, hosts, timeout
-        self.world_ranks = world_ranks
-        self.row = rows[rank]
+        self.announced = self._text = self.begun = self.gpu = None
+        self.thread, self._turn = threading.get_ident(), threading.RLock()
+        self.row = self.rows[self.rank]
         self.row.pid = os.getpid()
-        self.local = local
-        self._neighbors = [(r, rows[r].tags) for r in local if r != rank]
-        self._relay, self._end, self._tell = relay, end, tell
+        # Kept, since each look at the fields of a row makes new objects.
+        self._tags, self._texts = self.row.tags, list(self.row.texts)
+        self._neighbors = [(r, self.rows[r].tags) for r in self.local if r != self.rank]
         self._owned = []
         self._fingerprints = Fingerprints()
         self._n = 0
         self._unfinished = collections.deque()
-        self._looker = Detector(self)
+        self._detector = Detector(self)
 
     @classmethod
-    def over(cls, mpi, mpi_comm, host, timeout):
-        """Makes the watch of several ranks; collective.
+    def over(cls, mpi: Any, mpi_comm: Any, host: Any, timeout: float) -> "Watch":
+        """Makes the watchdogs of several ranks; collective.
 
         Args:
-            mpi (module): ``mpi4py.MPI``.
-            mpi_comm (mpi4py.MPI.Comm): the ranks.
-            host (mpi4py.MPI.Comm): those of this host.
-            timeout (float): seconds.
+            mpi: the module ``mpi4py.MPI``.
+            mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
+            host: that of the ranks of this host.
+            timeout: seconds.
         """
         local = host.allgather(mpi_comm.rank)
         memory = share(host, len(local) * ROW)
@@ -138,61 +147,52 @@ class Watch:
         leaders, hosts, world_ranks = zip(
             *mpi_comm.allgather((local[0], mpi.Get_processor_name(), world.rank)), strict=True
         )
-        relay = None
+        exchange = messages = None
         if len(set(leaders)) > 1:
             messages = mpi_comm.Dup()
             if mpi_comm.rank == local[0] and mpi.Query_thread() == mpi.THREAD_MULTIPLE:
-                relay = Exchange(mpi, messages, rows, leaders)
-        watch = cls(
-            mpi_comm.rank,
-            rows,
-            local,
-            hosts,
-            world_ranks,
-            timeout,
-            relay,
-            functools.partial(reports.end_job, world),
-            functools.partial(reports.tell, world),
-        )
-        if len(set(leaders)) > 1:
+                exchange = Exchange(mpi, messages, rows, leaders)
+        end, tell = (functools.partial(f, world) for f in (reports.end_job, reports.tell))
+        watch = cls(*(mpi_comm.rank, rows, local, hosts, world_ranks, timeout, exchange, end, tell))
+        if messages is not None:
             watch._owned.append(messages)
         if mpi_comm.size == world.size and _thread.of_world is None:
             _thread.of_world, _thread.ends = watch, mpi_comm.Dup()
-        mpi_comm.Barrier()  # from here on everybody's row is there
+        mpi_comm.Barrier()  # all rows exist from here on
         watch.start()
         return watch
 
-    def start(self):
+    def start(self) -> None:
         """Begins to look at the others from time to time."""
         self._go_to(State.COMPUTING)
         self.row.heartbeat = self.clock()
         _thread.add(self)
 
-    def stop(self):
-        """Looks at the others no more, unless it is to watch the end of the program; collective."""
+    def stop(self) -> None:
+        """Stops looking, unless it watches the end of the program; collective."""
         if _thread.of_world is not self:
             _thread.remove(self)
             for mpi_comm in self._owned:
                 mpi_comm.Free()
             self._owned = []
 
-    def tell_end(self):
+    def tell_end(self) -> None:
         """Tells the others that this rank's program is over."""
         self._go_to(State.ENDED)
 
     @property
-    def longest_wait(self):
-        """Seconds for which the rank waits for others that work: at its end, without limit."""
+    def longest_wait(self) -> float:
+        """Seconds for which the rank waits for others that work; no limit at the program's end."""
         return math.inf if self.is_leaving else max(LONGEST_WAIT, self.timeout)
 
-    # What the rank itself does, as cheaply as possible
+    # The rank itself calls these methods, which must be fast
 
-    def announce(self, name, kind, args, kwargs):
+    def announce(self, name: str, kind: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         """Called at the beginning of a watched method: if it communicates, :meth:`enter` follows.
 
         Args:
-            name (str): its name.
-            kind: its entry in the table of watched methods.
+            name: its name.
+            kind: how it is watched.
             args, kwargs: its arguments.
 
         Raises:
@@ -214,8 +214,8 @@ class Watch:
                 self.refuse_thread("has begun an operation that is not complete")
             self.thread, self.begun = me, None
 
-    def is_inside_here(self):
-        """Whether this thread is in a method of the communicator.
+    def is_inside_here(self) -> bool:
+        """Returns whether this thread is in a method of the communicator.
 
         Raises:
             RuntimeError: another thread is.
@@ -224,8 +224,8 @@ class Watch:
             self.refuse_thread("is in a method of this communicator")
         return self.is_inside
 
-    def refuse_thread(self, why):
-        """Raises an error: what two threads exchange with other ranks would be mixed."""
+    def refuse_thread(self, why: str) -> NoReturn:
+        """Raises RuntimeError: messages of two threads would be mixed."""
         names = {thread.ident: repr(thread.name) for thread in threading.enumerate()}
         other = names.get(self.thread, "that has ended")
         raise RuntimeError(
@@ -234,28 +234,28 @@ class Watch:
             "by comm.split(0, comm.rank) in the same order on all ranks"
         )
 
-    def describe(self, name, kind, args, kwargs):
-        """Returns the text of a call that is neither announced nor compared."""
+    def describe(self, name: str, kind: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
+        """Returns the encoded text of a call that is neither announced nor compared."""
         return self._fingerprints.take(name, kind, args, kwargs, sys._getframe(2))[1]
 
-    def enter(self):
-        """Called when what was announced begins to communicate.
+    def enter(self) -> None:
+        """Called when an announced method begins to communicate.
 
         Raises:
-            CollectiveMismatchError: another rank has come to another collective.
+            CollectiveMismatchError: another rank has called a different collective.
         """
         (name, kind, args, kwargs), self.announced = self.announced, None
         number, text = self._fingerprints.take(name, kind, args, kwargs, sys._getframe(1))
         self._text = text
         row = self.row
-        if kind.peer is not None:
+        if kind.is_message:
             row.wait_text = text
             self._go_to(State.WAITING)
             return
         n = self._n = self._n + 1
         slot, tag = n & _SLOT, n << 32 | number
-        row.texts[slot][: len(text)] = text
-        row.tags[slot] = tag
+        self._texts[slot].value = text
+        self._tags[slot] = tag
         row.n = n
         self._go_to(State.IN_COLLECTIVE)
         for rank, tags in self._neighbors:
@@ -263,11 +263,11 @@ class Watch:
             if other != tag and other >> 32 == n:
                 self._raise_mismatch(n, rank)
 
-    def leave(self):
+    def leave(self) -> bytes | None:
         """Called at the end of a watched method.
 
         Returns:
-            bytes: its text; None if it has not communicated.
+            Its encoded text; None if it has not communicated.
         """
         self.is_inside, self.announced = False, None
         if self._text is not None:
@@ -277,16 +277,16 @@ class Watch:
         self._turn.release()
         return self._text
 
-    def text(self):
+    def text(self) -> str:
         """Returns what the rank has called, and where."""
-        return "a call" if self._text is None else read(self._text)
+        return "a call" if self._text is None else decode(self._text)
 
     @contextlib.contextmanager
-    def waiting(self, text):
+    def waiting(self, text: str | bytes) -> Iterator[None]:
         """Context manager: within it the rank waits for others.
 
         Args:
-            text (str or bytes): for what.
+            text: what it waits for.
         """
         with self.within():
             self.row.wait_text = encode(text) if isinstance(text, str) else text
@@ -297,8 +297,8 @@ class Watch:
                 self._go_to(State.COMPUTING)
 
     @contextlib.contextmanager
-    def within(self):
-        """Context manager: what is called within it is a part of something else."""
+    def within(self) -> Iterator[None]:
+        """Context manager: calls within it are parts of another operation."""
         if not self._turn.acquire(blocking=False):
             self.refuse_thread("is in a method of this communicator")
         before = self.is_inside, self.announced, self.thread
@@ -314,38 +314,38 @@ class Watch:
         self.row.state = state
 
     def _raise_mismatch(self, n, rank):
-        # One report is enough: who comes second gives the first time to end the job.
+        # One report is enough: the second rank gives the first one time to end the job.
         alive = [row for row in self.rows if self.clock() - row.heartbeat < GRACE]
         if any(row.is_reporting for row in alive):
             time.sleep(GRACE)
         self.row.is_reporting = Reporting.RAISES
         raise CollectiveMismatchError(reports.mismatch(self, n, [self.rank, rank]))
 
-    # What its thread does from time to time
+    # The watchdog thread calls these methods from time to time
 
-    def look(self, now):
-        """Tells that the rank is alive and where it is, and looks for trouble.
+    def look(self, now: float) -> None:
+        """Updates the rank's heartbeat and place, and looks for failures.
 
-        If there is any that the rank itself does not end, the job is ended with a report.
+        Ends the job with a report if there is one that the rank itself does not raise.
 
         Args:
-            now (float): monotonic time.
+            now: monotonic time in seconds.
         """
         row = self.row
         row.heartbeat = now
         if row.state == State.COMPUTING and not self._waits_for_gpu(now):
-            row.active = max(row.active, self._last_active(now))
+            row.active = max(row.active, (self.last_active or _activity.last)(now))
         if row.asked > row.answered:
-            row.answer = call_sites.of_main_thread()
+            row.answer = encode_answer(call_sites.of_main_thread())
             row.answered = row.asked
-        report, must_end = self._looker.look(now)
-        if self._relay is not None:
+        report, must_end = self._detector.look(now)
+        if self.exchange is not None:
             is_wanted = any(self._wants_news(self.rows[r], now) for r in self.local)
-            self._relay.exchange(now, self.local, is_wanted)
+            self.exchange.exchange(now, self.local, is_wanted)
         if report is not None and must_end:
-            self._end(report, self.gpu and self.gpu.abort)
+            self.end(report, self.gpu and self.gpu.abort)
         elif report is not None:
-            self._tell(report)
+            self.tell(report)
 
     def _waits_for_gpu(self, now):
         unfinished = self.oldest_unfinished()
@@ -355,48 +355,53 @@ class Watch:
         patience = min(self.timeout / 3, 5.0)
         return row.asked > row.answered or (self.waits(row) and now - row.since > patience)
 
-    def waits(self, row):
-        """Whether a rank waits for others: at the end of its program, if this one does so, too."""
+    def waits(self, row: Row) -> bool:
+        """Returns whether a rank waits for others. At the program's end, all ranks do."""
         return row.state in (State.IN_COLLECTIVE, State.WAITING) or (
             self.is_leaving and row.state == State.ENDED
         )
 
-    def oldest_unfinished(self):
-        """The oldest work of the GPU that is not done: its text, and when it was begun."""
+    def oldest_unfinished(self) -> tuple[str, float] | None:
+        """Returns the text of the GPU's oldest unfinished work, and when it was begun."""
         while self._unfinished and self._unfinished[0][0]():
             self._unfinished.popleft()
         if not self._unfinished:
             return None
         _, text, begun = self._unfinished[0]
-        return read(text), begun
+        return decode(text), begun
 
-    def ask(self):
+    def ask(self) -> None:
         """Asks all ranks where they are."""
         for row in self.rows:
             row.asked += 1
 
-    def all_have_answered(self):
-        """Whether all have told where they are."""
+    def all_have_answered(self) -> bool:
+        """Returns whether all ranks have answered the last question."""
         return all(row.answered >= row.asked for row in self.rows)
 
 
-def waiting_for(comm, text):
-    """Context manager: tells the other ranks that this one waits for them.
+def waiting_for(comm: Any, text: str) -> contextlib.AbstractContextManager[None]:
+    """Context manager: shows the other ranks that this one waits for them.
 
     Args:
-        comm (Communicator): the ranks.
-        text (str): for what.
+        comm: communicator of the ranks.
+        text: what it waits for.
+
+    >>> with waiting_for(comm, "the tide"):
+    ...     comm.rank
+    0
     """
     watch = getattr(comm, "_watch", None)
     return contextlib.nullcontext() if watch is None else watch.waiting(text)
 
 
 class WatchThread:
-    """Lets each watch look at the others from time to time, as long as the watch exists.
+    """The thread in which all watchdogs of this process look at the other ranks.
 
     Attributes:
-        of_world (Watch): of all ranks of the job; None if there is none. It is kept, for the end.
-        ends (mpi4py.MPI.Comm): of the same, for nothing else.
+        of_world: the watchdog of all ranks of the job, kept for the program's end; None if there is
+            none.
+        ends: ``mpi4py.MPI.Comm`` of all ranks, used only at the end.
     """
 
     of_world = ends = None
@@ -408,8 +413,8 @@ class WatchThread:
         self._stopped = threading.Event()
         self._pid = os.getpid()
 
-    def add(self, watch):
-        """Begins to look after a watch."""
+    def add(self, watch: Watch) -> None:
+        """Adds a watchdog; starts the thread if it does not run."""
         with self._looking:
             self._watches.add(watch)
         if self._thread is None:
@@ -417,8 +422,8 @@ class WatchThread:
             self._thread = threading.Thread(target=self._run, name="mpchain watch", daemon=True)
             self._thread.start()
 
-    def remove(self, watch):
-        """Looks after a watch no more."""
+    def remove(self, watch: Watch) -> None:
+        """Removes a watchdog."""
         with self._looking:
             self._watches.discard(watch)
 
@@ -432,7 +437,7 @@ class WatchThread:
         with self._looking:
             return min([period_of(watch.timeout) for watch in self._watches] + [LONGEST_PERIOD])
 
-    def end(self):
+    def end(self) -> None:
         """Waits until the programs of all ranks have ended, so that none waits unwatched in MPI.
 
         Then stops the thread, which must not outlive MPI.
@@ -455,7 +460,7 @@ class WatchThread:
         while not request.Test():
             time.sleep(nap)
             nap = min(2 * nap, 1e-3)
-        # What is left takes a moment, but there is nobody to watch it: the system does.
+        # The rest takes a moment, but the watchdog has ended: the system limits the time.
         if hasattr(signal, "alarm"):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             if before := signal.alarm(math.ceil(LONGEST_WAIT)):

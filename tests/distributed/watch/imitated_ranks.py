@@ -4,7 +4,8 @@ import functools
 
 import numpy as np
 
-from mpchain.distributed.watch import Watch, detection, fingerprints
+from mpchain.distributed.communicators import MpiCommunicator
+from mpchain.distributed.watch import Watch, detection
 from mpchain.distributed.watch.table import State, make_rows
 
 TIMEOUT = 10.0
@@ -66,7 +67,7 @@ class Ranks:
 
 def enter(watch, name="allreduce", *args, **kwargs):
     """The beginning of a collective, as the rank's method would do it."""
-    watch.announce(name, fingerprints._WATCHED[name], args, kwargs)
+    watch.announce(name, getattr(MpiCommunicator, name)._watched_as, args, kwargs)
     watch.enter()
 
 
