@@ -1,6 +1,7 @@
 """Communicators: groups of ranks that exchange arrays and objects."""
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunic
 from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator as NcclCommunicator
 from mpchain.distributed.watch import check_timeout
+from mpchain.typing import DTypeLike
 
 CommunicatorBase = Communicator
 
@@ -28,78 +30,79 @@ _CLASSES = {
 
 
 MICRO_SHARDS = 12
-"""Into so many parts a reproducible communicator divides batches, unless told otherwise."""
+"""Default number of parts into which a reproducible communicator divides batches."""
 
 
 def create_communicator(
-    communicator_name=None,
-    mpi_comm=None,
+    communicator_name: str | None = None,
+    mpi_comm: Any = None,
     *,
-    allreduce_grad_dtype=None,
-    batched_copy=True,
-    reproducible=False,
-    micro_shards=MICRO_SHARDS,
-    timeout=None,
-):
+    allreduce_grad_dtype: DTypeLike = None,
+    batched_copy: bool = True,
+    reproducible: bool = False,
+    micro_shards: int = MICRO_SHARDS,
+    timeout: float | None = None,
+) -> Communicator:
     """Makes the communicator of this launch.
 
-    In one process, started without ``mpirun`` or as its only rank, that is :class:`Communicator`,
-    for which mpi4py is not needed. With several ranks an uncaught exception on one of them ends
-    them all, by a hook that is installed here (:mod:`mpchain.distributed.global_except_hook`).
+    One process, started without ``mpirun`` or as its only rank, gets a :class:`Communicator`, which
+    needs no mpi4py. With several ranks an uncaught exception on one of them ends all of them, by a
+    hook that is installed here (:mod:`mpchain.distributed.global_except_hook`).
 
     Args:
-        communicator_name (str): None chooses: NCCL where there are GPUs and NCCL, else MPI.
-            ``naive`` and ``non_cuda_aware``: MPI, CuPy arrays through host memory; ``flat``: a
-            CUDA-aware MPI, which is given CuPy arrays as they are; ``pure_nccl`` (also
-            ``hierarchical``, ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for
-            all else; ``dummy``: gradients are not exchanged, to measure what the exchange costs.
-        mpi_comm (mpi4py.MPI.Comm): the ranks; None means all of the job.
+        communicator_name: None chooses: NCCL if there are GPUs and NCCL, else MPI. ``naive`` and
+            ``non_cuda_aware``: MPI, CuPy arrays through host memory; ``flat``: a CUDA-aware MPI,
+            which gets CuPy arrays as they are; ``pure_nccl`` (also ``hierarchical``,
+            ``two_dimensional``, ``single_node``): NCCL for CuPy arrays, MPI for all else;
+            ``dummy``: gradients are not exchanged, to measure what the exchange costs.
+        mpi_comm: ``mpi4py.MPI.Comm`` of the ranks; None means all of the job.
         allreduce_grad_dtype: dtype in which gradients are summed: float16, float32 or float64; NCCL
             only.
-        batched_copy (bool): kept for ChainerMN's programs; gradients always travel in buckets.
-        reproducible (bool): whether any number of ranks computes the same parameters and
-            persistent values (running statistics) to the bit. Then
-            :class:`~mpchain.distributed.MultiNodeUpdater`, or ``update`` of a multi-node optimizer
-            within ``comm.batch``, divides each batch into ``micro_shards`` parts, and their
-            gradients are summed in a fixed order. That takes longer: many small steps instead of
-            one, and sums that wait for the last of them.
-        micro_shards (int): that number, a multiple of the number of ranks. 12 does for 1, 2, 3, 4,
+        batched_copy: kept for ChainerMN's programs; gradients are always exchanged in buckets.
+        reproducible: whether any number of ranks computes the same parameters and persistent values
+            (running statistics) to the bit. :class:`~mpchain.distributed.MultiNodeUpdater`, or
+            ``update`` of a multi-node optimizer within ``comm.batch``, then divides each batch into
+            ``micro_shards`` parts, whose gradients are summed in a fixed order. This is slower: the
+            batch is processed in that many small steps, and summation waits for the last one.
+        micro_shards: the number of parts, a multiple of the number of ranks. 12 suits 1, 2, 3, 4,
             6 and 12 ranks.
-        timeout (float): seconds after which a rank that waits for others ends the job, if one of
-            these does not work: it is stopped or dead, or has neither computed nor read nor written
-            for as long. A report names it, and where each rank is. As long as all of them work, the
-            rank reports that once, and waits up to 1800 s (or ``timeout``, if that is longer), at
-            the end of the program without limit. None: as in the environment variable
-            ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits for ever.
+        timeout: seconds after which a rank that waits for others ends the job, if one of these does
+            not work: it is stopped or dead, or has neither computed nor read nor written for that
+            long. A report names it, and where each rank is. As long as all of them work, the rank
+            reports that once, and waits up to 1800 s (or ``timeout``, if that is longer), at the
+            end of the program without limit. None: the environment variable
+            ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits forever.
 
     Raises:
         ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
-            ``micro_shards`` is no multiple of the number of ranks, or ``timeout`` is not positive.
+            ``micro_shards`` is not a multiple of the number of ranks, or ``timeout`` is not
+            positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
             MPI installations; NCCL is named but there is no GPU.
+
+    Example:
+        >>> comm = mpchain.create_communicator()
+        >>> comm.rank, comm.size
+        (0, 1)
     """
-    _check_name(communicator_name)
+    if communicator_name is not None and communicator_name not in _CLASSES:
+        names = ", ".join(sorted(_CLASSES))
+        raise ValueError(
+            f"create_communicator: unknown name {communicator_name!r}; the names are {names}"
+        )
     timeout = check_timeout(timeout)
     mpi_comm = _ranks(mpi_comm)
     communicator_class = _choose_class(communicator_name, mpi_comm)
-    options = {"micro_shards": micro_shards if reproducible else None}
+    options = {}
     if allreduce_grad_dtype is not None:
         options["allreduce_grad_dtype"] = _gradient_dtype(communicator_class, allreduce_grad_dtype)
-    if mpi_comm is None:
-        comm = Communicator(micro_shards=options["micro_shards"])
-    elif communicator_name == "flat":
-        comm = MpiCommunicator(mpi_comm, cuda_aware=True, **options)
-    else:
-        comm = communicator_class(mpi_comm, **options)
+    if communicator_name == "flat":
+        options["cuda_aware"] = True
+    comm = Communicator() if mpi_comm is None else communicator_class(mpi_comm, **options)
     comm.timeout = timeout
+    comm.micro_shards = micro_shards if reproducible else None
     comm.set_config("batched_copy", batched_copy)
     return comm
-
-
-def _check_name(name):
-    if name is not None and name not in _CLASSES:
-        names = ", ".join(sorted(_CLASSES))
-        raise ValueError(f"create_communicator: unknown name {name!r}; the names are {names}")
 
 
 def _choose_class(name, mpi_comm):
@@ -138,7 +141,7 @@ def _gradient_dtype(communicator_class, dtype):
 
 
 def _ranks(mpi_comm):
-    """Returns the MPI communicator of the job; None where there is but one process."""
+    """Returns the MPI communicator of the job; None if there is only one process."""
     if mpi_comm is not None:
         return mpi_comm
     launch = launched()
@@ -163,7 +166,7 @@ def _ranks(mpi_comm):
 def _mismatch(mpi, variable, n_ranks):
     if variable == TORCHRUN_SIZE:
         return (
-            f"create_communicator: torchrun started {n_ranks} processes ({variable}), which are no "
+            f"create_communicator: torchrun started {n_ranks} processes ({variable}), but not as "
             "ranks of MPI: start the program with mpchain-launch or mpirun. (For independent "
             "processes give mpi_comm=MPI.COMM_SELF.)"
         )

@@ -1,28 +1,30 @@
-"""Which arrays travel between ranks, and the small steps that all communicators take with them."""
+"""Arrays that ranks can exchange: checks, descriptions, pieces of messages, partitions."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.typing import Array
 
 WIRE_DTYPES = {
-    np.dtype(dtype): np.dtype(wire)
-    for dtype, wire in {
-        "int32": "int32",
-        "int64": "int64",
-        "float16": "float32",
-        "float32": "float32",
-        "float64": "float64",
-    }.items()
+    np.dtype(name): np.dtype("float32" if name == "float16" else name)
+    for name in ("int32", "int64", "float16", "float32", "float64")
 }
-"""The dtypes that travel, and the dtype in which each is summed."""
+"""The dtypes that ranks can exchange, and the dtype in which each is summed."""
 
 PIECE = 2**30
 """Elements in one message: MPI libraries before version 4 count in 32-bit integers."""
 
 
-def check_array(function, argument, x):
-    """Returns ``x``, a NumPy scalar as an array; raises TypeError unless such arrays travel."""
+def check_array(function: str, argument: str, x: Any) -> Array:
+    """Returns ``x``, a NumPy scalar as an array; raises TypeError if ranks cannot exchange it.
+
+    >>> check_array("allreduce", "x", np.float32(2))
+    array(2., dtype=float32)
+    """
     if isinstance(x, np.generic):
         x = np.asarray(x)
     if isinstance(x, (tuple, list)):
@@ -30,7 +32,7 @@ def check_array(function, argument, x):
     if not (isinstance(x, np.ndarray) or cuda.is_gpu_array(x)):
         raise TypeError(
             f"{function}: {argument} must be a NumPy or CuPy array, not {type(x).__name__} "
-            "(other objects travel by the methods whose names end in _obj)"
+            "(for other objects, use the methods whose names end in _obj)"
         )
     if x.dtype not in WIRE_DTYPES:
         allowed = ", ".join(map(str, WIRE_DTYPES))
@@ -40,8 +42,8 @@ def check_array(function, argument, x):
     return x
 
 
-def check_arrays(function, argument, xs, size):
-    """Checks that ``xs`` holds one array for each of ``size`` ranks, and returns them as a list."""
+def check_arrays(function: str, argument: str, xs: Any, size: int) -> list[Array]:
+    """Returns the list of ``xs``; raises ValueError if it does not hold ``size`` arrays."""
     if not hasattr(xs, "__len__") or len(xs) != size:
         held = f"{len(xs)}" if hasattr(xs, "__len__") else f"a {type(xs).__name__}"
         raise ValueError(
@@ -50,38 +52,62 @@ def check_arrays(function, argument, xs, size):
     return [check_array(function, f"{argument}[{rank}]", x) for rank, x in enumerate(xs)]
 
 
-def describe(x):
-    """What a receiver must know to make room: shape, dtype, and whether on a GPU."""
+def describe(x: Array) -> tuple[tuple[int, ...], str, bool]:
+    """Returns what a receiver must know to make room: shape, dtype, and whether on a GPU.
+
+    >>> describe(np.zeros((2, 3)))
+    ((2, 3), '<f8', False)
+    """
     return x.shape, x.dtype.str, cuda.is_gpu_array(x)
 
 
-def make_room(description):
-    """Returns an uninitialized array for what :func:`describe` described."""
+def make_room(description: tuple[tuple[int, ...], str, bool]) -> Array:
+    """Returns an uninitialized array for a description of :func:`describe`.
+
+    >>> make_room(((2, 3), "<f8", False)).shape
+    (2, 3)
+    """
     shape, dtype, on_gpu = description
     xp = cuda.cupy if on_gpu and cuda.available else np
     return xp.empty(shape, dtype)
 
 
-def contiguous(x):
-    """Returns ``x``, or a copy of it, with its elements in a row."""
+def contiguous(x: Array) -> Array:
+    """Returns ``x``, or a copy if it is not contiguous.
+
+    >>> contiguous(np.eye(2)[:, 0]).flags.c_contiguous
+    True
+    """
     return backend.get_array_module(x).ascontiguousarray(x).reshape(x.shape)
 
 
-def pieces(array):
-    """Cuts a contiguous array into flat views that one message can carry."""
+def pieces(array: Array) -> Iterator[Array]:
+    """Cuts a contiguous array into flat views that one message can carry.
+
+    >>> [piece.size for piece in pieces(np.zeros((2, 3)))]
+    [6]
+    """
     flat = array.reshape(-1)
     for start in range(0, flat.size, PIECE):
         yield flat[start : start + PIECE]
 
 
-def byte_pieces(array):
-    """As :func:`pieces`, of the array's bytes."""
+def byte_pieces(array: Array) -> Iterator[Array]:
+    """Cuts the bytes of a contiguous array as :func:`pieces` does.
+
+    >>> [piece.size for piece in byte_pieces(np.zeros((2, 3)))]
+    [48]
+    """
     return pieces(array.reshape(-1).view(np.uint8))
 
 
-def partition(n, index, n_parts):
-    """Returns the range of one of the parts into which ``n`` things are divided: the first have one
-    more, where the number does not divide them."""
+def partition(n: int, index: int, n_parts: int) -> tuple[int, int]:
+    """Returns the range of one of ``n_parts`` parts of ``n`` things; the first parts may have one
+    more than the last ones.
+
+    >>> [partition(7, i, 3) for i in range(3)]
+    [(0, 3), (3, 5), (5, 7)]
+    """
     quotient, remainder = divmod(n, n_parts)
     begin = index * quotient + min(index, remainder)
     return begin, begin + quotient + (index < remainder)

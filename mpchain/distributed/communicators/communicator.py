@@ -5,6 +5,8 @@ import contextlib
 import functools
 import math
 import operator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,28 +22,41 @@ from mpchain.distributed.communicators.arrays import (
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.watch import CollectiveMismatchError
+from mpchain.typing import Array, DTypeLike
 
 
-class Completed:
-    """The request of an operation that is finished already."""
+class Request:
+    """The request of an operation that was begun; this class is that of a complete operation.
+
+    Args:
+        result: the result of the operation.
+
+    Attributes:
+        is_complete: whether the result is there.
+        result: the result, if the operation is complete.
+
+    Example:
+        >>> comm.iallreduce(np.arange(3.0)).Wait()
+        array([0., 1., 2.])
+    """
 
     is_complete = True
 
-    def __init__(self, result=None):
+    def __init__(self, result: Any = None):
         self.result = result
 
-    def Test(self):
-        """Returns True."""
+    def Test(self) -> bool:
+        """Returns whether the operation is complete."""
         return True
 
-    def Wait(self):
-        """Returns the result."""
+    def Wait(self) -> Any:
+        """Waits until the operation is complete, and returns its result."""
         return self.result
 
-    def steps(self):
-        """Steps of waiting for the result within another operation: none."""
-        return self.result
-        yield
+    def steps(self) -> Generator[None, None, Any]:
+        """Waits for the result within another operation: yields wherever it would have to wait."""
+        yield from ()
+        return self.Wait()
 
 
 class Communicator:
@@ -56,23 +71,25 @@ class Communicator:
 
     Operations whose names begin with i (``iallreduce``, ...) only begin. Every rank must begin the
     same ones in the same order, and leave the arrays alone until they are complete. They return a
-    request: its ``Test()`` lets messages progress, also those of all other requests, and says
-    whether the operation is complete; its ``Wait()`` waits for that and returns the result.
+    request: ``Test()`` lets messages progress, also those of all other requests, and returns
+    whether the operation is complete; ``Wait()`` waits for that and returns the result.
 
-    A communicator is for one thread at a time; threads that communicate at the same time have one
-    each, of :meth:`split`, made in the same order on all ranks.
-
-    Args:
-        micro_shards (int): not None makes training reproducible (:func:`create_communicator`).
+    A communicator is for one thread at a time. Threads that communicate at the same time need one
+    each, from :meth:`split`, made in the same order on all ranks.
 
     Attributes:
-        rank, size: this process's number among the ranks, and how many there are.
+        rank, size: this process's number among the ranks, and the number of ranks.
         intra_rank, intra_size: the same among the ranks of this host.
-        inter_rank, inter_size: this host's number among the hosts, and how many there are.
+        inter_rank, inter_size: this host's number among the hosts, and the number of hosts.
         mpi_comm: the ``mpi4py.MPI.Comm`` that carries the messages; None in one process.
-        micro_shards: as given.
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
+        within_config_scope: whether attributes that are set become configuration entries; see
+            :meth:`config_scope`.
+
+    Example:
+        >>> mpchain.create_communicator().allreduce(np.arange(3.0))  # the sum over the ranks
+        array([0., 1., 2.])
     """
 
     rank = 0
@@ -84,65 +101,94 @@ class Communicator:
     mpi_comm = None
     timeout = math.inf
     within_config_scope = False
+    _micro_shards = None
 
-    def __init__(self, *, micro_shards=None):
-        if micro_shards is not None and (micro_shards < 1 or micro_shards % self.size):
-            raise ValueError(
-                f"micro_shards must be a multiple of the number of ranks, {self.size}, "
-                f"but is {micro_shards}"
-            )
-        self.micro_shards = micro_shards
+    def __init__(self):
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
         self._to_myself = collections.deque()
 
     # Transport
 
-    def barrier(self):
-        """Waits until every rank has come here."""
+    def barrier(self) -> None:
+        """Waits until every rank has called it.
 
-    def bcast_obj(self, obj, max_buf_len=256 * 1024 * 1024, root=0):
-        """Returns the root's ``obj`` on every rank; pieces of ``max_buf_len`` bytes travel."""
+        >>> comm.barrier()
+        """
+
+    def bcast_obj(self, obj: Any, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
+        """Returns the root's ``obj`` on every rank; it travels in pieces of ``max_buf_len`` bytes.
+
+        >>> comm.bcast_obj({"seed": 3})
+        {'seed': 3}
+        """
         self._check_rank("bcast_obj", "root", root)
         return obj
 
-    def gather_obj(self, obj, root=0):
-        """Returns the list of all ranks' objects at the root, None elsewhere."""
+    def gather_obj(self, obj: Any, root: int = 0) -> list | None:
+        """Returns the list of all ranks' objects at the root, None elsewhere.
+
+        >>> comm.gather_obj("from rank 0")
+        ['from rank 0']
+        """
         self._check_rank("gather_obj", "root", root)
         return [obj]
 
-    def allgather_obj(self, obj):
-        """Returns the list of all ranks' objects on every rank."""
+    def allgather_obj(self, obj: Any) -> list:
+        """Returns the list of all ranks' objects on every rank.
+
+        >>> comm.allgather_obj(comm.rank)
+        [0]
+        """
         return [obj]
 
-    def scatter_obj(self, objs, root=0):
-        """Returns this rank's element of the root's ``objs``, which has one per rank."""
+    def scatter_obj(self, objs: Sequence | None, root: int = 0) -> Any:
+        """Returns this rank's element of the root's ``objs``, which holds one object per rank.
+
+        >>> comm.scatter_obj(["for rank 0"])
+        'for rank 0'
+        """
         self._check_rank("scatter_obj", "root", root)
         (obj,) = objs
         return obj
 
-    def alltoall_obj(self, objs):
-        """Returns the list of what each rank has at this rank's place in its ``objs``."""
+    def alltoall_obj(self, objs: Sequence) -> list:
+        """Returns the list of the objects that each rank has at this rank's place in its ``objs``.
+
+        >>> comm.alltoall_obj(["from 0 to 0"])
+        ['from 0 to 0']
+        """
         return list(objs)
 
-    def ibarrier(self):
-        """Begins to wait until every rank has come here."""
-        return Completed()
+    def ibarrier(self) -> Request:
+        """Begins to wait until every rank has called it.
 
-    def ibcast(self, x, root=0):
-        """Begins to fill a contiguous array with the root's, of the same shape and dtype."""
+        >>> comm.ibarrier().Test()
+        True
+        """
+        return Request()
+
+    def ibcast(self, x: Array, root: int = 0) -> Request:
+        """Begins to fill a contiguous array with the root's, of the same shape and dtype.
+
+        >>> comm.ibcast(np.ones(2)).Wait()
+        array([1., 1.])
+        """
         self._check_rank("ibcast", "root", root)
         self._check_contiguous("ibcast", x)
-        return Completed(x)
+        return Request(x)
 
-    def iallgather(self, x):
+    def iallgather(self, x: Array) -> Request:
         """Begins to gather all ranks' arrays, which have the same shape and dtype.
 
         Returns:
             A request whose result is a new array of shape (size, ...).
-        """
-        return Completed(check_array("iallgather", "x", x)[None].copy())
 
-    def ireduce_scatter(self, x):
+        >>> comm.iallgather(np.ones(2)).Wait()
+        array([[1., 1.]])
+        """
+        return Request(check_array("iallgather", "x", x)[None].copy())
+
+    def ireduce_scatter(self, x: Array) -> Request:
         """Begins to sum over the ranks the arrays at this rank's place in their ``x``.
 
         Args:
@@ -150,24 +196,30 @@ class Communicator:
 
         Returns:
             A request whose result is a new array of shape ``x.shape[1:]``.
+
+        >>> comm.ireduce_scatter(np.ones((comm.size, 2))).Wait()
+        array([1., 1.])
         """
         self._check_parts("ireduce_scatter", x)
-        return Completed(x[0].copy())
+        return Request(x[0].copy())
 
-    def iallreduce(self, x, wire_dtype=None):
+    def iallreduce(self, x: Array, wire_dtype: str | None = None) -> Request:
         """Begins to sum a contiguous array over the ranks, in place.
 
         The result has the same bits on every rank.
 
         Args:
-            x: contiguous array of dtype int32, int64, float32 or float64. One from
+            x: contiguous array of dtype int32, int64, float32 or float64. An array from
                 :meth:`make_buffers` is summed faster.
-            wire_dtype (str): ``float16`` or ``bfloat16``: a float array travels rounded to that,
-                but is summed in its own dtype; within a host, where ranks share memory, nothing
-                travels. None: exactly.
+            wire_dtype: ``float16`` or ``bfloat16``: a float array is rounded to that for messages,
+                but summed in its own dtype; between ranks that share memory there are no messages.
+                None: the sum is exact.
 
         Returns:
             A request whose result is ``x``.
+
+        >>> comm.iallreduce(np.ones(2)).Wait()
+        array([1., 1.])
         """
         self._check_summable_in_place("iallreduce", x)
         if wire_dtype is not None and (wire_dtype not in HALF_PRECISION or x.dtype.kind != "f"):
@@ -177,30 +229,38 @@ class Communicator:
             )
         return self.begin_sum(x, wire_dtype)
 
-    def begin_sum(self, x, wire_dtype=None):
-        """As :meth:`iallreduce`, without checks; so sums of arrays that :meth:`make_buffers` made
-        may begin in an order that differs between ranks."""
-        return Completed(x)
+    def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
+        """Does the same as :meth:`iallreduce`, without checks.
 
-    def begin(self, steps):
-        """Begins an operation that is made of others.
+        Sums of arrays from :meth:`make_buffers` may begin in an order that differs between ranks.
+        """
+        return Request(x)
+
+    def begin(self, steps: Iterator[None]) -> Request:
+        """Begins an operation that consists of others.
 
         Args:
             steps: generator that begins sums and gathers over these ranks, one after another, each
                 after it has the result of the one before by
-                ``result = yield from request.steps()``. It goes on whenever a request is asked; so
-                other operations may be begun before or after one of its sums, on each rank.
+                ``result = yield from request.steps()``. It continues whenever a request is asked.
+                Other operations may be begun before or after one of its sums, on each rank.
 
         Returns:
             A request whose result is what the generator returns.
+
+        >>> def twice(x):
+        ...     x = yield from comm.iallreduce(x).steps()
+        ...     return (yield from comm.iallreduce(x).steps())
+        >>> comm.begin(twice(np.ones(2))).Wait()
+        array([1., 1.])
         """
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                return Completed(end.value)
+                return Request(end.value)
 
-    def make_buffers(self, specifications):
+    def make_buffers(self, specifications: Iterable[tuple[int, DTypeLike]]) -> list[Array]:
         """Makes host arrays that :meth:`iallreduce` sums faster than others; collective.
 
         Ranks on one host share their memory, and sum in place.
@@ -209,18 +269,29 @@ class Communicator:
             specifications: pairs of a number of elements and a dtype, the same on all ranks.
 
         Returns:
-            list of flat arrays of zeros.
+            Flat arrays of zeros.
+
+        >>> comm.make_buffers([(2, "float32"), (1, "int64")])
+        [array([0., 0.], dtype=float32), array([0])]
         """
         return [np.zeros(n, dtype) for n, dtype in specifications]
 
-    def _send_header(self, header, identity, dest, tag):
-        """Returns None; where the receiver expects others, its identities and :meth:`_place`."""
+    def _send_header(self, header, dest, tag):
+        """Sends ``(*header, place)``, a tuple whose last element says whether to wait for the
+        receiver's answer.
+
+        Returns:
+            None; if the receiver expects another message and answers, what it expects, and where.
+        """
         raise NotImplementedError("one process has no other rank to send to")
 
-    def _recv_header(self, source, expected, tag):
-        """Returns the header, the rank that it came from, and None; where another message is
-        expected, the identity and place of this."""
+    def _recv_header(self, source, tag):
+        """Returns the header and place that were sent, and the rank that sent them."""
         raise NotImplementedError("one process has no other rank to receive from")
+
+    def _answer(self, answer, rank):
+        """Sends an answer to a header: None, or the identities that are expected, and where."""
+        raise NotImplementedError("one process has no other rank to answer")
 
     def _exchange(self, outgoing, incoming):
         """Moves contiguous arrays; ``outgoing`` and ``incoming`` are pairs (other rank, array)."""
@@ -234,25 +305,43 @@ class Communicator:
     def _sum_at(self, array, root):
         """Sums a contiguous array over the ranks, in place at the root; elsewhere it is lost."""
 
-    def gradient_dtype(self, dtype):
-        """Returns the dtype in which gradients of ``dtype`` are summed."""
+    def gradient_dtype(self, dtype: np.dtype) -> np.dtype:
+        """Returns the dtype in which gradients of ``dtype`` are summed.
+
+        >>> comm.gradient_dtype(np.dtype("float16"))
+        dtype('float32')
+        """
         return WIRE_DTYPES[dtype]
 
     # Point to point
 
-    def send(self, data, dest, tag=0, *, identity=None):
+    def send(
+        self,
+        data: Array | Sequence[Array],
+        dest: int,
+        tag: int = 0,
+        *,
+        identity: str | None = None,
+        confirm: bool = True,
+    ) -> None:
         """Sends an array, or a tuple of arrays, and waits until the receiver is there.
 
         A message from a rank to itself is kept until it is received.
 
         Args:
             data: array or tuple of arrays.
-            dest (int): the receiver's rank.
-            tag (int): the message's tag.
-            identity (str): what the message is, in words; the receiver must expect the same.
+            dest: the receiver's rank.
+            tag: the message's tag.
+            identity: what the message is, in words; the receiver must expect the same.
+            confirm: whether to wait until the receiver has confirmed the identity.
 
         Raises:
-            CollectiveMismatchError: on both ranks: the receiver expects another message.
+            CollectiveMismatchError: the receiver expects another message. It is raised on both
+                ranks, or only on the receiver without ``confirm`` or without an identity.
+
+        >>> comm.send(np.ones(2), dest=0)
+        >>> comm.recv(source=0)
+        array([1., 1.])
         """
         self._check_rank("send", "dest", dest)
         is_tuple = isinstance(data, (tuple, list))
@@ -261,55 +350,71 @@ class Communicator:
             copies = [x.copy() for x in arrays]
             self._to_myself.append((tag, tuple(copies) if is_tuple else copies[0], identity))
             return
-        header = is_tuple, [describe(x) for x in arrays]
-        unlike = self._send_header(header, identity, dest, tag)
+        is_answered = confirm and identity is not None
+        header = is_tuple, [describe(x) for x in arrays], identity, is_answered
+        unlike = self._send_header(header, dest, tag)
         if unlike is not None:
             raise _unlike("send", (dest, *unlike), (self.rank, identity, self._place()))
         self._exchange([(dest, contiguous(x)) for x in arrays], [])
 
-    def recv(self, source, tag=0, *, identity=None):
+    def recv(
+        self, source: int, tag: int | None = 0, *, identity: str | tuple[str, ...] | None = None
+    ) -> Array | tuple[Array, ...]:
         """Receives what :meth:`send` sent: an array or a tuple of arrays.
 
         Args:
-            source (int): the sender's rank.
-            tag (int): the message's tag; None takes any.
+            source: the sender's rank.
+            tag: the message's tag; None takes any.
             identity: what the message must be, see :meth:`send`; or a tuple of what it may be.
 
         Raises:
-            CollectiveMismatchError: on both ranks: it is another message.
+            CollectiveMismatchError: it is another message; see :meth:`send`.
+
+        >>> comm.send((np.ones(1), np.zeros(1)), dest=0, tag=3)
+        >>> comm.recv(source=0, tag=3)
+        (array([1.]), array([0.]))
         """
         self._check_rank("recv", "source", source)
         expected = identity if isinstance(identity, tuple) else (identity,)
         if source == self.rank:
             data, sent = self._take_own_message("recv", tag)
-            unlike = None if sent in expected else (sent, self._place())
-        else:
-            data, source, unlike = self._recv_header(source, expected, tag)
-        if unlike is not None:
-            raise _unlike("recv", (self.rank, expected, self._place()), (source, *unlike))
-        if source == self.rank:
+            if sent not in expected:
+                mine = self._place()
+                raise _unlike("recv", (source, expected, mine), (source, sent, mine))
             return data
-        is_tuple, descriptions = data
-        arrays = [make_room(description) for description in descriptions]
-        self._exchange([], [(source, x) for x in arrays])
+        (is_tuple, descriptions, sent, is_answered, place), source = self._recv_header(source, tag)
+        is_expected = sent in expected
+        if is_answered:
+            self._answer(None if is_expected else (expected, self._place()), source)
+        arrays = []
+        if is_expected or not is_answered:  # else the sender does not send them
+            arrays = [make_room(description) for description in descriptions]
+            self._exchange([], [(source, x) for x in arrays])
+        if not is_expected:
+            raise _unlike("recv", (self.rank, expected, self._place()), (source, sent, place))
         return tuple(arrays) if is_tuple else arrays[0]
 
     def _place(self):
-        """Says what this rank has called, and where, for reports."""
+        """Returns what this rank has called, and where, for reports."""
         return "a call"
 
-    def send_obj(self, obj, dest, tag=0):
-        """Sends any object that can be pickled."""
+    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Sends any object that can be pickled.
+
+        >>> comm.send_obj("hello", dest=0)
+        >>> comm.recv_obj(source=0)
+        'hello'
+        """
         self._check_rank("send_obj", "dest", dest)
         self._to_myself.append((tag, obj, None))
 
-    def recv_obj(self, source, status=None, tag=None):
-        """Receives an object.
+    def recv_obj(self, source: int, status: Any = None, tag: int | None = None) -> Any:
+        """Receives an object; see :meth:`send_obj`.
 
         Args:
-            source (int): the sender's rank; under MPI also ``MPI.ANY_SOURCE``.
-            status (mpi4py.MPI.Status): filled with the sender and tag, where given.
-            tag (int): the message's tag; None or ``MPI.ANY_TAG`` takes any.
+            source: the sender's rank; under MPI also ``MPI.ANY_SOURCE``.
+            status: an ``mpi4py.MPI.Status``, which is filled with the sender and tag.
+            tag: the message's tag; None or ``MPI.ANY_TAG`` takes any.
         """
         self._check_rank("recv_obj", "source", source)
         return self._take_own_message("recv_obj", tag)[0]
@@ -321,15 +426,18 @@ class Communicator:
                 return message, identity
         raise RuntimeError(
             f"{function}: rank {self.rank} waits for a message with tag {tag} from itself, "
-            "but has sent none: it would wait for ever"
+            "but has sent none: it would wait forever"
         )
 
     # Collectives on arrays
 
-    def bcast(self, x, root=0):
+    def bcast(self, x: Array | None, root: int = 0) -> Array:
         """Returns the root's array on every rank.
 
         At the root that is ``x`` itself; on the others ``x`` may be None.
+
+        >>> comm.bcast(np.ones(2))
+        array([1., 1.])
         """
         self._check_rank("bcast", "root", root)
         if self.rank == root:
@@ -341,23 +449,35 @@ class Communicator:
         self._broadcast(result, root)
         return x if self.rank == root else result
 
-    def gather(self, x, root=0):
-        """Returns the tuple of all ranks' arrays at the root, None elsewhere; shapes may differ."""
+    def gather(self, x: Array, root: int = 0) -> tuple[Array, ...] | None:
+        """Returns the tuple of all ranks' arrays at the root, None elsewhere; shapes may differ.
+
+        >>> comm.gather(np.ones(2))
+        (array([1., 1.]),)
+        """
         self._check_rank("gather", "root", root)
         x = check_array("gather", "x", x)
         descriptions = self.gather_obj(describe(x), root)
         received = self._move({root: x}, dict(enumerate(descriptions or [])))
         return tuple(received.values()) if self.rank == root else None
 
-    def allgather(self, x):
-        """Returns the tuple of all ranks' arrays on every rank; shapes may differ."""
+    def allgather(self, x: Array) -> tuple[Array, ...]:
+        """Returns the tuple of all ranks' arrays on every rank; shapes may differ.
+
+        >>> comm.allgather(np.ones(2))
+        (array([1., 1.]),)
+        """
         x = check_array("allgather", "x", x)
         descriptions = self.allgather_obj(describe(x))
         outgoing = dict.fromkeys(range(self.size), x)
         return tuple(self._move(outgoing, dict(enumerate(descriptions))).values())
 
-    def scatter(self, xs, root=0):
-        """Returns this rank's array of the root's ``xs``: one per rank (None on other ranks)."""
+    def scatter(self, xs: Sequence[Array] | None, root: int = 0) -> Array:
+        """Returns this rank's array of the root's ``xs``: one per rank (None on other ranks).
+
+        >>> comm.scatter([np.ones(2)])
+        array([1., 1.])
+        """
         self._check_rank("scatter", "root", root)
         outgoing, descriptions = {}, None
         if self.rank == root:
@@ -365,36 +485,58 @@ class Communicator:
             descriptions = [describe(x) for x in outgoing.values()]
         return self._move(outgoing, {root: self.scatter_obj(descriptions, root)})[root]
 
-    def alltoall(self, xs):
-        """Returns the tuple of the arrays that each rank has at this rank's place in its ``xs``."""
+    def alltoall(self, xs: Sequence[Array]) -> tuple[Array, ...]:
+        """Returns the tuple of the arrays that each rank has at this rank's place in its ``xs``.
+
+        >>> comm.alltoall([np.ones(2)])
+        (array([1., 1.]),)
+        """
         xs = check_arrays("alltoall", "xs", xs, self.size)
         descriptions = self.alltoall_obj([describe(x) for x in xs])
         return tuple(self._move(dict(enumerate(xs)), dict(enumerate(descriptions))).values())
 
-    def allreduce(self, x):
-        """Returns the sum of all ranks' arrays, a new array, on every rank."""
-        x = check_array("allreduce", "x", x)
-        self._check_alike("allreduce", x)
-        total = x.astype(WIRE_DTYPES[x.dtype], order="C")
+    def allreduce(self, x: Array) -> Array:
+        """Returns the sum of all ranks' arrays, a new array, on every rank.
+
+        >>> comm.allreduce(np.ones(2))
+        array([1., 1.])
+        """
+        total = self._addend("allreduce", x)
         self._sum(total)
-        return self._finite("allreduce", total.astype(x.dtype, copy=False))
+        return self._rounded("allreduce", total, x.dtype)
 
-    def reduce(self, x, root=0):
-        """Returns the sum of all ranks' arrays, a new array, at the root, None elsewhere."""
+    def reduce(self, x: Array, root: int = 0) -> Array | None:
+        """Returns the sum of all ranks' arrays, a new array, at the root, None elsewhere.
+
+        >>> comm.reduce(np.ones(2))
+        array([1., 1.])
+        """
         self._check_rank("reduce", "root", root)
-        x = check_array("reduce", "x", x)
-        self._check_alike("reduce", x)
-        total = x.astype(WIRE_DTYPES[x.dtype], order="C")
+        total = self._addend("reduce", x)
         self._sum_at(total, root)
-        if self.rank == root:
-            return self._finite("reduce", total.astype(x.dtype, copy=False))
-        return None
+        return self._rounded("reduce", total, x.dtype) if self.rank == root else None
 
-    def reduce_scatter(self, xs):
+    def _addend(self, function, x):
+        """Returns a copy of an array in the dtype in which it is summed."""
+        x = check_array(function, "x", x)
+        self._check_alike(function, x)
+        return x.astype(WIRE_DTYPES[x.dtype], order="C")
+
+    def _rounded(self, function, total, dtype):
+        """Returns a sum in the dtype of the addends; in debug mode, raises unless it is finite."""
+        total = total.astype(dtype, copy=False)
+        if configuration.is_debug() and dtype.kind == "f" and not np.isfinite(total).all():
+            raise ValueError(f"{function}: the sum over the ranks has non-finite elements")
+        return total
+
+    def reduce_scatter(self, xs: Sequence[Array]) -> Array:
         """Returns the sum over the ranks of the arrays at this rank's place in their ``xs``.
 
-        The sum is taken in the order of the ranks. It is ``alltoall`` followed by a local sum, and
-        so moves no more than a reduction does.
+        It adds in the order of the ranks. As :meth:`alltoall` followed by a local sum, it moves no
+        more than a reduction does.
+
+        >>> comm.reduce_scatter([np.ones(2)])
+        array([1., 1.])
         """
         parts = self.alltoall(xs)
         if len({(part.shape, part.dtype) for part in parts}) > 1:
@@ -419,77 +561,120 @@ class Communicator:
 
     # Objects, and shares of samples
 
-    def share_of(self, n):
+    @property
+    def micro_shards(self) -> int | None:
+        """The number of parts into which reproducible training divides batches; None: not divided.
+
+        It is a multiple of the number of ranks. ``create_communicator`` sets it; updaters and
+        optimizers read it.
+        """
+        return self._micro_shards
+
+    @micro_shards.setter
+    def micro_shards(self, n: int | None) -> None:
+        if n is not None and (n < 1 or n % self.size):
+            raise ValueError(
+                f"micro_shards must be a multiple of the number of ranks, {self.size}, but is {n}"
+            )
+        self._micro_shards = n
+
+    def share_of(self, n: int) -> tuple[int, int]:
         """Returns the range (begin, end) of this rank's part of ``n`` samples.
 
-        The parts are contiguous and as equal as possible, the first being the longer ones. With
-        micro-shards that holds for these, and a rank's part is made of whole ones.
+        The parts are contiguous and as equal as possible; the first ones are the longer ones. With
+        micro-shards that holds for these, and a rank's part consists of whole ones.
+
+        >>> comm.share_of(10)
+        (0, 10)
         """
         n_shards = self.micro_shards or self.size
         first = self.rank * n_shards // self.size
         last = (self.rank + 1) * n_shards // self.size - 1
         return partition(n, first, n_shards)[0], partition(n, last, n_shards)[1]
 
-    def allreduce_obj(self, obj):
-        """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks."""
+    def allreduce_obj(self, obj: Any) -> Any:
+        """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks.
+
+        >>> comm.allreduce_obj([comm.rank])
+        [0]
+        """
         return functools.reduce(operator.add, self.allgather_obj(obj))
 
     # Life cycle and configuration
 
-    def split(self, color, key):
-        """Returns the communicator of the ranks with the same ``color``, ordered by ``key``."""
-        part = Communicator(micro_shards=self.micro_shards)
+    def split(self, color: int, key: int) -> "Communicator":
+        """Returns the communicator of the ranks with the same ``color``, ordered by ``key``.
+
+        >>> comm.split(color=0, key=comm.rank).size
+        1
+        """
+        return self._configure(Communicator())
+
+    def _configure(self, part):
+        """Gives a part the configuration of the whole; returns the part."""
         part._config.update(self._config)
+        part.micro_shards, part.timeout = self.micro_shards, self.timeout
         return part
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict) -> "Communicator":
         """Returns the communicator itself: copies of a model talk to the same ranks."""
         return self
 
-    def finalize(self):
-        """Releases what the communicator holds; it must not be used afterwards."""
+    def finalize(self) -> None:
+        """Releases the communicator's resources; it must not be used afterwards."""
 
-    def __enter__(self):
+    def __enter__(self) -> "Communicator":
         return self
 
-    def __exit__(self, exc_type, exc_value, traceback):
-        if exc_type is None:  # releasing is collective: another rank may never come there
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if exc_type is None:  # finalize is collective: after an error other ranks may not call it
             self.finalize()
 
-    def set_config(self, name, value=True):
-        """Sets a configuration entry: ``batched_copy`` or ``allreduce_grad_dtype``."""
-        if name not in self._config:
-            raise ValueError(
-                f"set_config: no entry {name!r}; there are {', '.join(sorted(self._config))}"
-            )
+    def set_config(self, name: str, value: Any = True) -> None:
+        """Sets a configuration entry: ``batched_copy`` or ``allreduce_grad_dtype``.
+
+        >>> comm.set_config("batched_copy", True)
+        """
+        self._check_entry("set_config", name)
         self._config[name] = value
 
-    def get_config(self, name=None):
-        """Returns a configuration entry, or all of them as a dict."""
+    def get_config(self, name: str | None = None) -> Any:
+        """Returns a configuration entry, or all of them as a dict.
+
+        >>> comm.get_config("batched_copy")
+        True
+        """
         if name is None:
             return dict(self._config)
-        if name not in self._config:
-            raise ValueError(
-                f"get_config: no entry {name!r}; there are {', '.join(sorted(self._config))}"
-            )
+        self._check_entry("get_config", name)
         return self._config[name]
 
     @contextlib.contextmanager
-    def config_scope(self):
-        """Context manager: attributes set on the communicator within are configuration entries."""
+    def config_scope(self) -> Iterator["Communicator"]:
+        """Context manager: attributes that are set within it become configuration entries.
+
+        >>> with comm.config_scope():
+        ...     comm.batched_copy = True
+        """
         self.within_config_scope = True
         try:
             yield self
         finally:
-            object.__setattr__(self, "within_config_scope", False)
+            self.within_config_scope = False
 
-    def __setattr__(self, name, value):
-        if self.within_config_scope:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.within_config_scope and name != "within_config_scope":
             self.set_config(name, value)
         else:
-            object.__setattr__(self, name, value)
+            super().__setattr__(name, value)
 
     # Checks
+
+    def _check_entry(self, function, name):
+        if name not in self._config:
+            raise ValueError(
+                f"{function}: no entry {name!r}; there are {', '.join(sorted(self._config))}"
+            )
 
     def _check_rank(self, function, argument, rank):
         if not 0 <= rank < self.size:
@@ -522,22 +707,15 @@ class Communicator:
         if configuration.is_debug():
             held = self.allgather_obj((x.shape, str(x.dtype)))
             if len(set(held)) > 1:
-                text = ", ".join(
-                    f"rank {r}: {shape} {dtype}" for r, (shape, dtype) in enumerate(held)
-                )
+                ranks = enumerate(held)
+                text = ", ".join(f"rank {r}: {shape} {dtype}" for r, (shape, dtype) in ranks)
                 raise ValueError(
                     f"{function}: shapes and dtypes must be the same on all ranks: {text}"
                 )
 
-    def _finite(self, function, x):
-        """Returns ``x``; in debug mode, raises ValueError unless all its elements are finite."""
-        if configuration.is_debug() and x.dtype.kind == "f" and not np.isfinite(x).all():
-            raise ValueError(f"{function}: the sum over the ranks has elements that are not finite")
-        return x
-
 
 def _unlike(function, expected, sent):
-    """The error of a message that is not the one that is expected.
+    """Returns the error of a message that the receiver does not expect.
 
     Args:
         expected: rank, identities and place of the receiver.
@@ -546,7 +724,7 @@ def _unlike(function, expected, sent):
     receiver, identities, where = expected
     sender, identity, whence = sent
     return CollectiveMismatchError(
-        f"{function}: the message is not the one that is expected:\n"
+        f"{function}: the receiver expects another message:\n"
         f"  rank {receiver} expects {identities[0] or 'any array'}, by {where}\n"
         f"  rank {sender} sends {identity or 'any array'}, by {whence}"
     )

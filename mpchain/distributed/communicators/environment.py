@@ -1,6 +1,7 @@
-"""What the environment variables of MPI launchers tell before MPI itself is asked."""
+"""Environment variables of MPI launchers, which are read before MPI is loaded."""
 
 import os
+from collections.abc import Mapping
 
 SIZE_VARIABLES = (
     "OMPI_COMM_WORLD_SIZE",  # Open MPI
@@ -12,8 +13,12 @@ RANK_VARIABLES = ("PMIX_RANK",)
 TORCHRUN, TORCHRUN_SIZE = "TORCHELASTIC_RUN_ID", "WORLD_SIZE"
 
 
-def launched(environ=os.environ):
-    """Returns (variable, least number of ranks) as the launcher has it; None without a launcher."""
+def launched(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+    """Returns the launcher's variable and the least number of ranks; None without a launcher.
+
+    >>> launched({"PMI_SIZE": "4"})
+    ('PMI_SIZE', 4)
+    """
     for name in SIZE_VARIABLES + (TORCHRUN_SIZE,) * (TORCHRUN in environ):
         if environ.get(name, "").isdecimal():
             return name, int(environ[name])

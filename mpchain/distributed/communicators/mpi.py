@@ -1,10 +1,13 @@
-"""The communicator of processes under ``mpirun``: the only file that uses mpi4py."""
+"""The communicator of processes under ``mpirun``; no other file uses mpi4py."""
 
 import contextlib
 import functools
 import math
 import pickle
 import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +23,14 @@ from mpchain.distributed.communicators.arrays import (
     make_room,
     pieces,
 )
-from mpchain.distributed.communicators.communicator import Communicator, Completed
+from mpchain.distributed.communicators.communicator import Communicator, Request
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.shared_memory import FILLED, make_shared_arrays, sum_in_shared_memory
 from mpchain.distributed.watch import Watch, check_timeout, watched
+from mpchain.typing import Array, DTypeLike
 
 LARGE = 2**20
-"""Bytes beyond which an object follows its announcement as an array, in pieces."""
+"""Bytes beyond which the size of an object is sent first, and its bytes follow in pieces."""
 
 # Tags of messages between communicators: each operation has two, a buffer has its own two.
 _N_TAGS = 10_000
@@ -34,8 +38,12 @@ _FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
 _N_BUFFER_TAGS = 6_000  # the greatest tag that every MPI has is 32767
 
 
-def load_mpi():
-    """Returns ``mpi4py.MPI``; importing it initializes MPI."""
+def load_mpi() -> ModuleType:
+    """Returns ``mpi4py.MPI``; importing it initializes MPI.
+
+    Raises:
+        RuntimeError: mpi4py or the MPI library is missing.
+    """
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -51,29 +59,35 @@ class MpiCommunicator(Communicator):
     """Ranks that exchange NumPy arrays, CuPy arrays and objects by MPI.
 
     CuPy arrays are copied to host memory and back, unless the MPI library is CUDA-aware and the
-    caller says so. Making one is collective. It installs
-    :func:`mpchain.distributed.global_except_hook.add_hook` where there are several ranks, since
-    the others would wait for ever for a rank that ended by an exception.
+    caller says so. The constructor is collective. With several ranks it installs
+    :func:`mpchain.distributed.global_except_hook.add_hook`, since the other ranks would wait
+    forever for a rank that ended by an exception.
 
     Args:
-        mpi_comm (mpi4py.MPI.Comm): the ranks.
-        cuda_aware (bool): hand CuPy arrays to MPI as they are.
-        micro_shards (int): see :class:`Communicator`.
+        mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
+        cuda_aware: whether to hand CuPy arrays to MPI as they are.
+
+    Example:
+        ::
+
+            from mpi4py import MPI
+            comm = MpiCommunicator(MPI.COMM_WORLD)
+            total = comm.allreduce(np.ones(3))
     """
 
     _watch = None
 
-    def __init__(self, mpi_comm, *, cuda_aware=False, micro_shards=None):
+    def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False):
         self.mpi_comm = mpi_comm
         self.rank, self.size = mpi_comm.rank, mpi_comm.size
-        super().__init__(micro_shards=micro_shards)
+        super().__init__()
         self._mpi = load_mpi()
         self._cuda_aware = cuda_aware
         self._n_operations = self._n_buffers = 0
-        self._tag_of_steps = None  # while an operation of several goes on
+        self._tag_of_steps = None  # while an operation that consists of others takes a step
         self._buffers = weakref.WeakValueDictionary()  # by address
-        # What is put together from messages here must not meet the user's messages on mpi_comm,
-        # nor what goes on meanwhile the user's collectives.
+        # Own messages must not meet the user's messages on mpi_comm, nor operations in the
+        # background the user's collectives.
         self._messages = mpi_comm.Dup()
         self._owned = [self._messages]
         self._everyone = progress.Group(
@@ -98,7 +112,7 @@ class MpiCommunicator(Communicator):
             hosts.setdefault(its_leader, []).append(rank)
         self._hosts = [hosts[leader] for leader in sorted(hosts)]
         self.inter_rank, self.inter_size = sorted(hosts).index(leader), len(hosts)
-        self._door = None  # a shared array whose stages tell who has come to a barrier
+        self._door = None  # a shared array whose stages count the barriers of each rank
         if self.inter_size == 1 < self.size:
             shared = make_shared_arrays(self._host, [(1, np.int64)])
             self._door = None if shared is None else shared[0]
@@ -107,11 +121,11 @@ class MpiCommunicator(Communicator):
         """Returns the MPI communicator of the ranks that share memory with this one."""
         return self.mpi_comm.Split_type(self._mpi.COMM_TYPE_SHARED, self.rank)
 
-    def barrier(self):
-        """Waits until every rank has come here.
+    def barrier(self) -> None:
+        """Waits until every rank has called it.
 
-        All collectives begin so: a rank that waits within MPI cannot go on with what is under way,
-        for which another may wait before it comes.
+        All collectives begin with a barrier: a rank that waits within MPI cannot continue pending
+        operations, for which another rank may wait before it comes.
         """
         if self._door is not None:
             self._door.come_to(FILLED)
@@ -120,12 +134,12 @@ class MpiCommunicator(Communicator):
             self._wait([self._messages.Ibarrier()])
 
     def _wait(self, requests):
-        """Waits for MPI's requests, while what is under way goes on."""
+        """Waits for MPI's requests, while pending operations continue."""
         progress.wait_until(lambda: self._mpi.Request.Testall(requests))
 
     # Objects
 
-    def bcast_obj(self, obj, max_buf_len=256 * 1024 * 1024, root=0):
+    def bcast_obj(self, obj: Any, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
         self._check_rank("bcast_obj", "root", root)
         self.barrier()
         data = _pickled(obj).copy() if self.rank == root else None
@@ -138,7 +152,7 @@ class MpiCommunicator(Communicator):
             self.mpi_comm.Bcast(data[start : start + step], root)
         return obj if self.rank == root else pickle.loads(data)
 
-    def gather_obj(self, obj, root=0):
+    def gather_obj(self, obj: Any, root: int = 0) -> list | None:
         self._check_rank("gather_obj", "root", root)
         self.barrier()
         data = _pickled(obj)
@@ -146,14 +160,14 @@ class MpiCommunicator(Communicator):
         objects = self._receive_rest({root: data}, dict(enumerate(heads or [])))
         return list(objects.values()) if self.rank == root else None
 
-    def allgather_obj(self, obj):
+    def allgather_obj(self, obj: Any) -> list:
         self.barrier()
         data = _pickled(obj)
         heads = self.mpi_comm.allgather(_head(data))
         outgoing = dict.fromkeys(range(self.size), data)
         return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
 
-    def scatter_obj(self, objs, root=0):
+    def scatter_obj(self, objs: Sequence | None, root: int = 0) -> Any:
         self._check_rank("scatter_obj", "root", root)
         self.barrier()
         outgoing, heads = {}, None
@@ -162,14 +176,14 @@ class MpiCommunicator(Communicator):
             heads = [_head(data) for data in outgoing.values()]
         return self._receive_rest(outgoing, {root: self.mpi_comm.scatter(heads, root)})[root]
 
-    def alltoall_obj(self, objs):
+    def alltoall_obj(self, objs: Sequence) -> list:
         self.barrier()
         outgoing = {rank: _pickled(obj) for rank, obj in enumerate(objs)}
         heads = self.mpi_comm.alltoall([_head(data) for data in outgoing.values()])
         return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
 
     def _receive_rest(self, outgoing, heads):
-        """Lets large objects follow their heads; returns the objects by the rank they are from."""
+        """Exchanges large objects, whose heads are sizes; returns all objects by their sender."""
         large = {r: np.empty(head, np.uint8) for r, head in heads.items() if isinstance(head, int)}
         if self.rank in large:
             large[self.rank] = outgoing[self.rank]
@@ -179,7 +193,7 @@ class MpiCommunicator(Communicator):
         )
         return {r: pickle.loads(large.get(r, head)) for r, head in heads.items()}
 
-    def send_obj(self, obj, dest, tag=0):
+    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
         if dest == self.rank:
             super().send_obj(obj, dest, tag)
             return
@@ -192,7 +206,7 @@ class MpiCommunicator(Communicator):
         else:
             self._wait([self.mpi_comm.isend(_head(data), dest, tag)])
 
-    def recv_obj(self, source, status=None, tag=None):
+    def recv_obj(self, source: int, status: Any = None, tag: int | None = None) -> Any:
         if source == self.rank:
             return super().recv_obj(source, status, tag)
         if source != self._mpi.ANY_SOURCE:
@@ -201,7 +215,7 @@ class MpiCommunicator(Communicator):
         return self._receive_rest({}, {source: head})[source]
 
     def _recv_head(self, comm, source, tag, status=None):
-        """Returns a small object, and the rank that it came from."""
+        """Receives a small object; returns it with the rank that sent it."""
         status = self._mpi.Status() if status is None else status
         tag = self._mpi.ANY_TAG if tag is None else tag
         found = []
@@ -215,26 +229,23 @@ class MpiCommunicator(Communicator):
 
     # Arrays
 
-    def _send_header(self, header, identity, dest, tag):
-        # The answer is sent when the receiver is there: it finds what follows without a tag.
-        is_expected = np.empty(1, np.int8)
-        answer = self._messages.Irecv(is_expected, dest, 0)
-        self._wait([answer, self.mpi_comm.isend((header, identity), dest, tag)])
-        return None if is_expected[0] else self._swap((identity, self._place()), dest)
-
-    def _recv_header(self, source, expected, tag):
-        (header, sent), source = self._recv_head(self.mpi_comm, source, tag)
-        is_expected = np.array([sent in expected], np.int8)
-        self._wait([self._messages.Isend(is_expected, source, 0)])
-        other = None if is_expected[0] else self._swap((expected, self._place()), source)
-        return header, source, other
-
-    def _swap(self, obj, rank):
-        """Gives an object to a rank, which does the same; returns that one's."""
-        request = self._messages.isend(obj, rank, 0)
-        other, _ = self._recv_head(self._messages, rank, 0)
+    def _send_header(self, header, dest, tag):
+        header = (*header, self._place())
+        *_, is_answered, _ = header
+        if not is_answered:
+            # Synchronous: what follows without a tag finds the receiver that waits for it.
+            self._wait([self.mpi_comm.issend(header, dest, tag)])
+            return None
+        request = self.mpi_comm.isend(header, dest, tag)
+        answer, _ = self._recv_head(self._messages, dest, 0)
         self._wait([request])
-        return other
+        return answer
+
+    def _recv_header(self, source, tag):
+        return self._recv_head(self.mpi_comm, source, tag)
+
+    def _answer(self, answer, rank):
+        self._wait([self._messages.isend(answer, rank, 0)])
 
     def _place(self):
         return "a call" if self._watch is None else self._watch.text()
@@ -243,7 +254,7 @@ class MpiCommunicator(Communicator):
         with self._for_mpi(*(x for _, x in incoming), write=True) as received:
             with self._for_mpi(*(x for _, x in outgoing)) as sent:
                 requests = [
-                    self._messages.Irecv(piece, source, 0)  # what is under way has other tags
+                    self._messages.Irecv(piece, source, 0)  # pending operations have other tags
                     for (source, _), x in zip(incoming, received, strict=True)
                     for piece in byte_pieces(x)
                 ]
@@ -275,14 +286,14 @@ class MpiCommunicator(Communicator):
                     self._mpi.IN_PLACE if here else piece, piece if here else None, root=root
                 )
 
-    # What goes on while something else is computed
+    # Operations in the background
 
-    def ibarrier(self):
+    def ibarrier(self) -> Request:
         self._check_no_part("ibarrier")
         request = self._everyone.library_comm.Ibarrier()
         return progress.PendingOperation(self._everyone.until_complete([request]))
 
-    def ibcast(self, x, root=0):
+    def ibcast(self, x: Array, root: int = 0) -> Request:
         self._check_rank("ibcast", "root", root)
         self._check_contiguous("ibcast", x)
         self._check_no_part("ibcast")
@@ -290,7 +301,7 @@ class MpiCommunicator(Communicator):
         requests = [self._everyone.library_comm.Ibcast(p, root) for p in byte_pieces(buffer)]
         return _begin(self._everyone.until_complete(requests), x, buffer)
 
-    def iallgather(self, x):
+    def iallgather(self, x: Array) -> Request:
         x = contiguous(check_array("iallgather", "x", x))
         buffer = self._host_copy(x)
         gathered = np.empty((self.size, *x.shape), x.dtype)
@@ -299,7 +310,7 @@ class MpiCommunicator(Communicator):
         steps = self._everyone.exchange(rows, [buffer] * self.size, self._next_tag())
         return _begin(steps, _like(x, gathered), gathered)
 
-    def ireduce_scatter(self, x):
+    def ireduce_scatter(self, x: Array) -> Request:
         self._check_parts("ireduce_scatter", x)
         buffer = self._host_copy(x)
         parts = list(buffer.reshape(self.size, -1))
@@ -307,15 +318,15 @@ class MpiCommunicator(Communicator):
         steps = progress.sum_slice(self._everyone, parts, total.reshape(-1), self._next_tag())
         return _begin(steps, _like(x, total), total)
 
-    def begin_sum(self, x, wire_dtype=None):
+    def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
         if self.size == 1 or x.size == 0:
-            return Completed(x)
+            return Request(x)
         narrow = HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray):
             made = self._buffers.get(x.__array_interface__["data"][0])
             if made is not None and made.fits(x):
                 return _begin(made.sum(narrow), x, x)
-        # The library wants its sums begun in the same order everywhere; parts of others are not.
+        # All ranks must begin the library's sums in one order, which parts of others are not in.
         is_part = self._tag_of_steps is not None
         buffer = self._host_copy(x, to_host=is_part)
         many = self.size > progress.MOST_AT_ONCE and narrow is None
@@ -326,17 +337,17 @@ class MpiCommunicator(Communicator):
         return _begin(steps, x, buffer)
 
     def _next_tag(self):
-        """Operations that are under way at the same time are told apart by their tags.
+        """Returns a tag, by which operations that are pending at the same time differ.
 
-        Those of which another is made have its tag: they follow one another, but when each begins,
-        relative to other operations, differs between ranks.
+        Parts of an operation share its tag: they follow one another, but the order in which they
+        begin, relative to other operations, differs between ranks.
         """
         if self._tag_of_steps is not None:
             return self._tag_of_steps
         self._n_operations = (self._n_operations + 1) % _N_TAGS
         return 2 * self._n_operations + 1
 
-    def begin(self, steps):
+    def begin(self, steps: Iterator[None]) -> Request:
         return progress.PendingOperation(self._as_parts(steps, self._next_tag()))
 
     def _as_parts(self, steps, tag):
@@ -385,7 +396,7 @@ class MpiCommunicator(Communicator):
 
     # Buffers
 
-    def make_buffers(self, specifications):
+    def make_buffers(self, specifications: Iterable[tuple[int, DTypeLike]]) -> list[Array]:
         if self.size == 1:
             return super().make_buffers(specifications)
         self.barrier()
@@ -414,27 +425,25 @@ class MpiCommunicator(Communicator):
     # Life cycle
 
     @property
-    def timeout(self):
+    def timeout(self) -> float:
         """Seconds after which a rank that waits for others ends the job with a report."""
         return math.inf if self._watch is None else self._watch.timeout
 
     @timeout.setter
-    def timeout(self, seconds):
+    def timeout(self, seconds: float | None) -> None:
         if self._watch is not None:
             self._watch.timeout = check_timeout(seconds)
 
-    def split(self, color, key):
+    def split(self, color: int, key: int) -> "MpiCommunicator":
         self.barrier()
         part = type(self)(self.mpi_comm.Split(color, key), **self._options())
-        part._config.update(self._config)
-        part.timeout = self.timeout
         part._owned.append(part.mpi_comm)
-        return part
+        return self._configure(part)
 
     def _options(self):
-        return {"cuda_aware": self._cuda_aware, "micro_shards": self.micro_shards}
+        return {"cuda_aware": self._cuda_aware}
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Frees the MPI communicators that were made here; collective.
 
         Arrays of :meth:`make_buffers` stay valid.
@@ -452,15 +461,15 @@ class MpiCommunicator(Communicator):
 
 @watched
 class DummyCommunicator(MpiCommunicator):
-    """For benchmarks: gradients are not exchanged, all else is."""
+    """For benchmarks: it exchanges everything but gradients."""
 
-    def begin_sum(self, x, wire_dtype=None):
-        return Completed(x)
+    def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
+        return Request(x)
 
 
 class _Buffer:
-    """An array that is summed often: by messages whose tags are its own, so that sums of several
-    can begin in any order. It is the base of the array that users see, which so keeps it alive."""
+    """An array that is summed often: its messages have their own tags, so that sums of several
+    buffers can begin in any order. It is the base of the array that users see, and so is kept."""
 
     def __init__(self, array, group, tag):
         self.array, self._group, self._tag = array, group, tag
@@ -476,7 +485,7 @@ class _Buffer:
 
 
 class _SharedBuffer(_Buffer):
-    """The same where the ranks of a host share memory: only sums of a host's ranks travel."""
+    """The same if the ranks of a host share memory: only sums of a host's ranks are sent."""
 
     def __init__(self, shared, part, n_parts, group, tag):
         super().__init__(np.asarray(shared), group, tag)
@@ -496,7 +505,7 @@ def _pickled(obj):
 
 
 def _head(data):
-    """What is sent first: a pickled object, or only its length if it is large."""
+    """Returns what is sent first: a pickled object, or only its size if it is large."""
     return data.size if data.size > LARGE else data.tobytes()
 
 
@@ -510,7 +519,7 @@ def _begin(steps, result, buffer):
 
 
 def _copied(steps, result, buffer):
-    """Steps after which the result is what the buffer holds then."""
+    """Copies the buffer to the result after the steps."""
     yield from steps
     if buffer is not result:
         backend.copyto(result, buffer)

@@ -1,11 +1,16 @@
 """The communicator that moves CuPy arrays by NCCL, and host arrays and objects by MPI."""
 
+from typing import Any
+
+import numpy as np
+
 from mpchain.backends import cuda
 from mpchain.distributed.communicators.arrays import check_array, contiguous
-from mpchain.distributed.communicators.communicator import Completed
+from mpchain.distributed.communicators.communicator import Request
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.watch import GpuWork, watched
+from mpchain.typing import Array, DTypeLike
 
 NCCL_TYPES = {
     "int32": "NCCL_INT32",
@@ -19,31 +24,34 @@ NCCL_TYPES = {
 
 @watched
 class NcclCommunicator(MpiCommunicator):
-    """Ranks with one GPU each.
+    """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
 
-    The GPU is the one that is current when the first collective on CuPy arrays is called, so that
-    a program can choose it by ``intra_rank`` after it has made the communicator.
+    The GPU is the one that is current when the first collective on CuPy arrays is called: a program
+    can choose it by ``intra_rank`` after it has made the communicator.
 
     Args:
-        mpi_comm (mpi4py.MPI.Comm): the ranks.
-        allreduce_grad_dtype: dtype in which gradients are summed; None: as elsewhere. float16:
-            they travel and are summed in that, in buckets of their own dtype.
-        micro_shards (int): see :class:`Communicator`.
+        mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
+        allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
+            float16: they are sent and summed in float16, and kept in their own dtype.
+
+    Example:
+        ::
+
+            comm = mpchain.create_communicator("pure_nccl")
+            cupy.cuda.Device(comm.intra_rank).use()
+            total = comm.allreduce(cupy.ones(3))
     """
 
-    def __init__(self, mpi_comm, *, allreduce_grad_dtype=None, micro_shards=None):
-        super().__init__(mpi_comm, micro_shards=micro_shards)
+    def __init__(self, mpi_comm: Any, *, allreduce_grad_dtype: DTypeLike = None):
+        super().__init__(mpi_comm)
         self._nccl_comm = None
         self._stream = None
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
-        return {
-            "allreduce_grad_dtype": self.get_config("allreduce_grad_dtype"),
-            "micro_shards": self.micro_shards,
-        }
+        return {"allreduce_grad_dtype": self.get_config("allreduce_grad_dtype")}
 
-    def gradient_dtype(self, dtype):
+    def gradient_dtype(self, dtype: np.dtype) -> np.dtype:
         asked = self.get_config("allreduce_grad_dtype")
         if asked is None or asked == "float16":
             return super().gradient_dtype(dtype)
@@ -116,11 +124,11 @@ class NcclCommunicator(MpiCommunicator):
                 self._nccl_comm.recv(x.data.ptr, x.size, self._type(x.dtype.name), source, stream)
             self._nccl.groupEnd()
 
-    def begin_sum(self, x, wire_dtype=None):
+    def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
         if not cuda.is_gpu_array(x):
             return super().begin_sum(x, wire_dtype)
         if self.size == 1 or x.size == 0:
-            return Completed(x)
+            return Request(x)
         narrow = HALF_PRECISION.get(wire_dtype)
         sent = x if narrow is None else narrow.encode(x)
         name = x.dtype.name if narrow is None else wire_dtype
@@ -129,7 +137,7 @@ class NcclCommunicator(MpiCommunicator):
             self._stream.record(), x, narrow and (lambda: narrow.decode(sent, x.dtype))
         )
 
-    def ibcast(self, x, root=0):
+    def ibcast(self, x: Array, root: int = 0) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ibcast(x, root)
         self._check_rank("ibcast", "root", root)
@@ -137,7 +145,7 @@ class NcclCommunicator(MpiCommunicator):
         self._on_own_stream(lambda stream: self._broadcast_on(x, root, stream))
         return _OnStream(self._stream.record(), x)
 
-    def iallgather(self, x):
+    def iallgather(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().iallgather(x)
         x = contiguous(check_array("iallgather", "x", x))
@@ -149,7 +157,7 @@ class NcclCommunicator(MpiCommunicator):
         )
         return _OnStream(self._stream.record(), gathered)
 
-    def ireduce_scatter(self, x):
+    def ireduce_scatter(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ireduce_scatter(x)
         self._check_parts("ireduce_scatter", x)
@@ -163,12 +171,12 @@ class NcclCommunicator(MpiCommunicator):
         return _OnStream(self._stream.record(), total)
 
     def _on_own_stream(self, begin):
-        """Begins an operation that runs beside what the current stream does from now on."""
+        """Begins an operation that runs beside later work of the current stream."""
         self._connect()
         self._stream.wait_event(_current_stream().record())
         begin(self._stream)
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Destroys NCCL's communicator and frees those of MPI; collective."""
         if self._nccl_comm is not None:
             if self._watch is not None:
@@ -182,38 +190,35 @@ def _current_stream():
     return cuda.cupy.cuda.get_current_stream()
 
 
-class _OnStream:
-    """An operation that runs on a stream of its own; without waiting for it the host goes on.
+class _OnStream(Request):
+    """An operation on another stream, for which the host need not wait.
 
     Args:
-        event: when it is complete.
+        event: an event after the operation.
         result: its array.
-        decode: function that returns what the result is to be filled with, afterwards.
+        decode: function that returns the content of the result, to be called afterwards.
     """
 
     def __init__(self, event, result, decode=None):
-        self._event, self.result, self._decode = event, result, decode
+        super().__init__(result)
+        self._event, self._decode = event, decode
 
     @property
-    def is_complete(self):
+    def is_complete(self) -> bool:
         """Whether the result can be used without waiting."""
         return self._event.done and self._decode is None
 
-    def Test(self):
-        """Returns whether the operation is complete."""
+    def Test(self) -> bool:
         if self._event.done:
             self.Wait()
         return self.is_complete
 
-    def Wait(self):
-        """Makes the current stream wait, and returns the result."""
+    def Wait(self) -> Array:
+        """Makes the current stream wait, and returns the result.
+
+        As the host does not wait, all ranks begin later operations in the same order.
+        """
         _current_stream().wait_event(self._event)
         if self._decode is not None:
             self.result[...], self._decode = self._decode(), None
         return self.result
-
-    def steps(self):
-        """Steps of waiting for the result within another operation: the host need not wait, and so
-        all ranks begin what follows in the same order."""
-        return self.Wait()
-        yield

@@ -1,7 +1,7 @@
-"""Operations over the ranks that progress while something else is computed.
+"""Operations over the ranks that progress in the background.
 
-Each is a generator of its steps, which yields wherever it would have to wait. It continues whenever
-a request is asked: MPI libraries do nothing by themselves.
+Each is a generator that yields wherever it would have to wait. It continues whenever a request is
+asked: MPI libraries do nothing by themselves.
 """
 
 import dataclasses
@@ -11,21 +11,24 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpchain.distributed.communicators.arrays import byte_pieces, pieces
+from mpchain.distributed.communicators.communicator import Request
+from mpchain.typing import Array
 
 MOST_AT_ONCE = 16
 """Ranks that exchange messages with each other; more of them sum in stages."""
 
-_SPINS = 100  # looks, of a microsecond or two, before other threads and processes are let run
-_YIELDS = 300  # looks before the core is left to others
+_SPINS = 100  # looks, of a microsecond or two, before the core is yielded for a moment
+_YIELDS = 300  # looks before the core is left for a nap
 _NAP = 50e-6  # seconds
 
-# By thread, of all communicators: a rank that waits anywhere must let all of them continue, but
-# only those that the same thread began, since another one may be in the middle of a step.
+# Pending operations of all communicators, by thread. A rank that waits anywhere must let all of
+# them continue, but only those of its own thread: another thread may be in the middle of a step.
 _UNDER_WAY = {}
 
 
@@ -33,26 +36,34 @@ def _of_this_thread():
     return _UNDER_WAY.setdefault(threading.get_ident(), [])
 
 
-class PendingOperation:
-    """An operation that is under way.
+class PendingOperation(Request):
+    """The request of an operation in the background.
 
     The thread that began it lets it continue; another one takes it over when it asks or waits.
 
     Args:
-        steps: generator of its steps; what it returns is the result.
+        steps: generator of its steps, which returns the result.
+
+    Example:
+        >>> def count():
+        ...     yield
+        ...     return "done"
+        >>> PendingOperation(count()).Wait()
+        'done'
     """
 
-    def __init__(self, steps):
+    is_complete = False
+
+    def __init__(self, steps: Generator[None, None, Any]):
+        super().__init__()
         self._steps = steps
         self._turn = threading.Lock()
-        self.is_complete = False
-        self.result = None
-        # The list keeps buffers of what the caller forgets: messages may still arrive.
+        # The list keeps the buffers of operations that the caller forgets: messages may arrive.
         self._list = _of_this_thread()
         self._list.append(self)
         self.go_on()
 
-    def go_on(self):
+    def go_on(self) -> None:
         """Continues as far as possible without waiting."""
         if not self._turn.acquire(blocking=False):
             return  # another thread does
@@ -64,20 +75,18 @@ class PendingOperation:
         finally:
             self._turn.release()
 
-    def Test(self):
+    def Test(self) -> bool:
         """Lets all operations continue; returns whether this one is complete."""
         self._take_over()
         progress_all()
         return self.is_complete
 
-    def steps(self):
-        """Steps of waiting for the result within another operation."""
+    def steps(self) -> Generator[None, None, Any]:
         while not self.is_complete:
             yield
         return self.result
 
-    def Wait(self):
-        """Waits until the operation is complete, and returns its result."""
+    def Wait(self) -> Any:
         self._take_over()
         wait_until(lambda: self.is_complete)
         return self.result
@@ -91,7 +100,7 @@ class PendingOperation:
                 others.remove(self)
 
 
-def progress_all():
+def progress_all() -> None:
     """Lets all operations of this thread continue as far as possible without waiting."""
     mine = _UNDER_WAY.get(threading.get_ident())
     if not mine:
@@ -101,10 +110,12 @@ def progress_all():
     mine[:] = [op for op in mine if not op.is_complete and op._list is mine]
 
 
-def wait_until(is_done):
-    """Waits while all operations of this thread continue: other ranks may wait for these.
+def wait_until(is_done: Callable[[], bool]) -> None:
+    """Waits while all operations of this thread continue, since other ranks may wait for them.
 
     A rank that waits for long leaves its core to others.
+
+    >>> wait_until(lambda: True)
     """
     for n_looks in itertools.count():
         if is_done():
@@ -121,28 +132,28 @@ class Group:
     """Ranks that sum arrays by messages.
 
     Attributes:
-        mpi (module): ``mpi4py.MPI``.
-        comm (mpi4py.MPI.Comm): carries the messages; nothing else does.
-        ranks (list of int): the ranks' numbers in ``comm``, in the order of summation.
-        library_comm (mpi4py.MPI.Comm): of just these ranks, for sums by the MPI library; None if
+        mpi: the module ``mpi4py.MPI``.
+        comm: ``mpi4py.MPI.Comm`` that carries these messages and no others.
+        ranks: the ranks' numbers in ``comm``, in the order of summation.
+        library_comm: ``mpi4py.MPI.Comm`` of just these ranks, for sums by the MPI library; None if
             there are none.
-        index (int): this rank's place among the ranks.
+        index: this rank's place among the ranks.
     """
 
     mpi: Any
     comm: Any
-    ranks: list
+    ranks: list[int]
     library_comm: Any = None
 
     def __post_init__(self):
         self.index = self.ranks.index(self.comm.rank)
 
     @functools.cached_property
-    def stages(self):
-        """Groups with this rank, of :data:`MOST_AT_ONCE` ranks at most: those whose places differ
-        in one digit, if places are written with the factors of the number of ranks as radices.
+    def stages(self) -> list["Group"]:
+        """Groups of this rank for the stages of a sum, of at most :data:`MOST_AT_ONCE` ranks.
 
-        A number with a larger prime factor has a stage of as many ranks.
+        With places written in the mixed radix of the factors of the number of ranks, a group holds
+        the ranks that differ in one digit. A larger prime factor is a larger group.
         """
         stages, stride = [], 1
         for n in _factors(len(self.ranks)):
@@ -152,13 +163,13 @@ class Group:
             stride *= n
         return stages
 
-    def until_complete(self, requests):
-        """Steps of waiting for MPI's requests."""
+    def until_complete(self, requests: list) -> Generator[None, None, None]:
+        """Waits, as a generator, for MPI's requests."""
         while not self.mpi.Request.Testall(requests):
             yield
 
-    def exchange(self, received, sent, tag):
-        """Steps of sending one array to each rank and receiving one from each, its own excepted."""
+    def exchange(self, received: Sequence[Array], sent: Sequence[Array], tag: int) -> Generator:
+        """Sends one array to each other rank and receives one from each, as a generator."""
         others = [i for i in range(len(self.ranks)) if i != self.index]
         requests = [
             self.comm.Irecv(x, self.ranks[i], tag) for i in others for x in byte_pieces(received[i])
@@ -167,7 +178,7 @@ class Group:
 
 
 def _factors(n):
-    """Returns factors of ``n``, none greater than :data:`MOST_AT_ONCE` if there are such."""
+    """Returns factors of ``n``, not greater than :data:`MOST_AT_ONCE` if possible."""
     if n > MOST_AT_ONCE:
         for factor in range(math.isqrt(n), 1, -1):
             if n % factor == 0:
@@ -175,28 +186,30 @@ def _factors(n):
     return [n]
 
 
-def sum_by_library(group, array):
-    """As :func:`sum_over`, by ``Iallreduce``; also of CuPy arrays where MPI can."""
+def sum_by_library(group: Group, array: Array) -> Generator[None, None, None]:
+    """Sums as :func:`sum_over`, by ``Iallreduce``; also CuPy arrays if MPI is CUDA-aware."""
     requests = [group.library_comm.Iallreduce(group.mpi.IN_PLACE, x) for x in pieces(array)]
     yield from group.until_complete(requests)
 
 
-def sum_over(group, array, tag, narrow=None):
-    """Steps of the sum of a contiguous host array over a group's ranks, in place.
+def sum_over(
+    group: Group, array: Array, tag: int, narrow: Any = None
+) -> Generator[None, None, None]:
+    """Sums a contiguous host array over a group's ranks, in place, as a generator.
 
     Each rank sums one slice of the array: it receives that slice from all others, adds in the order
     of the ranks, and sends the sum to all others. Each element is thus added once, and every rank
     has the same bits, which do not depend on how the array is divided into buckets. Measured with
     Open MPI on one host, it takes half of ``Iallreduce``'s time, and as long as ``Allreduce``. As
-    messages have tags, sums may begin in any order, which those of the library may not.
+    messages have tags, sums may begin in any order; those of the library may not.
 
-    With many ranks the slices would be small and the messages many: these sum in stages, whose
-    ranks together send as little.
+    With many ranks the slices would be small and the messages many. Such groups sum in stages,
+    which send the same amount of data.
 
     Args:
-        group (Group): the ranks.
+        group: the ranks.
         array: what to sum.
-        tag (int): tag of the messages; neither this nor the next must be in use.
+        tag: tag of the messages; neither this nor the next must be in use.
         narrow: how messages are encoded
             (:mod:`~mpchain.distributed.communicators.half_precision`), in one stage, which rounds
             once; None leaves them exact.
@@ -230,14 +243,16 @@ def _slices(group, flat):
     return [flat[flat.size * i // n : flat.size * (i + 1) // n] for i in range(n)]
 
 
-def sum_slice(group, slices, out, tag, narrow=None):
-    """Steps of the sum over the ranks of what each has for this rank, in the order of ranks.
+def sum_slice(
+    group: Group, slices: list[Array], out: Array, tag: int, narrow: Any = None
+) -> Generator[None, None, None]:
+    """Sums this rank's slice over the ranks, in the order of ranks, as a generator.
 
     Args:
-        group (Group): the ranks.
+        group: the ranks.
         slices: for each rank, the flat contiguous array that it is to sum.
-        out: array that gets the sum; it may be the one that this rank has for itself.
-        tag (int): tag of the messages.
+        out: array that gets the sum; it may be this rank's own slice.
+        tag: tag of the messages.
         narrow: see :func:`sum_over`.
     """
     me, mine = group.index, slices[group.index]
@@ -249,7 +264,7 @@ def sum_slice(group, slices, out, tag, narrow=None):
         yield from group.exchange(encoded, [narrow.encode(x) for x in slices], tag)
         parts = [narrow.decode(x, mine.dtype) for x in encoded]
         parts[me] = mine
-    scratch = parts[1 if me == 0 else 0]  # not mine, which may be the caller's
+    scratch = parts[1 if me == 0 else 0]  # not mine, which may belong to the caller
     total = parts[0]
     for part in parts[1:-1]:
         total = np.add(total, part, out=scratch)

@@ -1,45 +1,56 @@
-"""Giving each rank its share of a dataset."""
+"""Gives each rank its share of a dataset."""
+
+from collections.abc import Sized
+from typing import Any
 
 import numpy as np
 
 from mpchain.datasets import SubDataset
+from mpchain.distributed.communicators import Communicator
 
 
 class DataSizeError(ValueError):
-    """There are fewer samples than ranks."""
+    """There are fewer samples than ranks.
+
+    >>> from mpchain.distributed import DataSizeError
+    >>> issubclass(DataSizeError, ValueError)
+    True
+    """
 
 
 def scatter_dataset(
-    dataset,
-    comm,
-    root=0,
-    shuffle=False,
-    seed=None,
-    max_buf_len=256 * 1024 * 1024,
+    dataset: Any,
+    comm: Communicator,
+    root: int = 0,
+    shuffle: bool = False,
+    seed: int | None = None,
+    max_buf_len: int = 256 * 1024 * 1024,
     *,
-    force_equal_length=True,
-):
+    force_equal_length: bool = True,
+) -> SubDataset:
     """Returns this rank's share of a dataset.
 
-    The dataset itself travels only if some rank has none; else only the order does.
+    The dataset itself is sent only if some rank has none; otherwise only the order is.
 
     Args:
-        dataset: the dataset; what the root gives counts. Other ranks may give None, and then get
-            the root's, which must be picklable.
-        comm (Communicator): the ranks.
-        root (int): the rank whose dataset and order count.
-        shuffle (bool): whether the samples are dealt out in random order.
-        seed (int): seed of that order; None draws from NumPy's global state.
-        max_buf_len (int): bytes in one message.
-        force_equal_length (bool): whether all shares have the same length, by giving some samples
-            to two ranks; else the shares are disjoint, and their lengths differ by one at most.
-
-    Returns:
-        SubDataset
+        dataset: the dataset, on the root. Other ranks may pass None, and then get the root's, which
+            must be picklable.
+        comm: the ranks.
+        root: the rank whose dataset and order are used.
+        shuffle: whether to distribute the samples in random order.
+        seed: seed of that order; None draws from NumPy's global state.
+        max_buf_len: bytes in one message.
+        force_equal_length: whether all shares have the same length, by giving some samples to two
+            ranks; else the shares are disjoint, and their lengths differ by one at most.
 
     Raises:
         DataSizeError: there are fewer samples than ranks.
         ValueError: the root's dataset is None.
+
+    Example:
+        >>> mine = mpchain.distributed.scatter_dataset(range(10), comm, shuffle=True, seed=0)
+        >>> len(mine), mine[0]
+        (10, 2)
     """
     if any(comm.allgather_obj(dataset is None)):
         dataset = comm.bcast_obj(dataset, max_buf_len, root)
@@ -58,18 +69,21 @@ def scatter_dataset(
     return SubDataset(dataset, begin, end, order)
 
 
-def scatter_index(n_total_samples, comm, root=0, *, force_equal_length=True):
-    """Returns the range of indices that is this rank's share of so many samples.
+def scatter_index(
+    n_total_samples: int, comm: Communicator, root: int = 0, *, force_equal_length: bool = True
+) -> tuple[int, int]:
+    """Returns the range (begin, end) of indices that is this rank's share of the samples.
 
     Args:
-        n_total_samples (int): the root's counts.
+        n_total_samples: the number of samples, on the root.
         comm, root, force_equal_length: see :func:`scatter_dataset`.
-
-    Returns:
-        (begin, end)
 
     Raises:
         DataSizeError: there are fewer samples than ranks.
+
+    Example:
+        >>> mpchain.distributed.scatter_index(10, comm)
+        (0, 10)
     """
     n = comm.bcast_obj(n_total_samples, root=root)
     return _share("scatter_index", n, comm, force_equal_length)
@@ -92,30 +106,46 @@ def _permutation(n, seed):
     return random.permutation(n)
 
 
-def create_empty_dataset(dataset):
+def create_empty_dataset(dataset: Sized) -> list[tuple[()]]:
     """Returns a dataset of the same length whose samples are empty tuples.
 
-    It is for models that are split over ranks, some of which take part in each step without data.
+    Use it on ranks that take part in each step of a model without data.
+
+    Example:
+        >>> mpchain.distributed.create_empty_dataset(range(3))
+        [(), (), ()]
     """
     return [()] * len(dataset)
 
 
-def get_n_iterations_for_one_epoch(dataset, local_batch_size, comm):
-    """Returns how many batches of this size the rank with the most samples needs for all of them.
+def get_n_iterations_for_one_epoch(
+    dataset: Sized, local_batch_size: int, comm: Communicator
+) -> int:
+    """Returns the number of batches of an epoch, on the rank with the most samples.
 
     Args:
         dataset: this rank's share, such as that of :func:`scatter_dataset`.
-        local_batch_size (int): number of samples in a batch of one rank.
-        comm (Communicator): the ranks.
+        local_batch_size: number of samples in a batch of one rank.
+        comm: the ranks.
+
+    Example:
+        >>> get_n_iterations_for_one_epoch(range(10), 4, comm)
+        3
     """
     return max(comm.allgather_obj(-(-len(dataset) // local_batch_size)))
 
 
-def get_epoch_trigger(n_epochs, dataset, local_batch_size, comm):
-    """Returns the trigger (number, "iteration") that fires after so many epochs on all ranks.
+def get_epoch_trigger(
+    n_epochs: int, dataset: Sized, local_batch_size: int, comm: Communicator
+) -> tuple[int, str]:
+    """Returns the trigger (number, "iteration") that fires after ``n_epochs`` on all ranks.
 
     Args:
-        n_epochs (int): number of epochs.
+        n_epochs: number of epochs.
         dataset, local_batch_size, comm: see :func:`get_n_iterations_for_one_epoch`.
+
+    Example:
+        >>> get_epoch_trigger(2, range(10), 4, comm)
+        (6, 'iteration')
     """
     return n_epochs * get_n_iterations_for_one_epoch(dataset, local_batch_size, comm), "iteration"

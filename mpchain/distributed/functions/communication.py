@@ -2,6 +2,8 @@
 
 import collections
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +13,12 @@ from mpchain.configuration import config
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.function_node import FunctionNode
+from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_variable
 
 
 def _parts(comm, x, axis):
-    """The slices of ``x`` that belong to the ranks."""
+    """Returns the slices of ``x`` that belong to the ranks."""
     before = (slice(None),) * axis
     bounds = [partition(x.shape[axis], rank, comm.size) for rank in range(comm.size)]
     return [x[(*before, slice(*pair))] for pair in bounds]
@@ -26,7 +29,7 @@ def _joined(comm, x, axis):
     whole = get_array_module(x).concatenate(parts, axis)
     held = [part.shape[axis] for part in parts]
     if held != [part.shape[axis] for part in _parts(comm, whole, axis)]:
-        raise ValueError(f"join: the ranks must have even parts, as of split, but have {held}")
+        raise ValueError(f"join: the ranks must have the parts that split makes, not {held}")
     return whole
 
 
@@ -38,10 +41,10 @@ _AGAIN = ", to be differentiated again (enable_double_backprop=True)"
 
 
 def _identify(node, *kind):
-    """Returns what a message is, in words that the two ranks must agree on.
+    """Returns what a message is, in words that both ranks must agree on.
 
-    In backward a rank may send or receive fewer messages than its peer, where its gradients do not
-    depend on some: then another one would be taken for the one that is expected.
+    In backward a rank may send or receive fewer messages than its peer, if its gradients do not
+    depend on some of them. The peer must not take another message for the one that it expects.
     """
     if node.number is None:
         counts = _N_MESSAGES.setdefault(node.comm, collections.Counter())
@@ -55,20 +58,21 @@ def _send(node, xs, rank, tag):
     identity = _identify(node, "to", rank, tag)
     if node.order and config.enable_backprop:
         identity += _AGAIN
-    # The receiver is told whether it has to send gradients back.
-    header = np.array([node.is_awaited], np.int32)
-    node.comm.send((header, *xs), rank, tag, identity=identity)
+    # An array without elements, whose shape says whether the receiver must send gradients back: it
+    # takes no message. In backward ranks may disagree on which messages there are.
+    is_awaited = np.empty((int(node.is_awaited), 0), np.int32)
+    node.comm.send((is_awaited, *xs), rank, tag, identity=identity, confirm=node.order > 0)
     return ()
 
 
 def _receive(node, xs, rank, tag):
     identity = _identify(node, "from", rank, tag)
     if node.order:
-        # What this rank differentiates again must not be the last that its peer does.
+        # If this rank differentiates again, its peer must do so too.
         again = identity + _AGAIN
         identity = again if config.enable_backprop else (identity, again)
-    header, *ys = node.comm.recv(rank, tag, identity=identity)
-    node.is_awaited = bool(header[0])
+    is_awaited, *ys = node.comm.recv(rank, tag, identity=identity)
+    node.is_awaited = len(is_awaited) > 0
     return ys
 
 
@@ -76,8 +80,8 @@ def _at_root(y):
     return () if y is None else [y]
 
 
-# For each operation its adjoint, and what it does: from the arrays that this rank gives, if any, to
-# those that it gets, if any. Both are called with the same further arguments.
+# For each operation its adjoint, and its computation: from the arrays that this rank gives, if any,
+# to those that it gets, if any. Both take the same further arguments.
 _TABLE = {
     "allreduce": ("allreduce", lambda node, xs: [node.comm.allreduce(*xs)]),
     "bcast": ("reduce", lambda node, xs, root: [node.comm.bcast(*xs or [None], root)]),
@@ -90,65 +94,75 @@ _TABLE = {
     "send": ("recv", _send),
     "recv": ("send", _receive),
     "pseudo_connect": ("pseudo_connect", lambda node, xs: xs),
-    # Between what is the same on all ranks, and counts once, and what each has of its own:
+    # Between values that are the same on all ranks, and count once, and each rank's own values:
     "distribute": ("sum_up", lambda node, xs: xs),
     "sum_up": ("distribute", lambda node, xs: [node.comm.allreduce(*xs)]),
     "split": ("join", lambda node, xs, axis: [_parts(node.comm, *xs, axis)[node.comm.rank]]),
     "join": ("split", lambda node, xs, axis: [_joined(node.comm, *xs, axis)]),
 }
-# What all tokens start from that depend on nothing else: one leaf, which holds no gradient as there
-# is no Variable. Were it another each time, :func:`mpchain.functions.forget` could not tell that a
-# function depends on the same variables when it is called again.
+# The leaf of all tokens that depend on nothing else. It holds no gradient, as there is no Variable.
+# It is always the same, so that :func:`mpchain.functions.forget` finds that a function depends on
+# the same variables when it is called again.
 _START = Variable(np.empty(0, np.float32)).node
 
-# Of these, different ranks do different things.
+# In these, different ranks do different things.
 _ONE_SIDED = ("bcast", "reduce", "gather", "scatter", "send", "recv")
 
-# Of these, a rank knows by its input whether the others will want gradients.
+# In these, a rank knows by its input whether the others will need gradients.
 _DECIDED_HERE = ("send", "distribute", "split")
 
 
 class Communication(FunctionNode):
     """An application of an operation of the table: the only node class of all of them.
 
-    Beside arrays it takes and returns a *token*, an empty Variable. By tokens, applications depend
-    on each other that shall be executed one after the other, and where a rank gives no array, or
-    gets none, the token is the node's place in the graph. As the gradients of tokens are tokens,
-    all this holds for the graph of the gradient, too.
+    Beside arrays it takes and returns a *token*, an empty Variable. Tokens make applications that
+    must be executed one after the other depend on each other. If a rank gives or gets no array, the
+    token is the node's only place in the graph. As the gradients of tokens are tokens, all this
+    holds for the graph of the gradient, too.
 
     Args:
-        operation (str): name in the table.
-        comm (Communicator): the ranks; None where nothing travels.
-        arguments (dict): the operation's further arguments.
-        is_awaited (bool): for ``send``: whether gradients are to come back. ``recv`` sets it.
-        order (int): of the derivative that it is part of; 0 in forward.
-        number (int): that of the message in forward whose derivative it is; None in forward.
+        operation: name in the table.
+        comm: the ranks; None if nothing is exchanged.
+        arguments: the operation's further arguments.
+        is_awaited: for ``send``: whether gradients must come back. ``recv`` sets it.
+        order: order of the derivative that it is part of; 0 in forward.
+        number: number of the message in forward whose derivative it is; None in forward.
+
+    Example:
+        >>> (y,), token = communicate("allreduce", comm, [Variable(np.ones(2))])
+        >>> y.creator.label, token.shape
+        ('allreduce', (0,))
     """
 
-    def __init__(self, operation, comm, arguments, is_awaited=True, order=0, number=None):
-        self.operation = operation
-        self.comm = comm
-        self.arguments = arguments
-        self.is_awaited = is_awaited
-        self.order, self.number = order, number
+    def __init__(
+        self,
+        operation: str,
+        comm: Communicator | None,
+        arguments: dict[str, Any],
+        is_awaited: bool = True,
+        order: int = 0,
+        number: int | None = None,
+    ):
+        self.operation, self.comm, self.arguments = operation, comm, arguments
+        self.is_awaited, self.order, self.number = is_awaited, order, number
 
     @property
-    def label(self):
+    def label(self) -> str:
         return self.operation
 
-    def check_inputs(self, variables):
+    def check_inputs(self, variables: Sequence[Variable]) -> None:
         super().check_inputs(variables[:-1])  # the token is in host memory, wherever the arrays are
 
-    def forward(self, inputs):
+    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         *xs, token = inputs
         _, compute = _TABLE[self.operation]
         return (*compute(self, xs, **self.arguments), token)
 
-    def keep(self, in_data, targets, outputs):
+    def keep(self, in_data: Sequence, targets: Sequence, outputs: Sequence[Array]) -> None:
         self._token_array = outputs[-1]
         self._kinds = [(get_array_module(y), y.shape, y.dtype) for y in outputs[:-1]]
 
-    def backward(self, target_input_indexes, grad_outputs):
+    def backward(self, target_input_indexes: tuple, grad_outputs: tuple) -> tuple:
         *gys, token = grad_outputs
         gys = [
             xp.zeros(shape, dtype) if gy is None else gy
@@ -164,20 +178,27 @@ class Communication(FunctionNode):
     def _after_myself(self, token):
         """Makes the token of the gradient depend on this node.
 
-        The gradient of a linear operation does not depend on its input. But another rank's may, by
-        what it computed from the result; then it comes here again for the next order, and so must
-        this rank.
+        The gradient of a linear operation does not depend on its input. But another rank's gradient
+        may, by computations on the result. That rank then comes here again for the next order, and
+        so must this rank.
         """
         own = self.output_variable(len(self._kinds), self._token_array)
         return own if token is None else own + token
 
 
-def communicate(operation, comm, xs, token=None, source=(0, None), **arguments):
+def communicate(
+    operation: str,
+    comm: Communicator | None,
+    xs: Sequence[Input],
+    token: Variable | None = None,
+    source: tuple[int, int | None] = (0, None),
+    **arguments: Any,
+) -> tuple[list[Variable], Variable]:
     """Applies an operation; returns the list of Variables that this rank gets, and the token.
 
     The result requires a gradient whether or not the input does: all ranks must take part in
-    backward or none, and this rank's input does not tell about the others'. Only of messages the
-    sender tells, and what is the same on all ranks is so in this, too.
+    backward or none, and a rank does not know the inputs of the others. The exceptions are
+    messages, whose sender says so, and values that are the same on all ranks.
 
     ``source`` has the order of derivative and the number of a message, see :class:`Communication`.
     """
@@ -197,8 +218,12 @@ def _new_token():
     return _START.variable_with(np.empty(0, np.float32))
 
 
-def token_of(x):
-    """Makes a token that depends on a Variable; None for anything else."""
+def token_of(x: Any) -> Variable | None:
+    """Returns a token that depends on a Variable; None for anything else.
+
+    >>> token_of(Variable(np.ones(3))).shape
+    (0,)
+    """
     if not isinstance(x, Variable):
         return None
     return F.cast(F.flatten(x)[:0], np.float32)
@@ -227,137 +252,176 @@ def _from_root(operation, comm, xs, root):
     return y
 
 
-def allreduce(comm, x):
+def allreduce(comm: Communicator, x: Input) -> Variable:
     """Sums over the ranks.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array, of the same shape and dtype on all ranks.
 
     Returns:
         Variable of the same shape, the same on all ranks.
+
+    Example:
+        >>> mpchain.distributed.functions.allreduce(comm, np.ones(2))
+        variable([1., 1.])
     """
     (y,), _ = _collective("allreduce", comm, [x])
     return y
 
 
-def bcast(comm, x, root=0):
+def bcast(comm: Communicator, x: Input | None, root: int = 0) -> Variable:
     """Gives the root's array to all ranks.
 
     Args:
-        comm (Communicator): the ranks.
-        x: Variable or array at the root. Elsewhere None, or any Variable, on which the result is
-            then made to depend, with the gradient zero.
-        root (int): the rank whose array it is.
+        comm: the ranks.
+        x: Variable or array at the root. Elsewhere None, or any Variable: the result then
+            depends on it, with a gradient of zero.
+        root: the rank whose array it is.
 
     Returns:
         Variable, on every rank.
+
+    Example:
+        >>> mpchain.distributed.functions.bcast(comm, np.ones(2))
+        variable([1., 1.])
     """
     return _from_root("bcast", comm, [x], root)
 
 
-def reduce(comm, x, root=0):
+def reduce(comm: Communicator, x: Input, root: int = 0) -> Variable:
     """Sums over the ranks, for the root.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array, of the same shape and dtype on all ranks.
-        root (int): the rank that gets the sum.
+        root: the rank that gets the sum.
 
     Returns:
         Variable of the same shape at the root, a delegate variable elsewhere.
+
+    Example:
+        >>> mpchain.distributed.functions.reduce(comm, np.ones(2))
+        variable([1., 1.])
     """
     ys, delegate = _collective("reduce", comm, [x], root=root)
     return ys[0] if ys else delegate
 
 
-def gather(comm, x, root=0):
+def gather(comm: Communicator, x: Input, root: int = 0) -> tuple[Variable, ...] | Variable:
     """Gives the arrays of all ranks to the root.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array; shapes may differ between ranks.
-        root (int): the rank that gets them.
+        root: the rank that gets them.
 
     Returns:
         tuple of Variables, one per rank, at the root; a delegate variable elsewhere.
+
+    Example:
+        >>> mpchain.distributed.functions.gather(comm, np.ones(2))
+        (variable([1., 1.]),)
     """
     ys, delegate = _collective("gather", comm, [x], root=root)
     return tuple(ys) if ys else delegate
 
 
-def scatter(comm, xs, root=0):
+def scatter(comm: Communicator, xs: Sequence[Input] | None, root: int = 0) -> Variable:
     """Gives each rank one of the root's arrays.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         xs: sequence of Variables or arrays, one per rank, at the root; shapes may differ. Elsewhere
             None, or any Variable, see :func:`bcast`.
-        root (int): the rank whose arrays they are.
+        root: the rank whose arrays they are.
 
     Returns:
         Variable, on every rank.
+
+    Example:
+        >>> mpchain.distributed.functions.scatter(comm, [np.ones(2)])
+        variable([1., 1.])
     """
     return _from_root("scatter", comm, xs if comm.rank == root else [xs], root)
 
 
-def allgather(comm, x):
+def allgather(comm: Communicator, x: Input) -> tuple[Variable, ...]:
     """Gives the arrays of all ranks to all ranks.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array; shapes may differ between ranks.
 
     Returns:
         tuple of Variables, one per rank, the same on all ranks.
+
+    Example:
+        >>> mpchain.distributed.functions.allgather(comm, np.ones(2))
+        (variable([1., 1.]),)
     """
     ys, _ = _collective("allgather", comm, [x])
     return tuple(ys)
 
 
-def reduce_scatter(comm, xs):
-    """Sums over the ranks as many arrays as there are ranks, and gives each rank one of the sums.
+def reduce_scatter(comm: Communicator, xs: Sequence[Input]) -> Variable:
+    """Sums one array per rank over the ranks, and gives each rank one of the sums.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         xs: sequence of Variables or arrays, one per rank; the shapes of those for one rank must be
             the same on all ranks.
 
     Returns:
         Variable.
+
+    Example:
+        >>> mpchain.distributed.functions.reduce_scatter(comm, [np.ones(2)])
+        variable([1., 1.])
     """
     (y,), _ = _collective("reduce_scatter", comm, xs)
     return y
 
 
-def alltoall(comm, xs):
+def alltoall(comm: Communicator, xs: Sequence[Input]) -> tuple[Variable, ...]:
     """Gives each rank one array of every rank.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         xs: sequence of Variables or arrays, one per rank; shapes may differ.
 
     Returns:
-        tuple of Variables: what each rank has at this rank's place.
+        tuple of Variables: those that each rank has at this rank's place.
+
+    Example:
+        >>> mpchain.distributed.functions.alltoall(comm, [np.ones(2)])
+        (variable([1., 1.]),)
     """
     ys, _ = _collective("alltoall", comm, xs)
     return tuple(ys)
 
 
-def send(x, communicator, rank, tag=0):
+def send(
+    x: Input | Sequence[Input], communicator: Communicator, rank: int, tag: int = 0
+) -> Variable:
     """Sends arrays to another rank, which must call :func:`recv`, and waits until it is there.
 
     In backward the gradients come back, unless no array requires one.
 
     Args:
         x: Variable or array, or a sequence of them.
-        communicator (Communicator): the ranks.
-        rank (int): the receiver.
-        tag (int): the message's tag.
+        communicator: the ranks.
+        rank: the receiver.
+        tag: the message's tag.
 
     Returns:
-        The delegate variable, an empty Variable by which backward finds its way to here: call its
+        The delegate variable, an empty Variable through which backward gets here: call its
         ``backward``, or give it to :func:`recv` or :func:`pseudo_connect`.
+
+    Example:
+        >>> delegate = mpchain.distributed.functions.send(Variable(np.ones(2)), comm, rank=0)
+        >>> mpchain.distributed.functions.recv(comm, 0, delegate)
+        variable([1., 1.])
     """
     _check_comm("send", communicator)
     xs = x if isinstance(x, (tuple, list)) else [x]
@@ -365,20 +429,31 @@ def send(x, communicator, rank, tag=0):
     return delegate
 
 
-def recv(communicator, rank, delegate_variable=None, tag=0, force_tuple=False):
-    """Receives what another rank sends.
+def recv(
+    communicator: Communicator,
+    rank: int,
+    delegate_variable: Variable | None = None,
+    tag: int = 0,
+    force_tuple: bool = False,
+) -> Variable | tuple[Variable, ...]:
+    """Receives arrays that another rank sends.
 
     In backward the gradients are sent back, before anything that ``delegate_variable`` depends on.
 
     Args:
-        communicator (Communicator): the ranks.
-        rank (int): the sender.
-        delegate_variable (Variable): what the result is made to depend on.
-        tag (int): the message's tag.
-        force_tuple (bool): whether a single array, too, is returned as a tuple.
+        communicator: the ranks.
+        rank: the sender.
+        delegate_variable: a Variable on which the result will depend.
+        tag: the message's tag.
+        force_tuple: whether to return a tuple for a single array, too.
 
     Returns:
         Variable, or a tuple of them if there are several.
+
+    Example:
+        >>> delegate = mpchain.distributed.functions.send(np.ones(2), comm, rank=0, tag=1)
+        >>> mpchain.distributed.functions.recv(comm, 0, delegate, tag=1, force_tuple=True)
+        (variable([1., 1.]),)
     """
     _check_comm("recv", communicator)
     token = token_of(delegate_variable)
@@ -388,13 +463,15 @@ def recv(communicator, rank, delegate_variable=None, tag=0, force_tuple=False):
     return ys[0] if len(ys) == 1 and not force_tuple else tuple(ys)
 
 
-def pseudo_connect(delegate_variable, *actual_variables):
-    """Returns variables as they are, but makes them depend on another, too.
+def pseudo_connect(
+    delegate_variable: Variable | None, *actual_variables: Input
+) -> Variable | tuple[Variable, ...]:
+    """Returns variables unchanged, but makes them depend on another variable, too.
 
-    In backward, what that one depends on is executed after everything that depends on the results.
+    Backward reaches the inputs of that variable after everything that depends on the results.
 
     Args:
-        delegate_variable (Variable): a delegate variable, or any other. None changes nothing.
+        delegate_variable: a delegate variable, or any other. None changes nothing.
         actual_variables: Variables or arrays.
 
     Returns:
@@ -402,6 +479,11 @@ def pseudo_connect(delegate_variable, *actual_variables):
 
     Raises:
         TypeError: there are no ``actual_variables``.
+
+    Example:
+        >>> x = Variable(np.ones(2))
+        >>> mpchain.distributed.functions.pseudo_connect(None, x)
+        variable([1., 1.])
     """
     if not actual_variables:
         raise TypeError("pseudo_connect: actual_variables must be given: there are none")
@@ -417,70 +499,86 @@ def _tied(delegate_variable, xs):
     return tuple(ys)
 
 
-def distribute(comm, x):
-    """Begins a computation in which each rank has its own part, from what is the same on all.
+def distribute(comm: Communicator, x: Input) -> Variable:
+    """Begins a computation in which each rank has its own part, from values that all ranks share.
 
     With :func:`sum_up`, :func:`split` and :func:`join` this is for models whose layers are divided
-    among the ranks, while what is between the layers, and the loss, is the same on all of them. The
-    gradients, too, of what is the same on all ranks are the same on all: those of one loss, not of
-    the ranks' sum. So a rank's gradients are right as they are, and not to be summed over these
-    ranks. (Each of them may at once be a rank of another communicator, for parallel data.)
+    among the ranks, while the values between the layers, and the loss, are the same on all of them.
+    The gradients of shared values are also the same on all ranks: those of one loss, not of the sum
+    of the ranks' losses. A rank's gradients are therefore correct as they are, and must not be
+    summed over these ranks. (Each rank may also belong to another communicator, for parallel data.)
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array, the same on all ranks.
 
     Returns:
-        ``x``; its gradient will be the sum of what the ranks contribute to it.
+        ``x``, whose gradient is the sum of the ranks' contributions.
+
+    Example:
+        >>> mpchain.distributed.functions.distribute(comm, np.ones(2))
+        variable([1., 1.])
     """
     (y,), _ = _collective("distribute", comm, [x])
     return y
 
 
-def sum_up(comm, x):
-    """Ends a computation in which each rank has its own part: sums these.
+def sum_up(comm: Communicator, x: Input) -> Variable:
+    """Ends a computation in which each rank has its own part: sums the parts.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array, of the same shape on all ranks.
 
     Returns:
-        Variable, the same on all ranks, and so must be what they go on to compute from it: the
-        gradient of ``x`` will be that of the sum. See :func:`distribute`.
+        Variable, the same on all ranks. They must compute the same from it, since the gradient of
+        ``x`` is that of the sum. See :func:`distribute`.
+
+    Example:
+        >>> mpchain.distributed.functions.sum_up(comm, np.ones(2))
+        variable([1., 1.])
     """
     (y,), _ = _collective("sum_up", comm, [x])
     return y
 
 
-def split(comm, x, axis=0):
-    """Begins a computation in which each rank has its own part: a slice of what all have.
+def split(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
+    """Begins a computation in which each rank has its own part: a slice of a shared array.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array, the same on all ranks.
-        axis (int): the axis along which the ranks get even parts; the first ranks one element more
-            where it cannot be divided evenly.
+        axis: the axis along which the ranks get even parts; the first ranks get one element more
+            if it cannot be divided evenly.
 
     Returns:
         Variable; see :func:`distribute`.
+
+    Example:
+        >>> mpchain.distributed.functions.split(comm, np.ones(2))
+        variable([1., 1.])
     """
     (y,), _ = _collective("split", comm, [x], axis=_axis("split", x, axis))
     return y
 
 
-def join(comm, x, axis=0):
-    """Ends a computation in which each rank has its own part: joins these to one array.
+def join(comm: Communicator, x: Variable | Array, axis: int = 0) -> Variable:
+    """Ends a computation in which each rank has its own part: concatenates the parts.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array; the parts must be even, as those of :func:`split`.
-        axis (int): the axis along which they are joined.
+        axis: the axis along which they are concatenated.
 
     Returns:
         Variable, the same on all ranks; see :func:`distribute`.
 
     Raises:
         ValueError: the parts are not even.
+
+    Example:
+        >>> mpchain.distributed.functions.join(comm, np.ones(2))
+        variable([1., 1.])
     """
     (y,), _ = _collective("join", comm, [x], axis=_axis("join", x, axis))
     return y

@@ -4,10 +4,12 @@ import numpy as np
 
 from mpchain import functions
 from mpchain.backend import get_array_module
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.functions.communication import allreduce
 from mpchain.functions import cast, reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.normalization import _shape_of_parameters, _wide
+from mpchain.typing import Array, Axes
 from mpchain.variable import Variable
 
 
@@ -16,7 +18,7 @@ def _sum_over_ranks(comm, x):
 
 
 def _scaled_deviations(x, comm, axis, eps, count):
-    """As the body computes them, differentiably: normalized x, and 1 / sqrt(var + eps)."""
+    """Returns normalized x and 1 / sqrt(var + eps), differentiable versions of the body's."""
     mean = _sum_over_ranks(comm, np.sum(x, axis=axis, keepdims=True)) / count
     deviation = x - mean
     squares = np.sum(deviation * deviation, axis=axis, keepdims=True)
@@ -34,13 +36,13 @@ def _derivative(g, x, gamma, aux, comm, axis, eps):
     work = g * normalized
     g_beta = np.sum(g, axis=axis, keepdims=True)
     g_gamma = np.sum(work, axis=axis, keepdims=True)
-    # Every rank's y depends on the statistics, by the rank's own copy of gamma.
+    # Every rank's y depends on the statistics, through the rank's own copy of gamma.
     sums = np.stack([gamma * g_gamma, gamma * g_beta])
     through_std, through_mean = _sum_over_ranks(comm, sums) / count
     if isinstance(x, Variable):
         gx = (g * gamma - (normalized * through_std + through_mean)) * inverse_std
         return gx, g_gamma, g_beta
-    # The same in two arrays: fresh memory costs more than arithmetic.
+    # The same with two arrays: new memory costs more than arithmetic.
     normalized *= through_std
     normalized += through_mean
     gx = np.multiply(g, gamma, out=work)
@@ -67,24 +69,32 @@ def _multi_node_batch_normalization(x, gamma, beta, comm, axis, eps, follow):
 
 
 def batch_normalization(
-    comm, x, gamma, beta, *, eps=2e-5, running_mean=None, running_var=None, decay=0.9, axis=None
-):
+    comm: Communicator,
+    x: Variable | Array,
+    gamma: Variable | Array,
+    beta: Variable | Array,
+    *,
+    eps: float = 2e-5,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
+    decay: float = 0.9,
+    axis: Axes = None,
+) -> Variable:
     """Normalizes each channel by mean and variance of the samples of all ranks together.
 
-    As :func:`mpchain.functions.batch_normalization` does of all samples in one process, whatever
-    the number of them on each rank, which may be zero. Two small arrays travel in forward (the
-    variance is that of the deviations from the mean of all), one in backward.
+    The result is that of :func:`mpchain.functions.batch_normalization` for all samples in one
+    process, for any number of samples on each rank, zero included. Ranks sum two small arrays in
+    forward (the variance is computed from the deviations from the mean), and one in backward.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         x: Variable or array (N, C, ...), floating point; N may differ between ranks.
         gamma, beta: Variables or arrays (C,), the same on all ranks.
-        eps (float): added to the variance.
+        eps: added to the variance.
         running_mean, running_var: arrays (C,), updated in place by ``decay``; the variance is
             unbiased there. They stay the same on all ranks.
-        decay (float): how much of the running statistics stays.
-        axis (int or tuple of int): the axes to reduce; None means all but those of gamma, which
-            follow the first.
+        decay: weight of the running statistics' old values.
+        axis: the axes to reduce; None means all but those of gamma, which follow the first.
 
     Returns:
         Variable of the shape of ``x``.
@@ -92,10 +102,16 @@ def batch_normalization(
     Raises:
         InvalidType: gamma or beta do not fit.
 
+    Example:
+        >>> x = np.array([[1.0], [3.0]])
+        >>> normalize = mpchain.distributed.functions.batch_normalization
+        >>> normalize(comm, x, np.ones(1), np.zeros(1), eps=0.0)
+        variable([[-1.], [ 1.]])
+
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
     statistics = {"running_mean": running_mean, "running_var": running_var}
-    if comm.size == 1:  # where one kernel does it
+    if comm.size == 1:  # one kernel does it
         options = {"eps": eps, "decay": decay, "axis": axis, **statistics}
         return functions.batch_normalization(x, gamma, beta, **options)
     axis, shape = _shape_of_parameters(

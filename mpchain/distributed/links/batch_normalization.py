@@ -2,7 +2,9 @@
 
 from mpchain.distributed.communicators import Communicator, NcclCommunicator
 from mpchain.distributed.functions import batch_normalization
+from mpchain.link import Link
 from mpchain.links import BatchNormalization
+from mpchain.typing import DTypeLike, InitialValue, Sizes
 
 BACKENDS = ("auto", "mpi", "nccl")
 
@@ -10,42 +12,47 @@ BACKENDS = ("auto", "mpi", "nccl")
 class MultiNodeBatchNormalization(BatchNormalization):
     """Batch normalization by the statistics of the samples of all ranks.
 
-    It computes, to every order of derivative, what :class:`mpchain.links.BatchNormalization` does
-    of all samples in one process; see :func:`mpchain.distributed.functions.batch_normalization`.
-    All ranks must call it together; the numbers of their samples may differ.
+    To every order of derivative, it is equal to :class:`mpchain.links.BatchNormalization` for all
+    samples in one process; see :func:`mpchain.distributed.functions.batch_normalization`. All ranks
+    must call it together; the numbers of their samples may differ.
 
     Args:
-        size (int or tuple of int): shape of the parameters; None leaves it to the first input.
-        comm (Communicator): the ranks.
+        size: shape of the parameters; None leaves it to the first input.
+        comm: the ranks.
         decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta: see
             :class:`mpchain.links.BatchNormalization`.
-        communication_backend (str): ``'auto'``, or ``'mpi'`` or ``'nccl'``, which the communicator
-            must be of: it is the communicator that decides how arrays travel.
+        communication_backend: ``'auto'``, or ``'mpi'`` or ``'nccl'``, which must be the kind of
+            ``comm``: the communicator decides how arrays are sent.
 
     Attributes:
         gamma, beta, avg_mean, avg_var, N: see :class:`mpchain.links.BatchNormalization`. The
             averages stay the same on all ranks.
-        comm (Communicator): as given.
+        comm: as given.
 
     Raises:
-        TypeError: ``comm`` is no communicator.
+        TypeError: ``comm`` is not a communicator.
         ValueError: ``communication_backend`` is unknown, or not the communicator's.
+
+    Example:
+        >>> link = mpchain.distributed.links.MultiNodeBatchNormalization(1, comm)
+        >>> link(np.array([[1], [3]], "f"))
+        variable([[-0.99999], [ 0.99999]])
     """
 
     needs_all_ranks = True
 
     def __init__(
         self,
-        size,
-        comm,
-        decay=0.9,
-        eps=2e-5,
-        dtype=None,
-        use_gamma=True,
-        use_beta=True,
-        initial_gamma=None,
-        initial_beta=None,
-        communication_backend="auto",
+        size: Sizes | None,
+        comm: Communicator,
+        decay: float = 0.9,
+        eps: float = 2e-5,
+        dtype: DTypeLike = None,
+        use_gamma: bool = True,
+        use_beta: bool = True,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
+        communication_backend: str = "auto",
     ):
         super().__init__(size, decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta)
         _check("MultiNodeBatchNormalization", comm, communication_backend)
@@ -55,29 +62,34 @@ class MultiNodeBatchNormalization(BatchNormalization):
         return batch_normalization(self.comm, x, gamma, beta, **options)
 
 
-def create_mnbn_model(link, comm, communication_backend="auto"):
+def create_mnbn_model(link: Link, comm: Communicator, communication_backend: str = "auto") -> Link:
     """Copies a model and makes each BatchNormalization in it normalize by the samples of all ranks.
 
     Parameters, averages and settings are copied, the shared ones once. Other normalizations, such
     as BatchRenormalization, and subclasses of BatchNormalization stay as they are.
 
     Args:
-        link (Link): the model; it may itself be a BatchNormalization.
-        comm (Communicator): the ranks.
-        communication_backend (str): see :class:`MultiNodeBatchNormalization`.
+        link: the model; it may itself be a BatchNormalization.
+        comm: the ranks.
+        communication_backend: see :class:`MultiNodeBatchNormalization`.
 
     Returns:
-        Link: the copy, in which there is a MultiNodeBatchNormalization for each BatchNormalization,
-        wherever it is referred to.
+        The copy, in which every reference to a BatchNormalization is one to a
+        MultiNodeBatchNormalization.
 
     Raises:
         TypeError, ValueError: see :class:`MultiNodeBatchNormalization`.
+
+    Example:
+        >>> model = mpchain.Sequential(L.Linear(3, 2), L.BatchNormalization(2))
+        >>> type(mpchain.distributed.links.create_mnbn_model(model, comm)[1]).__name__
+        'MultiNodeBatchNormalization'
     """
     _check("create_mnbn_model", comm, communication_backend)
     copied = link.copy("copy")
     for part in copied.links():
         if type(part) is BatchNormalization:
-            # The class is all in which they differ. So every reference to the link is right.
+            # They differ only in the class; all references to the link stay valid.
             part.__class__ = MultiNodeBatchNormalization
             part.comm = comm
     return copied
@@ -93,6 +105,6 @@ def _check(name, comm, backend):
     kind = "nccl" if isinstance(comm, NcclCommunicator) else "mpi"
     if comm.size > 1 and backend not in ("auto", kind):
         raise ValueError(
-            f"{name}: communication_backend is {backend!r}, but the communicator is of {kind!r}: "
-            "it decides how arrays travel (create_communicator)"
+            f"{name}: communication_backend is {backend!r}, but the communicator uses {kind!r}; "
+            "choose another one by create_communicator"
         )

@@ -2,23 +2,28 @@
 
 import collections
 import numbers
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.functions.communication import communicate, pseudo_connect, token_of
-from mpchain.link import ChainList
-from mpchain.variable import as_variable
+from mpchain.link import ChainList, Link
+from mpchain.variable import Variable, as_variable
+
+Ranks: TypeAlias = int | Sequence[int] | None
 
 
 class MultiNodeChainList(ChainList):
-    """A model whose parts are on different ranks, which send each other what they compute.
+    """A model whose parts are on different ranks, which send each other their results.
 
-    Each rank adds its parts in the order in which they are to be run. Forward receives, runs and
-    sends for one part after the other; backward does the opposite in exactly the opposite order,
-    so that it comes through if forward does. ``loss.backward()`` must be called on all ranks, where
-    there is no output on what there is instead::
+    Each rank adds its parts in the order in which they run. Forward receives, runs and sends for
+    one part after the other; backward does the opposite in exactly the opposite order, and cannot
+    hang unless forward does. All ranks must call ``backward``: of the loss, or of the delegate
+    variable that the model returns on ranks without an output::
 
         class First(MultiNodeChainList):  # of rank 0; rank 1 has a part from 0 to 0
             def __init__(self, comm):
@@ -26,13 +31,13 @@ class MultiNodeChainList(ChainList):
                 self.add_link(L.Linear(784, 100), rank_in=None, rank_out=1)
                 self.add_link(L.Linear(100, 10), rank_in=1, rank_out=None)
 
-    With micro-batches the parts on different ranks work at the same time: a rank goes on with the
-    next when it has handed over what it computed of one. The results are the same, as long as
-    samples do not depend on each other (in batch normalization they do).
+    With micro-batches the parts on different ranks work at the same time: a rank begins the next
+    one when it has sent its result of one. The results are the same, as long as samples do not
+    depend on each other (in batch normalization they do).
 
-    For a gradient that is itself to be differentiated, all ranks must take part, too: ask for it
-    by a delegate variable besides, which the communication is made to depend on, and go on with
-    what depends on the gradient by that::
+    A gradient that is differentiated again also needs all ranks: ask for the gradient by a delegate
+    variable, too, on which the communication depends, and tie the rest of the computation to the
+    result::
 
         start = mpchain.Variable(np.zeros(0, np.float32))
         y = model(x, delegate_variable=start)
@@ -40,15 +45,20 @@ class MultiNodeChainList(ChainList):
         loss = pseudo_connect(token, penalty(gradients))
 
     Args:
-        comm (Communicator): the ranks.
-        n_micro_batches (int): the number of parts in which a batch is worked through, the same on
-            all ranks.
+        comm: the ranks.
+        n_micro_batches: the number of parts into which a batch is divided, the same on all ranks.
 
     Raises:
         ValueError: ``n_micro_batches`` is below 1.
+
+    Example:
+        >>> model = mpchain.distributed.MultiNodeChainList(comm)
+        >>> model.add_link(L.Linear(3, 2))  # from the model's input to its output
+        >>> model(np.ones((4, 3), "f")).shape
+        (4, 2)
     """
 
-    def __init__(self, comm, n_micro_batches=1):
+    def __init__(self, comm: Communicator, n_micro_batches: int = 1):
         super().__init__()
         if n_micro_batches < 1:
             raise ValueError(
@@ -58,19 +68,18 @@ class MultiNodeChainList(ChainList):
         self.n_micro_batches = n_micro_batches
         self._routes = []
 
-    def add_link(self, link, rank_in=None, rank_out=None):
+    def add_link(self, link: Link, rank_in: Ranks = None, rank_out: Ranks = None) -> None:
         """Adds a part to those of this rank.
 
         Args:
-            link (Link): the part, a function of what it is given.
-            rank_in (int or list of int): the ranks whose results it is given, as so many arguments;
-                None: it is given the arguments of the model.
-            rank_out (int or list of int): the ranks to which its result is sent, a Variable or a
-                tuple of them; None: it is the model's result on this rank. The rank itself may be
-                among either.
+            link: the part.
+            rank_in: the rank or ranks whose results are its arguments; None: it gets the arguments
+                of the model.
+            rank_out: the rank or ranks to which its result is sent, a Variable or a tuple of them;
+                None: it is the model's result on this rank. Both may include the rank itself.
 
         Raises:
-            ValueError: a rank is not one, or there is a part with ``rank_out=None`` already.
+            ValueError: a rank does not exist, or a part has ``rank_out=None`` already.
         """
         route = self._ranks("rank_in", rank_in), self._ranks("rank_out", rank_out)
         if rank_out is None and any(ranks_out is None for _, ranks_out in self._routes):
@@ -92,26 +101,30 @@ class MultiNodeChainList(ChainList):
             )
         return ranks
 
-    def forward(self, *inputs, delegate_variable=None):
+    def forward(
+        self, *inputs: Any, delegate_variable: Variable | None = None
+    ) -> Variable | tuple[Variable, ...]:
         """Runs the parts of this rank.
 
         Args:
-            inputs: what the parts with ``rank_in=None`` are given; not needed on ranks without any.
+            inputs: arguments of the parts with ``rank_in=None``; not needed on ranks without any.
                 With micro-batches, Variables and arrays are divided along their first axis.
-            delegate_variable (Variable): what the communication is made to depend on.
+            delegate_variable: a Variable on which the communication will depend.
 
         Returns:
-            What the part with ``rank_out=None`` returned, a Variable or a tuple of them; of the
-            micro-batches, concatenated. Where there is none, a delegate variable.
+            The result of the part with ``rank_out=None``, a Variable or a tuple of them; those of
+            the micro-batches are concatenated. On ranks without such a part, a delegate variable.
 
         Raises:
-            ValueError: there are less samples than micro-batches, or the results of these have no
+            ValueError: there are fewer samples than micro-batches, or the results of these have no
                 axis along which to concatenate them.
-            RuntimeError: the links are not those added by :meth:`add_link`; a part awaits the
-                result of one of the same rank that comes after it.
+            RuntimeError: links were not added by :meth:`add_link`, or were removed; a part awaits
+                the result of a part of the same rank that comes after it.
         """
         if len(self) != len(self._routes):
-            raise RuntimeError("MultiNodeChainList: links must be added by add_link, and remain")
+            raise RuntimeError(
+                "MultiNodeChainList: links must be added by add_link, and must not be removed"
+            )
         token = token_of(delegate_variable)
         outputs = []
         for i in range(self.n_micro_batches):
@@ -137,7 +150,7 @@ class MultiNodeChainList(ChainList):
         return x[begin:end]
 
     def _run(self, inputs, token):
-        """Runs the parts; returns the result, or None, and the token of what was exchanged."""
+        """Runs the parts; returns the result, or None, and the token of the communication."""
         result, kept = None, collections.deque()
         for link, (ranks_in, ranks_out) in zip(self, self._routes):
             xs = inputs
@@ -163,8 +176,8 @@ class MultiNodeChainList(ChainList):
             return communicate("recv", self.comm, [], token, rank=rank, tag=0)
         if not kept:
             raise RuntimeError(
-                f"MultiNodeChainList: a part on rank {rank} awaits the result of one on the same "
-                "rank, but none before it sends there"
+                f"MultiNodeChainList: a part on rank {rank} awaits the result of a part on the "
+                "same rank, but none before it sends there"
             )
         return kept.popleft(), token
 

@@ -1,38 +1,48 @@
 """Recurrent layers whose states come from one rank and go to another."""
 
+from typing import Any
+
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.functions import recv, send
 from mpchain.distributed.functions.communication import token_of
-from mpchain.link import Chain
-
-
-def create_multi_node_n_step_rnn(actual_link, communicator, rank_in=None, rank_out=None):
-    """Makes recurrent layers begin with the last states of those on another rank.
-
-    Args:
-        actual_link (Link): one of the NStep links, such as :class:`mpchain.links.NStepLSTM`.
-        communicator (Communicator): the ranks.
-        rank_in (int): the rank whose last states are the first ones here; None: they are zeros, or
-            given.
-        rank_out (int): the rank that gets the last states; None: no other.
-
-    Returns:
-        MultiNodeNStepRNN
-
-    Raises:
-        TypeError: ``actual_link`` is no NStep link.
-    """
-    return MultiNodeNStepRNN(actual_link, communicator, rank_in, rank_out)
+from mpchain.link import Chain, Link
+from mpchain.variable import Variable
 
 
 class MultiNodeNStepRNN(Chain):
-    """What :func:`create_multi_node_n_step_rnn` returns.
+    """Recurrent layers that begin with the last states of those on another rank.
+
+    ``create_multi_node_n_step_rnn`` is another name.
+
+    Args:
+        actual_link: one of the NStep links, such as :class:`mpchain.links.NStepLSTM`.
+        communicator: the ranks.
+        rank_in: the rank whose last states are the first ones here; None: they are arguments, or
+            zeros.
+        rank_out: the rank that gets the last states; None: no other rank.
 
     Attributes:
         actual_link: the wrapped link, a child.
         communicator, rank_in, rank_out: as given.
+
+    Raises:
+        TypeError: ``actual_link`` is not an NStep link.
+
+    Example:
+        >>> from mpchain.distributed.links import create_multi_node_n_step_rnn
+        >>> rnn = create_multi_node_n_step_rnn(L.NStepLSTM(1, 3, 2, dropout=0.0), comm)
+        >>> h, c, ys, delegate = rnn([np.ones((5, 3), "f")])  # one sequence of length 5
+        >>> h.shape, ys[0].shape
+        ((1, 1, 2), (5, 2))
     """
 
-    def __init__(self, actual_link, communicator, rank_in, rank_out):
+    def __init__(
+        self,
+        actual_link: Link,
+        communicator: Communicator,
+        rank_in: int | None = None,
+        rank_out: int | None = None,
+    ):
         super().__init__()
         if not hasattr(actual_link, "n_cells"):
             raise TypeError(
@@ -41,21 +51,19 @@ class MultiNodeNStepRNN(Chain):
             )
         with self.init_scope():
             self.actual_link = actual_link
-        self.communicator = communicator
-        self.rank_in = rank_in
-        self.rank_out = rank_out
+        self.communicator, self.rank_in, self.rank_out = communicator, rank_in, rank_out
 
-    def forward(self, *inputs, delegate_variable=None):
+    def forward(self, *inputs: Any, delegate_variable: Variable | None = None) -> tuple:
         """Runs the layers over a batch of sequences.
 
         Args:
-            inputs: the arguments of the wrapped link; ``xs`` alone will do. With ``rank_in`` the
-                first states must be left out, or None.
-            delegate_variable (Variable): what the communication is made to depend on.
+            inputs: the arguments of the wrapped link; ``xs`` alone is enough. With ``rank_in`` the
+                first states must be omitted, or None.
+            delegate_variable: a Variable on which the communication will depend.
 
         Returns:
-            tuple: what the wrapped link returns (the last states and a list), and a delegate
-            variable, by whose ``backward`` that of this link is run on ranks without a loss.
+            The results of the wrapped link (the last states and a list), and a delegate variable,
+            whose ``backward`` runs that of this link on ranks without a loss.
 
         Raises:
             TypeError: there are too few or too many arguments, or first states besides received
@@ -65,18 +73,20 @@ class MultiNodeNStepRNN(Chain):
         *states, xs = inputs if len(inputs) > 1 else (*[None] * n_cells, *inputs)
         if len(states) != n_cells:
             raise TypeError(
-                f"MultiNodeNStepRNN: {type(self.actual_link).__name__} has {n_cells} states: the "
-                f"arguments must be these and xs, or xs, but are {len(inputs)}"
+                f"MultiNodeNStepRNN: pass xs, or {n_cells} states and xs, to "
+                f"{type(self.actual_link).__name__}, not {len(inputs)} arguments"
             )
         if self.rank_in is not None:
             if any(state is not None for state in states):
                 raise TypeError(
-                    f"MultiNodeNStepRNN: the first states come from rank {self.rank_in}: those "
-                    "given must be None"
+                    f"MultiNodeNStepRNN: the first states come from rank {self.rank_in}; pass None "
+                    "for them"
                 )
-            ranks = self.communicator, self.rank_in
-            states = recv(*ranks, delegate_variable, force_tuple=True)
+            states = recv(self.communicator, self.rank_in, delegate_variable, force_tuple=True)
         outputs = self.actual_link(*states, xs)
         if self.rank_out is None:
             return *outputs, token_of(outputs[0])
         return *outputs, send(outputs[:-1], self.communicator, self.rank_out)
+
+
+create_multi_node_n_step_rnn = MultiNodeNStepRNN

@@ -1,23 +1,27 @@
 """Affine maps whose weights are divided among the ranks."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.functions import distribute, join, split, sum_up
 from mpchain.initializers import generate_array, get_initializer
 from mpchain.link import Link
 from mpchain.links.parameters import check_sizes
-from mpchain.variable import Parameter
+from mpchain.typing import Array, InitialValue
+from mpchain.variable import Parameter, Variable
 
 
 class _ParallelLinear(Link):
-    """Affine map of which each rank has a part; subclasses say which.
+    """Affine map of which each rank has a part.
 
     Attributes:
-        axis (int): the axis of the whole weights along which they are divided.
+        axis: the axis of the whole weights along which they are divided.
     """
 
     def __init__(self, comm, in_size, out_size, nobias, initialW, initial_bias):
@@ -26,9 +30,7 @@ class _ParallelLinear(Link):
             in_size, out_size = None, in_size
         check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
         self.comm = self.divided_among = comm
-        self.in_size = in_size
-        self.out_size = out_size
-        self.nobias = nobias
+        self.in_size, self.out_size, self.nobias = in_size, out_size, nobias
         self._initialW = get_initializer(initialW)
         self._check_divisible("out_size" if self.axis == 0 else "in_size", (out_size, in_size))
         with self.init_scope():
@@ -70,7 +72,7 @@ class _ParallelLinear(Link):
         param.initialize(values.shape)
 
     @property
-    def printable_specs(self):
+    def printable_specs(self) -> Iterator[tuple[str, Any]]:
         yield from (("in_size", self.in_size), ("out_size", self.out_size))
         yield from (("nobias", self.nobias), ("n_parts", self.comm.size))
 
@@ -78,21 +80,20 @@ class _ParallelLinear(Link):
 class ColumnParallelLinear(_ParallelLinear):
     """Affine map of which each rank computes a part of the outputs.
 
-    What it computes is what :class:`mpchain.links.Linear` does in one process, to every order of
-    derivative; initial values are rank 0's, drawn as there. See
-    :func:`mpchain.distributed.functions.distribute` for what input, output and gradients are: the
-    parameters' are right as they are, and not to be averaged over these ranks. All ranks must make
-    and call it together.
+    To every order of derivative, it is equal to :class:`mpchain.links.Linear` in one process;
+    initial values are rank 0's. :func:`mpchain.distributed.functions.distribute` explains input,
+    output and gradients: the gradients of the parameters are correct as they are, and must not be
+    averaged over these ranks. All ranks must make and call it together.
 
     Args:
-        comm (Communicator): the ranks.
-        in_size (int): number of input features; None leaves it to the first input. If it is the
-            only size, it is that of the output.
-        out_size (int): number of output features of all ranks together.
-        nobias (bool): whether to leave the bias out.
+        comm: the ranks.
+        in_size: number of input features; None leaves it to the first input. If it is the only
+            size, it is that of the output.
+        out_size: number of output features of all ranks together.
+        nobias: whether to omit the bias.
         initialW: initializer, number or array (out_size, in_size) of the whole weights.
         initial_bias: initializer, number or array (out_size,) of the whole bias; None is zero.
-        gather_output (bool): whether every rank gets the whole output, or only its part, for a
+        gather_output: whether every rank gets the whole output, or only its part, for a
             :class:`RowParallelLinear` with ``split_input=False``.
 
     Attributes:
@@ -102,6 +103,11 @@ class ColumnParallelLinear(_ParallelLinear):
     Raises:
         ValueError: there are more ranks than output features.
 
+    Example:
+        >>> link = mpchain.distributed.links.ColumnParallelLinear(comm, 3, 4)
+        >>> link(np.ones((2, 3), "f")).shape  # W has 4 / comm.size rows on each rank
+        (2, 4)
+
     See M. Shoeybi et al., Megatron-LM: training multi-billion parameter language models using model
     parallelism, 2019.
     """
@@ -110,24 +116,24 @@ class ColumnParallelLinear(_ParallelLinear):
 
     def __init__(
         self,
-        comm,
-        in_size,
-        out_size=None,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
+        comm: Communicator,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         *,
-        gather_output=True,
+        gather_output: bool = True,
     ):
         super().__init__(comm, in_size, out_size, nobias, initialW, initial_bias)
         self.gather_output = gather_output
 
-    def forward(self, x, n_batch_axes=1):
+    def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Applies the map.
 
         Args:
             x: Variable or array (N, ...), the same on all ranks.
-            n_batch_axes (int): the number of leading axes that stay.
+            n_batch_axes: the number of leading axes that stay.
 
         Returns:
             Variable (N, out_size), the same on all ranks, or this rank's columns of it.
@@ -139,17 +145,17 @@ class ColumnParallelLinear(_ParallelLinear):
 
 
 class RowParallelLinear(_ParallelLinear):
-    """Affine map of which each rank computes the share of a part of the inputs.
+    """Affine map of which each rank computes the contribution of a part of the inputs.
 
-    Otherwise as :class:`ColumnParallelLinear`.
+    Everything else is as in :class:`ColumnParallelLinear`.
 
     Args:
-        comm (Communicator): the ranks.
-        in_size (int): number of input features of all ranks together; None leaves it to the first
-            input, which must then be whole. If it is the only size, it is that of the output.
-        out_size (int): number of output features.
+        comm: the ranks.
+        in_size: number of input features of all ranks together; None leaves it to the first input,
+            which must then be whole. If it is the only size, it is that of the output.
+        out_size: number of output features.
         nobias, initialW, initial_bias: see :class:`ColumnParallelLinear`.
-        split_input (bool): whether the input is whole on every rank, or already this rank's part.
+        split_input: whether the input is whole on every rank, or already this rank's part.
 
     Attributes:
         W (Parameter): this rank's columns of the weights.
@@ -158,20 +164,25 @@ class RowParallelLinear(_ParallelLinear):
     Raises:
         ValueError: there are more ranks than input features, or ``in_size`` is missing though the
             input is not whole.
+
+    Example:
+        >>> link = mpchain.distributed.links.RowParallelLinear(comm, 4, 3)
+        >>> link(np.ones((2, 4), "f")).shape  # W has 4 / comm.size columns on each rank
+        (2, 3)
     """
 
     axis = 1
 
     def __init__(
         self,
-        comm,
-        in_size,
-        out_size=None,
-        nobias=False,
-        initialW=None,
-        initial_bias=None,
+        comm: Communicator,
+        in_size: int | None,
+        out_size: int | None = None,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
         *,
-        split_input=True,
+        split_input: bool = True,
     ):
         super().__init__(comm, in_size, out_size, nobias, initialW, initial_bias)
         if self.in_size is None and not split_input:
@@ -181,13 +192,13 @@ class RowParallelLinear(_ParallelLinear):
             )
         self.split_input = split_input
 
-    def forward(self, x, n_batch_axes=1):
+    def forward(self, x: Variable | Array, n_batch_axes: int = 1) -> Variable:
         """Applies the map.
 
         Args:
             x: Variable or array (N, ...), the same on all ranks; with ``split_input=False`` this
                 rank's columns of it.
-            n_batch_axes (int): the number of leading axes that stay.
+            n_batch_axes: the number of leading axes that stay.
 
         Returns:
             Variable (N, out_size), the same on all ranks.

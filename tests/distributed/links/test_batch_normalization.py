@@ -176,7 +176,7 @@ def test_wrong_arguments(comm):
     with pytest.raises(ValueError, match="must be one of auto, mpi, nccl, not 'gloo'"):
         create_mnbn_model(L.Linear(2), comm, "gloo")
     if comm.size > 1:
-        with pytest.raises(ValueError, match="is 'nccl', but the communicator is of 'mpi'"):
+        with pytest.raises(ValueError, match="is 'nccl', but the communicator uses 'mpi'"):
             MultiNodeBatchNormalization(3, comm, communication_backend="nccl")
     MultiNodeBatchNormalization(3, comm, communication_backend="mpi")
 
