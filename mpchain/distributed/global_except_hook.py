@@ -1,13 +1,14 @@
 """Ends all ranks when one of them ends by an exception.
 
-MPI lets the other ranks of a job wait for ever for one that raised. With this hook the job ends
-within a moment, and the exception is printed with the rank that it came from.
+MPI lets the other ranks of a job wait forever for one that raised. With this hook the job ends
+within a moment, and the exception is printed with its rank.
 """
 
 import os
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 
 ENVIRONMENT_VARIABLES = (
     "CHAINERMN_FORCE_ABORT_ON_EXCEPTION",
@@ -15,13 +16,17 @@ ENVIRONMENT_VARIABLES = (
 )
 
 
-def add_hook():
+def add_hook() -> None:
     """Makes an uncaught exception print ``rank r of n:`` and its traceback, and abort all ranks.
 
-    That goes for exceptions in threads, too, without which the program might wait for ever. A
-    communicator of several ranks installs the hook by itself. Where MPI is not in use, or the job
-    has one rank, the hook that was there before is called instead. Calling it again changes
-    nothing.
+    This includes exceptions in threads, without which the program might wait forever. A
+    communicator of several ranks installs the hook by itself. If MPI is not in use, or the job has
+    one rank, the previous hook is called instead. Calling it again changes nothing.
+
+    Example:
+        ::
+
+            mpchain.distributed.global_except_hook.add_hook()
     """
     if not isinstance(sys.excepthook, _AbortAllRanks):
         sys.excepthook = _AbortAllRanks(sys.excepthook)
@@ -29,8 +34,11 @@ def add_hook():
         threading.excepthook = _AbortFromThread(threading.excepthook)
 
 
-def add_hook_if_asked(environ=os.environ):
-    """Installs the hook if one of the environment variables says so."""
+def add_hook_if_asked(environ: Mapping[str, str] = os.environ) -> None:
+    """Installs the hook if one of :data:`ENVIRONMENT_VARIABLES` is set to anything but 0.
+
+    >>> add_hook_if_asked({"CHAINERMN_FORCE_ABORT_ON_EXCEPTION": "0"})
+    """
     if any(environ.get(name, "0") not in ("", "0") for name in ENVIRONMENT_VARIABLES):
         add_hook()
 
@@ -53,7 +61,7 @@ class _AbortFromThread:
 
     def __call__(self, args):
         world = _running_world()
-        if world is None or args.exc_type is SystemExit:  # by which a thread may well end
+        if world is None or args.exc_type is SystemExit:  # a thread may end by it
             self.previous(args)
         else:
             name = f"exception in thread {args.thread.name!r}\n" if args.thread else ""
@@ -70,7 +78,7 @@ def _abort(world, where, exc_type, exc_value, exc_traceback):
 
 
 def _running_world():
-    """Returns MPI's world, or None where there is none or it has one rank."""
+    """Returns MPI's world; None if there is none or it has one rank."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return None

@@ -1,39 +1,42 @@
-"""Memory that the ranks of one host share, so that they can sum arrays where they are.
+"""Memory that the ranks of one host share, in which they sum arrays without messages.
 
-It is anonymous memory of one process that the others map. Unlike a window of MPI, it is released
-when the last array in it is, by each rank for itself, and no limit of ``/dev/shm`` applies, which
-is small in containers.
+One process makes anonymous memory, and the others map it. Unlike a window of MPI, each rank
+releases it with the last array in it, and the limit of ``/dev/shm``, which is small in containers,
+does not apply.
 """
 
-import itertools
 import math
 import mmap
 import os
 import platform
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import numpy as np
+
+from mpchain.typing import Array, DTypeLike
 
 _NAME = "mpchain"
 _LINE = 64  # bytes of a cache line
 _CHUNK = 1 << 16  # elements that are summed at a time: they stay in the cache
-_KEY = 16  # bytes at the beginning, by which a rank knows that it has opened the right memory
+_KEY = 16  # bytes at the end, by which a rank knows that it has opened the right memory
 
-# Stores become visible in their order on x86. Elsewhere a full memory barrier is wanted, between an
-# array and the counter that says it is filled, which Python has not. Linux executes one whenever a
-# process enters its scheduler (smp_mb__after_spinlock in __schedule), though no manual promises it
-# for sched_yield: test on such a machine before you rely on it.
+# Stores become visible in their order on x86. Elsewhere a full memory barrier is needed between an
+# array and the counter that says it is filled; Python has none. Linux executes one whenever a
+# process enters its scheduler (smp_mb__after_spinlock in __schedule), but no manual promises it for
+# sched_yield: test on such a machine before you rely on it.
 _fence = (lambda: None) if platform.machine() in ("x86_64", "AMD64") else os.sched_yield
 
 
-def share(host, n_bytes):
+def share(host: Any, n_bytes: int) -> mmap.mmap | None:
     """Makes memory that the ranks of a host share; collective.
 
     Args:
-        host (mpi4py.MPI.Comm): the ranks.
-        n_bytes (int): how much.
+        host: ``mpi4py.MPI.Comm`` of the ranks.
+        n_bytes: the number of bytes.
 
     Returns:
-        A writable ``mmap`` of zeros on each rank; None if any of them is refused it.
+        Writable memory of zeros on each rank; None if any of them cannot map it.
     """
     opened, where = None, None
     try:
@@ -71,29 +74,35 @@ def _open(path):
 
 
 class SharedArray:
-    """A flat array of this rank, which the other ranks of the host can see, beside theirs.
+    """A flat array of each rank of a host, which all of them can see.
 
     It keeps the memory alive, and is the base of the NumPy array that :func:`numpy.asarray` makes
     of it.
 
     Args:
-        counters: for each rank of the host, a memoryview of the numbers by which it tells how often
-            it has come to each stage of a sum.
+        counters: for each rank of the host, a memoryview of the numbers of times that it has
+            reached each stage of a sum.
         segments: for each rank of the host, its array.
-        rank (int): this rank's number on the host.
+        rank: this rank's number on the host.
+
+    Example:
+        >>> shared = SharedArray([memoryview(bytearray(16)).cast("q")], [np.ones(3)], 0)
+        >>> shared.come_to(FILLED)
+        >>> shared.all_came_to(FILLED), np.asarray(shared)
+        (True, array([1., 1., 1.]))
     """
 
-    def __init__(self, counters, segments, rank):
+    def __init__(self, counters: list[memoryview], segments: list[Array], rank: int):
         self._counters, self._segments, self._rank = counters, segments, rank
         self.__array_interface__ = segments[rank].__array_interface__
 
-    def come_to(self, stage):
-        """Tells the others that this rank has come to a stage once more."""
+    def come_to(self, stage: int) -> None:
+        """Shows the others that this rank has reached a stage once more."""
         _fence()
         self._counters[self._rank][stage] += 1
 
-    def all_came_to(self, stage):
-        """Whether all others have come to the stage as often as this rank."""
+    def all_came_to(self, stage: int) -> bool:
+        """Returns whether all others have reached the stage as often as this rank."""
         n = self._counters[self._rank][stage]
         for counters in self._counters:
             if counters[stage] < n:
@@ -101,41 +110,41 @@ class SharedArray:
         _fence()
         return True
 
-    def part(self, index, n_parts):
-        """Returns for each rank of the host a part of its array, as close to equal as possible."""
+    def part(self, index: int, n_parts: int) -> list[Array]:
+        """Returns, for each rank of the host, one of ``n_parts`` even parts of its array."""
         n = self._segments[0].size
         return [x[n * index // n_parts : n * (index + 1) // n_parts] for x in self._segments]
 
 
-def make_shared_arrays(host, specifications):
+def make_shared_arrays(
+    host: Any, specifications: Iterable[tuple[int, DTypeLike]]
+) -> list[SharedArray] | None:
     """Makes arrays of zeros that the ranks of a host share; collective.
 
     Args:
-        host (mpi4py.MPI.Comm): the ranks.
+        host: ``mpi4py.MPI.Comm`` of the ranks.
         specifications: pairs of a number of elements and a dtype.
 
     Returns:
-        list of :class:`SharedArray`; None if memory cannot be shared.
+        The arrays; None if memory cannot be shared.
     """
-    dtypes = [np.dtype(dtype) for _, dtype in specifications]
-    sizes = [n for n, _ in specifications]
-    lengths = [_up_to(_LINE, n * t.itemsize) for n, t in zip(sizes, dtypes, strict=True)]
-    n_counter_bytes = len(sizes) * host.size * _LINE
+    specifications = [(n, np.dtype(dtype)) for n, dtype in specifications]
+    lengths = [_up_to(_LINE, n * dtype.itemsize) for n, dtype in specifications]
+    n_counter_bytes = len(lengths) * host.size * _LINE
     begin = _up_to(mmap.PAGESIZE, n_counter_bytes)
     stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's segments are pages of their own
     memory = share(host, begin + stride * host.size)
     if memory is None:
         return None
     lines = memoryview(memory)[:n_counter_bytes].cast("q")
-    per_line = _LINE // 8
-    offsets = itertools.accumulate(lengths, initial=begin)
-    arrays = []
-    for i, (size, dtype, offset) in enumerate(zip(sizes, dtypes, offsets, strict=False)):
-        of_ranks = range(host.size)
-        first = [(i * host.size + r) * per_line for r in of_ranks]
+    per_line, ranks = _LINE // 8, range(host.size)
+    arrays, offset = [], begin
+    for i, (n, dtype) in enumerate(specifications):
+        first = [(i * host.size + r) * per_line for r in ranks]
         counters = [lines[k : k + per_line] for k in first]
-        segments = [np.frombuffer(memory, dtype, size, offset + r * stride) for r in of_ranks]
-        segments[host.rank][...] = 0  # whoever touches a page first has it near
+        segments = [np.frombuffer(memory, dtype, n, offset + r * stride) for r in ranks]
+        offset += lengths[i]
+        segments[host.rank][...] = 0  # a page is placed near the first process that touches it
         arrays.append(SharedArray(counters, segments, host.rank))
     return arrays
 
@@ -147,16 +156,27 @@ def _up_to(unit, n):
 FILLED, SUMMED = 0, 1
 
 
-def sum_in_shared_memory(shared, part, n_parts, sum_between_hosts):
-    """Steps of the sum of shared arrays over their ranks.
+def sum_in_shared_memory(
+    shared: SharedArray, part: int, n_parts: int, sum_between_hosts: Callable | None
+) -> Generator[None, None, None]:
+    """Sums shared arrays over their ranks, as a generator.
 
-    Each part is summed by one rank, in the order of ranks, and written to the arrays of all: so all
-    have the same bits.
+    Each part is summed by one rank, in the order of ranks, and written to the arrays of all ranks,
+    which therefore have the same bits.
 
     Args:
-        shared (SharedArray): the array.
-        part (int): which of ``n_parts`` this rank sums; none if it is not below ``n_parts``.
-        sum_between_hosts: function that yields the steps of the sum of an array over the hosts.
+        shared: the array.
+        part: which of ``n_parts`` this rank sums; none if it is not below ``n_parts``.
+        sum_between_hosts: generator function that sums an array over the hosts; None for one host.
+
+    Example:
+        >>> counters = [memoryview(bytearray(16)).cast("q") for _ in range(2)]
+        >>> arrays = [np.ones(3), np.ones(3)]
+        >>> ranks = [SharedArray(counters, arrays, rank) for rank in range(2)]
+        >>> sums = [sum_in_shared_memory(ranks[i], i, 2, None) for i in range(2)]
+        >>> _ = [next(sums[i], None) for i in (0, 1, 0)]  # each continues until it must wait
+        >>> arrays
+        [array([2., 2., 2.]), array([2., 2., 2.])]
     """
     shared.come_to(FILLED)
     while not shared.all_came_to(FILLED):
@@ -168,7 +188,7 @@ def sum_in_shared_memory(shared, part, n_parts, sum_between_hosts):
         for chunk in chunks:
             for x in others:
                 np.add(total[chunk], x[chunk], out=total[chunk])
-            if is_final:
+            if is_final:  # while the chunk is in the cache
                 _copy_to(others, total, chunk)
         if not is_final:
             yield from sum_between_hosts(total)

@@ -50,7 +50,7 @@ class Checkpoint(Extension):
     """
 
     comm: Communicator
-    folder: str | os.PathLike = "checkpoints"
+    folder: layout.Path = "checkpoints"
     _: dataclasses.KW_ONLY
     n_retains: int = 2
     autoload: bool = True

@@ -21,11 +21,13 @@ import re
 import shutil
 import time
 from collections.abc import Collection
-from typing import Any, BinaryIO
+from typing import IO, Any, TypeAlias
 
 from mpchain.serializer import DamagedFileError
 from mpchain.serializers.files import open_atomic, sync_folder
 from mpchain.serializers.npz import open_npz
+
+Path: TypeAlias = str | os.PathLike[str]
 
 MANIFEST = "manifest.json"
 SECONDS_TO_APPEAR = 30.0
@@ -53,7 +55,7 @@ def temporary_name_of(name: str, run: str) -> str:
     return f".{name}.{run}.tmp"
 
 
-def find(folder: str, pattern: str = _NAME, are_folders: bool = True) -> list[str]:
+def find(folder: Path, pattern: str = _NAME, are_folders: bool = True) -> list[str]:
     """Returns the names of the checkpoints in a folder, the oldest first.
 
     Args:
@@ -73,7 +75,7 @@ def find(folder: str, pattern: str = _NAME, are_folders: bool = True) -> list[st
     return sorted(names, key=lambda name: int(re.fullmatch(pattern, name)[1]))
 
 
-def make_folder(folder: str) -> None:
+def make_folder(folder: Path) -> None:
     """Creates a folder, and those above it, such that they survive a power failure."""
     if os.path.isdir(folder):
         return
@@ -86,7 +88,7 @@ def make_folder(folder: str) -> None:
             sync_folder(above)
 
 
-def remove_leftovers(folder: str) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Removes what an earlier run was writing or removing when it ended."""
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -95,7 +97,7 @@ def remove_leftovers(folder: str) -> None:
                 shutil.rmtree(entry.path)
 
 
-def remove(folder: str, name: str, run: str) -> None:
+def remove(folder: Path, name: str, run: str) -> None:
     """Removes a checkpoint, or the link to it; it is never seen incomplete under its name."""
     doomed = os.path.join(folder, temporary_name_of(name + ".old", run))
     os.rename(os.path.join(folder, name), doomed)
@@ -105,7 +107,7 @@ def remove(folder: str, name: str, run: str) -> None:
         shutil.rmtree(doomed)
 
 
-def set_aside(folder: str, name: str) -> str:
+def set_aside(folder: Path, name: str) -> str:
     """Renames a damaged checkpoint; returns its new name."""
     number, new = 0, f"{name}.damaged"
     while os.path.exists(os.path.join(folder, new)):
@@ -115,7 +117,7 @@ def set_aside(folder: str, name: str) -> str:
     return new
 
 
-def commit(folder: str, name: str, run: str) -> None:
+def commit(folder: Path, name: str, run: str) -> None:
     """Gives a complete folder its final name, durably."""
     temporary, final = (os.path.join(folder, n) for n in (temporary_name_of(name, run), name))
     sync_folder(temporary)
@@ -125,7 +127,7 @@ def commit(folder: str, name: str, run: str) -> None:
     sync_folder(folder)
 
 
-def write_json(path: str, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
     """Writes a file that contains its own checksum.
 
     >>> import tempfile
@@ -138,7 +140,7 @@ def write_json(path: str, content: Any) -> None:
         file.write(_with_checksum(content))
 
 
-def write_message(path: str, content: Any) -> None:
+def write_message(path: Path, content: Any) -> None:
     """Writes a file that other ranks wait for, and that need not survive the job."""
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         file.write(_with_checksum(content))
@@ -150,7 +152,7 @@ def _with_checksum(content):
     return f"{text}\n{_sha256(text)}\n"
 
 
-def open_when_visible(path: str) -> BinaryIO:
+def open_when_visible(path: Path) -> IO[bytes]:
     """Opens a file that exists, even if the file system does not show it yet.
 
     Raises:
@@ -167,7 +169,7 @@ def open_when_visible(path: str) -> BinaryIO:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def read_json(path: str) -> Any:
+def read_json(path: Path) -> Any:
     """Reads and verifies a file that :func:`write_json` or :func:`write_message` wrote.
 
     Raises:
@@ -185,7 +187,7 @@ def read_json(path: str) -> Any:
         raise DamagedFileError(f"{os.path.basename(path)} is damaged: {error}") from error
 
 
-def seal_of(path: str) -> dict[str, Any]:
+def seal_of(path: Path) -> dict[str, Any]:
     """Returns size in bytes and SHA-256 of a file.
 
     >>> seal_of(os.devnull)["bytes"]
@@ -196,7 +198,7 @@ def seal_of(path: str) -> dict[str, Any]:
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
 
 
-def find_damage(path: str, seal: dict[str, Any], keys: Collection[str]) -> str:
+def find_damage(path: Path, seal: dict[str, Any], keys: Collection[str]) -> str:
     """Returns what is wrong with a part; empty if nothing is.
 
     Args:

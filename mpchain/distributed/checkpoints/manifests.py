@@ -3,14 +3,14 @@
 import os
 from typing import Any
 
-from mpchain.distributed.checkpoints.layout import MANIFEST, read_json
+from mpchain.distributed.checkpoints.layout import MANIFEST, Path, read_json
 from mpchain.serializer import DamagedFileError, SerializationError
 
 FORMAT = "mpchain checkpoint 1"
 _FORMATS = "mpchain checkpoint "
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """Reads and verifies the manifest of a checkpoint.
 
     Raises:

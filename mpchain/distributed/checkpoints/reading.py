@@ -26,7 +26,7 @@ _RANDOM = "_random/"
 T = TypeVar("T")
 
 
-def load_checkpoint(folder: str | os.PathLike, target: Any, comm: Communicator) -> int | None:
+def load_checkpoint(folder: layout.Path, target: Any, comm: Communicator) -> int | None:
     """Restores an object from the latest checkpoint that is whole; collective.
 
     All files of a checkpoint are verified before the object is changed. If the content of one is
@@ -168,7 +168,7 @@ class Values(Mapping):
     """
 
     def __init__(
-        self, path: str, manifest: dict, rank: int, size: int, stack: contextlib.ExitStack
+        self, path: layout.Path, manifest: dict, rank: int, size: int, stack: contextlib.ExitStack
     ):
         self._path, self._rank, self._size = path, rank, size
         self._n_saved, self._table = manifest["ranks"], manifest["values"]
@@ -180,7 +180,7 @@ class Values(Mapping):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __contains__(self, key: object) -> bool:
+    def __contains__(self, key: Any) -> bool:
         entries = self._table.get(key, [])
         is_new = self._rank >= self._n_saved and len(entries) > 1
         return bool(entries) and not (is_new and key.startswith(_RANDOM))

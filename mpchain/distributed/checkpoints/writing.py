@@ -19,7 +19,7 @@ _ENTRY = 300  # bytes that an array takes in a file besides its own
 
 
 def save_checkpoint(
-    folder: str | os.PathLike, target: Any, comm: Communicator, iteration: int, n_retains: int = -1
+    folder: layout.Path, target: Any, comm: Communicator, iteration: int, n_retains: int = -1
 ) -> None:
     """Saves an object on all ranks together, and waits until all is written; collective.
 
@@ -54,7 +54,7 @@ def save_checkpoint(
         lock.release()
 
 
-def open_folder(folder: str | os.PathLike, comm: Communicator) -> tuple[str, FileLock]:
+def open_folder(folder: layout.Path, comm: Communicator) -> tuple[str, FileLock]:
     """Prepares a folder for checkpoints of this run, and locks it; collective.
 
     Returns:
@@ -122,7 +122,13 @@ class Saving:
     """
 
     def __init__(
-        self, folder: str, name: str, run: str, comm: Communicator, target: Any, n_retains: int
+        self,
+        folder: layout.Path,
+        name: str,
+        run: str,
+        comm: Communicator,
+        target: Any,
+        n_retains: int,
     ):
         self._folder, self.name, self._run = folder, name, run
         self._temporary = os.path.join(folder, layout.temporary_name_of(name, run))

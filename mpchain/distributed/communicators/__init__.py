@@ -37,7 +37,7 @@ def create_communicator(
     communicator_name: str | None = None,
     mpi_comm: Any = None,
     *,
-    allreduce_grad_dtype: DTypeLike = None,
+    allreduce_grad_dtype: DTypeLike | None = None,
     batched_copy: bool = True,
     reproducible: bool = False,
     micro_shards: int = MICRO_SHARDS,

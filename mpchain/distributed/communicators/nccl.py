@@ -42,7 +42,7 @@ class NcclCommunicator(MpiCommunicator):
             total = comm.allreduce(cupy.ones(3))
     """
 
-    def __init__(self, mpi_comm: Any, *, allreduce_grad_dtype: DTypeLike = None):
+    def __init__(self, mpi_comm: Any, *, allreduce_grad_dtype: DTypeLike | None = None):
         super().__init__(mpi_comm)
         self._nccl_comm = None
         self._stream = None

@@ -1,4 +1,4 @@
-"""Trainer extensions for several ranks; those that communicate are to be added on all of them."""
+"""Trainer extensions for several ranks. Add those that communicate on all ranks."""
 
 from mpchain.distributed.checkpoints import checkpoint as checkpoint
 from mpchain.distributed.extensions.aggregation import AllreducePersistent as AllreducePersistent

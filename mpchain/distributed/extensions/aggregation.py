@@ -1,36 +1,48 @@
-"""Extensions that combine what the ranks have: observations, and persistent values of models."""
+"""Extensions that combine observations, and persistent values of models, over the ranks."""
 
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.device_resident import DeviceResidentsVisitor
+from mpchain.distributed.communicators import Communicator
+from mpchain.link import Link
 from mpchain.reporter import DictSummary
+from mpchain.serializer import AbstractSerializer
 from mpchain.training import PRIORITY_EDITOR, PRIORITY_WRITER, Extension
 from mpchain.training.states import serialize_optional, serialize_part_if_stored
 from mpchain.training.triggers import get_trigger
+
+if TYPE_CHECKING:
+    from mpchain.training import Trainer
 
 
 class AllreducePersistent(Extension):
     """Replaces the persistent floating-point arrays of a model by their means over the ranks.
 
-    Such are the running statistics of batch normalization, which each rank gathers from its own
+    Running statistics of batch normalization are such arrays: each rank gathers them from its own
     samples. It runs before evaluators do.
 
     Args:
-        model (Link): the model.
-        comm (Communicator): the ranks.
+        model: the model.
+        comm: the ranks.
+
+    Example:
+        >>> from mpchain.distributed.extensions import AllreducePersistent
+        >>> AllreducePersistent(L.BatchNormalization(3), comm).trigger
+        (1, 'epoch')
     """
 
     trigger = (1, "epoch")
     priority = PRIORITY_WRITER + 1
 
-    def __init__(self, model, comm):
-        self.model = model
-        self.comm = comm
+    def __init__(self, model: Link, comm: Communicator):
+        self.model, self.comm = model, comm
 
-    def __call__(self, trainer=None):
+    def __call__(self, trainer: "Trainer | None" = None) -> None:
         """Averages the arrays."""
         self.model.device_resident_accept(_Averaging(self.comm))
 
@@ -42,29 +54,34 @@ class _Averaging(DeviceResidentsVisitor):
         self._comm = comm
 
     def visit_device_resident(self, device_resident):
-        """There is nothing to do for the object itself."""
+        """Does nothing for the object itself."""
 
     def visit_variable(self, param):
-        """Parameters are the optimizer's."""
+        """Does nothing for parameters, which the optimizer keeps equal."""
 
     def visit_array(self, array):
-        """Returns the array, whose elements are now the means."""
+        """Replaces the elements by their means; returns the array."""
         if array.dtype.kind == "f":
             array[...] = self._comm.allreduce(array) / self._comm.size
         return array
 
 
 class ObservationAggregator(Extension):
-    """Replaces a reported value by what an aggregator makes of all ranks' values.
+    """Replaces a reported value by an aggregate of all ranks' values.
 
     Args:
-        comm (Communicator): the ranks.
-        original_key (str): name of the value in each rank's observation.
-        aggregated_key (str): name of the result; None means ``original_key``.
-        comm_trigger: when the ranks exchange what each has seen since the last time.
+        comm: the ranks.
+        original_key: name of the value in each rank's observation.
+        aggregated_key: name of the result; None means ``original_key``.
+        comm_trigger: when the ranks exchange the values that were reported since the last time.
         aggregator: function of a list with one list per rank, of the values in the order in which
             they were reported (numbers, host arrays, or pairs of value and weight), that returns
             the result; called on rank 0 only. None means the mean of all values.
+
+    Example:
+        >>> from mpchain.distributed.extensions import ObservationAggregator
+        >>> greatest = lambda lists: max(value for values in lists for value in values)
+        >>> extension = ObservationAggregator(comm, "main/loss", aggregator=greatest)
     """
 
     trigger = (1, "iteration")
@@ -72,12 +89,12 @@ class ObservationAggregator(Extension):
 
     def __init__(
         self,
-        comm,
-        original_key,
-        aggregated_key=None,
+        comm: Communicator,
+        original_key: str,
+        aggregated_key: str | None = None,
         *,
-        comm_trigger=(1, "iteration"),
-        aggregator=None,
+        comm_trigger: Any = (1, "iteration"),
+        aggregator: Callable[[list[list]], Any] | None = None,
     ):
         self.comm = comm
         self.original_key = original_key
@@ -86,8 +103,8 @@ class ObservationAggregator(Extension):
         self._aggregator = aggregator or _mean
         self._values = []
 
-    def __call__(self, trainer):
-        """Notes the value, and exchanges and aggregates when it is time to."""
+    def __call__(self, trainer: "Trainer") -> None:
+        """Notes the value; exchanges and aggregates if the trigger fires."""
         if self.original_key in trainer.observation:
             self._values.append(_as_plain(trainer.observation[self.original_key]))
         if not self._comm_trigger(trainer):
@@ -98,10 +115,10 @@ class ObservationAggregator(Extension):
             result = self._aggregator(lists) if self.comm.rank == 0 else None
             trainer.observation[self.aggregated_key] = self.comm.bcast_obj(result)
 
-    def serialize(self, serializer):
-        """Saves or restores the trigger and the numbers that wait for it.
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the trigger and this rank's numbers that wait for it.
 
-        They are this rank's: where the ranks' differ, save for each rank.
+        If the ranks' numbers differ, each rank must save its own.
         """
         serialize_part_if_stored(self._comm_trigger, serializer["comm_trigger"])
         numbers = [value for value in self._values if not isinstance(value, np.ndarray)]
@@ -125,15 +142,22 @@ def _mean(lists):
     return summary.compute_mean().get("value")
 
 
-def means_over_ranks(comm, summary):
-    """Combines what the ranks have summed up.
+def means_over_ranks(comm: Communicator, summary: DictSummary) -> dict[str, Any]:
+    """Combines the summaries of the ranks.
 
     Args:
-        comm (Communicator): the ranks.
-        summary (DictSummary): this rank's values with their weights; names may differ by rank.
+        comm: the ranks.
+        summary: this rank's values with their weights; names may differ by rank.
 
     Returns:
-        dict: the weighted mean over all ranks by name, the same on all ranks.
+        The weighted mean over all ranks by name, the same on all ranks.
+
+    Example:
+        >>> summary = DictSummary()
+        >>> summary.add({"loss": 1.0})
+        >>> summary.add({"loss": 3.0})
+        >>> means_over_ranks(comm, summary)
+        {'loss': 2.0}
     """
     total = DictSummary()
     for part in comm.allgather_obj(summary):

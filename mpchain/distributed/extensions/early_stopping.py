@@ -1,7 +1,14 @@
-"""The stop trigger that ends training on all ranks when a value gets no better."""
+"""The stop trigger that ends training on all ranks when a value does not improve."""
 
+from typing import TYPE_CHECKING, Any
+
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.extensions.aggregation import ObservationAggregator
+from mpchain.serializer import AbstractSerializer
 from mpchain.training.triggers import EarlyStoppingTrigger
+
+if TYPE_CHECKING:
+    from mpchain.training import Trainer
 
 
 class MultiNodeEarlyStoppingTrigger:
@@ -10,49 +17,50 @@ class MultiNodeEarlyStoppingTrigger:
     It compares the mean of the value over all ranks, which it also reports.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         check_trigger, monitor, patience, mode, max_trigger, restore_best: see
             :class:`mpchain.training.triggers.EarlyStoppingTrigger`.
-        verbose (bool): whether rank 0 prints a line when it fires.
-        suffix (str): what the name of the mean has after ``monitor``.
+        verbose: whether rank 0 prints a line when it fires.
+        suffix: appended to ``monitor`` in the name of the mean.
+
+    Example:
+        >>> from mpchain.distributed.extensions import MultiNodeEarlyStoppingTrigger
+        >>> stop = MultiNodeEarlyStoppingTrigger(comm, patience=3, max_trigger=(20, "epoch"))
+        >>> stop.get_training_length()
+        (20, 'epoch')
     """
 
     def __init__(
         self,
-        comm,
+        comm: Communicator,
         *,
-        check_trigger=(1, "epoch"),
-        monitor="main/loss",
-        patience=None,
-        mode="auto",
-        verbose=False,
-        max_trigger=(100, "epoch"),
-        suffix="_aggregated",
-        restore_best=False,
+        check_trigger: Any = (1, "epoch"),
+        monitor: str = "main/loss",
+        patience: int | None = None,
+        mode: str = "auto",
+        verbose: bool = False,
+        max_trigger: Any = (100, "epoch"),
+        suffix: str = "_aggregated",
+        restore_best: bool = False,
     ):
-        self._aggregator = ObservationAggregator(
-            comm, monitor, monitor + suffix, comm_trigger=check_trigger
-        )
+        mean = monitor + suffix
+        self._aggregator = ObservationAggregator(comm, monitor, mean, comm_trigger=check_trigger)
+        is_verbose = verbose and comm.rank == 0
         self._trigger = EarlyStoppingTrigger(
-            check_trigger,
-            monitor + suffix,
-            patience,
-            mode,
-            verbose and comm.rank == 0,
-            max_trigger,
+            *(check_trigger, mean, patience, mode, is_verbose, max_trigger),
             restore_best=restore_best,
         )
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> Any:
         """Returns whether training should stop, the same on all ranks."""
         self._aggregator(trainer)
         return self._trigger(trainer)
 
-    def get_training_length(self):
+    def get_training_length(self) -> tuple[Any, str] | None:
         """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` does not know it."""
         return self._trigger.get_training_length()
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the state of the comparison and of all triggers."""
         self._trigger.serialize(serializer)
         self._aggregator.serialize(serializer["aggregator"])

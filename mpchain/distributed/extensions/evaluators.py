@@ -1,30 +1,42 @@
 """Evaluation of a model on the samples of all ranks."""
 
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 from mpchain.configuration import no_backprop_mode
-from mpchain.dataset import concat_examples
+from mpchain.dataset import Iterator, concat_examples
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.reporter import DictSummary
 from mpchain.training.extensions import Evaluator
 from mpchain.training.named_parts import as_arguments
+from mpchain.typing import DeviceLike
 
 
-def create_multi_node_evaluator(actual_evaluator, communicator):
+def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Communicator) -> Any:
     """Makes an evaluator return means over the samples of all ranks, the same on every rank.
 
-    Each rank evaluates its own samples, as many as it has: none, too. Sums and weights are
-    combined, not means. Only where an evaluator has an ``evaluate`` of its own, which
-    returns nothing but means, are these averaged with equal weights.
+    Each rank evaluates any number of its own samples, zero included. Sums and weights are combined,
+    not means. But if a subclass overrides ``evaluate``, which returns only means, these are
+    averaged with equal weights.
 
     Args:
-        actual_evaluator (Evaluator): its iterator yields this rank's share of the data, such as
+        actual_evaluator: the evaluator. Its iterator yields this rank's share of the data, such as
             those of :func:`mpchain.distributed.create_sharded_iterator` or
             :func:`mpchain.distributed.scatter_dataset`.
-        communicator (Communicator): the ranks.
+        communicator: the ranks.
 
     Returns:
         The evaluator itself, with its method ``evaluate`` replaced.
+
+    Example:
+        >>> from mpchain import datasets, iterators
+        >>> data = datasets.TupleDataset(np.ones((4, 3), "f"), np.zeros(4, "i"))
+        >>> iterator = iterators.SerialIterator(data, 2, repeat=False, shuffle=False)
+        >>> evaluator = extensions.Evaluator(iterator, L.Classifier(L.Linear(3, 2)))
+        >>> sorted(mpchain.distributed.create_multi_node_evaluator(evaluator, comm)())
+        ['main/accuracy', 'main/loss']
     """
     summarize = actual_evaluator.summarize
     if type(actual_evaluator).evaluate is not Evaluator.evaluate:
@@ -45,60 +57,60 @@ def _as_summary(evaluate):
 
 
 class GenericMultiNodeEvaluator(Evaluator):
-    """Base of evaluators whose result is more than a mean over samples, such as a BLEU score.
+    """Base of evaluators whose result is not a mean over samples, such as a BLEU score.
 
-    Subclasses override :meth:`calc_local` and :meth:`aggregate`. Ranks may have different numbers
-    of batches. What ``aggregate`` returns is reported on all ranks.
+    Subclasses override :meth:`calc_local` and :meth:`aggregate`, whose result is reported on all
+    ranks. Ranks may have different numbers of batches.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         iterator, target, device, converter: see :class:`mpchain.training.extensions.Evaluator`.
-        root (int): the rank that aggregates.
+        root: the rank that aggregates.
         progress_hook: function that is called with each batch after its evaluation; on the root
             only.
+
+    Example:
+        >>> class Largest(mpchain.distributed.GenericMultiNodeEvaluator):
+        ...     def calc_local(self, x):
+        ...         return x.max()
+        ...     def aggregate(self, results):
+        ...         return {"largest": max(results)}
     """
 
     def __init__(
         self,
-        comm,
-        iterator,
-        target,
-        device=None,
-        converter=concat_examples,
-        root=0,
+        comm: Communicator,
+        iterator: Iterator | dict[str, Iterator],
+        target: Any,
+        device: DeviceLike | None = None,
+        converter: Callable = concat_examples,
+        root: int = 0,
         *,
-        progress_hook=None,
+        progress_hook: Callable[[Any], None] | None = None,
     ):
         super().__init__(iterator, target, converter, device)
-        self.comm = comm
-        self.root = root
+        self.comm, self.root = comm, root
         self._progress_hook = progress_hook if comm.rank == root else None
 
-    def calc_local(self, *args, **kwargs):
-        """Evaluates one batch.
+    def calc_local(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates one batch; returns any object that can be pickled.
 
         Args:
-            args, kwargs: what the converter makes of the batch.
-
-        Returns:
-            Any object that can be pickled.
+            args, kwargs: the converted batch.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement calc_local")
 
-    def aggregate(self, results):
-        """Makes the report of all results; called on the root only.
+    def aggregate(self, results: list) -> dict[str, Any]:
+        """Returns the values to report, by name; called on the root only.
 
         Args:
-            results (list): what :meth:`calc_local` returned on all ranks: for the first batch of
-                each rank, in the order of ranks, then for the second ones, and so on.
-
-        Returns:
-            dict: the values to report, by name.
+            results: the results of :meth:`calc_local` on all ranks: for the first batch of each
+                rank, in the order of ranks, then for the second ones, and so on.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement aggregate")
 
-    def evaluate(self):
-        """Returns what :meth:`aggregate` makes of the batches of all ranks, on all ranks."""
+    def evaluate(self) -> dict[str, Any]:
+        """Returns the result of :meth:`aggregate` for the batches of all ranks, on all ranks."""
         mine = [self._evaluate(batch) for batch in self._restarted_iterator() if len(batch) > 0]
         gathered = self.comm.gather_obj(mine, self.root)
         observation = None

@@ -1,17 +1,28 @@
-"""Extensions that one rank alone runs."""
+"""Extensions that only one rank runs."""
 
+from typing import TYPE_CHECKING, Any
+
+from mpchain.distributed.communicators import Communicator
 from mpchain.training import Extension
 
+if TYPE_CHECKING:
+    from mpchain.training import Trainer
 
-def only_on_rank_0(extension, comm):
+
+def only_on_rank_0(extension: Any, comm: Communicator) -> Any:
     """Returns the extension on rank 0, and on other ranks one that does nothing.
 
-    It is for what prints, plots or saves: ``trainer.extend(only_on_rank_0(LogReport(), comm))``.
-    Nothing that communicates may be among them, since the other ranks do not take part.
+    Use it for extensions that print, plot or save. The extension must not communicate, since the
+    other ranks do not take part.
 
     Args:
         extension: an :class:`mpchain.training.Extension` or a function of the trainer.
-        comm (Communicator): the ranks.
+        comm: the ranks.
+
+    Example:
+        >>> from mpchain.distributed.extensions import only_on_rank_0
+        >>> type(only_on_rank_0(extensions.LogReport(), comm)).__name__
+        'LogReport'
     """
     return extension if comm.rank == 0 else Absent(extension)
 
@@ -21,15 +32,18 @@ class Absent(Extension):
 
     Args:
         extension: the extension.
+
+    Example:
+        >>> Absent(extensions.LogReport()).default_name
+        'LogReport'
     """
 
-    trigger = None
-    default_name = None
+    trigger = default_name = None
 
-    def __init__(self, extension):
+    def __init__(self, extension: Any):
         names = (getattr(extension, key, None) for key in ("name", "default_name", "__name__"))
         self.default_name = next(filter(None, names), None)
         self.trigger = getattr(extension, "trigger", Extension.trigger)
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> None:
         """Does nothing."""

@@ -2,26 +2,43 @@
 
 import io
 import time
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
+from mpchain.distributed.communicators import Communicator
 from mpchain.training.extensions import ProgressBar
+
+if TYPE_CHECKING:
+    from mpchain.training import Trainer
 
 
 class MultiNodeProgressBar(ProgressBar):
-    """Shows, on rank 0, progress with the number of samples that all ranks together do in a second.
+    """Shows progress on rank 0, with the number of samples per second on all ranks together.
 
-    To be added on all ranks.
+    Add it on all ranks.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
         training_length, update_interval, bar_length, out: see
             :class:`mpchain.training.extensions.ProgressBar`.
+
+    Example:
+        >>> from mpchain.distributed.extensions import MultiNodeProgressBar
+        >>> MultiNodeProgressBar(comm, update_interval=10).default_name
+        'ProgressBar'
     """
 
     default_name = "ProgressBar"
 
-    def __init__(self, comm, training_length=None, update_interval=100, bar_length=50, out=None):
+    def __init__(
+        self,
+        comm: Communicator,
+        training_length: tuple[float, str] | None = None,
+        update_interval: int = 100,
+        bar_length: int = 50,
+        out: TextIO | None = None,
+    ):
         out = out if comm.rank == 0 else io.StringIO()
         super().__init__(training_length, update_interval, bar_length, out)
         self._comm = comm
@@ -29,7 +46,7 @@ class MultiNodeProgressBar(ProgressBar):
         self._since = None
         self._is_over = False
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> None:
         """Counts this rank's samples and shows the progress, if the update interval has passed."""
         optimizer = trainer.updater.get_all_optimizers().get("main")
         self._n_samples += getattr(optimizer, "n_samples", None) or 0
@@ -37,7 +54,7 @@ class MultiNodeProgressBar(ProgressBar):
 
     def _describe_speed(self):
         texts = super()._describe_speed()
-        if self._is_over:  # by an exception, maybe: then other ranks are not here
+        if self._is_over:  # perhaps by an exception: other ranks may not take part
             return texts
         now, before = time.monotonic(), self._since
         n_samples = self._comm.allreduce(np.array(self._n_samples))
@@ -46,7 +63,7 @@ class MultiNodeProgressBar(ProgressBar):
             return texts
         return [f"{n_samples / (now - before):.0f} samples/s on {self._comm.size} ranks", *texts]
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Shows the last progress and ends the bar."""
         self._is_over = True
         super().finalize()

@@ -47,7 +47,7 @@ class MultiNodeBatchNormalization(BatchNormalization):
         comm: Communicator,
         decay: float = 0.9,
         eps: float = 2e-5,
-        dtype: DTypeLike = None,
+        dtype: DTypeLike | None = None,
         use_gamma: bool = True,
         use_beta: bool = True,
         initial_gamma: InitialValue = None,

@@ -7,6 +7,7 @@ watchdog thread. While no rank waits, nothing is sent.
 import ctypes
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 from mpchain.distributed.watch.table import ROW, Row
@@ -26,7 +27,7 @@ class Exchange:
         leaders: for each rank, the rank that sends the rows of its host.
     """
 
-    def __init__(self, mpi: Any, comm: Any, rows: list[Row], leaders: list[int]):
+    def __init__(self, mpi: Any, comm: Any, rows: list[Row], leaders: Sequence[int]):
         self._mpi, self._comm, self._rows = mpi, comm, rows
         self._ranks = {leader: [] for leader in sorted(set(leaders))}
         for rank, leader in enumerate(leaders):
@@ -35,7 +36,7 @@ class Exchange:
         self._sends = {}
         self._asked_at = dict.fromkeys(self._ranks, float("-inf"))
 
-    def exchange(self, now: float, local: list[int], is_wanted: bool) -> None:
+    def exchange(self, now: float, local: Sequence[int], is_wanted: bool) -> None:
         """Receives rows, and sends this host's rows to hosts that wait for news.
 
         Args:

@@ -1,8 +1,8 @@
-"""How snapshots get into files: at once, or by a thread or a process while training goes on.
+"""Writers of snapshots: at once, or by a thread or a process while training continues.
 
-Writers in the background copy the state to host memory before they return, so that a file holds
-one moment of training. What fails there is raised by the next call of the writer, which still
-takes its own snapshot first, or by ``finalize``, which waits until everything is written.
+Writers in the background copy the state to host memory before they return, such that a file holds
+one moment of training. Their errors are raised by the next call of the writer, which still takes
+its own snapshot first, or by ``finalize``, which waits until everything is written.
 """
 
 import collections
@@ -14,6 +14,8 @@ import os
 import signal
 import traceback
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from mpchain.serializers import save_npz
 from mpchain.serializers.files import replacing
@@ -21,9 +23,16 @@ from mpchain.training.states import FrozenState
 
 
 class Writer:
-    """Base of what :func:`snapshot` calls to write a file."""
+    """Base of the objects that :func:`snapshot` calls to write a file.
 
-    def __call__(self, filename, outdir, target):
+    Example:
+        >>> class Reporting(extensions.snapshot_writers.SimpleWriter):
+        ...     def __call__(self, filename, outdir, target):
+        ...         super().__call__(filename, outdir, target)
+        ...         print(filename, "is written")
+    """
+
+    def __call__(self, filename: str, outdir: str, target: Any) -> None:
         """Writes a snapshot.
 
         Args:
@@ -33,12 +42,12 @@ class Writer:
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
-    def save(self, filename, outdir, target, savefun, **kwds):
+    def save(self, filename: str, outdir: str, target: Any, savefun: Callable, **kwds: Any) -> None:
         """Lets ``savefun`` write to a temporary name, and renames the file when it is complete."""
         with replacing(os.path.join(outdir, filename)) as temporary:
             savefun(temporary, target, **kwds)
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Called once when training has ended: waits until everything is written."""
 
 
@@ -50,13 +59,19 @@ class SimpleWriter(Writer):
     Args:
         savefun: function of ``(path, target)`` that writes the file.
         kwds: further arguments of ``savefun``.
+
+    Example:
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     SimpleWriter(compression=True)("model.npz", folder, L.Linear(3, 2))
+        ...     os.listdir(folder)
+        ['model.npz']
     """
 
-    def __init__(self, savefun=save_npz, **kwds):
-        self._savefun = savefun
-        self._kwds = kwds
+    def __init__(self, savefun: Callable = save_npz, **kwds: Any):
+        self._savefun, self._kwds = savefun, kwds
 
-    def __call__(self, filename, outdir, target):
+    def __call__(self, filename: str, outdir: str, target: Any) -> None:
         """Writes the snapshot; see :class:`Writer`."""
         self.save(filename, outdir, target, self._savefun, **self._kwds)
 
@@ -64,30 +79,33 @@ class SimpleWriter(Writer):
 class QueueWriter(Writer):
     """Queues snapshots, which a thread writes one after the other.
 
-    A queue of ``max_waiting`` copies is full: then training waits for the oldest.
+    A queue of ``max_waiting`` copies is full: training then waits for the oldest.
 
     Args:
         savefun: function of ``(path, target)`` that writes the file.
         task: writer to call in the thread; None means :class:`SimpleWriter` with ``savefun``.
+
+    Example:
+        >>> extension = extensions.snapshot(writer=QueueWriter())
     """
 
     max_waiting = 4
 
-    def __init__(self, savefun=save_npz, task=None):
+    def __init__(self, savefun: Callable = save_npz, task: Writer | None = None):
         self._task = self.create_task(savefun) if task is None else task
         self._executor = None
         self._futures = collections.deque()
         self._errors = []
 
-    def create_task(self, savefun, **kwds):
+    def create_task(self, savefun: Callable, **kwds: Any) -> Writer:
         """Returns the writer that is called in the thread."""
         return SimpleWriter(savefun, **kwds)
 
-    def __call__(self, filename, outdir, target):
+    def __call__(self, filename: str, outdir: str, target: Any) -> None:
         """Queues a copy of the state; see :class:`Writer`.
 
         Raises:
-            Exception: what an earlier snapshot has failed with.
+            Exception: the error of an earlier snapshot.
         """
         state = FrozenState(target)
         self._collect(self.max_waiting - 1)
@@ -97,11 +115,11 @@ class QueueWriter(Writer):
         self._futures.append((filename, future))
         self._raise()
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Waits until everything is written.
 
         Raises:
-            Exception: what a snapshot has failed with.
+            Exception: the error of a snapshot.
         """
         self._collect(0)
         if self._executor is not None:
@@ -111,7 +129,7 @@ class QueueWriter(Writer):
         self._raise()
 
     def _collect(self, n_left):
-        """Waits until only so many snapshots are under way; keeps what others failed with."""
+        """Waits until at most ``n_left`` snapshots are pending; keeps the errors of the others."""
         while self._futures and (len(self._futures) > n_left or self._futures[0][1].done()):
             filename, future = self._futures.popleft()
             error = future.exception()
@@ -133,29 +151,36 @@ class ThreadQueueWriter(QueueWriter):
     """Queues snapshots, which a thread writes one after the other.
 
     Args:
-        savefun: see :class:`QueueWriter`.
-        task: see :class:`QueueWriter`.
+        savefun, task: see :class:`QueueWriter`.
+
+    Example:
+        >>> extension = extensions.snapshot(writer=ThreadQueueWriter())
     """
 
 
 class ProcessQueueWriter(QueueWriter):
     """Queues snapshots, which another process writes one after the other.
 
-    The process imports the main module of the program, as :mod:`multiprocessing` has it, which
-    therefore needs its ``if __name__ == "__main__":``.
+    The process imports the main module of the program, as :mod:`multiprocessing` does. The module
+    therefore needs an ``if __name__ == "__main__":``.
 
     Args:
         savefun: see :class:`QueueWriter`; it must be a function of a module.
-        task: see :class:`QueueWriter`; it must be possible to pickle.
+        task: see :class:`QueueWriter`; it must be picklable.
 
     Raises:
-        TypeError: the process cannot be told to call ``savefun`` or ``task``.
+        TypeError: ``savefun`` or ``task`` cannot be pickled.
+
+    Example:
+        ::
+
+            trainer.extend(extensions.snapshot(writer=ProcessQueueWriter()))
     """
 
-    def __init__(self, savefun=save_npz, task=None):
+    def __init__(self, savefun: Callable = save_npz, task: Writer | None = None):
         super().__init__(savefun, task and ProcessTask(task))
 
-    def create_task(self, savefun, **kwds):
+    def create_task(self, savefun: Callable, **kwds: Any) -> Writer:
         """Returns the writer that hands snapshots to the process."""
         return ProcessTask(SimpleWriter(savefun, **kwds))
 
@@ -166,11 +191,14 @@ class StandardWriter(QueueWriter):
     Args:
         savefun: function of ``(path, target)`` that writes the file.
         kwds: further arguments of ``savefun``.
+
+    Example:
+        >>> extension = extensions.snapshot(writer=StandardWriter(compression=True))
     """
 
     max_waiting = 1
 
-    def __init__(self, savefun=save_npz, **kwds):
+    def __init__(self, savefun: Callable = save_npz, **kwds: Any):
         super().__init__(task=self.create_task(savefun, **kwds))
 
 
@@ -178,8 +206,10 @@ class ThreadWriter(StandardWriter):
     """Writes a snapshot in a thread, after it has waited for the one before.
 
     Args:
-        savefun: see :class:`StandardWriter`.
-        kwds: see :class:`StandardWriter`.
+        savefun, kwds: see :class:`StandardWriter`.
+
+    Example:
+        >>> extension = extensions.snapshot(writer=ThreadWriter())
     """
 
 
@@ -191,31 +221,41 @@ class ProcessWriter(StandardWriter):
         kwds: further arguments of ``savefun``.
 
     Raises:
-        TypeError: the process cannot be told to call ``savefun``.
+        TypeError: ``savefun`` cannot be pickled.
+
+    Example:
+        ::
+
+            trainer.extend(extensions.snapshot(writer=ProcessWriter()))
     """
 
     create_task = ProcessQueueWriter.create_task
 
 
 class ProcessTask(Writer):
-    """Calls a writer in a process of its own, and waits for it.
+    """Calls a writer in another process, and waits for it.
 
-    The process ignores Ctrl-C, which a terminal sends to it too, and ends with this one.
+    The process ignores Ctrl-C, which a terminal also sends to it, and ends with this one.
 
     Args:
-        writer: the writer; it must be possible to pickle.
+        writer: the writer; it must be picklable.
+
+    Example:
+        ::
+
+            writer = QueueWriter(task=ProcessTask(SimpleWriter()))
     """
 
-    def __init__(self, writer):
+    def __init__(self, writer: Writer):
         try:
             self._pickled = bytes(multiprocessing.reduction.ForkingPickler.dumps(writer))
         except Exception as error:
             raise TypeError(
-                "ProcessTask: savefun and its arguments must be possible to pickle, for a process "
-                f"calls them (a function must be one of a module): {error}"
+                "ProcessTask: savefun and its arguments must be picklable, since another process "
+                f"uses them (a function must be one of a module): {error}"
             ) from error
         self._process = None
-        # At once: a program without its `if __name__ == "__main__"` fails here, in the process.
+        # At once: in a program without `if __name__ == "__main__"` this fails, in the process.
         self._start()
 
     def _start(self):
@@ -227,10 +267,10 @@ class ProcessTask(Writer):
         self._process.start()
         theirs.close()
 
-    def __call__(self, filename, outdir, target):
+    def __call__(self, filename: str, outdir: str, target: Any) -> None:
         """Writes the snapshot; see :class:`Writer`.
 
-        Where the process dies, for want of memory perhaps, another one tries once more.
+        If the process dies, perhaps because there is no memory left, another one tries once more.
 
         Raises:
             RuntimeError: the process failed to write it, or the second one died too.
@@ -256,7 +296,7 @@ class ProcessTask(Writer):
         self._connection.send(arguments)
         return self._connection.recv()
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Ends the process."""
         if self._process is not None:
             self._stop()
@@ -273,7 +313,7 @@ class ProcessTask(Writer):
 
 
 def _serve(connection, pickled):
-    """What the process does: writes what it is sent, until the other end is closed."""
+    """Runs in the process: writes the snapshots that it is sent, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     writer = multiprocessing.reduction.ForkingPickler.loads(pickled)
     with contextlib.suppress(OSError, EOFError):
