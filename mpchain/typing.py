@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray[Any, Any]
 """An array of NumPy or CuPy."""
 
+Arrays: TypeAlias = tuple[Array | None, ...]
+"""The inputs of a function, or the gradients of its outputs; None where an array is absent."""
+
 Input: TypeAlias = Union["Variable", Array, float]
 """What functions take: a variable, an array, or a number."""
 

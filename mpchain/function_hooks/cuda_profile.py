@@ -3,7 +3,7 @@
 from mpchain.backends import cuda
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
-from mpchain.typing import Array
+from mpchain.typing import Arrays
 
 
 class CUDAProfileHook(FunctionHook):
@@ -24,26 +24,18 @@ class CUDAProfileHook(FunctionHook):
         if self._nvtx is None:
             raise RuntimeError("CUDAProfileHook: this CuPy was built without NVTX")
 
-    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self._nvtx.RangePush(f"{function.label}.forward")
 
-    def forward_postprocess(
-        self, function: FunctionNode, in_data: tuple[Array | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self._nvtx.RangePop()
 
     def backward_preprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self._nvtx.RangePush(f"{function.label}.backward")
 
     def backward_postprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self._nvtx.RangePop()

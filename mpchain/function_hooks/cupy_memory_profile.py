@@ -6,7 +6,7 @@ from mpchain.backends import cuda
 from mpchain.function_hook import FunctionHook
 from mpchain.function_hooks.report import BYTE_UNITS, print_table, summarize
 from mpchain.function_node import FunctionNode
-from mpchain.typing import Array
+from mpchain.typing import Arrays
 
 
 class CupyMemoryProfileHook(FunctionHook):
@@ -46,30 +46,22 @@ class CupyMemoryProfileHook(FunctionHook):
         if self._n_added == 0:
             self._pool.__exit__()
 
-    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self._starts[id(function)] = self._pool.used_bytes, self._pool.acquired_bytes
 
-    def forward_postprocess(
-        self, function: FunctionNode, in_data: tuple[Array | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         used, acquired = self._starts.pop(id(function))
         pool = self._pool
         used, acquired = pool.used_bytes - used, pool.acquired_bytes - acquired
         self.call_history.append((function.label, used, acquired))
 
     def backward_preprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self.forward_preprocess(function, in_data)
 
     def backward_postprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self.forward_postprocess(function, in_data)
 

@@ -4,7 +4,7 @@ from typing import IO
 
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
-from mpchain.typing import Array
+from mpchain.typing import Arrays
 from mpchain.variable import Variable
 
 
@@ -35,15 +35,12 @@ class PrintHook(FunctionHook):
     ) -> None:
         self.sep, self.end, self.file, self.flush = sep, end, file, flush
 
-    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self._print(f"function\t{function.label}")
         self._print_arrays("input data", in_data)
 
     def backward_preprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self.forward_preprocess(function, in_data)
         self._print_arrays("output gradient", out_grad)

@@ -4,7 +4,7 @@ from mpchain.backends.cuda import is_gpu_array
 from mpchain.function_hook import FunctionHook
 from mpchain.function_hooks.stopwatch import Stopwatch
 from mpchain.function_node import FunctionNode
-from mpchain.typing import Array
+from mpchain.typing import Arrays
 
 
 class TimerHook(Stopwatch, FunctionHook):
@@ -24,26 +24,18 @@ class TimerHook(Stopwatch, FunctionHook):
     name = "TimerHook"
     name_title = "FunctionName"
 
-    def forward_preprocess(self, function: FunctionNode, in_data: tuple[Array | None, ...]) -> None:
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self.start(id(function), any(map(is_gpu_array, in_data)))
 
-    def forward_postprocess(
-        self, function: FunctionNode, in_data: tuple[Array | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         self.stop(id(function), function.label)
 
     def backward_preprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self.start(id(function), any(map(is_gpu_array, out_grad)))
 
     def backward_postprocess(
-        self,
-        function: FunctionNode,
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         self.stop(id(function), function.label)

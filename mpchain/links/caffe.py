@@ -383,16 +383,7 @@ def _reshape(layer):
     return lambda x: F.reshape(x, tuple(n or x.shape[i] for i, n in enumerate(dims)))
 
 
-_DATA = {
-    "Data",
-    "DummyData",
-    "HDF5Data",
-    "ImageData",
-    "Input",
-    "MemoryData",
-    "Silence",
-    "WindowData",
-}
+_DATA = "Data DummyData HDF5Data ImageData Input MemoryData Silence WindowData".split()
 _MAKERS = {
     "BatchNorm": _batch_norm,
     "Concat": _concat,

@@ -29,16 +29,7 @@ class _Windowed(Link):
     groups = 1
     _printable = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
 
-    def __init__(
-        self,
-        ndim: int,
-        channels: tuple[Any, Any],
-        ksize: Sizes,
-        initialW: InitialValue,
-        bias,
-        groups: int = 1,
-        **window,
-    ) -> None:
+    def __init__(self, ndim, channels, ksize, initialW, bias, groups=1, **window):
         super().__init__()
         in_channels, out_channels = channels
         if ksize is None:

@@ -197,18 +197,9 @@ class BatchRenormalization(BatchNormalization):
     ) -> None:
         if size is None:
             raise TypeError("BatchRenormalization: size must be given, but is None")
-        super().__init__(
-            size,
-            decay,
-            eps,
-            dtype,
-            use_gamma,
-            use_beta,
-            initial_gamma,
-            initial_beta,
-            initial_avg_mean=initial_avg_mean,
-            initial_avg_var=initial_avg_var,
-        )
+        scaling = use_gamma, use_beta, initial_gamma, initial_beta
+        averages = {"initial_avg_mean": initial_avg_mean, "initial_avg_var": initial_avg_var}
+        super().__init__(size, decay, eps, dtype, *scaling, **averages)
         self.rmax = rmax
         self.dmax = dmax
 
@@ -409,7 +400,11 @@ class _ChannelNormalization(_SampleNormalization):
     """Base: scale and shift of channels, float32 under mixed16."""
 
     def __init__(
-        self, size: int, eps: float, initial_gamma: InitialValue, initial_beta: InitialValue
+        self,
+        size: int | None = None,
+        eps: float = 1e-5,
+        initial_gamma: InitialValue = None,
+        initial_beta: InitialValue = None,
     ) -> None:
         self._dtype = get_dtype(None, map_mixed16=np.float32)
         super().__init__(size, eps, **_initials(initial_gamma, initial_beta))
@@ -467,15 +462,6 @@ class InstanceNormalization(_ChannelNormalization):
     Attributes:
         gamma, beta (Parameter): scale and shift of the channels, (size,).
     """
-
-    def __init__(
-        self,
-        size: int | None = None,
-        eps: float = 1e-5,
-        initial_gamma: InitialValue = None,
-        initial_beta: InitialValue = None,
-    ) -> None:
-        super().__init__(size, eps, initial_gamma, initial_beta)
 
     def forward(self, x: Input) -> Variable:
         """Normalizes each channel of each sample of a Variable or array x (N, size, ...)."""

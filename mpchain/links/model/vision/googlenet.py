@@ -10,7 +10,7 @@ from mpchain.links.blocks import Inception
 from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
-from mpchain.links.model.vision.pretrained import PublishedModel, convert_caffemodel, copy_layer
+from mpchain.links.model.vision.pretrained import PublishedModel, copy_layer
 from mpchain.links.model.vision.vision_model import VisionModel, prepare_image
 from mpchain.typing import Array
 
@@ -139,16 +139,3 @@ class GoogLeNet(VisionModel):
             copy_layer(self[f"{branch}_conv"], caffe, f"{branch}/conv")
             copy_layer(self[f"{branch}_fc1"], caffe, f"{branch}/fc")
             copy_layer(self[f"{branch}_fc2"], caffe, f"{branch}/classifier")
-
-    @classmethod
-    def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
-        """Converts the published .caffemodel file to an .npz file for ``pretrained_model``.
-
-        Args:
-            path_caffemodel: the file.
-            path_npz: the file to write.
-
-        Raises:
-            ValueError: the file is of another network.
-        """
-        convert_caffemodel(cls(None), path_caffemodel, path_npz)

@@ -9,7 +9,7 @@ from mpchain.initializers import Normal
 from mpchain.links.caffe import CaffeFunction
 from mpchain.links.connection import Linear
 from mpchain.links.convolution import Convolution2D
-from mpchain.links.model.vision.pretrained import PublishedModel, convert_caffemodel, copy_layer
+from mpchain.links.model.vision.pretrained import PublishedModel, copy_layer
 from mpchain.links.model.vision.vision_model import VisionModel, prepare_image
 from mpchain.typing import Array
 
@@ -100,19 +100,6 @@ class VGGLayers(VisionModel):
         """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         for link in self.children():
             copy_layer(link, caffe, link.name)
-
-    @classmethod
-    def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
-        """Converts a published .caffemodel file to an .npz file for ``pretrained_model``.
-
-        Args:
-            path_caffemodel: the file of that network.
-            path_npz: the file to write.
-
-        Raises:
-            ValueError: the file is of another network.
-        """
-        convert_caffemodel(cls(None), path_caffemodel, path_npz)
 
 
 class VGG16Layers(VGGLayers):

@@ -11,7 +11,7 @@ from mpchain.configuration import get_dtype, no_backprop_mode, using_config
 from mpchain.dataset import concat_examples
 from mpchain.link import Chain
 from mpchain.links.caffe import CaffeFunction
-from mpchain.links.model.vision.pretrained import load_parameters
+from mpchain.links.model.vision.pretrained import convert_caffemodel, load_parameters
 from mpchain.typing import Array, Input
 from mpchain.utils.imgproc import oversample as crop_ten
 from mpchain.variable import Variable
@@ -202,6 +202,19 @@ class VisionModel(Chain):
     def transfer_from_caffe(self, caffe: CaffeFunction) -> None:
         """Copies the parameters of a :class:`CaffeFunction` of the same network."""
         raise NotImplementedError(f"{type(self).__name__} does not implement transfer_from_caffe")
+
+    @classmethod
+    def convert_caffemodel_to_npz(cls, path_caffemodel: str, path_npz: str) -> None:
+        """Converts a published .caffemodel file to an .npz file for ``pretrained_model``.
+
+        Args:
+            path_caffemodel: the file of that network.
+            path_npz: the file to write.
+
+        Raises:
+            ValueError: the file is of another network.
+        """
+        convert_caffemodel(cls(None), path_caffemodel, path_npz)
 
 
 def _all_before(wanted, inputs):
