@@ -134,7 +134,7 @@ class Link(ParameterTree):
 
 
 def _tree(link, named_layers):
-    """The link's specs, and a line for each layer, those of inner ones indented."""
+    """Returns the specs of the link, and indented lines for its layers."""
     specs = ", ".join(f"{name}={value!r}" for name, value in link.printable_specs)
     lines = "".join(f"({name}): {_text_of(layer)},\n" for name, layer in named_layers)
     if lines:

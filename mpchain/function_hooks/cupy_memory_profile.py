@@ -81,8 +81,8 @@ class CupyMemoryProfileHook(FunctionHook):
         """Prints the summary as a table.
 
         Args:
-            unit: ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` fits the
-                largest number, ``'auto_foreach'`` each number.
+            unit: ``'B'``, ``'KB'``, ``'MB'``, ``'GB'`` or ``'TB'``; ``'auto'`` fits the largest
+                number, ``'auto_foreach'`` each number.
             file: the output; None means the standard output.
 
         Raises:

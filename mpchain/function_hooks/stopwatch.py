@@ -66,8 +66,8 @@ class Stopwatch:
         """Prints the summary as a table.
 
         Args:
-            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` fits the largest
-                time, ``'auto_foreach'`` each time.
+            unit: ``'sec'``, ``'ms'``, ``'us'`` or ``'ns'``; ``'auto'`` fits the largest time,
+                ``'auto_foreach'`` each time.
             file: the output; None means the standard output.
 
         Raises:

@@ -30,8 +30,8 @@ class Orthogonal(RandomInitializer):
     Args:
         scale: factor on the matrix.
         dtype, rng: see :class:`RandomInitializer`.
-        mode: required shape (outputs, inputs): ``'projection'`` outputs <= inputs,
-            ``'embedding'`` outputs >= inputs, ``'basis'`` outputs == inputs, ``'auto'`` any.
+        mode: required shape (outputs, inputs): ``'projection'`` outputs <= inputs, ``'embedding'``
+            outputs >= inputs, ``'basis'`` outputs == inputs, ``'auto'`` any.
 
     Raises:
         ValueError: ``mode`` is not one of these; when called, the shape does not fit, or is empty.

@@ -30,7 +30,7 @@ class Maxout(Chain):
         (5, 2)
 
     Args:
-        in_size: number of input features; None leaves it to the first input.
+        in_size: number of input features; None infers it from the first input.
         out_size: number of output features.
         pool_size: number of maps per output.
         initialW: initializer, number or array (out_size, pool_size, in_size) of the weights; None
@@ -99,8 +99,8 @@ class Swish(Link):
         array([[ -0., 100.]], dtype=float32)
 
     Args:
-        beta_shape: shape of beta: () for one, (C,) for one per channel; None means the
-            shape of the first input without its first axis.
+        beta_shape: shape of beta: () for one, (C,) for one per channel; None means the shape of the
+            first input without its first axis.
         beta_init: initializer, number or array of beta.
 
     Attributes:

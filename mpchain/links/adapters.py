@@ -30,7 +30,7 @@ class LoRA(Chain):
         alpha: scale of the update; None means ``rank``.
         dropout_ratio: dropout of the adapter's input in training.
         train_base: whether to train W and b, too.
-        initialA: initializer, number or array (rank, in_size); None is HeUniform.
+        initialA: initializer, number or array (rank, in_size); None means HeUniform.
 
     Attributes:
         base (Linear): the layer.

@@ -27,9 +27,9 @@ class MultiHeadAttention(Chain):
         n_heads: number of heads; it must divide ``size``.
         dropout: dropout ratio of the attention weights in training.
         key_size, value_size: numbers of features of keys and values; None means ``size``.
-        nobias: whether to leave the biases out.
-        initialW: initializer of the weights; None is LeCunNormal.
-        initial_bias: initializer of the biases; None is zeros.
+        nobias: whether to omit the biases.
+        initialW: initializer of the weights; None means LeCunNormal.
+        initial_bias: initializer of the biases; None means zeros.
 
     Attributes:
         query, key, value (Linear): the projections of all heads: weights (size, size),
@@ -82,8 +82,8 @@ class MultiHeadAttention(Chain):
 
         Args:
             query: Variable or array (B, L, size).
-            key: Variable or array (B, S, key_size); None is ``query``: self-attention.
-            value: Variable or array (B, S, value_size); None is ``key``.
+            key: Variable or array (B, S, key_size); None means ``query``: self-attention.
+            value: Variable or array (B, S, value_size); None means ``key``.
             mask: array of bool that broadcasts to (B, n_heads, L, S): True where a query may
                 attend to a key; (B, 1, 1, S) masks the padding of the keys.
             is_causal: whether to mask later keys; the last query corresponds to the last key.
@@ -137,14 +137,7 @@ def _causal_mask(xp, n_queries, n_keys, mask):
 class _TransformerLayer(Chain):
     """Base: sublayers with normalization, dropout and a residual connection."""
 
-    def __init__(
-        self,
-        size: int,
-        hidden_size: int,
-        dropout: float,
-        activation: Callable[[Any], Any],
-        pre_norm: bool,
-    ) -> None:
+    def __init__(self, size, hidden_size, dropout, activation, pre_norm):
         super().__init__()
         self.dropout = dropout
         self.activation = activation

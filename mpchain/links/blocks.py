@@ -22,7 +22,7 @@ class Highway(Chain):
 
     Args:
         in_out_size: number of features of input and output.
-        nobias: whether to leave the biases out.
+        nobias: whether to omit the biases.
         activate: activation function of the plain map.
         init_Wh, init_Wt: initializers, numbers or arrays (in_out_size, in_out_size); None is
             LeCunNormal.
@@ -65,9 +65,9 @@ class MLPConvolution2D(ChainList):
         (2, 8, 8, 8)
 
     Args:
-        in_channels: number of input channels; None leaves it to the first input.
-        out_channels: numbers of output channels, of the first convolution and of
-            the 1 x 1 convolutions.
+        in_channels: number of input channels; None infers it from the first input.
+        out_channels: numbers of output channels, of the first convolution and of the 1 x 1
+            convolutions.
         ksize: window size of the first convolution. If it is omitted, the two arguments before it
             are out_channels and ksize.
         stride, pad: of the first convolution.
@@ -121,7 +121,7 @@ class Inception(Chain):
         (2, 16, 8, 8)
 
     Args:
-        in_channels: number of input channels; None leaves it to the first input.
+        in_channels: number of input channels; None infers it from the first input.
         out1: output channels of the 1 x 1 branch.
         proj3, out3: reduced and output channels of the 3 x 3 branch.
         proj5, out5: the same for the 5 x 5 branch.
@@ -182,7 +182,7 @@ class InceptionBN(Chain):
         (2, 16, 8, 8)
 
     Args:
-        in_channels: number of input channels; None leaves it to the first input.
+        in_channels: number of input channels; None infers it from the first input.
         out1: output channels of the 1 x 1 branch; 0 omits it.
         proj3, out3: reduced and output channels of the 3 x 3 branch.
         proj33, out33: the same for the branch of two 3 x 3 convolutions.

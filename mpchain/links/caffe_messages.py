@@ -87,7 +87,7 @@ def net_class() -> Any:
 
 
 def _field(text):
-    """Number, labels, kind and name of a field; without a kind, it is that of the same name."""
+    """Returns number, labels, kind and name of a field; the kind defaults to the name."""
     words = text.split()
     return words if len(words) > 2 else [*words, words[-1]]
 

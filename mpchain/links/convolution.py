@@ -122,8 +122,8 @@ class ConvolutionND(_Windowed):
         ndim: number of spatial axes.
         in_channels: number of input channels; None infers it from the first input.
         out_channels: number of output channels.
-        ksize: size of the windows. If it is omitted, the two arguments before it are
-            out_channels and ksize.
+        ksize: size of the windows. If it is omitted, the two arguments before it are out_channels
+            and ksize.
         stride, pad, cover_all, dilate, groups: see the function.
         nobias: whether to omit the bias.
         initialW: initializer, number or array of the shape of ``W``; None means LeCunNormal.

@@ -285,7 +285,7 @@ class CRF1d(Link):
 
     Args:
         n_label: number of labels.
-        initial_cost: initializer, number or array (n_label, n_label); None is zeros.
+        initial_cost: initializer, number or array (n_label, n_label); None means zeros.
 
     Attributes:
         cost (Parameter): the score of each transition, (n_label, n_label), from the first index to

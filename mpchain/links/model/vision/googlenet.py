@@ -50,7 +50,7 @@ def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
         size: width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
-        numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
+        numpy.ndarray: (3, H, W), BGR, minus the mean color, of ``config.dtype``.
     """
     return prepare_image(image, size, _MEAN)
 
@@ -86,7 +86,7 @@ class GoogLeNet(VisionModel):
 
     def __init__(self, pretrained_model: str | None = "auto") -> None:
         super().__init__()
-        # The weights of a file replace what is here.
+        # The weights of a file replace these.
         is_new = pretrained_model is None
         initial = {"initialW": LeCunUniform() if is_new else 0}
         with self.init_scope():

@@ -1,4 +1,4 @@
-"""Parameters of known networks, from files and from where they were published."""
+"""Published parameters of networks, from files or the net."""
 
 import dataclasses
 import hashlib
@@ -12,24 +12,22 @@ from mpchain.links.caffe import CaffeFunction
 from mpchain.serializers import load_npz, save_npz
 from mpchain.serializers.safetensors import load_safetensors
 
-_FOLDER = (
-    "pfnet/chainer/models"  # Chainer's: what it has prepared is found, and the other way round
-)
+_FOLDER = "pfnet/chainer/models"  # shared with Chainer
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedModel:
-    """Where the parameters of a network were published.
+    """The source of the published parameters of a network.
 
         >>> PublishedModel("net.caffemodel", None, "https://example.org").file
         'net.caffemodel'
 
     Attributes:
-        file (str): name of the .caffemodel file; that of the .npz file made of it begins likewise.
-        url (str): its address, None if it has none that a program can fetch.
-        page (str): where people find it.
-        sha1 (str): its published checksum; None if there is none, and then names and shapes of the
-            layers are all that can be verified.
+        file (str): name of the .caffemodel file; the converted .npz file has the same stem.
+        url (str): its address; None if it cannot be downloaded.
+        page (str): the web page with the file.
+        sha1 (str): its published checksum; None if unknown: then only names and shapes of layers
+            are verified.
     """
 
     file: str
@@ -54,7 +52,7 @@ def load_parameters(model: Chain, source: str) -> None:
         source: a path, or ``'auto'``.
 
     Raises:
-        OSError: the published parameters are neither in the cache nor to be downloaded.
+        OSError: the published parameters are not in the cache and cannot be downloaded.
         SerializationError: the file does not fit the network.
     """
     if source == "auto":
@@ -68,7 +66,7 @@ def load_parameters(model: Chain, source: str) -> None:
 
 
 def convert_caffemodel(model: Chain, path_caffemodel: str, path_npz: str) -> None:
-    """Loads a .caffemodel file into a network and saves that as an .npz file.
+    """Loads a .caffemodel file into a network, and saves the network as an .npz file.
 
     >>> convert_caffemodel(L.GoogLeNet(None), "net.caffemodel", "net.npz")  # doctest: +SKIP
     """
@@ -109,7 +107,7 @@ def _downloaded(published, path_caffemodel):
             os.unlink(path)
             raise OSError(
                 f"pretrained_model='auto': {published.url} must have the SHA-1 checksum "
-                f"{published.sha1}, but what came has {found}; {place}"
+                f"{published.sha1}, but the download has {found}; {place}"
             )
     return path
 
@@ -117,7 +115,7 @@ def _downloaded(published, path_caffemodel):
 def copy_layer(target: Any, caffe: CaffeFunction, name: str) -> None:
     """Copies weights and bias of the Caffe layer ``name`` into a link.
 
-    A layer without bias leaves a bias of zeros.
+    If the layer has no bias, the bias becomes zeros.
 
     Raises:
         ValueError: the Caffe network has no such layer, or one of another shape.
@@ -132,7 +130,7 @@ def copy_layer(target: Any, caffe: CaffeFunction, name: str) -> None:
 
 
 def copy_normalization(target: Any, caffe: CaffeFunction, name: str, scale_name: str) -> None:
-    """Copies statistics of the BatchNorm layer ``name``, scale and shift of ``scale_name``."""
+    """Copies the statistics of the BatchNorm layer ``name``, and the scale layer ``scale_name``."""
     statistics, scale = layer_of(caffe, name), layer_of(caffe, scale_name)
     for attribute in ("avg_mean", "avg_var"):
         value = getattr(statistics, attribute)

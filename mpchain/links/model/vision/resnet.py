@@ -37,7 +37,7 @@ def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
         size: width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
-        numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
+        numpy.ndarray: (3, H, W), BGR, minus the mean color, of ``config.dtype``.
     """
     return prepare_image(image, size, _MEAN)
 
@@ -49,11 +49,11 @@ class BottleneckA(Chain):
         (1, 8, 3, 3)
 
     Args:
-        in_channels, mid_channels, out_channels: before, inside and after it.
-        stride: of the unit and of the projection.
+        in_channels, mid_channels, out_channels: numbers of channels before, inside and after it.
+        stride: stride of the unit and of the projection.
         initialW: initializer of the weights.
-        downsample_fb: whether the 3x3 convolution has the stride, as Facebook's networks
-            have it, instead of the first 1x1.
+        downsample_fb: whether the 3x3 convolution has the stride, as in Facebook's networks,
+            instead of the first 1x1 convolution.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class BottleneckA(Chain):
             self.bn4 = BatchNormalization(out_channels)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the unit to a Variable or array (N, in_channels, H, W)."""
+        """Applies the unit to x (N, in_channels, H, W): (N, channels, H', W')."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
         return F.relu(self.bn3(self.conv3(h)) + self.bn4(self.conv4(x)))
@@ -92,7 +92,7 @@ class BottleneckB(Chain):
         (1, 8, 6, 6)
 
     Args:
-        in_channels, mid_channels: before and after it, and inside.
+        in_channels, mid_channels: numbers of channels before and after it, and inside.
         initialW: initializer of the weights.
     """
 
@@ -108,7 +108,7 @@ class BottleneckB(Chain):
             self.bn3 = BatchNormalization(in_channels)
 
     def forward(self, x: Input) -> Variable:
-        """Applies the unit to a Variable or array (N, in_channels, H, W)."""
+        """Applies the unit to x (N, in_channels, H, W): (N, channels, H', W')."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = F.relu(self.bn2(self.conv2(h)))
         return F.relu(self.bn3(self.conv3(h)) + x)
@@ -122,7 +122,8 @@ class BuildingBlock(Chain):
 
     Args:
         n_layers: the number of units.
-        in_channels, mid_channels, out_channels, stride, initialW, downsample_fb: of the first.
+        in_channels, mid_channels, out_channels, stride, initialW, downsample_fb: see
+            :class:`BottleneckA`, the first unit.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class BuildingBlock(Chain):
         return [self.a, *(self[f"b{i}"] for i in range(1, self.n_layers))]
 
     def forward(self, x: Input) -> Variable:
-        """Applies the units to a Variable or array (N, in_channels, H, W)."""
+        """Applies the units to a Variable or array x (N, in_channels, H, W)."""
         for unit in self.units:
             x = unit(x)
         return x
@@ -161,7 +162,7 @@ class ResNetLayers(VisionModel):
 
     Layers: conv1 (after normalization and rectifier), pool1, res2 to res5, pool5, fc6, prob.
 
-    The published parameters must be fetched by hand, since their site serves no programs.
+    The published parameters must be downloaded manually.
 
         >>> issubclass(L.ResNet152Layers, ResNetLayers)
         True
@@ -173,7 +174,7 @@ class ResNetLayers(VisionModel):
         downsample_fb: see :class:`BottleneckA`.
 
     Raises:
-        ValueError: another number of layers.
+        ValueError: the number of layers is unknown.
 
     See K. He et al., Deep residual learning for image recognition, CVPR 2016.
     """
@@ -193,7 +194,7 @@ class ResNetLayers(VisionModel):
             None,
             "https://github.com/KaimingHe/deep-residual-networks",
         )
-        # The weights of a file replace what is here.
+        # The weights of a file replace these.
         he, initial = (HeNormal(), {}) if pretrained_model is None else (0, {"initialW": 0})
         with self.init_scope():
             self.conv1 = Convolution2D(3, 64, 7, 2, 3, initialW=he)
@@ -243,7 +244,7 @@ class ResNetLayers(VisionModel):
         Args:
             path_caffemodel: the file of that network.
             path_npz: the file to write.
-            n_layers: 50, 101 or 152; None means the class's.
+            n_layers: 50, 101 or 152; None means that of the class.
 
         Raises:
             ValueError: the file is of another network.

@@ -31,7 +31,7 @@ def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
         size: width and height to resize to (needs pillow); None keeps the size.
 
     Returns:
-        numpy.ndarray: (3, H, W), BGR, less the mean color, of ``config.dtype``.
+        numpy.ndarray: (3, H, W), BGR, minus the mean color, of ``config.dtype``.
     """
     return prepare_image(image, size, _MEAN)
 
@@ -39,7 +39,7 @@ def prepare(image: Any, size: tuple[int, int] | None = (224, 224)) -> Array:
 class VGGLayers(VisionModel):
     """The VGG networks, with 16 or 19 layers.
 
-    Layers: conv1_1 to conv5_3 or conv5_4 and fc6, fc7 (after their rectifier, these also after
+    Layers: conv1_1 to conv5_3 or conv5_4 and fc6, fc7 (after ReLU, fc6 and fc7 also after
     dropout), pool1 to pool5, fc8, prob.
 
         >>> issubclass(L.VGG16Layers, VGGLayers)
@@ -51,7 +51,7 @@ class VGGLayers(VisionModel):
         n_layers: 16 or 19.
 
     Raises:
-        ValueError: another number of layers.
+        ValueError: the number of layers is unknown.
 
     See K. Simonyan and A. Zisserman, Very deep convolutional networks for large-scale image
     recognition, ICLR 2015.

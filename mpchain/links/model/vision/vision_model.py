@@ -85,10 +85,9 @@ class VisionModel(Chain):
         ['conv1', 'pool1', 'res2', 'res3']
 
     Args:
-        pretrained_model: where its parameters come from: the path of a file (.npz as
-            Chainer's or mpchain's ``save_npz`` writes it, .caffemodel, or .safetensors), or
-            ``'auto'``: the published ones, from the data-set cache or else the network; None: they
-            are initialized.
+        pretrained_model: where its parameters come from: the path of a file (.npz as Chainer's or
+            mpchain's ``save_npz`` writes it, .caffemodel, or .safetensors), or ``'auto'``: the
+            published ones, from the data-set cache or else the network; None: they are initialized.
     """
 
     branches = {}
