@@ -4,16 +4,18 @@ import contextlib
 import json
 import numbers
 import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.configuration import config
-from mpchain.serializer import Deserializer, MissingKeyError
+from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 
 
 class _Current(threading.local):
-    """The reporters that are current in this thread; the last one is in force."""
+    """The reporters that are current in this thread; the last one receives what is reported."""
 
     def __init__(self):
         self.reporters = []
@@ -23,63 +25,63 @@ _current = _Current()
 
 
 class Reporter:
-    """Collects reported values in a dictionary, under names that tell who reported them.
+    """Collects reported values in a dictionary, under names that begin with their reporters' names.
 
     A reporter becomes the thread's current one in a ``with`` block (``with reporter:``) or in a
     scope.
 
-        >>> reporter = Reporter()
-        >>> observer = object()
-        >>> reporter.add_observer('my_observer', observer)
-        >>> with reporter.scope({}):
-        ...     reporter.report({'x': 1}, observer)
-        ...     reporter.observation
-        {'my_observer/x': 1}
-
     Attributes:
         observation (dict): the values reported so far, by name.
+
+    Example:
+        >>> reporter, model = Reporter(), L.Linear(3, 2)
+        >>> reporter.add_observer("main", model)
+        >>> with reporter.scope({}):
+        ...     reporter.report({"loss": 0.5}, model)
+        ...     reporter.observation
+        {'main/loss': 0.5}
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._observers = {}
         self.observation = {}
 
-    def __enter__(self):
+    def __enter__(self) -> "Reporter":
         _current.reporters.append(self)
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         _current.reporters.pop()
 
     @contextlib.contextmanager
-    def scope(self, observation):
-        """Context manager: makes the reporter current and lets it collect in ``observation``."""
+    def scope(self, observation: dict[str, Any]) -> Iterator[None]:
+        """Context manager: makes the reporter current and collects values in ``observation``."""
         with self, _collecting(self, observation):
             yield
 
-    def add_observer(self, name, observer):
+    def add_observer(self, name: str, observer: Any) -> None:
         """Gives a name to an object that reports values."""
-        # The observer is kept too, lest another object gets its id.
+        # A reference to the observer keeps its id from being reused.
         self._observers[id(observer)] = name, observer
 
-    def add_observers(self, prefix, observers):
+    def add_observers(self, prefix: str, observers: Iterable[tuple[str, Any]]) -> None:
         """Gives names to several objects.
 
         Args:
-            prefix (str): put before each name.
-            observers: iterable of pairs (name, object), such as ``link.namedlinks()``.
+            prefix: put before each name.
+            observers: pairs of a name and an object, such as ``link.namedlinks()``.
         """
         for name, observer in observers:
             self.add_observer(prefix + name, observer)
 
-    def report(self, values, observer=None):
+    def report(self, values: Mapping[str, Any], observer: Any = None) -> None:
         """Adds values to the observation.
 
         A variable is stored without its graph, unless ``config.keep_graph_on_report`` is set.
 
         Args:
-            values (dict): what is reported, by name.
-            observer: who reports it. Its name and a slash are put before each name.
+            values: what is reported, by name.
+            observer: the object that reports it. Its name and a slash are put before each name.
 
         Raises:
             KeyError: the observer has no name.
@@ -100,8 +102,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def _collecting(reporter, observation):
-    old = reporter.observation
-    reporter.observation = observation
+    old, reporter.observation = reporter.observation, observation
     try:
         yield
     finally:
@@ -109,17 +110,22 @@ def _collecting(reporter, observation):
 
 
 def _without_graph(value):
-    """A leaf with the array of a variable that a function made; anything else as it is."""
+    """Returns a leaf with the array of a variable that a function made; other values unchanged."""
     if getattr(value, "creator_node", None) is None:
         return value
     return type(value)(value.array, name=value.name, requires_grad=value.requires_grad)
 
 
-def get_current_reporter():
+def get_current_reporter() -> Reporter:
     """Returns the reporter that is current in this thread.
 
     Raises:
         RuntimeError: there is none.
+
+    Example:
+        >>> with Reporter() as reporter:
+        ...     get_current_reporter() is reporter
+        True
     """
     if not _current.reporters:
         raise RuntimeError(
@@ -128,20 +134,34 @@ def get_current_reporter():
     return _current.reporters[-1]
 
 
-def report(values, observer=None):
+def report(values: Mapping[str, Any], observer: Any = None) -> None:
     """Reports values to the current reporter; does nothing if there is none.
 
     Args:
-        values (dict): what is reported, by name.
-        observer: who reports it (see :meth:`Reporter.report`).
+        values: what is reported, by name.
+        observer: the object that reports it (see :meth:`Reporter.report`).
+
+    Example:
+        >>> with Reporter() as reporter:
+        ...     report({"loss": 0.5})
+        >>> reporter.observation
+        {'loss': 0.5}
     """
     if _current.reporters:
         _current.reporters[-1].report(values, observer)
 
 
 @contextlib.contextmanager
-def report_scope(observation):
-    """Context manager: lets the current reporter collect in ``observation``."""
+def report_scope(observation: dict[str, Any]) -> Iterator[None]:
+    """Context manager: makes the current reporter collect in ``observation``.
+
+    Example:
+        >>> observation = {}
+        >>> with Reporter(), report_scope(observation):
+        ...     report({"loss": 0.5})
+        >>> observation
+        {'loss': 0.5}
+    """
     with _collecting(get_current_reporter(), observation):
         yield
 
@@ -151,22 +171,29 @@ class Summary:
 
     The sums are kept in float64 (on the device of the values), and the squares around the running
     mean, so that nothing is lost by cancellation.
+
+    Example:
+        >>> summary = Summary()
+        >>> summary.add(1.0)
+        >>> summary.add(5.0, weight=3)
+        >>> float(summary.compute_mean())
+        4.0
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._n = 0.0  # sum of the weights
         self._x = 0.0  # sum of weight * value
         self._squares = 0.0  # sum of weight * (value - mean)**2
 
-    def add(self, value, weight=1):
+    def add(self, value: Any, weight: Any = 1) -> None:
         """Adds a value.
 
         Args:
             value: a number, or an array (on any device) or variable of shape ().
-            weight: how many times the value counts, likewise; with 0 the value is not looked at.
+            weight: how many times the value counts, likewise; a value of weight 0 is ignored.
 
         Raises:
-            ValueError: the value or the weight is no scalar, or the weight is negative.
+            ValueError: the value or the weight is not a scalar, or the weight is negative.
         """
         value, weight = _as_float64("value", value), float(_as_float64("weight", weight))
         if weight < 0:
@@ -178,12 +205,8 @@ class Summary:
         self._x = self._x + weight * value
         self._squares = self._squares + weight * (value - old_mean) * (value - self._x / self._n)
 
-    def merge(self, other):
-        """Adds all values that another summary has seen, such as one of another process.
-
-        Args:
-            other (Summary): the other; it is left as it is.
-        """
+    def merge(self, other: "Summary") -> None:
+        """Adds all values that another summary has seen, such as one of another process."""
         if not other._n:
             return
         if self._n:
@@ -195,12 +218,12 @@ class Summary:
         self._x = self._x + other._x
         self._n += other._n
 
-    def __getstate__(self):
-        # Another process gets numbers, whatever device the sums are on here.
+    def __getstate__(self) -> dict[str, float]:
+        # Another process gets numbers, even if the sums are on a GPU here.
         return {name: float(value) for name, value in vars(self).items()}
 
-    def compute_mean(self):
-        """Returns the weighted mean.
+    def compute_mean(self) -> Any:
+        """Returns the weighted mean, a scalar on the device of the values.
 
         Raises:
             ZeroDivisionError: nothing has been added.
@@ -209,7 +232,7 @@ class Summary:
             raise ZeroDivisionError("Summary: there is no mean, since no value has been added")
         return self._x / self._n
 
-    def make_statistics(self):
+    def make_statistics(self) -> tuple[Any, Any]:
         """Returns the weighted mean and standard deviation (the root of the mean square deviation).
 
         Raises:
@@ -219,11 +242,11 @@ class Summary:
         xp = backend.get_array_module(mean)
         return mean, xp.sqrt(xp.maximum(self._squares / self._n, 0))
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the sums.
 
-        Chainer has the sum of the squares around zero, ``_x2``, and a whole number of values, which
-        are saved for its sake and restored from its files.
+        Chainer has the sum of the squares around zero, ``_x2``, and a whole number of values: these
+        are saved as well, and restored from files of Chainer.
         """
         if isinstance(serializer, Deserializer):
             self._n = serializer("_n", self._n)
@@ -243,19 +266,28 @@ class Summary:
 
 
 class DictSummary:
-    """A :class:`Summary` for each entry of dictionaries that come one by one."""
+    """A :class:`Summary` for each entry of dictionaries that come one by one.
 
-    def __init__(self):
+    Example:
+        >>> total, part = DictSummary(), DictSummary()
+        >>> total.add({"loss": (1.0, 3)})
+        >>> part.add({"loss": 5.0, "accuracy": 0.5})
+        >>> total.merge(part)
+        >>> total.compute_mean()
+        {'loss': 2.0, 'accuracy': 0.5}
+    """
+
+    def __init__(self) -> None:
         self._summaries = {}
 
-    def add(self, d):
-        """Adds the scalars of a dictionary; entries that are no scalars are left out.
+    def add(self, d: Mapping[str, Any]) -> None:
+        """Adds the scalars of a dictionary; other entries are ignored.
 
         Args:
-            d (dict): values by name; a pair is a value and its weight (see :meth:`Summary.add`).
+            d: values by name; a pair is a value and its weight (see :meth:`Summary.add`).
 
         Raises:
-            ValueError: a weight is no scalar.
+            ValueError: a weight is not a scalar.
         """
         for name, value in d.items():
             weight = 1
@@ -268,44 +300,31 @@ class DictSummary:
             if is_scalar(value):
                 self._summaries.setdefault(name, Summary()).add(value, weight)
 
-    def merge(self, other):
+    def merge(self, other: "DictSummary") -> None:
         """Adds all entries that another summary has seen; the names may differ.
 
-        What several processes have summed up is combined by merging their summaries, which can be
-        sent as they are, in the same order everywhere.
-
-        Args:
-            other (DictSummary): the other; it is left as it is.
-
-        Example:
-            >>> total, part = DictSummary(), DictSummary()
-            >>> total.add({"loss": (1.0, 3)})
-            >>> part.add({"loss": 5.0, "accuracy": 0.5})
-            >>> total.merge(part)
-            >>> total.compute_mean()
-            {'loss': 2.0, 'accuracy': 0.5}
+        To combine the sums of several processes, send their summaries and merge them in the same
+        order everywhere.
         """
         for name, summary in other._summaries.items():
             self._summaries.setdefault(name, Summary()).merge(summary)
 
-    def compute_mean(self):
+    def compute_mean(self) -> dict[str, Any]:
         """Returns the weighted mean of each entry that has values of a weight above 0."""
-        return {name: summary.compute_mean() for name, summary in self._weighty_items()}
+        return {name: s.compute_mean() for name, s in self._summaries.items() if s._n}
 
-    def _weighty_items(self):
-        return [(name, summary) for name, summary in self._summaries.items() if summary._n]
-
-    def make_statistics(self):
+    def make_statistics(self) -> dict[str, Any]:
         """Returns the weighted mean of each entry, and under ``<name>.std`` its deviation.
 
         Entries without values of a weight above 0 are left out.
         """
         statistics = {}
-        for name, summary in self._weighty_items():
-            statistics[name], statistics[name + ".std"] = summary.make_statistics()
+        for name, summary in self._summaries.items():
+            if summary._n:
+                statistics[name], statistics[name + ".std"] = summary.make_statistics()
         return statistics
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores all sums."""
         names = json.loads(serializer("_names", json.dumps(list(self._summaries))))
         self._summaries = {name: self._summaries.get(name, Summary()) for name in names}
@@ -313,8 +332,13 @@ class DictSummary:
             summary.serialize(serializer[f"_summaries/{i}"])
 
 
-def is_scalar(value):
-    """Returns whether summaries take the value: a real number, or an array or variable of one."""
+def is_scalar(value: Any) -> bool:
+    """Returns whether summaries accept a value: a real number, or an array or variable of one.
+
+    Example:
+        >>> is_scalar(np.float32(1)), is_scalar(np.zeros(1))
+        (True, False)
+    """
     value = getattr(value, "array", value)
     if isinstance(value, np.ndarray) or backend.cuda.is_gpu_array(value):
         return value.shape == () and value.dtype.kind in "biuf"

@@ -1,7 +1,8 @@
-"""What mpchain runs on: versions of the libraries, and the configuration."""
+"""Versions of the libraries that mpchain uses, and the configuration."""
 
 import platform
 import sys
+from typing import TextIO
 
 import numpy as np
 
@@ -12,17 +13,17 @@ from mpchain.configuration import config
 _MISSING = "not installed"
 
 
-def print_runtime_info(out=None):
-    """Prints the versions of everything that computes, and the configuration of this thread.
+def print_runtime_info(out: TextIO | None = None) -> None:
+    """Prints the versions of all libraries that compute, and the configuration of this thread.
 
     Args:
-        out: where to print; None is the standard output.
+        out: stream to print to; None means standard output.
 
     Example:
-        >>> print_runtime_info()  # doctest: +SKIP
-        Platform: Linux-6.1.0-x86_64-with-glibc2.36
-        mpchain: 0.1.0
-        ...
+        >>> print_runtime_info()
+        Platform: ...
+        mpchain: ...
+        Python: ...
     """
     for name, value in _runtime_info().items():
         print(f"{name}: {value}", file=out)

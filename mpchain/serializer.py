@@ -1,42 +1,49 @@
-"""The protocol by which objects are saved and restored, whatever the file format.
+"""The protocol by which objects are saved and restored in any file format.
 
 An object has one method, ``serialize(serializer)``, for both directions. It hands each value to the
 serializer and keeps what comes back: a :class:`Serializer` stores the value and returns it, a
 :class:`Deserializer` returns the stored one. ``serializer[key]`` is the serializer of a child.
-Before a file is loaded, a :class:`Deserializer` that returns each value as it is finds out what the
-object asks for.
+Before a file is loaded, a :class:`Deserializer` that returns each value unchanged finds out what
+the object asks for.
+
+Example:
+    >>> class Counter:
+    ...     n = 0
+    ...     def serialize(self, serializer):
+    ...         self.n = serializer("n", self.n)
 """
 
 import abc
+from typing import Any
 
 
 class SerializationError(ValueError):
-    """A file cannot be restored: it is damaged, or what it holds does not fit the object."""
+    """A file cannot be restored: it is damaged, or its content does not fit the object."""
 
 
 class DamagedFileError(SerializationError):
-    """The content of a file is damaged (not: it does not fit, or could not be read this time)."""
+    """The content of a file is damaged."""
 
 
 class MissingKeyError(SerializationError, KeyError):
-    """The file has no entry of that name (programs that know older files catch it as KeyError)."""
+    """The file has no entry of that name. It is a KeyError for programs written for Chainer."""
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
 class AbstractSerializer(abc.ABC):
-    """What serializers and deserializers have in common."""
+    """Base of serializers and deserializers."""
 
     @abc.abstractmethod
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> Any:
         """Returns the serializer of the child with that name."""
 
     @abc.abstractmethod
-    def __call__(self, key, value):
+    def __call__(self, key: str, value: Any) -> Any:
         """Saves or restores one value.
 
         Args:
-            key (str): its name.
+            key: its name.
             value: an array, a variable, a scalar, a string or None.
 
         Returns:
@@ -44,24 +51,24 @@ class AbstractSerializer(abc.ABC):
         """
 
 
-class Serializer(AbstractSerializer):
-    """Base of the serializers that save."""
+class Serializer(AbstractSerializer, abc.ABC):
+    """Base of the serializers that save; see :class:`serializers.DictionarySerializer`."""
 
-    def save(self, obj):
+    def save(self, obj: Any) -> None:
         """Saves ``obj`` by its ``serialize`` method."""
         obj.serialize(self)
 
 
-class Deserializer(AbstractSerializer):
-    """Base of the serializers that load.
+class Deserializer(AbstractSerializer, abc.ABC):
+    """Base of the serializers that load; see :class:`serializers.NpzDeserializer`.
 
     Attributes:
-        restores (bool): whether it returns what is stored; if not, it returns each value as it is,
-            to find out what an object asks for.
+        restores (bool): whether it returns stored values. If False, it returns each value
+            unchanged, to find out what an object asks for.
     """
 
     restores = True
 
-    def load(self, obj):
+    def load(self, obj: Any) -> None:
         """Restores ``obj`` by its ``serialize`` method."""
         obj.serialize(self)

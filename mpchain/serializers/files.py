@@ -1,35 +1,42 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files that never appear half-written, and telling damaged files from failing disks."""
 
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
+from typing import IO, Any, TypeAlias
+
+from mpchain.serializer import DamagedFileError
+
+PathLike: TypeAlias = str | os.PathLike[str]
+File: TypeAlias = PathLike | IO[bytes]
 
 
 @contextlib.contextmanager
-def replacing(path):
+def replacing(path: PathLike) -> Iterator[str]:
     """Context manager: a temporary name for a file that takes its own name when it is complete.
 
     The temporary name is in the same folder and has the same ending. At the end of the block the
-    file is fsynced and renamed. If the block raises, or the process dies in it, a file that had the
-    name before is still there unchanged.
+    file is fsynced and renamed. If the block raises, or the process dies in it, an earlier file of
+    that name remains unchanged.
 
     Args:
         path: name of the file. A symbolic link is followed, not replaced.
 
     Yields:
-        str: the temporary name; the block creates the file.
+        The temporary name; the block creates the file.
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        OSError: the disk is full, for instance; it has the name of the file.
-        ValueError: ``path`` is something else than a regular file.
+        OSError: writing failed, such as on a full disk; ``filename`` is the name of the file.
+        ValueError: ``path`` exists and is not a regular file.
     """
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f"there is no folder {folder} to write {name} to")
+        raise FileNotFoundError(f"cannot write {name}: folder {folder} does not exist")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"only a regular file can be written to, but {path} is none")
+        raise ValueError(f"cannot write {path}: it is not a regular file")
     temporary = os.path.join(folder, f".{os.urandom(4).hex()}.tmp.{name[-200:]}")
     try:
         yield temporary
@@ -46,17 +53,27 @@ def replacing(path):
 
 
 @contextlib.contextmanager
-def open_atomic(path, mode="wb", **options):
+def open_atomic(path: PathLike, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
     """Context manager: a file that takes its name only when it is complete and on the disk.
 
     Args:
-        path: name of the file; it is replaced as :func:`replacing` does it.
-        mode (str): ``'wb'``, or ``'w'`` for text (UTF-8 unless ``encoding`` says otherwise).
+        path: name of the file, which is replaced at the end of the block. If the block raises, an
+            earlier file of that name remains unchanged. A symbolic link is followed.
+        mode: ``'wb'``, or ``'w'`` for text (UTF-8 unless ``encoding`` says otherwise).
         options: further arguments of :func:`open`.
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        ValueError: another mode, or ``path`` is something else than a regular file.
+        ValueError: the mode is neither, or ``path`` exists and is not a regular file.
+
+    Example:
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with open_atomic(f"{folder}/x", "w") as file:
+        ...         _ = file.write("text")
+        ...         before = os.path.exists(f"{folder}/x")
+        ...     before, os.path.exists(f"{folder}/x")
+        (False, True)
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"open_atomic: mode must be 'w' or 'wb', not {mode!r}")
@@ -66,7 +83,19 @@ def open_atomic(path, mode="wb", **options):
         yield file
 
 
-def sync_folder(folder):
+def open_file(file: File, *, writes: bool = False) -> contextlib.AbstractContextManager[IO[bytes]]:
+    """Opens a path, atomically for writing; a file object is returned unchanged and left open."""
+    if isinstance(file, (str, os.PathLike)):
+        return open_atomic(file) if writes else open(file, "rb")
+    return contextlib.nullcontext(file)
+
+
+def name_of(file: Any) -> str:
+    """Returns the name of a path or file object, for messages."""
+    return str(file if isinstance(file, os.PathLike) else getattr(file, "name", file))
+
+
+def sync_folder(folder: PathLike) -> None:
     """Makes renames in a folder durable (a no-op where the system has no such operation)."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
@@ -76,11 +105,24 @@ def sync_folder(folder):
             os.close(descriptor)
 
 
-def is_of_the_system(error):
-    """Returns whether an error in reading a file is the operating system's, such as EIO or EMFILE.
+@contextlib.contextmanager
+def parsing(what: str) -> Iterator[None]:
+    """Context manager: errors in parsing foreign bytes mean that a file is damaged.
 
-    Any other is the content's, which is damaged: also EINVAL, by which a place before the start of
-    the file is refused, and errors of decompressors, which are without a number.
+    Errors of the operating system (such as EIO or EMFILE) and MemoryError pass: the file may be
+    intact. An OSError without a number comes from a decompressor, and EINVAL from seeking to a
+    place before the start of the file: both are damage.
+
+    Args:
+        what: what the message says before the error.
+
+    Raises:
+        DamagedFileError: the block raised.
     """
-    is_os_error = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
-    return is_os_error or isinstance(error, MemoryError)
+    try:
+        yield
+    except Exception as error:
+        is_of_the_system = isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+        if is_of_the_system or isinstance(error, MemoryError):
+            raise
+        raise DamagedFileError(f"{what}: {error}") from error

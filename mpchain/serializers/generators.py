@@ -1,39 +1,42 @@
-"""States of random generators that come from files."""
+"""Checks of states of random generators that come from files."""
+
+from typing import Any
 
 import numpy as np
 
 from mpchain.serializer import SerializationError
 
-_POSITIONS = {  # where in it, and what it can be at most
-    "MT19937": (lambda state: state["state"]["pos"], 624),
-    "Philox": (lambda state: state["buffer_pos"], 4),
-}
 _KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
-def check_generator_state(state):
-    """Checks what ``set_state(state)`` of NumPy's generators takes, or ``bit_generator.state``.
+def check_generator_state(state: dict[str, Any]) -> None:
+    """Checks a state for ``set_state(state)`` of NumPy's generators, or ``bit_generator.state``.
 
-    NumPy believes the position in the generator's buffer, and reads there, wherever that is.
+    NumPy does not check the position in the generator's buffer: a wrong one reads foreign memory.
 
     Args:
-        state (dict): what ``RandomState.get_state(legacy=False)`` or ``bit_generator.state`` was.
+        state: what ``RandomState.get_state(legacy=False)`` or ``bit_generator.state`` returned.
 
     Raises:
-        SerializationError: it is no state, or its position is outside the buffer.
+        SerializationError: it is not a state, or its position is outside the buffer.
         Exception: what NumPy raises if it cannot take the state.
+
+    Example:
+        >>> check_generator_state(np.random.default_rng(0).bit_generator.state)
     """
     kind = state["bit_generator"]
     if kind not in _KINDS:
-        raise SerializationError(f"{kind!r} is none of NumPy's random generators {_KINDS}")
-    if kind in _POSITIONS:
-        find, most = _POSITIONS[kind]
-        position = find(state)
-        if type(position) is not int or not 0 <= position <= most:
-            raise SerializationError(
-                f"the state of a random generator {kind} has the position {position!r}, which must "
-                f"be an integer from 0 to {most}"
-            )
+        raise SerializationError(f"{kind!r} is not a random generator of NumPy {_KINDS}")
+    position, most = 0, 0
+    if kind == "MT19937":
+        position, most = state["state"]["pos"], 624
+    elif kind == "Philox":
+        position, most = state["buffer_pos"], 4
+    if type(position) is not int or not 0 <= position <= most:
+        raise SerializationError(
+            f"the state of a random generator {kind} has the position {position!r}, which must "
+            f"be an integer from 0 to {most}"
+        )
     generator = getattr(np.random, kind)()
     if "has_gauss" in state:
         np.random.RandomState(generator).set_state(state)

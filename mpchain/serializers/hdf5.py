@@ -1,24 +1,25 @@
 """HDF5 files, through h5py (the extra ``io``): groups for children, one dataset per array.
 
 Each dataset has an attribute with the checksum of its dtype, shape and content, which
-:class:`HDF5Deserializer` verifies. A file of :func:`save_hdf5` moreover has the checksums of all
-its bytes, since the HDF5 library may crash on a damaged file: :func:`load_hdf5` verifies them
-before the library sees the file (see :mod:`mpchain.serializers.sealed`). Files of Chainer 7 have
-neither and load as well.
+:class:`HDF5Deserializer` verifies. A file of :func:`save_hdf5` also has the checksums of all its
+bytes, since the HDF5 library may crash on a damaged file: :func:`load_hdf5` verifies them before
+the library sees the file (see :mod:`mpchain.serializers.sealed`). Files of Chainer 7 have neither
+and load as well.
 """
 
-import contextlib
 import io
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
-from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
+from mpchain.serializer import Deserializer, MissingKeyError, Serializer
 from mpchain.serializers import sealed
-from mpchain.serializers.files import is_of_the_system, replacing
+from mpchain.serializers.files import PathLike, parsing, replacing
 from mpchain.serializers.npz import restore
+from mpchain.serializers.restoring import StoredArrays
 from mpchain.serializers.values import as_bytes, from_array, from_bytes, is_none, to_array
 
 _MOST_UNWRITTEN = 1 << 20  # bytes that a dataset may claim without having been written
@@ -31,20 +32,31 @@ class HDF5Serializer(Serializer):
     """Saves into an HDF5 group.
 
     Args:
-        group (h5py.Group): where the object is put.
-        compression (int): level of gzip (0 to 9) for arrays of more than one element; None for no
+        group (h5py.Group): the group for the object.
+        compression: level of gzip (0 to 9) for arrays of more than one element; None for no
             compression.
+
+    Raises:
+        RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
+
+    Example:
+        >>> import h5py, io
+        >>> with h5py.File(io.BytesIO(), "w") as group:
+        ...     HDF5Serializer(group).save(L.Linear(3, 2))
+        ...     HDF5Deserializer(group).load(L.Linear(3, 2))
+        ...     group["W"].shape
+        (2, 3)
     """
 
-    def __init__(self, group, compression=4):
+    def __init__(self, group: Any, compression: int | None = 4) -> None:
         _load_h5py("HDF5Serializer")
         self.group = group
         self.compression = compression
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> "HDF5Serializer":
         return HDF5Serializer(self.group.require_group(key.strip("/")), self.compression)
 
-    def __call__(self, key, value):
+    def __call__(self, key: str, value: Any) -> Any:
         key = key.strip("/")
         array = to_array(f"{self.group.name}/{key}".lstrip("/"), value)
         if is_none(array):  # as Chainer stores None: a dataset without an element
@@ -60,23 +72,22 @@ class HDF5Serializer(Serializer):
 
 
 class HDF5Deserializer(Deserializer):
-    """Restores from an HDF5 group.
+    """Restores from an HDF5 group; see :class:`HDF5Serializer` for an example.
 
     Args:
-        group (h5py.Group): where the object is; None for nowhere, where everything is missing.
-        strict (bool): whether a missing dataset is an error; otherwise the object keeps its present
-            value.
+        group (h5py.Group): the group of the object; None stands for an empty group.
+        strict: whether a missing dataset is an error; otherwise the object keeps its present value.
     """
 
-    def __init__(self, group, strict=True):
+    def __init__(self, group: Any, strict: bool = True) -> None:
         self.group = group
         self.strict = strict
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> "HDF5Deserializer":
         group = None if self.group is None else self.group.get(key.strip("/"))
         return HDF5Deserializer(group, self.strict)
 
-    def __call__(self, key, value):
+    def __call__(self, key: str, value: Any) -> Any:
         key = key.strip("/")
         dataset = None if self.group is None else self.group.get(key)
         if dataset is not None:
@@ -88,9 +99,12 @@ class HDF5Deserializer(Deserializer):
 
 
 class _DeferringFile(io.FileIO):
-    """A file for the HDF5 library that keeps an error in writing to itself until it is asked.
+    """A file for the HDF5 library that hides errors in writing from it.
 
     The library cannot close a file that it cannot write to (the disk is full), and crashes later.
+
+    Attributes:
+        error: the first error, to be raised when the library has closed the file.
     """
 
     error = None
@@ -113,44 +127,50 @@ class _DeferringFile(io.FileIO):
             self.error = self.error or error
             return size
 
-    def raise_error(self):
-        """Raises what went wrong first, if anything did."""
-        if self.error is not None:
-            raise self.error
 
-
-def save_hdf5(filename, obj, compression=4):
+def save_hdf5(filename: PathLike, obj: Any, compression: int | None = 4) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to an HDF5 file, atomically.
 
     Args:
-        filename (str): path of the file.
-        obj: the object; its ``serialize`` method says what is saved.
-        compression (int): level of gzip (0 to 9); None for no compression, which is many times
-            faster.
+        filename: path of the file.
+        obj: the object; its ``serialize`` method determines what is saved.
+        compression: level of gzip (0 to 9); None for no compression, which is many times faster.
 
     Raises:
-        TypeError: a value is no number, boolean, string or None.
+        TypeError: a value is not a number, boolean, string or None.
         RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
+
+    Example:
+        >>> import tempfile
+        >>> model, other = L.Linear(3, 2), L.Linear(3, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_hdf5(f"{folder}/model.h5", model)
+        ...     load_hdf5(f"{folder}/model.h5", other)
+        >>> bool((other.W.array == model.W.array).all())
+        True
     """
     h5py = _load_h5py("save_hdf5")
     with replacing(filename) as temporary:
         with _DeferringFile(temporary, "w+") as deferring:
             with h5py.File(deferring, "w", userblock_size=sealed.BLOCK) as file:
                 HDF5Serializer(file, compression).save(obj)
-            deferring.raise_error()
+            if deferring.error is not None:
+                raise deferring.error
         with h5py.File(temporary, "r") as file:
             ranges = {name: _ranges(dataset) for name, dataset in _datasets(h5py, file).items()}
         sealed.seal(temporary, ranges)
 
 
-def load_hdf5(filename, obj):
+def load_hdf5(filename: PathLike, obj: Any) -> None:
     """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
 
-    What the object asks for must fit, and all checksums are verified, before it is touched. Files
+    See :func:`save_hdf5` for an example.
+
+    What the object asks for must fit, and all checksums are verified, before it is changed. Files
     of other programs have no checksums: a damaged one may even hang the HDF5 library.
 
     Args:
-        filename (str): path of the file.
+        filename: path of the file.
         obj: the object.
 
     Raises:
@@ -162,47 +182,25 @@ def load_hdf5(filename, obj):
     h5py = _load_h5py("load_hdf5")
     path = os.fspath(filename)
     sealed.verify(path)
-    try:
+    with parsing(f"{path} is no HDF5 file, or was truncated"):
         file = h5py.File(path, "r")
-    except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
-        if is_of_the_system(error):
-            raise
-        raise DamagedFileError(f"{path} is no HDF5 file, or was truncated: {error}") from error
     with file:
-        try:
-            datasets = _Datasets(h5py, file)
-        except Exception as error:
-            if is_of_the_system(error):
-                raise
-            raise DamagedFileError(f"{path} cannot be read: {error}") from error
+        with parsing(f"{path} cannot be read"):
+            datasets = _Datasets(_datasets(h5py, file))
         restore("load_hdf5", filename, datasets, obj)
 
 
-class _Datasets(Mapping):
-    """The datasets of a file as arrays by name, which are read when asked for."""
+class _Datasets(StoredArrays):
+    """The datasets of a file."""
 
-    def __init__(self, h5py, file):
-        self._datasets, self._kept = _datasets(h5py, file), {}
-
-    def __iter__(self):
-        return iter(self._datasets)
-
-    def __len__(self):
-        return len(self._datasets)
-
-    def __contains__(self, key):
-        return key in self._datasets
-
-    def __getitem__(self, key):
-        return self._kept[key] if key in self._kept else _read(self._datasets[key])
+    def read(self, key):
+        return _read(self._entries[key])
 
     def header(self, key):
-        """Returns (shape, dtype) of an array; None for None."""
-        return _header(self._datasets[key])
+        return _header(self._entries[key])
 
-    def verify(self, keys):
-        """Reads the arrays of the given names, which verifies them. (The file's own checksums,
-        where it has any, were verified before.)"""
+    def verify(self, keys: Collection[str]):
+        # Reading verifies. What is not read was verified with the file, if it has checksums.
         for key in self:
             self.header(key)
         self._kept = {key: self[key] for key in keys}
@@ -212,14 +210,13 @@ def _load_h5py(function):
     try:
         import h5py
     except ImportError as error:
-        raise RuntimeError(
-            f"{function}: h5py is not installed: pip install 'mpchain[io]'"
-        ) from error
+        message = f"{function}: h5py is not installed: pip install 'mpchain[io]'"
+        raise RuntimeError(message) from error
     return h5py
 
 
 def _is_known(dtype):
-    """Whether HDF5 has the dtype; strings of characters, times and long doubles it has not."""
+    """Whether HDF5 has the dtype: not strings of characters, times and long doubles."""
     known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
     return known or (dtype.kind == "S" and dtype.itemsize > 0)
 
@@ -283,12 +280,5 @@ def _read(dataset):
         return array if dtype is None else from_bytes(array, dtype)
 
 
-@contextlib.contextmanager
 def _reading(dataset):
-    try:
-        yield
-    except Exception as error:
-        if is_of_the_system(error):
-            raise
-        name = dataset.name.lstrip("/")
-        raise DamagedFileError(f"array {name!r} cannot be read: {error}") from error
+    return parsing(f"array {dataset.name.lstrip('/')!r} cannot be read")

@@ -1,26 +1,29 @@
 """NumPy's .npz files: a zip archive of one .npy file per array. Nothing is pickled or unpickled.
 
-Each array has the checksum of its archive member (CRC-32), and the archive's comment, at the end of
-the file, has one of the list of members. A mark in the header of each member tells that there must
-be such a comment. All is verified before anything is restored; files of Chainer 7 and of
+Each archive member has a checksum (CRC-32) of its array, and the archive's comment, at the end of
+the file, has a checksum of the list of members. A mark in the header of each member shows that
+there must be such a comment. All is verified before anything is restored; files of Chainer 7 and of
 ``numpy.savez`` have neither mark nor comment and load as well.
 """
 
 import contextlib
+import hashlib
 import io
 import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
-from mpchain.serializers.files import is_of_the_system, open_atomic
-from mpchain.serializers.restoring import restore_checked
+from mpchain.serializers.files import File, name_of, open_file, parsing
+from mpchain.serializers.restoring import StoredArrays, restore_checked
 from mpchain.serializers.values import NONE_DTYPE, check_shape, from_array, to_array
+from mpchain.typing import Array
 
 _CHUNK = 1 << 20
 _END = 22 + (1 << 16)  # bytes at the end of an archive, at most, that say where its directory is
@@ -29,44 +32,38 @@ _COMMENT = b"mpchain npz 1 "
 _MARK = b"mp\x08\x00mpchain1"  # an "extra field" of the zip format: id, length, content
 _HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
-# Chainer 7 stored None as a pickled object array, which NumPy (by version) writes as one of these.
-_PICKLED_NONE = frozenset(
-    (
-        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nq\x00cnumpy\nndarray\nq\x01K\x00\x85q"
-        b"\x02c_codecs\nencode\nq\x03X\x01\x00\x00\x00bq\x04X\x06\x00\x00\x00latin1q\x05\x86q"
-        b"\x06Rq\x07\x87q\x08Rq\t(K\x01)cnumpy\ndtype\nq\nX\x02\x00\x00\x00O8q\x0b\x89\x88\x87q"
-        b"\x0cRq\r(K\x03X\x01\x00\x00\x00|q\x0eNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tq\x0fb"
-        b"\x89]q\x10Natq\x11b.",
-        b"\x80\x03cnumpy.core.multiarray\n_reconstruct\nq\x00cnumpy\nndarray\nq\x01K\x00\x85q"
-        b"\x02C\x01bq\x03\x87q\x04Rq\x05(K\x01)cnumpy\ndtype\nq\x06X\x02\x00\x00\x00O8q\x07\x89"
-        b"\x88\x87q\x08Rq\t(K\x03X\x01\x00\x00\x00|q\nNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tq"
-        b"\x0bb\x89]q\x0cNatq\rb.",
-        b"\x80\x04\x95\x87\x00\x00\x00\x00\x00\x00\x00\x8c\x16numpy._core.multiarray\x94\x8c"
-        b"\x0c_reconstruct\x94\x93\x94\x8c\x05numpy\x94\x8c\x07ndarray\x94\x93\x94K\x00\x85\x94"
-        b"C\x01b\x94\x87\x94R\x94(K\x01)h\x03\x8c\x05dtype\x94\x93\x94\x8c\x02O8\x94\x89\x88"
-        b"\x87\x94R\x94(K\x03\x8c\x01|\x94NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?t\x94b\x89]"
-        b"\x94Nat\x94b.",
-    )
-)
+# Chainer 7 stored None as a pickled object array. These are the SHA-256 sums of what NumPy, by
+# version, writes for it: it is recognized without unpickling anything.
+_PICKLED_NONE = {
+    "42d0d2122355569b3e1a93b250795f04ae397d9abd537a72b5b608d0810be2f3",
+    "76b5f9760552cdb10626b6ad7ac42df51b7d52495ae9fc0bb96ecd0ba489d697",
+    "b0dab5270003f00f00f247b2140e1b0f1d582b054613488bf280e59edbb6f1b4",
+}
 
 
 class DictionarySerializer(Serializer):
     """Saves into a dictionary of host arrays.
 
     Args:
-        target (dict): filled with ``'path/of/the/value': array``; a new one for None. Arrays are
-            not copied.
-        path (str): where in it the object is put.
+        target: filled with ``'path/of/the/value': array``; a new one for None. Arrays are not
+            copied.
+        path: prefix of the names.
+
+    Example:
+        >>> serializer = DictionarySerializer()
+        >>> serializer.save(L.Linear(3, 2))
+        >>> {name: array.shape for name, array in serializer.target.items()}
+        {'W': (2, 3), 'b': (2,)}
     """
 
-    def __init__(self, target=None, path=""):
+    def __init__(self, target: dict[str, Array] | None = None, path: str = "") -> None:
         self.target = {} if target is None else target
         self.path = _as_prefix(path)
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> "DictionarySerializer":
         return DictionarySerializer(self.target, self.path + key.strip("/"))
 
-    def __call__(self, key, value):
+    def __call__(self, key: str, value: Any) -> Any:
         key = self.path + key.lstrip("/")
         self.target[key] = to_array(key, value)
         return value
@@ -78,30 +75,39 @@ class NpzDeserializer(Deserializer):
     Args:
         npz: what :func:`numpy.load` returns for an .npz file, or the dictionary of a
             :class:`DictionarySerializer`.
-        path (str): where in it the object is.
-        strict (bool): whether a missing entry is an error; otherwise the object keeps its present
-            value.
-        ignore_names: entries to leave as they are: a full name, a function from full names to bool,
+        path: prefix of the names.
+        strict: whether a missing entry is an error; otherwise the object keeps its present value.
+        ignore_names: entries to leave unchanged: a full name, a function from full names to bool,
             or a list of these.
 
     Attributes:
-        latest (list): the one name that was asked for last, for messages.
+        latest (list): one element: the last name that was asked for.
+
+    Example:
+        >>> link = L.Scale(W_shape=(2,))
+        >>> NpzDeserializer({"W": np.array([3.0, 4.0])}).load(link)
+        >>> link.W.array
+        array([3., 4.], dtype=float32)
     """
 
-    def __init__(self, npz, path="", strict=True, ignore_names=None):
-        self.npz = dict(_Members(npz.zip, "")) if isinstance(npz, np.lib.npyio.NpzFile) else npz
+    def __init__(
+        self, npz: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+    ) -> None:
+        if isinstance(npz, np.lib.npyio.NpzFile):
+            npz = dict(_Members(name_of(npz.zip.fp), npz.zip, ""))
+        self.npz = npz
         self.path = _as_prefix(path)
         self.strict = strict
         self.ignore_names = _as_list(ignore_names)
         self.latest = [self.path]
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: str) -> "NpzDeserializer":
         path = self.path + key.strip("/")
         child = NpzDeserializer(self.npz, path, self.strict, self.ignore_names)
         child.latest = self.latest
         return child
 
-    def __call__(self, key, value):
+    def __call__(self, key: str, value: Any) -> Any:
         self.latest[0] = key = self.path + key.lstrip("/")
         if self.ignores(key):
             return value
@@ -111,11 +117,9 @@ class NpzDeserializer(Deserializer):
             raise MissingKeyError(f"there is no array {key!r}")
         return value
 
-    def ignores(self, key):
+    def ignores(self, key: str) -> bool:
         """Returns whether ``ignore_names`` covers that full name."""
-        return any(
-            key == name if isinstance(name, str) else name(key) for name in self.ignore_names
-        )
+        return any(n == key if isinstance(n, str) else n(key) for n in self.ignore_names)
 
 
 def _as_prefix(path):
@@ -136,79 +140,93 @@ def _as_list(ignore_names):
     return names
 
 
-def save_npz(file, obj, compression=False):
+def save_npz(file: File, obj: Any, compression: bool = False) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to an .npz file.
 
     Args:
         file: a path, written atomically under exactly that name, or a file object opened for
             writing bytes.
-        obj: the object; its ``serialize`` method says what is saved.
-        compression (bool): whether to compress. Trained weights are noise to a compressor: it costs
-            some fifty times the time and saves little, so (unlike Chainer) it is off unless asked
-            for.
+        obj: the object; its ``serialize`` method determines what is saved.
+        compression: whether to compress. Trained weights are noise to a compressor: it takes some
+            fifty times longer and saves little, so (unlike in Chainer) it is off by default.
 
     Raises:
-        TypeError: a value is no number, boolean, string or None.
+        TypeError: a value is not a number, boolean, string or None.
+
+    Example:
+        >>> import tempfile
+        >>> model, other = L.Linear(3, 2), L.Linear(3, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_npz(f"{folder}/model.npz", model)
+        ...     load_npz(f"{folder}/model.npz", other)
+        >>> bool((other.W.array == model.W.array).all())
+        True
     """
     serializer = DictionarySerializer()
     serializer.save(obj)
     write_npz(file, serializer.target, compression)
 
 
-def load_npz(file, obj, path="", strict=True, ignore_names=None):
+def load_npz(
+    file: File, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+) -> None:
     """Restores an object from an .npz file.
 
-    What the object asks for must fit, and all checksums are verified, before it is touched.
+    What the object asks for must fit, and all checksums are verified, before it is changed.
 
     Args:
         file: a path, or a file object opened for reading bytes.
         obj: the object.
-        path (str): where in the file it is, such as ``'updater/model:main/'`` in a trainer's
-            snapshot.
-        strict (bool): whether an array that the file lacks is an error; otherwise the object keeps
-            its present value.
-        ignore_names: arrays to leave as they are: a full name, a function from full names to bool,
+        path: where in the file it is, such as ``'updater/model:main/'`` in a trainer's snapshot.
+        strict: whether an array that the file lacks is an error; otherwise the object keeps its
+            present value.
+        ignore_names: arrays to leave unchanged: a full name, a function from full names to bool,
             or a list of these.
 
     Raises:
         SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
             are missing; the message lists all of them), or the file is damaged
             (:class:`DamagedFileError`).
+
+    Example:
+        >>> import io
+        >>> file, link = io.BytesIO(), L.Linear(3, 2)
+        >>> write_npz(file, {"updater/model:main/W": np.ones((2, 3), "f")})
+        >>> load_npz(file, link, path="updater/model:main", strict=False)
+        >>> link.W.array[0]
+        array([1., 1., 1.], dtype=float32)
     """
     with open_npz(file, path) as arrays:
         restore("load_npz", file, arrays, obj, path, strict, ignore_names)
 
 
-def restore(function, file, arrays, obj, path="", strict=True, ignore_names=None):
-    """Restores an object from the arrays of a file (arguments as :func:`load_npz`).
+def restore(
+    function: str, file: File, arrays: Mapping[str, Array], obj: Any, *options: Any
+) -> None:
+    """Restores an object from the arrays of a file.
 
     Args:
-        function (str): the public function, for messages.
+        function: the public function, for messages.
         file: the file, for messages.
-        arrays (Mapping): name to array.
+        arrays: name to array; see :func:`restore_checked`.
+        obj: the object.
+        options: ``path``, ``strict`` and ``ignore_names`` of :class:`NpzDeserializer`.
     """
-    deserializer = NpzDeserializer(arrays, path, strict, ignore_names)
-    restore_checked(function, name_of(file), deserializer, obj)
+    restore_checked(function, name_of(file), NpzDeserializer(arrays, *options), obj)
 
 
-def name_of(file):
-    """Returns the name of a path or file object, for messages."""
-    return os.fspath(file) if is_path(file) else str(getattr(file, "name", file))
+def write_npz(file: File, arrays: Mapping[str, Array], compression: bool = False) -> None:
+    """Writes a mapping of names to arrays as an .npz file (arguments as :func:`save_npz`).
 
-
-def is_path(file):
-    """Returns whether ``file`` is a path, not a file object."""
-    return isinstance(file, (str, os.PathLike))
-
-
-def write_npz(file, arrays: Mapping, compression=False):
-    """Writes a mapping of names to arrays as an .npz file (arguments as :func:`save_npz`)."""
-    if is_path(file):
-        with open_atomic(file) as opened:
-            write_npz(opened, arrays, compression)
-        return
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> write_npz(file, {"x": np.arange(3)})
+        >>> read_npz(file)
+        {'x': array([0, 1, 2])}
+    """
     method = zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED
-    with zipfile.ZipFile(file, "w", method) as archive:
+    with open_file(file, writes=True) as opened, zipfile.ZipFile(opened, "w", method) as archive:
         for key, array in arrays.items():
             info = zipfile.ZipInfo(key + ".npy")
             info.compress_type = method
@@ -219,10 +237,8 @@ def write_npz(file, arrays: Mapping, compression=False):
 
 
 def _write_member(member, array):
-    npy.write_array_header_1_0(
-        member,
-        {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape},
-    )
+    header = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False}
+    npy.write_array_header_1_0(member, header | {"shape": array.shape})
     data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     # In chunks, so that what the checksum has read is still in the cache when it is written.
     for start in range(0, len(data), _CHUNK):
@@ -230,7 +246,7 @@ def _write_member(member, array):
 
 
 def _fingerprint(archive):
-    """The comment without which damage to the directory might hide an array unnoticed."""
+    """The comment with the checksum of the directory, whose damage might hide an array."""
     members = archive.infolist()
     listing = "".join(
         f"{m.filename}:{m.compress_type}:{m.compress_size}:{m.file_size}:{m.CRC}\n" for m in members
@@ -238,12 +254,12 @@ def _fingerprint(archive):
     return _COMMENT + f"members={len(members)} crc32={zlib.crc32(listing.encode()):08x}".encode()
 
 
-def read_npz(file, path=""):
-    """Reads an .npz file and verifies it.
+def read_npz(file: File, path: str = "") -> dict[str, Array]:
+    """Reads an .npz file and verifies it; see :func:`write_npz` for an example.
 
     Args:
         file: a path, or a file object opened for reading bytes.
-        path (str): read only what is below it.
+        path: read only what is below it.
 
     Returns:
         dict: name to array.
@@ -256,116 +272,86 @@ def read_npz(file, path=""):
 
 
 @contextlib.contextmanager
-def open_npz(file, path=""):
-    """Context manager: the arrays below a path in an .npz file, to be read when asked for.
+def open_npz(file: File, path: str = "") -> Iterator[StoredArrays]:
+    """Context manager: the arrays below a path in an .npz file, which are read on access.
 
     Args:
-        file, path: see :func:`read_npz`.
+        file: a path, or a file object opened for reading bytes.
+        path: prefix of the names.
 
     Yields:
-        Mapping: name to array.
+        Mapping of names to arrays.
 
     Raises:
         DamagedFileError: the list of arrays is damaged; the message names the file.
     """
-    if is_path(file):
-        with open(file, "rb") as opened, open_npz(opened, path) as arrays:
-            yield arrays
-        return
-    try:
-        # First without zipfile, which takes an error of the system in reading the end for damage.
-        file.seek(max(file.seek(0, os.SEEK_END) - _END, 0))
-        file.read()
-        archive = zipfile.ZipFile(file)
-    except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
-        if is_of_the_system(error):
-            raise
-        raise DamagedFileError(
-            f"{name_of(file)} is no .npz file, or was truncated: {error}"
-        ) from error
-    with archive:
-        archive.fp.seek(0)
-        is_ours = archive.comment.startswith(_COMMENT) or _MARK in archive.fp.read(1024)
-        if is_ours and archive.comment != _fingerprint(archive):
-            raise DamagedFileError(
-                f"{name_of(file)} is damaged: its list of arrays fails its checksum"
-            )
-        yield _Members(archive, _as_prefix(path))
+    with open_file(file) as opened:
+        name = name_of(opened)
+        with parsing(f"{name} is no .npz file, or was truncated"):
+            # First without zipfile, which takes a system's error in reading the end for damage.
+            opened.seek(max(opened.seek(0, os.SEEK_END) - _END, 0))
+            opened.read()
+            archive = zipfile.ZipFile(opened)
+        with archive:
+            opened.seek(0)
+            is_ours = archive.comment.startswith(_COMMENT) or _MARK in opened.read(1024)
+            if is_ours and archive.comment != _fingerprint(archive):
+                raise DamagedFileError(f"{name} is damaged: its list of arrays fails its checksum")
+            yield _Members(name, archive, _as_prefix(path))
 
 
-class _Members(Mapping):
-    """The arrays of an archive by name. What is kept of an array by :meth:`verify` is read once."""
+class _Members(StoredArrays):
+    """The arrays of an archive."""
 
-    def __init__(self, archive, prefix):
-        self._archive, self._infos, self._kept, self._headers = archive, {}, {}, {}
+    def __init__(self, name, archive, prefix):
+        super().__init__({})
+        self._name, self._archive, self._headers = name, archive, {}
         for info in archive.infolist():
             key, extension = os.path.splitext(info.filename)
-            if key in self._infos:
-                raise DamagedFileError(f"{name_of(archive.fp)} has two arrays named {key!r}")
+            if key in self:
+                raise DamagedFileError(f"{name} has two arrays named {key!r}")
             if key.startswith(prefix) and extension == ".npy":
-                self._infos[key] = info
+                self._entries[key] = info
 
-    def __iter__(self):
-        return iter(self._infos)
-
-    def __len__(self):
-        return len(self._infos)
-
-    def __contains__(self, key):
-        return key in self._infos
-
-    def __getitem__(self, key):
-        if key in self._kept:
-            return self._kept[key]
-        with self._reading(key) as info:
-            self._header(info)  # first: the size that it means is that of the content, or it lies
+    def read(self, key):
+        with self._parsing(key) as info:
+            self._header(info)  # first: checks the size of the content against shape and dtype
             return parse_npy(self._archive.read(info))
 
     def header(self, key):
-        """Returns (shape, dtype) of an array; None for None."""
-        with self._reading(key) as info:
+        with self._parsing(key) as info:
             header, _ = self._header(info)
             return None if header is None or header[1] == NONE_DTYPE else header[:2]
 
-    def verify(self, keys):
-        """Verifies all arrays; those of the given names are kept, of others no more than a part
-        is in memory at a time."""
+    def verify(self, keys: Collection[str]):
         for key in self:
             if key in keys:
                 self._kept[key] = self[key]
-            else:
-                with self._reading(key) as info:
+            else:  # in chunks, to save memory
+                with self._parsing(key) as info:
                     self._header(info)
                     with self._archive.open(info) as member:
                         while member.read(_CHUNK):
                             pass
 
     @contextlib.contextmanager
-    def _reading(self, key):
-        try:
-            yield self._infos[key]
-        except Exception as error:
-            if is_of_the_system(error):
-                raise
-            raise DamagedFileError(
-                f"{name_of(self._archive.fp)}: array {key!r} cannot be read: {error}"
-            ) from error
+    def _parsing(self, key):
+        with parsing(f"{self._name}: array {key!r} cannot be read"):
+            yield self._entries[key]
 
     def _header(self, info):
         if info.filename not in self._headers:
-            self._headers[info.filename] = self._read_header(info)
+            with self._archive.open(info) as member:
+                header = _parse_header(member.read(_MOST_HEADER), info.file_size)
+            self._headers[info.filename] = header
         return self._headers[info.filename]
 
-    def _read_header(self, info):
-        with self._archive.open(info) as member:
-            return _parse_header(member.read(_MOST_HEADER), info.file_size)
 
-
-def parse_npy(content):
+def parse_npy(content: bytes) -> Array:
     """Returns the (read-only) array in the bytes of an .npy file: exactly its header and its data.
 
     Raises:
-        ValueError: they are not that, or hold pickled objects.
+        ValueError: the bytes are something else, or hold pickled objects.
     """
     header, start = _parse_header(content, len(content))
     if header is None:
@@ -389,7 +375,7 @@ def _parse_header(content, size):
     shape, fortran_order, dtype = _HEADER_READERS[version](stream)
     start = stream.tell()
     if dtype.hasobject:
-        if len(content) == size and stream.read() in _PICKLED_NONE:
+        if len(content) == size and hashlib.sha256(stream.read()).hexdigest() in _PICKLED_NONE:
             return None, start
         raise ValueError(
             "it holds pickled Python objects, which are never loaded since that could run any code"

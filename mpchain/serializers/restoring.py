@@ -1,45 +1,78 @@
 """Restoring an object from stored arrays: all of it, or nothing where something does not fit."""
 
 import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, SerializationError
+from mpchain.serializers.values import header_of, is_array, misfit
+from mpchain.typing import Array
 
-from mpchain.backends import cuda
-from mpchain.serializer import (
-    DamagedFileError,
-    Deserializer,
-    MissingKeyError,
-    SerializationError,
-)
-from mpchain.serializers.values import header_of, misfit
+if TYPE_CHECKING:
+    from mpchain.serializers.npz import NpzDeserializer
 
 _MOST_LISTED = 20  # names in a message
 _OF_CONTENT = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-"""What an object raises that is given values which it does not expect."""
+"""What an object raises when it is given values that it does not expect."""
 
 
-def restore_checked(function, file, deserializer, obj):
-    """Restores an object, after it was found out what it asks for and whether that fits.
+class StoredArrays(Mapping[str, Array]):
+    """The arrays of an open file by name, which are read on access.
 
-    Arrays that do not fit, or that are missing, are found before anything is overwritten, and from
-    what a file says of shapes and dtypes, before any content is read. Content that the object asks
-    for is then read, and all of it is verified, before the first array is overwritten.
+    Subclasses define :meth:`read`, :meth:`header` and :meth:`verify`.
 
     Args:
-        function (str): the public function, for messages.
-        file (str): name of the file, for messages.
-        deserializer (NpzDeserializer): where from. Its ``npz`` may have ``header(key)``, which
-            returns (shape, dtype) or None for None, and ``verify(keys)``, which verifies all
-            arrays and keeps those of the given names.
+        entries: what the file format has for each array, by name.
+    """
+
+    def __init__(self, entries: dict[str, Any]) -> None:
+        self._entries, self._kept = entries, {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __getitem__(self, key: str) -> Array:
+        return self._kept[key] if key in self._kept else self.read(key)
+
+    def read(self, key: str) -> Array:
+        """Returns the array of that name from the file."""
+        raise NotImplementedError
+
+    def header(self, key: str) -> tuple[tuple[int, ...], Any] | None:
+        """Returns (shape, dtype) of an array without reading it; None for None."""
+        raise NotImplementedError
+
+    def verify(self, keys: Collection[str]) -> None:
+        """Verifies all arrays; keeps those of the given names in memory."""
+        raise NotImplementedError
+
+
+def restore_checked(function: str, file: str, deserializer: "NpzDeserializer", obj: Any) -> None:
+    """Restores an object after checking that everything it asks for is there and fits.
+
+    Arrays that do not fit, or that are missing, are found before anything is overwritten, and from
+    the shapes and dtypes in the file, before any content is read. Content that the object asks for
+    is then read, and all of it is verified, before the first array is overwritten.
+
+    Args:
+        function: the public function, for messages.
+        file: name of the file, for messages.
+        deserializer: where from. Its ``npz`` is a mapping, which may have ``header`` and ``verify``
+            as :class:`StoredArrays`.
         obj: the object.
 
     Raises:
-        SerializationError: something does not fit; the message names the file and what it is.
+        SerializationError: something does not fit; the message names the file and the entry.
     """
     try:
         asked = _check(deserializer, obj)
-        if hasattr(deserializer.npz, "verify"):
-            deserializer.npz.verify(asked)
+        _verify(deserializer.npz, asked)
         deserializer.load(obj)
     except SerializationError as error:
         raise type(error)(f"{function}: {file}: {error}") from error
@@ -50,24 +83,26 @@ def restore_checked(function, file, deserializer, obj):
         ) from error
 
 
+def _verify(arrays, keys):
+    if hasattr(arrays, "verify"):
+        arrays.verify(keys)
+
+
 def _check(deserializer, obj):
     """Returns the names that ``obj`` asks for; raises SerializationError if something is wrong."""
-    probe = _Probe(deserializer, {})
-    asked, missing = probe.asked, probe.missing
+    probe = _Probe(deserializer)
     _run(probe, obj)
-    problems = [text for text in asked.values() if text]
-    if missing and not problems:
-        # Numbers decide what is asked for: now with those of the file, which are taken back.
-        probe = _Probe(deserializer, {}, replaced={})
+    if probe.missing and not any(probe.asked.values()):
+        # Numbers decide what is asked for: ask again with those of the file, then undo them.
+        probe = _Probe(deserializer, replaced={})
         _run(probe, obj)
         with contextlib.suppress(*_OF_CONTENT):
             _Undo(probe.replaced, deserializer.path).load(obj)
-        asked, missing = probe.asked, probe.missing
-        problems = [text for text in asked.values() if text]
+    asked, missing = probe.asked, probe.missing
+    problems = list(filter(None, asked.values()))
     if not (missing or problems):
         return asked
-    if hasattr(deserializer.npz, "verify"):
-        deserializer.npz.verify(())  # what does not fit may be damage
+    _verify(deserializer.npz, ())  # damage may be the reason why something does not fit
     if problems:
         more = f"; and {len(problems) - _MOST_LISTED} more" if problems[_MOST_LISTED:] else ""
         raise SerializationError("; ".join(problems[:_MOST_LISTED]) + more)
@@ -78,39 +113,37 @@ def _check(deserializer, obj):
 
 
 def _run(probe, obj):
-    """Lets an object ask, again for each name that is missing and that it does not do without.
+    """Lets an object ask, again after each missing name that it does not do without.
 
-    An object may fail on values that are not yet what they will be. Then what it would have asked
-    for later is not checked, and loading it will say what is wrong.
+    An object may fail on values that will be others later. What it would have asked for after that
+    is not checked; loading it will raise the error.
     """
     while True:
         try:
-            probe.load(obj)
+            return probe.load(obj)
         except DamagedFileError:
             raise
-        except MissingKeyError as error:
-            name = error.args[0]
-            if name not in probe.missing and len(probe.missing) <= _MOST_LISTED:
-                probe.missing.append(name)
-                continue
-        except _OF_CONTENT:
-            pass
-        return
+        except _OF_CONTENT as error:
+            name = error.args[0] if isinstance(error, MissingKeyError) else None
+            if name is None or name in probe.missing or len(probe.missing) > _MOST_LISTED:
+                return
+            probe.missing.append(name)
 
 
 class _Probe(Deserializer):
-    """Returns each value as it is; notes what an object asks for, and what does not fit.
+    """Returns each value unchanged; records what an object asks for, and what does not fit.
 
     Args:
         deserializer (NpzDeserializer): where the object will be restored from.
         asked (dict): name of each array that is asked for -> what is wrong with it, or None.
-        replaced (dict): name -> what the object had before, for scalars. They are restored, and
-            filled in here; not if this is None.
-        missing (list): names that are missing, of which the object is told only the last.
+        replaced (dict): name -> what the object had before, for scalars, which are restored; None
+            leaves them alone.
+        missing (list): names that are missing; MissingKeyError is raised for each once.
     """
 
-    def __init__(self, deserializer, asked, replaced=None, missing=None):
-        self.deserializer, self.asked, self.replaced = deserializer, asked, replaced
+    def __init__(self, deserializer, asked=None, replaced=None, missing=None):
+        self.deserializer, self.replaced = deserializer, replaced
+        self.asked = {} if asked is None else asked
         self.missing = [] if missing is None else missing
         self.restores = replaced is not None
 
@@ -127,15 +160,16 @@ class _Probe(Deserializer):
                 raise MissingKeyError(name)
             return value
         header = _header(source.npz, name)
-        self.asked[name] = None if header is None else misfit(name, *header, value)
-        if self.replaced is None or self.asked[name] or _is_array(value):
+        self.asked[name] = None if header is None else misfit(name, header[0], header[1], value)
+        target = getattr(value, "array", value)
+        if self.replaced is None or self.asked[name] or target is None or is_array(target):
             return value
         self.replaced.setdefault(name, value)
         return source(key, value)
 
 
 class _Undo(Deserializer):
-    """Gives scalars back that a probe has replaced."""
+    """Gives back the scalars that a probe has replaced."""
 
     def __init__(self, replaced, path):
         self.replaced, self.path = replaced, path
@@ -148,15 +182,10 @@ class _Undo(Deserializer):
 
 
 def _header(arrays, name):
-    """(shape, dtype) of a stored array; None for None, or where only reading it would tell."""
+    """(shape, dtype) of a stored array; None for None, or where only reading it would show them."""
     if isinstance(arrays, dict):
         return header_of(arrays[name])
     return arrays.header(name) if hasattr(arrays, "header") else None
-
-
-def _is_array(value):
-    target = getattr(value, "array", value)
-    return target is None or isinstance(target, np.ndarray) or cuda.is_gpu_array(target)
 
 
 def _listing(keys):

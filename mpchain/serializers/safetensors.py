@@ -1,7 +1,7 @@
 """Safetensors files: a JSON header, then the plain bytes of the arrays.
 
-The format is read and written here, since the library of that name would neither verify checksums
-nor load bfloat16 into NumPy. The header's metadata has a checksum of the header itself and one of
+The library of that name would neither verify checksums nor load bfloat16 into NumPy, so this module
+reads and writes the format itself. The header's metadata has a checksum of the header and one of
 each array, which other readers ignore. Files of other programs have none and load as well.
 
 Format: https://github.com/huggingface/safetensors
@@ -10,27 +10,17 @@ Format: https://github.com/huggingface/safetensors
 import json
 import zlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from mpchain.serializer import DamagedFileError
-from mpchain.serializers.files import open_atomic
-from mpchain.serializers.npz import DictionarySerializer, is_path, name_of, restore
+from mpchain.serializers.files import File, name_of, open_file, parsing
+from mpchain.serializers.npz import DictionarySerializer, restore
 from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none
+from mpchain.typing import Array
 
-_CODES = {
-    "|b1": "BOOL",
-    "|i1": "I8",
-    "|u1": "U8",
-    "<i2": "I16",
-    "<u2": "U16",
-    "<f2": "F16",
-    "<i4": "I32",
-    "<u4": "U32",
-    "<f4": "F32",
-    "<i8": "I64",
-    "<u8": "U64",
-    "<f8": "F64",
+_CODES = {"|b1": "BOOL", "|i1": "I8", "|u1": "U8"} | {
+    f"<{kind}{n}": f"{kind.upper()}{8 * n}" for kind in "iuf" for n in (2, 4, 8)
 }
 _DTYPES = {code: dtype for dtype, code in _CODES.items()} | {"BF16": "<u2", "C64": "<c8"}
 _START = b'{"__metadata__": {"mpchain": "crc32='
@@ -38,36 +28,46 @@ _NO_CRC32 = b"00000000"
 _MOST_HEADER = 100_000_000  # bytes, as the format's own library limits them
 
 
-def save_safetensors(file, obj):
+def save_safetensors(file: File, obj: Any) -> None:
     """Saves an object (a link, an optimizer, a trainer, ...) to a safetensors file.
 
     Args:
         file: a path, written atomically under exactly that name, or a file object opened for
             writing bytes.
-        obj: the object; its ``serialize`` method says what is saved.
+        obj: the object; its ``serialize`` method determines what is saved.
 
     Raises:
-        TypeError: a value is no number, boolean, string or None.
+        TypeError: a value is not a number, boolean, string or None.
+
+    Example:
+        >>> import tempfile
+        >>> model, other = L.Linear(3, 2), L.Linear(3, 2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_safetensors(f"{folder}/model.safetensors", model)
+        ...     load_safetensors(f"{folder}/model.safetensors", other)
+        >>> bool((other.W.array == model.W.array).all())
+        True
     """
     serializer = DictionarySerializer()
     serializer.save(obj)
     write_safetensors(file, serializer.target)
 
 
-def load_safetensors(file, obj, path="", strict=True, ignore_names=None):
+def load_safetensors(
+    file: File, obj: Any, path: str = "", strict: bool = True, ignore_names: Any = None
+) -> None:
     """Restores an object from a safetensors file of :func:`save_safetensors` or another program.
 
-    The file is read and its checksums are verified before the object is touched. Arrays of
+    The file is read and its checksums are verified before the object is changed. Arrays of
     bfloat16, which NumPy does not have, become float32.
 
     Args:
         file: a path, or a file object opened for reading bytes.
         obj: the object.
-        path (str): where in the file it is, such as ``'updater/model:main/'`` in a trainer's
-            snapshot.
-        strict (bool): whether an array that the file lacks is an error; otherwise the object keeps
-            its present value.
-        ignore_names: arrays to leave as they are: a full name, a function from full names to bool,
+        path: where in the file it is, such as ``'updater/model:main/'`` in a trainer's snapshot.
+        strict: whether an array that the file lacks is an error; otherwise the object keeps its
+            present value.
+        ignore_names: arrays to leave unchanged: a full name, a function from full names to bool,
             or a list of these.
 
     Raises:
@@ -78,13 +78,21 @@ def load_safetensors(file, obj, path="", strict=True, ignore_names=None):
     restore("load_safetensors", file, read_safetensors(file), obj, path, strict, ignore_names)
 
 
-def write_safetensors(file, arrays: Mapping):
-    """Writes a mapping of names to arrays as a safetensors file (``file`` as
-    :func:`save_safetensors`)."""
-    if is_path(file):
-        with open_atomic(file) as opened:
-            write_safetensors(opened, arrays)
-        return
+def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
+    """Writes a mapping of names to arrays as a safetensors file.
+
+    Args:
+        file: see :func:`save_safetensors`.
+        arrays: name to array.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO()
+        >>> write_safetensors(file, {"x": np.arange(3)})
+        >>> _ = file.seek(0)
+        >>> read_safetensors(file)
+        {'x': array([0, 1, 2])}
+    """
     tensors, entries, records, at = {}, {}, {}, 0
     for key, array in arrays.items():
         plain = _plain(array)
@@ -97,9 +105,10 @@ def write_safetensors(file, arrays: Mapping):
     for key in order:
         entries[key]["data_offsets"] = [at, at + len(tensors[key])]
         at += len(tensors[key])
-    file.write(_header(entries, records))
-    for key in order:
-        file.write(tensors[key])
+    with open_file(file, writes=True) as opened:
+        opened.write(_header(entries, records))
+        for key in order:
+            opened.write(tensors[key])
 
 
 def _plain(array):
@@ -122,8 +131,8 @@ def _header(entries, records):
     return len(text).to_bytes(8, "little") + text
 
 
-def read_safetensors(file):
-    """Reads a safetensors file and verifies it.
+def read_safetensors(file: File) -> dict[str, Array]:
+    """Reads a safetensors file and verifies it; see :func:`write_safetensors` for an example.
 
     Args:
         file: a path, or a file object opened for reading bytes.
@@ -134,26 +143,16 @@ def read_safetensors(file):
     Raises:
         DamagedFileError: the file is damaged; the message names file and array.
     """
-    if is_path(file):
-        with open(file, "rb") as opened:
-            return read_safetensors(opened)
-    content = memoryview(file.read())
-    try:
+    with open_file(file) as opened:
+        name, content = name_of(opened), memoryview(opened.read())
+    with parsing(f"{name} is no safetensors file, or is damaged"):
         header, data = _split(content)
-        records = _records(header)
+        records = json.loads(header.pop("__metadata__", {}).get("mpchain arrays", "{}"))
         _check_layout(header, len(data))
-    except Exception as error:  # the bytes are foreign: whatever fails in reading them is damage
-        raise DamagedFileError(
-            f"{name_of(file)} is no safetensors file, or is damaged: {error}"
-        ) from error
     arrays = {}
     for key, entry in header.items():
-        try:
+        with parsing(f"{name}: array {key!r} cannot be read"):
             arrays[key] = _parse(entry, data, records.get(key))
-        except Exception as error:
-            raise DamagedFileError(
-                f"{name_of(file)}: array {key!r} cannot be read: {error}"
-            ) from error
     return arrays
 
 
@@ -175,12 +174,6 @@ def _unique(pairs):
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("its header has a name twice")
     return dict(pairs)
-
-
-def _records(header):
-    """Takes the metadata from the header; returns each array's checksum and dtype."""
-    metadata = header.pop("__metadata__", {})
-    return json.loads(metadata.get("mpchain arrays", "{}"))
 
 
 def _check_layout(header, size):

@@ -1,9 +1,9 @@
-"""Checksums of all bytes of a file, to be verified without the library that understands the file.
+"""Checksums of all bytes of a file, which are verified without the library for its format.
 
 A sealed file begins and ends with the same block of 512 bytes, which has the place and the checksum
 of a table. The table, before the last block, has the checksum of the bytes of each array and one of
-all other bytes. The blocks leave room for the file's own format between them: HDF5 lets a "user
-block" precede a file and ignores what follows it.
+all other bytes. The format of the file must allow both blocks: HDF5 lets a "user block" precede a
+file and ignores what follows it.
 """
 
 import json
@@ -11,19 +11,27 @@ import os
 import zlib
 
 from mpchain.serializer import DamagedFileError
-from mpchain.serializers.files import is_of_the_system
+from mpchain.serializers.files import parsing
 
 BLOCK = 512
 _MARK = b"mpchain sealed 1 "
 _CHUNK = 1 << 20
 
 
-def seal(path, ranges):
+def seal(path: str, ranges: dict[str, list[tuple[int, int]]]) -> None:
     """Seals a file whose first 512 bytes are free.
 
     Args:
-        path (str): the file.
-        ranges (dict): for each array a list of (offset, length) of its bytes.
+        path: the file.
+        ranges: for each array a list of (offset, length) of its bytes.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     _ = file.write(bytes(BLOCK) + b"content")
+        ...     file.flush()
+        ...     seal(file.name, {"x": [(BLOCK, 7)]})
+        ...     verify(file.name)
     """
     with open(path, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
@@ -39,11 +47,11 @@ def seal(path, ranges):
         file.write(block)
 
 
-def verify(path):
-    """Verifies a sealed file; does nothing for a file that never was one.
+def verify(path: str) -> None:
+    """Verifies a sealed file; accepts any file that was never sealed. See :func:`seal`.
 
     Raises:
-        DamagedFileError: the file is damaged; the message names it, and the array that is.
+        DamagedFileError: the file is damaged; the message names it and the damaged arrays.
     """
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -54,18 +62,17 @@ def verify(path):
         if first != last:
             raise DamagedFileError(f"{path} is damaged: its first and last block differ")
         table, end = _read_table(path, file, size, first)
-        damaged = [
-            name for name, (crc32, parts) in table["arrays"].items() if _crc32(file, parts) != crc32
-        ]
+        arrays = table["arrays"]
+        damaged = [name for name, (crc32, parts) in arrays.items() if _crc32(file, parts) != crc32]
         if damaged:
             listing = ", ".join(map(repr, damaged[:20]))
             raise DamagedFileError(
                 f"{path}: array {listing} cannot be read: its bytes fail their checksum"
             )
-        ranges = [parts for _, parts in table["arrays"].values()]
+        ranges = [parts for _, parts in arrays.values()]
         if _crc32(file, _others(ranges, end)) != table["rest"]:
             raise DamagedFileError(
-                f"{path} is damaged: what describes its arrays fails its checksum"
+                f"{path} is damaged: the metadata of its arrays fails its checksum"
             )
 
 
@@ -76,13 +83,9 @@ def _block(end, table):
 
 def _read_table(path, file, size, block):
     """The table of a file, verified, and where it begins."""
-    try:
+    with parsing(f"{path} is damaged"):
         end = int(block.split()[3].removeprefix(b"table="))
         content = _read_at(file, end, size - BLOCK - end)
-    except (ValueError, IndexError, OSError) as error:
-        if is_of_the_system(error):
-            raise
-        raise DamagedFileError(f"{path} is damaged: {error}") from error
     if _block(end, content) != block:
         raise DamagedFileError(
             f"{path} is damaged: the table of its checksums fails its own checksum"

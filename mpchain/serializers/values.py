@@ -1,24 +1,31 @@
-"""Values to arrays that every file format can hold, and back."""
+"""Conversion of values to arrays that every file format can hold, and back."""
+
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.serializer import SerializationError
+from mpchain.typing import Array
 
 NONE_DTYPE = np.dtype([("None", "?")])
 """None is stored as an empty array of this dtype."""
 
 
-def to_array(key, value):
-    """Returns the host array that stands in a file for a value.
+def to_array(key: str, value: Any) -> Array:
+    """Returns the host array that represents a value in a file.
 
     Args:
-        key (str): its name, for messages.
+        key: its name, for messages.
         value: an array or variable on any device, a number, a string, a list of these, or None.
 
     Raises:
         TypeError: NumPy has no plain dtype for the value.
+
+    Example:
+        >>> to_array("scale", 0.5), is_none(to_array("seed", None))
+        (array(0.5), True)
     """
     if value is None:
         return np.empty(0, NONE_DTYPE)
@@ -32,51 +39,72 @@ def to_array(key, value):
     return array
 
 
-def is_none(array):
-    """Returns whether an array is what :func:`to_array` makes of None."""
-    return array.dtype == NONE_DTYPE
+def is_none(array: Array) -> bool:
+    """Returns whether an array represents None: as :func:`to_array` makes it, or as an object."""
+    return array.dtype == NONE_DTYPE or (array.shape == () and array[()] is None)
 
 
-def header_of(array):
-    """Returns (shape, dtype) of what :func:`to_array` made; None for None."""
-    return None if is_none(array) or _holds_none(array) else (array.shape, array.dtype)
+def is_array(value: Any) -> bool:
+    """Returns whether a value is an array of NumPy or CuPy."""
+    return isinstance(value, np.ndarray) or cuda.is_gpu_array(value)
 
 
-def check_shape(shape):
-    """Raises ValueError unless a shape, as a file has it, is one: of integers not below 0."""
+def header_of(array: Array) -> tuple[tuple[int, ...], np.dtype] | None:
+    """Returns ``(shape, dtype)`` of an array from a file; None for None."""
+    return None if is_none(array) else (array.shape, array.dtype)
+
+
+def check_shape(shape: tuple[Any, ...]) -> None:
+    """Raises ValueError unless all elements of a shape from a file are integers of at least 0."""
     if not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"{tuple(shape)} is no shape")
+        raise ValueError(f"{tuple(shape)} is not a shape")
 
 
-def as_bytes(array):
+def as_bytes(array: Array) -> Array:
     """Returns an array's bytes as uint8 of shape (*array.shape, itemsize), for formats without its
-    dtype; :func:`from_bytes` goes back."""
+    dtype.
+
+    Example:
+        >>> from_bytes(as_bytes(np.array(["a", "b"])), "<U1")
+        array(['a', 'b'], dtype='<U1')
+    """
     flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
     return flat.reshape(*array.shape, array.dtype.itemsize)
 
 
-def from_bytes(array, dtype):
-    """Returns the array of a dtype whose bytes :func:`as_bytes` returned."""
+def from_bytes(array: Array, dtype: str) -> Array:
+    """Returns the array of a dtype whose bytes :func:`as_bytes` returned.
+
+    Raises:
+        ValueError: the shape or dtype of ``array`` does not fit, or ``dtype`` holds objects.
+    """
     if dtype == "None":
         return np.array(None)
-    dtype = np.dtype(dtype)
-    if dtype.hasobject or array.dtype != np.uint8 or array.shape[-1:] != (dtype.itemsize,):
-        raise ValueError(f"{array.dtype} of shape {array.shape} are no bytes of dtype {dtype}")
-    if dtype.itemsize == 0:  # of empty strings only
-        return np.empty(array.shape[:-1], dtype)
-    return np.frombuffer(array.tobytes(), dtype).reshape(array.shape[:-1])
+    d = np.dtype(dtype)
+    if d.hasobject or array.dtype != np.uint8 or array.shape[-1:] != (d.itemsize,):
+        raise ValueError(f"{array.dtype} of shape {array.shape} are not bytes of dtype {d}")
+    if d.itemsize == 0:  # of empty strings only
+        return np.empty(array.shape[:-1], d)
+    return np.frombuffer(array.tobytes(), d).reshape(array.shape[:-1])
 
 
-def from_array(key, array, value):
-    """Restores a value from what :func:`to_array` made.
+def from_array(key: str, array: Array, value: Any) -> Any:
+    """Restores a value from an array of a file; see :func:`to_array`.
 
     Args:
-        key (str): its name, for messages.
-        array (numpy.ndarray): the stored array.
+        key: its name, for messages.
+        array: the stored array.
         value: the present value. An array or variable is overwritten in place; a scalar, string,
-            list or tuple says what type to return; None lets the stored array itself be returned.
+            list or tuple determines the type to return; for None a copy of the array is returned.
+
+    Raises:
+        SerializationError: the stored array does not fit the present value.
+
+    Example:
+        >>> from_array("n", np.array(3), 0)
+        3
     """
-    if header_of(array) is None:
+    if is_none(array):
         return None
     problem = misfit(key, array.shape, array.dtype, value)
     if problem:
@@ -84,7 +112,7 @@ def from_array(key, array, value):
     target = getattr(value, "array", value)
     if target is None:
         return array.copy()
-    if isinstance(target, np.ndarray) or cuda.is_gpu_array(target):
+    if is_array(target):
         backend.copyto(target, array)
         return value
     if isinstance(value, (list, tuple)):
@@ -92,25 +120,19 @@ def from_array(key, array, value):
     return _scalar(key, array, value)
 
 
-def _holds_none(array):
-    return array.dtype == object and array.shape == () and array[()] is None
-
-
-def misfit(key, shape, dtype, value):
-    """Says why a stored array of a shape and dtype cannot restore a value; None if it can.
+def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str | None:
+    """Returns why a stored array of a shape and dtype cannot restore a value; None if it can.
 
     Args:
-        key (str): its name, for the message.
+        key: its name, for the message.
         value: the present value; see :func:`from_array`.
     """
     target = getattr(value, "array", value)
     if target is None or isinstance(value, (list, tuple)):
         return None
-    if not (isinstance(target, np.ndarray) or cuda.is_gpu_array(target)):
-        kind = type(value).__name__
-        return (
-            None if shape == () else f"{key!r} has shape {shape} in the file but is a {kind} here"
-        )
+    if not is_array(target):
+        here = f"is a {type(value).__name__} here"
+        return None if shape == () else f"{key!r} has shape {shape} in the file but {here}"
     if target.shape != shape:
         return f"{key!r} has shape {shape} in the file but {target.shape} in the object"
     if not np.can_cast(dtype, target.dtype, "same_kind"):

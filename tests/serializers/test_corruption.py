@@ -69,7 +69,7 @@ def test_the_message_names_a_compressed_array(tmp_path):
 def test_hdf5_metadata_and_table_are_verified(tmp_path):
     path = tmp_path / "snapshot"
     for found, message in (
-        (b"HDF\r\n", "what describes its arrays fails its checksum"),
+        (b"HDF\r\n", "the metadata of its arrays fails its checksum"),
         (b"mpchain sealed", "its first and last block differ"),
         (b'"arrays": {', "the table of its checksums fails its own checksum"),
     ):

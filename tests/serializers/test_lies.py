@@ -268,7 +268,7 @@ def test_a_shape_that_is_none_is_refused(tmp_path, shape):
     (tmp_path / "safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(24))
     for name in ("npz", "safetensors"):
         for value in (None, np.zeros((2, 3), "f")):
-            with pytest.raises(DamagedFileError, match=r"'x' cannot be read: .* is no shape"):
+            with pytest.raises(DamagedFileError, match=r"'x' cannot be read: .* is not a shape"):
                 FORMATS[name][1](tmp_path / name, Record(x=value))
 
 

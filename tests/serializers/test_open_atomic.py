@@ -85,13 +85,13 @@ def test_wrong_arguments(tmp_path):
         open_atomic("x", "a"),
     ):
         pass
-    message = f"there is no folder {tmp_path}/missing to write file to"
+    message = f"cannot write file: folder {tmp_path}/missing does not exist"
     with (
         pytest.raises(FileNotFoundError, match=message),
         open_atomic(tmp_path / "missing" / "file"),
     ):
         pass
-    with pytest.raises(ValueError, match="only a regular file"), open_atomic(tmp_path):
+    with pytest.raises(ValueError, match="is not a regular file"), open_atomic(tmp_path):
         pass
-    with pytest.raises(ValueError, match="only a regular file"), open_atomic(os.devnull):
+    with pytest.raises(ValueError, match="is not a regular file"), open_atomic(os.devnull):
         pass
