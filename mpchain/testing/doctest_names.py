@@ -1,4 +1,7 @@
-"""Plugin of pytest: gives examples in docstrings the usual names (np, F, L, comm, ...)."""
+"""Plugin of pytest: gives examples in docstrings the usual names and a temporary folder.
+
+The names are np, F, L, comm, ...; the folder is the current one, so examples may write files.
+"""
 
 import functools
 import unittest
@@ -17,7 +20,9 @@ def _communicator():
 
 
 @pytest.fixture(autouse=True)
-def _usual_names(doctest_namespace):
+def _usual_names(doctest_namespace, request, monkeypatch):
+    if isinstance(request.node, pytest.DoctestItem):
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
     np.random.seed(0)
     doctest_namespace.update(
         np=np,

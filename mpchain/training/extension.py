@@ -1,4 +1,14 @@
-"""Extensions: what a trainer calls beside the updates."""
+"""Extensions: what a trainer calls between updates."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from mpchain.serializer import AbstractSerializer
+from mpchain.training.triggers.interval import TriggerLike
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 PRIORITY_WRITER = 300
 """Priority of extensions that write values to the observation."""
@@ -11,7 +21,7 @@ PRIORITY_READER = 100
 
 
 class Extension:
-    """Base of extensions that keep a state or take part in the start and the end of training.
+    """Base of extensions that keep a state or act at the start and the end of training.
 
     A plain function of the trainer is an extension, too; see :func:`make_extension`.
 
@@ -19,43 +29,56 @@ class Extension:
         trigger: when to call the extension: ``(period, unit)``, or a function of the trainer.
         priority: extensions of one iteration are called by descending priority.
         name: name in the trainer; set by :meth:`Trainer.extend`.
+
+    Example:
+        >>> class Shout(training.Extension):
+        ...     trigger = (2, "iteration")
+        ...     def __call__(self, trainer):
+        ...         print(f"iteration {trainer.updater.iteration}!")
+        >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
+        >>> trainer.extend(Shout())
     """
 
-    trigger = (1, "iteration")
-    priority = PRIORITY_READER
-    name = None
+    trigger: Any = (1, "iteration")
+    priority: float = PRIORITY_READER
+    name: str | None = None
 
     @property
     def default_name(self) -> str:
-        """Name in the trainer unless another is given: the name of the class."""
+        """Default name in the trainer: the name of the class."""
         return type(self).__name__
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> Any:
         """Called after each iteration at which the trigger fires."""
         raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
-    def initialize(self, trainer):
+    def initialize(self, trainer: "Trainer") -> None:
         """Called once, before the training loop starts."""
 
-    def finalize(self):
-        """Called once, after the training loop has ended, for whatever reason."""
+    def finalize(self) -> None:
+        """Called once, after the training loop has ended, even by an exception."""
 
-    def on_error(self, trainer, exc, tb):
-        """Called when the training loop was left by an exception, before :meth:`finalize`.
+    def on_error(self, trainer: "Trainer", exc: BaseException, tb: TracebackType | None) -> None:
+        """Called when an exception has ended the training loop, before :meth:`finalize`.
 
         Args:
             trainer: the trainer.
-            exc: the exception, ``KeyboardInterrupt`` and ``SystemExit`` included.
+            exc: the exception, such as ``KeyboardInterrupt`` or ``SystemExit``.
             tb: its traceback.
         """
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the state of the extension."""
 
 
 def make_extension(
-    trigger=None, default_name=None, priority=None, finalizer=None, initializer=None, on_error=None
-):
+    trigger: TriggerLike = None,
+    default_name: str | None = None,
+    priority: float | None = None,
+    finalizer: Callable[[], Any] | None = None,
+    initializer: Callable[["Trainer"], Any] | None = None,
+    on_error: Callable[["Trainer", BaseException, Any], Any] | None = None,
+) -> Callable[[Any], Any]:
     """Decorator that gives a function of the trainer the attributes of an extension.
 
     Args:
@@ -64,7 +87,7 @@ def make_extension(
         priority: default priority; None means ``PRIORITY_READER``.
         finalizer: function of no argument, called when training has ended.
         initializer: function of the trainer, called before training starts.
-        on_error: function of ``(trainer, exc, tb)``, called when training fails.
+        on_error: function of ``(trainer, exc, tb)``, called when an exception ends training.
 
     Example:
         >>> @make_extension(trigger=(10, "epoch"))
@@ -76,11 +99,8 @@ def make_extension(
         function.trigger = Extension.trigger if trigger is None else trigger
         function.priority = Extension.priority if priority is None else priority
         function.default_name = default_name or function.__name__
-        for name, hook in [
-            ("finalize", finalizer),
-            ("initialize", initializer),
-            ("on_error", on_error),
-        ]:
+        hooks = {"finalize": finalizer, "initialize": initializer, "on_error": on_error}
+        for name, hook in hooks.items():
             if hook is not None:
                 setattr(function, name, hook)
         return function

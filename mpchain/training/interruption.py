@@ -1,39 +1,49 @@
-"""What a training loop does when its process is told to end."""
+"""Signals that end a training loop after a complete iteration."""
 
 import contextlib
 import os
 import signal
 import threading
+from typing import Any, NoReturn
 
 
 class TrainingInterrupted(KeyboardInterrupt, SystemExit):
     """Ctrl-C has ended a training loop after a complete iteration.
 
     Uncaught it ends the program without a traceback, with the exit code of shells for Ctrl-C.
+
+    Example:
+        >>> TrainingInterrupted("after iteration 5").code
+        130
     """
 
-    def __init__(self, message):
+    def __init__(self, message: str) -> None:
         super().__init__(message)
         self.code = 128 + signal.SIGINT
 
 
 class Interruption:
-    """Within the context, Ctrl-C and SIGTERM are noted at first; the second of them raises.
+    """Context manager: records the first Ctrl-C or SIGTERM; the second raises at once.
 
-    Nothing changes where the program handles a signal itself, or outside the main thread, where
-    Python can set no handlers.
+    Signals that the program handles itself are left to it. So are all outside the main thread,
+    where Python can set no handlers.
 
     Attributes:
-        number: the signal that was noted; None if there was none.
+        number: the signal that was recorded; None before any.
+
+    Example:
+        >>> with Interruption() as interruption:
+        ...     print(interruption.number)
+        None
     """
 
     _defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
-    def __init__(self):
-        self.number = None
+    def __init__(self) -> None:
+        self.number: int | None = None
         self._replaced = []
 
-    def __enter__(self):
+    def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
             for number, default in self._defaults.items():
                 if signal.getsignal(number) is default:
@@ -41,32 +51,24 @@ class Interruption:
                     self._replaced.append(number)
         return self
 
-    def __exit__(self, exception_class, exception, traceback):
+    def __exit__(self, exception_class: Any, exception: Any, traceback: Any) -> None:
         for number in self._replaced:
             signal.signal(number, self._defaults[number])
-        # What came too late for the loop, such as in finalizers, is not forgotten.
+        # A signal that came after the loop, such as in finalizers, ends the program here.
         if exception is None and self.number is not None:
             self.raise_for(self.number)
 
     def _note(self, number, frame):
         if self.number is not None:
-            self._raise_at_once(number)
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
         self.number = number
-        # Not print: the signal may have come in the middle of another one.
+        # Not print: the signal may have interrupted another print.
         with contextlib.suppress(OSError):
-            os.write(
-                2,
-                f"{signal.Signals(number).name}: training ends after this iteration; "
-                "send it again to end at once\n".encode(),
-            )
+            text = "finishing this iteration; send the signal again to stop immediately"
+            os.write(2, f"{signal.Signals(number).name}: {text}\n".encode())
 
-    def _raise_at_once(self, number):
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
-
-    def raise_for(self, number):
-        """Raises the exception by which a signal ends training after a complete iteration.
+    def raise_for(self, number: int) -> NoReturn:
+        """Raises the exception with which a signal ends training after a complete iteration.
 
         Raises:
             TrainingInterrupted: for Ctrl-C; it is a KeyboardInterrupt and a SystemExit.

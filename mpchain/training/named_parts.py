@@ -1,21 +1,43 @@
 """What updaters and evaluators share: parts known by name, and batches as arguments."""
 
+from collections.abc import Iterable
+from typing import Any
 
-def name_parts(parts) -> dict:
-    """Returns ``parts`` if it is a dict, else a dict that holds it under the name ``'main'``."""
+
+def name_parts(parts: Any) -> dict[str, Any]:
+    """Returns a copy of ``parts`` if it is a dict, else ``{"main": parts}``.
+
+    Example:
+        >>> name_parts("an iterator")
+        {'main': 'an iterator'}
+    """
     return dict(parts) if isinstance(parts, dict) else {"main": parts}
 
 
-def find_part(parts: dict, name: str, caller: str, kind: str):
-    """Returns ``parts[name]``; an unknown name raises KeyError with the names that there are."""
+def find_part(parts: dict[str, Any], name: str, caller: str, kind: str) -> Any:
+    """Returns ``parts[name]``; an unknown name raises KeyError with the known names."""
     if name not in parts:
-        known = ", ".join(map(repr, parts)) or "none"
-        raise KeyError(f"{caller}: there is no {kind} named {name!r}; known: {known}")
+        raise KeyError(f"{caller}: there is no {kind} named {name!r}; known: {listing(parts)}")
     return parts[name]
 
 
-def as_arguments(batch) -> tuple:
-    """Returns the positional and the keyword arguments that a converted batch stands for."""
+def listing(names: Iterable[str]) -> str:
+    """Returns names for a message.
+
+    Example:
+        >>> listing(["main", "val"]), listing([])
+        ("'main', 'val'", 'none')
+    """
+    return ", ".join(map(repr, names)) or "none"
+
+
+def as_arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the positional and the keyword arguments that a converted batch stands for.
+
+    Example:
+        >>> as_arguments((1, 2)), as_arguments({"x": 1}), as_arguments(3)
+        (((1, 2), {}), ((), {'x': 1}), ((3,), {}))
+    """
     if isinstance(batch, tuple):
         return batch, {}
     if isinstance(batch, dict):

@@ -2,12 +2,13 @@
 
 While training runs, the process that writes the files of a name holds a lock on a hidden file
 beside them, which says who it is. The lock is the operating system's: it ends with the process. A
-second job that would write the same files is refused; so nobody else writes or deletes them, and
-what a killed process has left half-written can be removed. Other processes of the same job, in
-which several ranks may add an extension of which one writes, are let through.
+second job that would write the same files is refused. No other job writes or deletes them, so
+half-written files of a killed process can be removed. Other processes of the same job, in which
+several ranks may add an extension of which one writes, are let through.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -18,16 +19,22 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any
 
+from mpchain.serializers.files import PathLike, open_atomic
 from mpchain.training.progress import print_line
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system
     fcntl = None
 
-# What files are called while they are written, before their names; a name can have it twice, since
-# a snapshot's writer and the function that it calls both make sure that no file appears too early.
+# Prefix of files that are being written. A name can have it twice: a snapshot's writer and the
+# function that it calls both write to a temporary name.
 _TEMPORARY = r"(?:\.[0-9a-f]{8}\.tmp\.)+"
 _SECONDS_TO_INTRODUCE = 5
 """For how long a process may hold a lock before it has said who it is."""
@@ -37,127 +44,149 @@ class OutputFiles:
     """The files of one name in the trainer's folder.
 
     Args:
-        owner (str): what writes them, for messages.
-        template (str): their name, as a format string.
+        owner: the class that writes them, for messages.
+        template: their name, as a format string; None for no files.
     """
 
-    def __init__(self, owner, template):
+    def __init__(self, owner: str, template: str | None) -> None:
         self._owner, self._template = owner, template
-        self._lock = self._trainer = None
-        self._earlier = {}  # path -> what its file was when the training began
+        self._lock: FileLock | None = None
+        self._is_resumed = lambda: False
+        self._earlier: dict[str, Any] = {}  # path -> identity of its file when training began
 
-    def claim(self, trainer):
-        """Locks the files; removes what a killed process has left of some.
+    def claim(self, trainer: "Trainer") -> None:
+        """Locks the files; removes half-written ones of a killed process.
 
         Raises:
             RuntimeError: another job is writing them.
         """
-        if self._lock is not None:
+        template = self._template
+        if self._lock is not None or template is None:
             return
         folder = os.path.realpath(trainer.out)
 
         def find_earlier():
-            return {path: _identity(path) for path in find_files(folder, self._template)}
+            return {path: _identity(path) for path in find_files(folder, template)}
 
-        name = f".{self._template.replace(os.sep, '_')}.lock"
-        lock = FileLock(os.path.join(folder, name), find_earlier)
-        path = os.path.join(trainer.out, self._template)
+        lock = FileLock(
+            os.path.join(folder, f".{template.replace(os.sep, '_')}.lock"), find_earlier
+        )
         if not lock.acquire():
             raise RuntimeError(
-                f"{self._owner}: {path} is being written by another job ({lock.holder_text()}): "
-                "use another folder, or wait until it has ended"
+                f"{self._owner}: {os.path.join(trainer.out, template)} is being written by another "
+                f"job ({lock.holder_text()}): use another folder, or wait until it has ended"
             )
-        self._lock, self._trainer = lock, trainer
+        self._lock, self._is_resumed = lock, lambda: trainer.is_resumed
         if lock.is_unsupported:
             warnings.warn(
                 f"{self._owner}: {folder} is on a file system without locks: nothing keeps another "
-                f"job from writing {self._template} at the same time",
+                f"job from writing {template} at the same time",
                 RuntimeWarning,
                 stacklevel=3,
             )
         elif lock.is_new:
-            for leftover in find_files(folder, self._template, _TEMPORARY):
+            for leftover in find_files(folder, template, _TEMPORARY):
                 os.remove(leftover)
-        # A rank that comes late takes what the first has found, not what that has written since.
+        # A rank that comes late takes the findings of the first rank, which may have written since.
         self._earlier = lock.holder["earlier"] if lock.is_shared else find_earlier()
 
-    def keep_earlier(self, path):
-        """Renames a file that this run is about to replace, if it is of an earlier run.
+    def open(self, path: PathLike, mode: str = "w") -> contextlib.AbstractContextManager[IO[Any]]:
+        """Opens a file to replace it atomically; see :meth:`keep_earlier`."""
+        self.keep_earlier(path)
+        return open_atomic(path, mode)
 
-        That is a run which this one does not resume. The file gets a name which no snapshot has.
+    def keep_earlier(self, path: PathLike) -> None:
+        """Renames a file that this run is about to replace, if an earlier run has written it.
+
+        The file of a run that this one resumes is not renamed. The new name ends with ``.old1``,
+        ``.old2``, ..., which is not the name of a snapshot.
 
         Args:
             path: the file that will be written.
         """
         earlier = self._earlier.pop(os.path.realpath(path), None)
-        if earlier is None or self._trainer.is_resumed or _identity(path) != earlier:
+        if earlier is None or self._is_resumed() or _identity(path) != earlier:
             return
         root, extension = os.path.splitext(path)
-        number = 1
-        while os.path.exists(f"{root}.old{number}{extension}"):
-            number += 1
+        names = (f"{root}.old{number}{extension}" for number in itertools.count(1))
+        name = next(name for name in names if not os.path.exists(name))
         with contextlib.suppress(FileNotFoundError):  # another rank was faster
-            os.rename(path, f"{root}.old{number}{extension}")
-            print_line(f"{path} of an earlier run is now {root}.old{number}{extension}")
+            os.rename(path, name)
+            print_line(f"{path} of an earlier run is now {name}")
 
-    def release(self):
+    def release(self) -> None:
         """Unlocks the files."""
         if self._lock is not None:
             self._lock.release()
-            self._lock = self._trainer = None
-            self._earlier = {}
+            self._lock, self._is_resumed, self._earlier = None, lambda: False, {}
 
 
-def find_files(folder, template, prefix=""):
+def find_files(folder: PathLike, template: str, prefix: str = "") -> list[str]:
     """Returns the paths of the files in a folder whose name a format string can have produced.
 
     Args:
-        prefix (str): regular expression of what comes before the name.
+        folder: the folder.
+        template: the format string.
+        prefix: regular expression of the text before the name.
+
+    Example:
+        >>> open("iter_5", "w").close()
+        >>> find_files(".", "iter_{.updater.iteration}")
+        ['./iter_5']
     """
-    pattern = re.compile(prefix + "".join(literal + field for literal, field in _parse(template)))
+    pattern = re.compile(prefix + _pattern(template))
     return [entry.path for entry in os.scandir(folder) if pattern.fullmatch(entry.name)]
 
 
-def progress_in(path, template):
-    """Returns the progress of training that a file's name tells: (iteration or epoch,), or ()."""
-    parts = list(string.Formatter().parse(template))
+def progress_in(path: PathLike, template: str) -> tuple[float, ...]:
+    """Returns the progress of training in a file's name: (iteration or epoch,), or ().
+
+    Example:
+        >>> progress_in("result/iter_500", "iter_{.updater.iteration}")
+        (500.0,)
+    """
+    fields = [field for _, field, _, _ in string.Formatter().parse(template) if field is not None]
+    texts = re.fullmatch(_pattern(template), os.path.basename(path)).groups()
     for ending in ("updater.iteration", "updater.epoch", "updater.epoch_detail"):
-        fields = [i for i, (_, field, _, _) in enumerate(parts) if (field or "").endswith(ending)]
-        if fields:
-            pattern = "".join(
-                literal + (f"({field})" if i == fields[0] else field)
-                for i, (literal, field) in enumerate(_parse(template))
-            )
-            text = re.fullmatch(pattern, os.path.basename(path))[1]
-            with contextlib.suppress(ValueError):
-                return (float(text),)
+        for field, text in zip(fields, texts, strict=True):
+            if field.endswith(ending):
+                with contextlib.suppress(ValueError):
+                    return (float(text),)
     return ()
 
 
-def _parse(template):
-    """Yields regular expressions of the literal parts, each with that of the field behind it."""
-    for literal, field, _, _ in string.Formatter().parse(template):
-        # No free text: a temporary or derived file beside a snapshot must not match.
-        yield re.escape(literal), "" if field is None else r"[-+\w]+(?:\.\d+)?"
+def _pattern(template):
+    """Regular expression of the names that a format string can produce, a group for each field."""
+    # Fields are no free text: a temporary or derived file beside a snapshot must not match.
+    return "".join(
+        re.escape(literal) + ("" if field is None else r"([-+\w]+(?:\.\d+)?)")
+        for literal, field, _, _ in string.Formatter().parse(template)
+    )
 
 
 class FileLock:
-    """A file that is locked by at most one process, and by that as often as it wants.
+    """A file that at most one process locks, which may acquire it several times.
 
     Args:
         path: the file.
-        find_earlier: function that returns what else the file says, which JSON can hold.
+        find_earlier: function that returns what else the file contains, as JSON can hold it.
+
+    Example:
+        >>> lock = FileLock(".lock")
+        >>> lock.acquire()
+        True
+        >>> lock.release()
     """
 
-    _held = {}  # path -> [descriptor, how often it was acquired]
+    _held = {}  # path -> [descriptor, number of acquisitions]
     _guard = threading.Lock()
 
-    def __init__(self, path, find_earlier=dict):
+    def __init__(self, path: str, find_earlier: Callable[[], Any] = dict) -> None:
         self._path, self._find_earlier = path, find_earlier
         self.is_new = self.is_shared = self.is_unsupported = False
-        self.holder = {}
+        self.holder: dict[str, Any] = {}
 
-    def acquire(self):
+    def acquire(self) -> bool:
         """Returns whether this process may write: by the lock, or as part of the holder's job."""
         with self._guard:
             if self._path in self._held:
@@ -174,7 +203,7 @@ class FileLock:
             return True
 
     def _try(self):
-        """Makes one attempt; notes who holds the lock if that fails."""
+        """Makes one attempt; records who holds the lock if that fails."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,25 +217,32 @@ class FileLock:
             os.unlink(self._path)
             self.is_unsupported = True
             return True
-        if not _is_file_at(descriptor, self._path):  # its holder has ended and removed it meanwhile
+        if not _is_file_at(descriptor, self._path):  # its holder has removed it meanwhile
             os.close(descriptor)
             return False
+        introduction = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+            "command": shlex.join(sys.argv),
+            "job": _job(),
+            "earlier": self._find_earlier(),
+        }
         os.ftruncate(descriptor, 0)
-        introduction = _introduction() | {"earlier": self._find_earlier()}
         os.pwrite(descriptor, json.dumps(introduction).encode(), 0)
         os.fsync(descriptor)
         self._held[self._path] = [descriptor, 1]
         self.is_new = True
         return True
 
-    def holder_text(self):
-        """Says who holds the lock."""
+    def holder_text(self) -> str:
+        """Returns a description of the process that holds the lock."""
         if not self.holder:
             return "which did not say who it is"
         return "host {host}, process {pid}, since {since}: {command}".format_map(self.holder)
 
-    def release(self):
-        """Removes the file, unless this process needs it elsewhere."""
+    def release(self) -> None:
+        """Removes the file, unless this process has acquired it elsewhere."""
         with self._guard:
             entry = self._held.get(self._path)
             if entry is None or self.is_shared:
@@ -219,8 +255,8 @@ class FileLock:
                 os.close(entry[0])
 
     @classmethod
-    def forget(cls):
-        """In a forked process: holds no lock. (A lock lasts until every copy is closed.)"""
+    def forget(cls) -> None:
+        """Drops all locks in a forked process. (A lock lasts until every copy is closed.)"""
         for descriptor, _ in cls._held.values():
             os.close(descriptor)
         cls._held, cls._guard = {}, threading.Lock()
@@ -245,18 +281,8 @@ def _is_file_at(descriptor, path):
         return False
 
 
-def _introduction():
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "command": shlex.join(sys.argv),
-        "job": _job(),
-    }
-
-
 def _job(environ=os.environ):
-    """What the processes that one launcher has started have in common; None without a launcher."""
+    """Returns what all processes of one launcher have in common; None without a launcher."""
     for name in ("MPCHAIN_JOB", "PMIX_NAMESPACE"):  # mpchain-launch; Open MPI, srun with PMIx
         if name in environ:
             return environ[name]

@@ -1,10 +1,12 @@
-"""The states of the random generators that a training draws from, dropout's above all.
+"""The states of the random generators that training draws from, such as for dropout.
 
-They are kept as text, since a generator's state is a structure of integers of any size.
+They are kept as JSON, since a generator's state is a structure of integers of any size.
 """
 
 import json
 import random
+from collections.abc import Container, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -14,34 +16,41 @@ from mpchain.serializer import SerializationError
 from mpchain.serializers.generators import check_generator_state
 from mpchain.training.states import is_loading, serialize_optional
 
-_NAMES = ("numpy", "python", "config", "cupy")
 
-
-def serialize_random_states(serializer, device_ids, iteration):
+def serialize_random_states(
+    serializer: Any, device_ids: Iterable[int], iteration: int
+) -> dict[str, Any]:
     """Saves the states of NumPy's and Python's global generators and of ``config.rng``.
 
-    CuPy's generator cannot tell its state: it is seeded anew when it is saved, by a number that
-    depends on NumPy's state and on the iteration alone. So a resumed training on a GPU is that
-    which was saved at the same iterations.
+    CuPy's generator has no readable state: saving seeds it anew, by a number that depends on
+    NumPy's state and the iteration only. A resumed training on a GPU therefore equals one that
+    saved at the same iterations.
 
     Args:
         serializer: a serializer or deserializer.
         device_ids: numbers of the GPUs in use.
-        iteration (int): number of iterations done.
+        iteration: number of iterations done.
 
     Returns:
-        dict: what a file holds, for :func:`restore_random_states`; empty when saving.
+        The stored states, for :func:`restore_random_states`; empty when saving.
 
     Raises:
-        Exception: a file holds what is no state of a generator.
+        Exception: the file contains something that is not a state of a generator.
+
+    Example:
+        >>> from mpchain.serializers import DictionarySerializer, NpzDeserializer
+        >>> serializer = DictionarySerializer()
+        >>> states = serialize_random_states(serializer, [], 0), np.random.rand()
+        >>> states = serialize_random_states(NpzDeserializer(serializer.target), [], 0)
+        >>> restore_random_states(states, [])
     """
     if is_loading(serializer):
         states = {}
-        for name in _NAMES:
+        for name, check in _CHECKS.items():
             stored = serialize_optional(serializer, name, None)
             if stored is not None:
                 states[name] = json.loads(stored.tobytes())
-                _CHECKS[name](states[name])
+                check(states[name])
         return states
     seed = _derived_seed(iteration)
     states = {
@@ -50,32 +59,33 @@ def serialize_random_states(serializer, device_ids, iteration):
         "config": None if config.rng is None else _state_of(config.rng),
         "cupy": {str(number): seed + number for number in device_ids},
     }
-    for name in _NAMES:
-        serializer(name, _encode(states[name]))
+    for name, state in states.items():
+        text = json.dumps(state, default=np.ndarray.tolist)
+        # As bytes: NumPy's strings take four bytes a character.
+        serializer(name, np.frombuffer(text.encode(), np.uint8))
     _seed_cupy(states["cupy"])
     return {}
 
 
-def restore_random_states(states, device_ids):
-    """Puts generators back to what :func:`serialize_random_states` has returned.
+def restore_random_states(states: dict[str, Any], device_ids: Container[int]) -> None:
+    """Restores the states that :func:`serialize_random_states` has returned.
 
     Args:
-        states (dict): what it returned.
-        device_ids: numbers of the GPUs in use; those of others are left alone.
+        states: what it returned.
+        device_ids: numbers of the GPUs in use; the generators of others are left alone.
 
     Raises:
         SerializationError: ``config.rng`` is of another kind than the saved one.
     """
     for name, state in states.items():
-        if name == "cupy":
+        if name == "numpy":
+            np.random.set_state(state)
+        elif name == "python":
+            _restore_python(state)
+        elif name == "cupy":
             _seed_cupy({key: seed for key, seed in state.items() if int(key) in device_ids})
-        elif state is not None:
-            _RESTORERS[name](state)
-
-
-def _encode(state):
-    text = json.dumps(state, default=np.ndarray.tolist)
-    return np.frombuffer(text.encode(), np.uint8)  # NumPy's strings take four bytes a character
+        elif state is not None and config.rng is not None:
+            _restore_config(state)
 
 
 def _derived_seed(iteration):
@@ -97,8 +107,6 @@ def _restore_python(state, generator=random):
 
 
 def _restore_config(state):
-    if config.rng is None:
-        return
     kind = _state_of(config.rng)["bit_generator"]
     if kind != state["bit_generator"]:
         raise SerializationError(
@@ -120,14 +128,9 @@ def _seed_cupy(seeds):
 def _check_seeds(seeds):
     for number, seed in seeds.items():
         if int(number) < 0 or not 0 <= seed < 2**63:
-            raise SerializationError(f"{seed!r} for GPU {number!r} is no seed")
+            raise SerializationError(f"{seed!r} for GPU {number!r} is not a seed")
 
 
-_RESTORERS = {
-    "numpy": np.random.set_state,
-    "python": _restore_python,
-    "config": _restore_config,
-}
 _CHECKS = {
     "numpy": check_generator_state,
     "python": lambda state: _restore_python(state, random.Random()),

@@ -2,24 +2,28 @@
 
 import contextlib
 import json
+from typing import Any
 
-import numpy as np
-
-from mpchain.serializer import MissingKeyError, Serializer
-from mpchain.serializers import NpzDeserializer
-from mpchain.serializers.values import to_array
+from mpchain.serializer import AbstractSerializer, MissingKeyError, Serializer
+from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from mpchain.serializers.values import is_none, to_array
 
 
-def is_loading(serializer) -> bool:
+def is_loading(serializer: Any) -> bool:
     """Returns whether the serializer restores, rather than saves."""
     return not isinstance(serializer, Serializer)
 
 
-def serialize_optional(serializer, key, value):
-    """Saves or restores a value that files of older versions, or of Chainer, do not hold.
+def serialize_optional(serializer: Any, key: str, value: Any) -> Any:
+    """Saves or restores a value that files of older versions, or of Chainer, may lack.
 
     Returns:
-        What was stored; ``value`` if there is nothing.
+        The stored value; ``value`` if the file has none.
+
+    Example:
+        >>> from mpchain.serializers import NpzDeserializer
+        >>> serialize_optional(NpzDeserializer({}), "count", 5)
+        5
     """
     try:
         return serializer(key, value)
@@ -27,60 +31,59 @@ def serialize_optional(serializer, key, value):
         return value
 
 
-def serialize_part_if_stored(part, serializer):
-    """Saves or restores a part that has ``serialize``, and that a file may lack as a whole."""
+def serialize_part(part: Any, serializer: Any) -> None:
+    """Saves or restores a part if it has ``serialize``: a trigger may be a plain function."""
     if hasattr(part, "serialize"):
-        with contextlib.suppress(MissingKeyError):
-            part.serialize(serializer)
+        part.serialize(serializer)
+
+
+def serialize_part_if_stored(part: Any, serializer: Any) -> None:
+    """Saves or restores a part as :func:`serialize_part`, unless the file lacks it."""
+    with contextlib.suppress(MissingKeyError):
+        serialize_part(part, serializer)
 
 
 class FrozenState:
-    """What an object saves, kept in memory as it is now while the object goes on changing.
+    """A copy in memory of what an object saves; the object may change afterwards.
 
-    It can be saved later in place of the object, or be put back into it.
+    It can be saved later in place of the object, or be restored into it.
 
     Args:
         target: the object, which has ``serialize``; None makes an empty state, to be loaded.
+
+    Example:
+        >>> link = L.Scale(W_shape=(2,), bias_term=False)
+        >>> state = FrozenState(link)
+        >>> link.W.array[...] = 5
+        >>> state.restore(link)
+        >>> link.W.array
+        array([1., 1.], dtype=float32)
     """
 
-    def __init__(self, target=None):
-        self._values = {}
+    def __init__(self, target: Any = None) -> None:
+        recorder = DictionarySerializer()
         if target is not None:
-            _Recorder(self._values).save(target)
+            recorder.save(target)
+        arrays = recorder.target.items()
+        self._values = {key: None if is_none(array) else array.copy() for key, array in arrays}
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves the state as the object would have been saved."""
         for key, value in self._values.items():
             serializer(key, value)
 
-    def serialize_with_names(self, serializer):
-        """Saves the state, or restores it, whatever object it is of."""
+    def serialize_with_names(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the state of any object, with the names of its values."""
         names = serialize_optional(serializer, "names", json.dumps(list(self._values)))
         self._values = {name: self._values.get(name) for name in json.loads(names)}
         for name, value in self._values.items():
             present = None if is_loading(serializer) else value
             self._values[name] = serializer(f"values/{name}", present)
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self._values)
 
-    def restore(self, target):
-        """Puts the state back into the object, or into another one like it."""
+    def restore(self, target: Any) -> None:
+        """Restores the state into the object, or into another one like it."""
         arrays = {key: to_array(key, value) for key, value in self._values.items()}
         NpzDeserializer(arrays).load(target)
-
-
-class _Recorder(Serializer):
-    """Keeps copies on the host."""
-
-    def __init__(self, values, path=""):
-        self._values = values
-        self._path = path
-
-    def __getitem__(self, key):
-        return _Recorder(self._values, f"{self._path}{key.strip('/')}/")
-
-    def __call__(self, key, value):
-        key = self._path + key.lstrip("/")
-        self._values[key] = None if value is None else np.array(to_array(key, value))
-        return value

@@ -7,33 +7,33 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
 
 from mpchain import backend
 from mpchain.reporter import Reporter, is_scalar
+from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_READER, Extension
 from mpchain.training.interruption import Interruption
+from mpchain.training.named_parts import listing
 from mpchain.training.progress import print_line
 from mpchain.training.random_states import restore_random_states, serialize_random_states
-from mpchain.training.states import is_loading, serialize_optional
-from mpchain.training.triggers.interval import (
-    get_trigger,
-    has_reached,
-    progress,
-    training_length,
-)
+from mpchain.training.states import is_loading, serialize_optional, serialize_part
+from mpchain.training.triggers import interval
+from mpchain.training.triggers.interval import TriggerLike
+from mpchain.training.updaters.updater import Updater
 
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    extension: Callable
-    trigger: Callable
-    priority: float
+    extension: Any
+    trigger: Any
+    priority: Any
     call_before_training: bool
 
 
 class Trainer:
-    """Runs an updater until a trigger says stop, and calls extensions in between.
+    """Runs an updater until the stop trigger fires, and calls extensions in between.
 
     :meth:`run` does this:
 
@@ -44,16 +44,16 @@ class Trainer:
     4. if an exception leaves the loop, every extension's ``on_error`` is called;
     5. every extension and the updater are finalized; the exception, if any, is raised again.
 
-    Ctrl-C and SIGTERM end training after the running iteration: then step 4 has an exception that
-    is a KeyboardInterrupt or a SystemExit. A second one raises KeyboardInterrupt or SystemExit at
-    once, wherever the program is. Uncaught, none but that second Ctrl-C prints a traceback.
+    Ctrl-C and SIGTERM end training after the running iteration: then the exception of step 4 is a
+    KeyboardInterrupt or a SystemExit. A second signal raises KeyboardInterrupt or SystemExit at
+    once. Uncaught, only that second Ctrl-C prints a traceback.
 
-    A trainer that was loaded from a snapshot goes on where the snapshot was taken: progress,
-    triggers, extensions, :attr:`elapsed_time` and, when :meth:`run` begins its loop, the random
-    generators of NumPy, Python and ``config.rng`` (see :mod:`mpchain.training.random_states` for
-    CuPy's) included. Extensions whose turn came after the one that took the snapshot have it
-    first. If the trainer was trained as long as the stop trigger's ``get_training_length`` says,
-    it stops at once and says so.
+    A trainer that was loaded from a snapshot continues where the snapshot was taken. This includes
+    progress, triggers, extensions, :attr:`elapsed_time` and, when :meth:`run` begins its loop, the
+    random generators of NumPy, Python and ``config.rng`` (see
+    :mod:`mpchain.training.random_states` for CuPy's). Extensions that were to be called after the
+    one that took the snapshot are called first. If the trainer has reached the length that the stop
+    trigger's ``get_training_length`` returns, it stops at once and prints a line.
 
     Args:
         updater: an :class:`Updater`.
@@ -68,23 +68,42 @@ class Trainer:
         observation: dict of the values reported in the current iteration.
         reporter: the :class:`Reporter` that collects them.
         out: the folder for files.
+
+    Example:
+        >>> model = L.Classifier(L.Linear(3, 2))
+        >>> data = [(np.ones(3, "f"), 0), (np.zeros(3, "f"), 1)]
+        >>> iterator = mpchain.iterators.SerialIterator(data, batch_size=2)
+        >>> updater = training.StandardUpdater(iterator, optimizers.SGD().setup(model))
+        >>> trainer = Trainer(updater, (3, "epoch"))
+        >>> trainer.extend(extensions.LogReport())
+        >>> trainer.extend(extensions.PrintReport(["epoch", "iteration"]))
+        >>> trainer.run()
+        epoch       iteration
+        1           1
+        2           2
+        3           3
     """
 
-    def __init__(self, updater, stop_trigger=None, out="result", extensions=None):
-        self.updater = updater
-        self.stop_trigger = get_trigger(stop_trigger)
-        self.observation = {}
-        self.out = out
+    def __init__(
+        self,
+        updater: Updater,
+        stop_trigger: TriggerLike = None,
+        out: str | os.PathLike[str] = "result",
+        extensions: Iterable[Any] | None = None,
+    ) -> None:
+        self.updater: Any = updater
+        self.stop_trigger = interval.get_trigger(stop_trigger)
+        self.observation: dict[str, Any] = {}
+        self.out: Any = out
         self.reporter = Reporter()
         for name, optimizer in updater.get_all_optimizers().items():
             self.reporter.add_observer(name, optimizer.target)
             self.reporter.add_observers(name, optimizer.target.namedlinks(skipself=True))
-        self._entries = {}
-        self._started_at = None
+        self._entries: dict[str, _Entry] = {}
+        self._started_at = self._final_elapsed_time = None
         self._earlier_elapsed_time = 0.0
-        self._final_elapsed_time = None
         self._is_interrupted = self._is_resumed = False
-        self._outstanding = []  # names of the extensions whose turn in this iteration is to come
+        self._outstanding = []  # names of the extensions still to be called in this iteration
         self._random_states = {}
         updater.connect_trainer(self)
         for extension in extensions or ():
@@ -101,7 +120,7 @@ class Trainer:
 
     @property
     def is_before_training(self) -> bool:
-        """Whether nothing was updated yet, before a resumed snapshot included."""
+        """Whether nothing has been updated yet, in runs before a resumed snapshot included."""
         return self.updater.iteration == 0
 
     @property
@@ -115,8 +134,14 @@ class Trainer:
         return self._is_resumed
 
     def extend(
-        self, extension, name=None, trigger=None, priority=None, *, call_before_training=False
-    ):
+        self,
+        extension: Any,
+        name: str | None = None,
+        trigger: TriggerLike = None,
+        priority: float | None = None,
+        *,
+        call_before_training: bool = False,
+    ) -> None:
         """Adds an extension.
 
         Args:
@@ -129,13 +154,19 @@ class Trainer:
 
         Raises:
             TypeError: the extension cannot be called.
-            ValueError: it has no name, or the trigger is none.
+            ValueError: it has no name, or its trigger is invalid.
         """
-        _check_extension(extension)
+        if isinstance(extension, type):
+            raise TypeError(
+                f"Trainer.extend: extension must be an object, not the class {extension.__name__}; "
+                f"write {extension.__name__}(...)"
+            )
+        if not callable(extension):
+            raise TypeError(f"Trainer.extend: extension must be callable, not {extension!r}")
         name = self._free_name(name or _default_name(extension))
         trigger = _first_given(trigger, getattr(extension, "trigger", None), Extension.trigger)
         priority = _first_given(priority, getattr(extension, "priority", None), PRIORITY_READER)
-        entry = _Entry(extension, get_trigger(trigger), priority, call_before_training)
+        entry = _Entry(extension, interval.get_trigger(trigger), priority, call_before_training)
         if isinstance(extension, Extension):
             extension.name = name
         self._entries[name] = entry
@@ -149,25 +180,25 @@ class Trainer:
             free = f"{name}_{number}"
         return free
 
-    def get_extension(self, name):
+    def get_extension(self, name: str) -> Any:
         """Returns the extension of that name.
 
         Raises:
             ValueError: there is none.
         """
         if name not in self._entries:
-            known = ", ".join(map(repr, self._entries)) or "none"
             raise ValueError(
-                f"Trainer.get_extension: there is no extension named {name!r}; known: {known}"
+                f"Trainer.get_extension: there is no extension named {name!r}; known: "
+                f"{listing(self._entries)}"
             )
         return self._entries[name].extension
 
-    def run(self, show_loop_exception_msg=True):
-        """Runs the training loop; see the class for what it does in which order.
+    def run(self, show_loop_exception_msg: bool = True) -> None:
+        """Runs the training loop; see the class for its steps.
 
         Args:
-            show_loop_exception_msg: whether to print an exception's traceback at once, so that it
-                is seen even if a finalizer does not return.
+            show_loop_exception_msg: whether to print an exception's traceback at once, in case a
+                finalizer does not return.
 
         Raises:
             RuntimeError: the trainer was run before.
@@ -176,9 +207,7 @@ class Trainer:
             raise RuntimeError("Trainer.run: a trainer runs once; make another to train again")
         os.makedirs(self.out, exist_ok=True)
         self._started_at = time.perf_counter()
-        entries = dict(
-            sorted(self._entries.items(), key=lambda item: item[1].priority, reverse=True)
-        )
+        entries = dict(sorted(self._entries.items(), key=lambda item: -item[1].priority))
         error = None
         with Interruption() as interruption:
             try:
@@ -231,30 +260,30 @@ class Trainer:
 
     def _is_over(self):
         fires = self.stop_trigger(self)
-        length = training_length(self.stop_trigger)
-        return fires or (length is not None and has_reached(self.updater, *length))
+        length = interval.training_length(self.stop_trigger)
+        return fires or (length is not None and interval.has_reached(self.updater, *length))
 
     def _what_is_done(self):
-        length = training_length(self.stop_trigger)
-        if length is None or not has_reached(self.updater, *length):
+        length = interval.training_length(self.stop_trigger)
+        if length is None or not interval.has_reached(self.updater, *length):
             return f"the stop trigger fires, {self.updater.iteration} iterations are done"
         n, unit = length
-        return f"{min(progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
+        return f"{min(interval.progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
 
     def _is_on_first_rank(self):
         optimizers = self.updater.get_all_optimizers().values()
         communicators = [getattr(optimizer, "communicator", None) for optimizer in optimizers]
         return not any(getattr(communicator, "rank", 0) for communicator in communicators)
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the updater, the triggers, the extensions and the elapsed time."""
         self.updater.serialize(serializer["updater"])
-        _serialize_part(self.stop_trigger, serializer["stop_trigger"])
+        serialize_part(self.stop_trigger, serializer["stop_trigger"])
         extensions = serializer["extensions"]
         triggers = serializer["extension_triggers"]
         for name, entry in self._entries.items():
-            _serialize_part(entry.extension, extensions[name])
-            _serialize_part(entry.trigger, triggers[name])
+            serialize_part(entry.extension, extensions[name])
+            serialize_part(entry.trigger, triggers[name])
         elapsed_time = serializer("_snapshot_elapsed_time", self.elapsed_time)
         observation = _serialize_json(serializer, "_observation", _scalars(self.observation))
         outstanding = _serialize_json(serializer, "_outstanding", self._outstanding)
@@ -265,30 +294,23 @@ class Trainer:
             self._is_resumed = self._is_resumed or getattr(serializer, "restores", True)
             self._resume_clock(elapsed_time)
             # The stop trigger has not seen the iteration that the snapshot ended with.
-            self.observation = {name: _from_numbers(value) for name, value in observation.items()}
+            self.observation = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in observation.items()
+            }
             self._outstanding = outstanding
 
     def _device_ids(self):
-        """The numbers of the GPUs that the models are on."""
+        """Returns the numbers of the GPUs that the models are on."""
         optimizers = self.updater.get_all_optimizers().values()
         devices = {optimizer.target.device for optimizer in optimizers}
         return sorted(d.device.id for d in devices if isinstance(d, backend.GpuDevice))
 
     def _resume_clock(self, elapsed_time):
         self._earlier_elapsed_time = float(elapsed_time)
-        # A snapshot that an extension loads (autoload) arrives when the clock runs already.
+        # An extension may load a snapshot (autoload) when the clock is already running.
         if self._started_at is not None:
             self._started_at = time.perf_counter()
-
-
-def _check_extension(extension):
-    if isinstance(extension, type):
-        raise TypeError(
-            f"Trainer.extend: extension must be an object, not the class {extension.__name__}; "
-            f"write {extension.__name__}(...)"
-        )
-    if not callable(extension):
-        raise TypeError(f"Trainer.extend: extension must be callable, not {extension!r}")
 
 
 def _default_name(extension):
@@ -296,7 +318,7 @@ def _default_name(extension):
         name = getattr(extension, attribute, None)
         if name:
             return name
-    raise ValueError(f"Trainer.extend: {extension!r} has no name of its own; pass name=...")
+    raise ValueError(f"Trainer.extend: {extension!r} has no name; pass name=...")
 
 
 def _first_given(*values):
@@ -304,40 +326,27 @@ def _first_given(*values):
 
 
 def _scalars(observation):
-    """The entries of an observation that summaries take: numbers, or pairs of them, for JSON."""
-    arrays = {name: _as_numbers(value) for name, value in observation.items()}
-    return {name: value for name, value in arrays.items() if value is not None}
-
-
-def _as_numbers(value):
-    if isinstance(value, tuple):
-        return (
-            [_as_numbers(part) for part in value]
-            if len(value) == 2 and all(map(is_scalar, value))
-            else None
-        )
-    return float(getattr(value, "array", value)) if is_scalar(value) else None
-
-
-def _from_numbers(value):
-    return tuple(value) if isinstance(value, list) else value
+    """The entries of an observation that summaries accept: numbers, or pairs of them, for JSON."""
+    found = {}
+    for name, value in observation.items():
+        is_pair = isinstance(value, tuple) and len(value) == 2
+        parts = value if is_pair else (value,)
+        if all(map(is_scalar, parts)):
+            numbers = [float(getattr(part, "array", part)) for part in parts]
+            found[name] = numbers if is_pair else numbers[0]
+    return found
 
 
 def _serialize_json(serializer, key, value):
     return json.loads(serialize_optional(serializer, key, json.dumps(value)))
 
 
-def _serialize_part(part, serializer):
-    if hasattr(part, "serialize"):
-        part.serialize(serializer)
-
-
 def _ignore(*args):
-    """Stands for a hook that an extension, being a plain function, does not have."""
+    """Stands for a hook that a plain function lacks."""
 
 
 def _hooks(entries, hook, *args):
-    """Returns what to call for ``hook`` of every extension, with a description of each."""
+    """Returns pairs (description, function without arguments) for a hook of every extension."""
     return [
         (
             f"{hook} of extension {name!r}",
@@ -348,10 +357,10 @@ def _hooks(entries, hook, *args):
 
 
 def _call_all(hooks, error):
-    """Calls every hook, whatever the others raise.
+    """Calls every hook, even after one has raised.
 
-    What they raise is noted on ``error``, the exception that ends training; if that is None, the
-    first of theirs is raised.
+    Their exceptions are noted on ``error``, the exception that ends training; if that is None, the
+    first of them is raised.
     """
     first = error
     for description, hook in hooks:
@@ -369,5 +378,4 @@ def _call_all(hooks, error):
 def _print_exception(error):
     print(f"Exception in the training loop: {error}", file=sys.stderr)
     traceback.print_exception(error)
-    print("Extensions and updater are finalized; then it is raised again.", file=sys.stderr)
-    sys.stderr.flush()
+    print("Finalizing extensions and updater before re-raising.", file=sys.stderr, flush=True)

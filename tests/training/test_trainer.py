@@ -134,7 +134,7 @@ def test_a_signal_ends_training_after_the_iteration(make_trainer, capfd, number,
     name = signal.Signals(number).name
     assert (out, err) == (
         "",
-        f"{name}: training ends after this iteration; send it again to end at once\n",
+        f"{name}: finishing this iteration; send the signal again to stop immediately\n",
     )
 
 
@@ -399,7 +399,7 @@ def test_extensions_argument(make_trainer):
     [
         (3, {}, TypeError, "Trainer.extend: extension must be callable, not 3"),
         (Recorder, {}, TypeError, r"not the class Recorder; write Recorder\(...\)"),
-        (functools.partial(print), {}, ValueError, "has no name of its own; pass name="),
+        (functools.partial(print), {}, ValueError, "has no name; pass name="),
         (print, {"name": "training"}, ValueError, "must not be named 'training'"),
         (print, {"trigger": 5}, TypeError, "trigger must be .* not 5"),
         (print, {"trigger": (1, "day")}, ValueError, "unit must be .* not 'day'"),

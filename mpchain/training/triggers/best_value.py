@@ -1,36 +1,16 @@
 """Triggers that fire when a reported value is better than ever before."""
 
 import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from mpchain.reporter import DictSummary
-from mpchain.training.triggers.interval import get_trigger
+from mpchain.serializer import AbstractSerializer
+from mpchain.training.named_parts import listing
+from mpchain.training.states import serialize_part
+from mpchain.training.triggers.interval import IntervalMeans, TriggerLike
 
-
-class MeanSince:
-    """The mean of one reported value over the calls since it was last taken.
-
-    Args:
-        key: name of the value in the trainer's observation.
-    """
-
-    def __init__(self, key):
-        self.key = key
-        self._summary = DictSummary()
-
-    def add(self, observation):
-        """Adds the value, if it was reported."""
-        if self.key in observation:
-            self._summary.add({self.key: observation[self.key]})
-
-    def take(self):
-        """Returns the mean as a float, None if nothing was added, and starts anew."""
-        mean = self._summary.compute_mean().get(self.key)
-        self._summary = DictSummary()
-        return None if mean is None else float(mean)
-
-    def serialize(self, serializer):
-        """Saves or restores the sum so far."""
-        self._summary.serialize(serializer)
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 
 class BestValueTrigger:
@@ -43,43 +23,48 @@ class BestValueTrigger:
         compare: function of the best value so far and a new one that returns whether the new one
             is better.
         trigger: the interval; see :func:`get_trigger`.
+
+    Example:
+        >>> closest_to_1 = BestValueTrigger("loss", lambda best, new: abs(new - 1) < abs(best - 1))
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(extensions.snapshot(), trigger=closest_to_1)
     """
 
-    def __init__(self, key, compare, trigger=(1, "epoch")):
+    def __init__(
+        self,
+        key: str,
+        compare: Callable[[float, float], bool],
+        trigger: TriggerLike = (1, "epoch"),
+    ) -> None:
         self.key = key
-        self.best_value = None
+        self.best_value: float | None = None
         self._compare = compare
-        self._interval = get_trigger(trigger)
-        self._mean = MeanSince(key)
+        self._means = IntervalMeans(trigger, [key])
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether an interval ends here and its mean is the best so far.
 
         Raises:
             KeyError: an interval ends, but the value was not reported in it.
         """
-        self._mean.add(trainer.observation)
-        if not self._interval(trainer):
+        means = self._means(trainer)
+        if means is None:
             return False
-        value = self._mean.take()
-        if value is None:
-            known = ", ".join(map(repr, trainer.observation)) or "none"
+        if self.key not in means:
             raise KeyError(
                 f"{type(self).__name__}: {self.key!r} was not reported in the interval that ends "
-                f"at iteration {trainer.updater.iteration}; reported there: {known}"
+                f"at iteration {trainer.updater.iteration}; reported there: "
+                f"{listing(trainer.observation)}"
             )
-        is_best = value == value and (
-            self.best_value is None or self._compare(self.best_value, value)
-        )
+        value, best = float(means[self.key]), self.best_value
+        is_best = value == value and (best is None or self._compare(best, value))
         if is_best:
             self.best_value = value
         return is_best
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the best value, the interval and the sum so far."""
-        if hasattr(self._interval, "serialize"):
-            self._interval.serialize(serializer["interval_trigger"])
-        self._mean.serialize(serializer["summary"])
+        self._means.serialize(serializer, serialize_part, "interval_trigger", "summary")
         best_value = serializer("best_value", self.best_value)
         self.best_value = None if best_value is None else float(best_value)
 
@@ -90,9 +75,18 @@ class MaxValueTrigger(BestValueTrigger):
     Args:
         key: see :class:`BestValueTrigger`.
         trigger: see :class:`BestValueTrigger`.
+
+    Example:
+        >>> trigger = MaxValueTrigger("loss", (1, "iteration"))
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> def fires(value):
+        ...     trainer.updater.update(), trainer.observation.update(loss=value)
+        ...     return trigger(trainer)
+        >>> [fires(value) for value in (1.0, 3.0, 2.0)]
+        [True, True, False]
     """
 
-    def __init__(self, key, trigger=(1, "epoch")):
+    def __init__(self, key: str, trigger: TriggerLike = (1, "epoch")) -> None:
         super().__init__(key, operator.lt, trigger)
 
 
@@ -102,7 +96,12 @@ class MinValueTrigger(BestValueTrigger):
     Args:
         key: see :class:`BestValueTrigger`.
         trigger: see :class:`BestValueTrigger`.
+
+    Example:
+        >>> best = MinValueTrigger("validation/main/loss")
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(extensions.snapshot(filename="best"), trigger=best)
     """
 
-    def __init__(self, key, trigger=(1, "epoch")):
+    def __init__(self, key: str, trigger: TriggerLike = (1, "epoch")) -> None:
         super().__init__(key, operator.gt, trigger)

@@ -1,46 +1,58 @@
-"""The stop trigger that ends training when a value gets no better."""
+"""The stop trigger that ends training when a value no longer improves."""
 
 import math
 import operator
 import warnings
+from typing import TYPE_CHECKING
 
-from mpchain.training.states import (
-    FrozenState,
-    serialize_optional,
-    serialize_part_if_stored,
+from mpchain.serializer import AbstractSerializer
+from mpchain.training.named_parts import listing
+from mpchain.training.states import FrozenState, serialize_optional, serialize_part_if_stored
+from mpchain.training.triggers.interval import (
+    IntervalMeans,
+    TriggerLike,
+    get_trigger,
+    training_length,
 )
-from mpchain.training.triggers.best_value import MeanSince
-from mpchain.training.triggers.interval import get_trigger, training_length
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 
 class EarlyStoppingTrigger:
-    """Fires when a reported value has not become better for some checks, or at a limit.
+    """Fires when a reported value has not improved for a number of checks, or at a limit.
 
     Args:
         check_trigger: when to compare; see :func:`get_trigger`. What is compared is the mean
             since the last check.
         monitor: name of the value in the trainer's observation.
-        patience: number of checks in a row that may bring no improvement; None means 3.
+        patience: number of checks in a row without improvement; None means 3.
         mode: ``'max'`` or ``'min'``: what is better; ``'auto'`` means ``'max'`` for a name that
             contains ``accuracy``, else ``'min'``.
         verbose: whether to print a line when it fires.
         max_trigger: the limit; see :func:`get_trigger`.
-        restore_best: whether the models of all optimizers are put back to what they were at the
-            best check when the trigger fires. Until then that state is kept in the host's memory,
-            and in snapshots.
+        restore_best: whether to restore the models of all optimizers, when the trigger fires, to
+            their state at the best check. Until then that state is kept in the host's memory, and
+            in snapshots.
+
+    Example:
+        >>> stop = EarlyStoppingTrigger(monitor="validation/main/loss", patience=5)
+        >>> stop.get_training_length()
+        (100, 'epoch')
+        >>> trainer = testing.get_trainer_with_mock_updater(stop)
     """
 
     def __init__(
         self,
-        check_trigger=(1, "epoch"),
-        monitor="main/loss",
-        patience=None,
-        mode="auto",
-        verbose=False,
-        max_trigger=(100, "epoch"),
+        check_trigger: TriggerLike = (1, "epoch"),
+        monitor: str = "main/loss",
+        patience: int | None = None,
+        mode: str = "auto",
+        verbose: bool = False,
+        max_trigger: TriggerLike = (100, "epoch"),
         *,
-        restore_best=False,
-    ):
+        restore_best: bool = False,
+    ) -> None:
         if mode not in ("auto", "max", "min"):
             raise ValueError(
                 f"EarlyStoppingTrigger: mode must be 'auto', 'max' or 'min', not {mode!r}"
@@ -53,45 +65,37 @@ class EarlyStoppingTrigger:
         self.verbose = verbose
         self._is_better = operator.gt if is_max else operator.lt
         self._max_trigger = get_trigger(max_trigger)
-        self._check_trigger = get_trigger(check_trigger)
-        self._mean = MeanSince(monitor)
+        self._means = IntervalMeans(check_trigger, [monitor])
         self._best_models = FrozenState() if restore_best else None
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether training should stop.
 
         A check before which the value was not reported is left out, with a warning.
         """
-        self._mean.add(trainer.observation)
         # Both are asked each time, because each compares with the progress at its last call.
-        is_over, is_check = self._max_trigger(trainer), self._check_trigger(trainer)
-        fires = (is_check and self._check(trainer)) or is_over
+        is_over, means = self._max_trigger(trainer), self._means(trainer)
+        fires = (means is not None and self._check(trainer, means)) or is_over
         if fires and self._best_models:
             self._best_models.restore(_Models(trainer))
         return fires
 
-    def _check(self, trainer):
-        value = self._mean.take()
-        if value is None:
-            self._warn_missing(trainer)
+    def _check(self, trainer, means):
+        if self.monitor not in means:
+            warnings.warn(
+                f"EarlyStoppingTrigger: {self.monitor!r} was not reported before the check at "
+                f"iteration {trainer.updater.iteration}; reported there: "
+                f"{listing(trainer.observation)}",
+                stacklevel=3,
+            )
             return False
+        value = float(means[self.monitor])
         if self._is_better(value, self.best):
             self.best, self.count = value, 0
             if self._best_models is not None:
                 self._best_models = FrozenState(_Models(trainer))
         else:
             self.count += 1
-        return self._has_lost_patience(trainer)
-
-    def _warn_missing(self, trainer):
-        known = ", ".join(map(repr, trainer.observation)) or "none"
-        warnings.warn(
-            f"EarlyStoppingTrigger: {self.monitor!r} was not reported before the check at "
-            f"iteration {trainer.updater.iteration}; reported there: {known}",
-            stacklevel=4,
-        )
-
-    def _has_lost_patience(self, trainer):
         fires = self.count >= self.patience
         if fires and self.verbose:
             print(
@@ -100,18 +104,17 @@ class EarlyStoppingTrigger:
             )
         return fires
 
-    def get_training_length(self):
+    def get_training_length(self) -> tuple[float, str] | None:
         """Returns the limit as ``(length, unit)``, or None if ``max_trigger`` does not know it."""
         return training_length(self._max_trigger)
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the best value and models, the count, the triggers and the sum."""
         # Chainer saves nothing of its trigger.
         self.count = serialize_optional(serializer, "count", self.count)
         self.best = serialize_optional(serializer, "best", self.best)
-        serialize_part_if_stored(self._mean, serializer["summary"])
+        self._means.serialize(serializer, serialize_part_if_stored, "check_trigger", "summary")
         serialize_part_if_stored(self._max_trigger, serializer["max_trigger"])
-        serialize_part_if_stored(self._check_trigger, serializer["check_trigger"])
         if self._best_models is not None:
             self._best_models.serialize_with_names(serializer["best_models"])
 

@@ -1,33 +1,51 @@
-"""Progress of training in epochs or iterations, and the trigger that fires periodically."""
+"""Progress of training in epochs or iterations, periodic triggers, and means between them."""
 
 import math
 import numbers
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mpchain.serializer import SerializationError
+from mpchain.reporter import DictSummary
+from mpchain.serializer import AbstractSerializer, SerializationError
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
+    from mpchain.training.updaters.updater import Updater
+
+Trigger: TypeAlias = Callable[["Trainer"], bool]
+"""A function of the trainer that says when to call an extension, or when to stop."""
+
+TriggerLike: TypeAlias = tuple[float, str] | Trigger | None
+"""What :func:`get_trigger` takes: ``(period, unit)``, a trigger, or None for never."""
 
 UNITS = ("epoch", "iteration")
 
 # An epoch's progress is a quotient: 3 batches of 10 in 100 samples, over a period of 0.1 epochs,
-# is 2.9999999999999996. A period counts as reached when it is short by no more than this part.
+# is 2.9999999999999996. A period counts as reached within this relative tolerance.
 TOLERANCE = 1e-9
 
 
-def progress(updater, unit):
+def progress(updater: "Updater", unit: str) -> float:
     """Returns how many epochs (with the fraction of the current one) or iterations were done."""
     return updater.epoch_detail if unit == "epoch" else updater.iteration
 
 
-def has_reached(updater, length, unit) -> bool:
+def has_reached(updater: "Updater", length: float, unit: str) -> bool:
     """Returns whether training has lasted ``length`` epochs or iterations."""
     return progress(updater, unit) / length >= 1 - TOLERANCE
 
 
-def training_length(trigger):
-    """Returns ``(length, unit)`` for a stop trigger that knows when it fires, else None."""
+def training_length(trigger: Any) -> tuple[float, str] | None:
+    """Returns ``(length, unit)`` for a stop trigger that knows when it fires, else None.
+
+    Example:
+        >>> training_length(IntervalTrigger(20, "epoch"))
+        (20, 'epoch')
+    """
     return trigger.get_training_length() if hasattr(trigger, "get_training_length") else None
 
 
-def get_trigger(trigger):
+def get_trigger(trigger: TriggerLike) -> Trigger:
     """Returns the trigger that a specification means.
 
     Args:
@@ -37,6 +55,10 @@ def get_trigger(trigger):
     Raises:
         TypeError: it is none of these.
         ValueError: the period or the unit is wrong.
+
+    Example:
+        >>> get_trigger((10, "epoch"))
+        IntervalTrigger(10, 'epoch')
     """
     if trigger is None:
         return _never
@@ -54,28 +76,28 @@ def _never(trainer):
     return False
 
 
-def check_unit(caller, unit):
-    """Raises ValueError unless ``unit`` is ``'epoch'`` or ``'iteration'``."""
-    if unit not in UNITS:
-        raise ValueError(f"{caller}: unit must be 'epoch' or 'iteration', not {unit!r}")
-
-
 class ProgressTrigger:
-    """Base of triggers that compare the progress of training with that at their last call."""
+    """Base of triggers that compare the progress of training with that at their last call.
 
-    def __init__(self, unit):
-        check_unit(type(self).__name__, unit)
+    Args:
+        unit: ``'epoch'`` or ``'iteration'``.
+    """
+
+    def __init__(self, unit: str) -> None:
+        if unit not in UNITS:
+            name = type(self).__name__
+            raise ValueError(f"{name}: unit must be 'epoch' or 'iteration', not {unit!r}")
         self.unit = unit
         self._previous = {"epoch": 0.0, "iteration": 0}
 
-    def advance(self, trainer):
+    def advance(self, trainer: "Trainer") -> tuple[float, float]:
         """Returns the progress in :attr:`unit` at the last call (0 at first), and the one now."""
         previous = self._previous[self.unit]
         # Both units are kept, so that a snapshot can be resumed with a trigger of the other unit.
         self._previous = {unit: progress(trainer.updater, unit) for unit in UNITS}
         return previous, self._previous[self.unit]
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the progress at the last call."""
         self._previous = {
             "epoch": serializer("previous_epoch_detail", self._previous["epoch"]),
@@ -97,11 +119,13 @@ class IntervalTrigger(ProgressTrigger):
         unit: ``'epoch'`` or ``'iteration'``.
 
     Example:
-        >>> IntervalTrigger(10, "epoch")
-        IntervalTrigger(10, 'epoch')
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trigger = IntervalTrigger(2, "iteration")
+        >>> [(trainer.updater.update(), trigger(trainer))[1] for _ in range(4)]
+        [False, True, False, True]
     """
 
-    def __init__(self, period, unit):
+    def __init__(self, period: float, unit: str) -> None:
         super().__init__(unit)
         if not isinstance(period, numbers.Real) or not period > 0:
             raise ValueError(
@@ -109,17 +133,69 @@ class IntervalTrigger(ProgressTrigger):
             )
         self.period = period
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether a multiple of the period was passed since the last call."""
-        previous, now = map(self._count_periods, self.advance(trainer))
-        return previous != now
+        before, now = (math.floor(n / self.period + TOLERANCE) for n in self.advance(trainer))
+        return before != now
 
-    def _count_periods(self, done):
-        return math.floor(done / self.period + TOLERANCE)
-
-    def get_training_length(self):
+    def get_training_length(self) -> tuple[float, str]:
         """Returns ``(period, unit)``: when the trigger first fires."""
         return self.period, self.unit
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"IntervalTrigger({self.period!r}, {self.unit!r})"
+
+
+class IntervalMeans:
+    """Means of reported values over the iterations of an interval.
+
+    Args:
+        trigger: fires where an interval ends; see :func:`get_trigger`.
+        keys: names of the values; None means all that are reported.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> means = IntervalMeans(lambda trainer: True)
+        >>> means.add({"loss": 1.0})
+        >>> trainer.observation = {"loss": 3.0}
+        >>> means(trainer)
+        {'loss': 2.0}
+    """
+
+    def __init__(self, trigger: TriggerLike, keys: Iterable[str] | None = None) -> None:
+        self._trigger = get_trigger(trigger)
+        self._keys = None if keys is None else list(keys)
+        self._summary = DictSummary()
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Adds values; see :meth:`mpchain.DictSummary.add`."""
+        self._summary.add(values)
+
+    def __call__(self, trainer: "Trainer") -> dict[str, Any] | None:
+        """Adds the observation; returns the means if an interval ends here, else None."""
+        observation = trainer.observation
+        keys = observation if self._keys is None else self._keys
+        self.add({key: observation[key] for key in keys if key in observation})
+        if not self._trigger(trainer):
+            return None
+        means, self._summary = self._summary.compute_mean(), DictSummary()
+        return means
+
+    def serialize(
+        self,
+        serializer: AbstractSerializer,
+        serialize_part: Callable[[Any, Any], None],
+        trigger: str = "_trigger",
+        summary: str = "_summary",
+    ) -> None:
+        """Saves or restores the interval and the sums so far.
+
+        Args:
+            serializer: a serializer or deserializer.
+            serialize_part: ``serialize_part`` or ``serialize_part_if_stored`` of
+                :mod:`mpchain.training.states`.
+            trigger: name of the trigger in the file.
+            summary: name of the sums in the file.
+        """
+        serialize_part(self._trigger, serializer[trigger])
+        serialize_part(self._summary, serializer[summary])

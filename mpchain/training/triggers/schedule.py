@@ -1,6 +1,13 @@
 """Triggers that fire at given points of training or of time."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mpchain.serializer import AbstractSerializer
 from mpchain.training.triggers.interval import TOLERANCE, ProgressTrigger
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 
 class ManualScheduleTrigger(ProgressTrigger):
@@ -9,13 +16,19 @@ class ManualScheduleTrigger(ProgressTrigger):
     Args:
         points: number, or list of numbers, of epochs (fractions allowed) or iterations.
         unit: ``'epoch'`` or ``'iteration'``.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trigger = ManualScheduleTrigger([2, 3], "iteration")
+        >>> [(trainer.updater.update(), trigger(trainer))[1] for _ in range(4)]
+        [False, True, True, False]
     """
 
-    def __init__(self, points, unit):
+    def __init__(self, points: float | Sequence[float], unit: str) -> None:
         super().__init__(unit)
         self.points = list(points) if isinstance(points, (list, tuple)) else [points]
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether a point was passed since the last call."""
         previous, now = (done * (1 + TOLERANCE) for done in self.advance(trainer))
         return any(previous < point <= now for point in self.points)
@@ -26,9 +39,14 @@ class OnceTrigger:
 
     Args:
         call_on_resume: whether to fire once more when training was resumed from a snapshot.
+
+    Example:
+        >>> trainer, trigger = testing.get_trainer_with_mock_updater(), OnceTrigger()
+        >>> trigger(trainer), trigger(trainer)
+        (True, False)
     """
 
-    def __init__(self, call_on_resume=False):
+    def __init__(self, call_on_resume: bool = False) -> None:
         self._is_first = True
         self._is_resumed = call_on_resume
 
@@ -37,13 +55,13 @@ class OnceTrigger:
         """Whether the trigger has fired and will not again."""
         return not (self._is_first or self._is_resumed)
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether this is the first call."""
         fires = not self.finished
         self._is_first = self._is_resumed = False
         return fires
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores whether the first call is still to come."""
         self._is_first = bool(serializer("_flag_first", self._is_first))
 
@@ -53,15 +71,19 @@ class TimeTrigger:
 
     Args:
         period: seconds, greater than 0.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(extensions.snapshot(), trigger=TimeTrigger(600))
     """
 
-    def __init__(self, period):
+    def __init__(self, period: float) -> None:
         if not period > 0:
             raise ValueError(f"TimeTrigger: period must be greater than 0 seconds, not {period!r}")
         self.period = period
         self._next_time = period
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether a multiple of the period was passed since the last call."""
         elapsed = trainer.elapsed_time
         fires = elapsed >= self._next_time
@@ -69,6 +91,6 @@ class TimeTrigger:
             self._next_time = (elapsed // self.period + 1) * self.period
         return fires
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the time at which the trigger fires next."""
         self._next_time = serializer("next_time", self._next_time)
