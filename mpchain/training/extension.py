@@ -43,10 +43,8 @@ class Extension:
     priority: float = PRIORITY_READER
     name: str | None = None
 
-    @property
-    def default_name(self) -> str:
-        """Default name in the trainer: the name of the class."""
-        return type(self).__name__
+    default_name: Any = property(lambda self: type(self).__name__)
+    """Default name in the trainer: the name of the class."""
 
     def __call__(self, trainer: "Trainer") -> Any:
         """Called after each iteration at which the trigger fires."""

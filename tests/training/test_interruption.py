@@ -58,7 +58,9 @@ def test_the_first_signal_ends_the_program_cleanly(start, tmp_path, number, code
     notice = process.stderr.readline()
     out, err = process.communicate("\n" * 10, timeout=60)
     name = signal.Signals(number).name
-    assert notice == f"{name}: finishing this iteration; send the signal again to stop immediately\n"
+    assert (
+        notice == f"{name}: finishing this iteration; send the signal again to stop immediately\n"
+    )
     assert (out, err, process.returncode) == ("", "", code)
     assert os.listdir(tmp_path) == ["snapshot_iter_1"]
 

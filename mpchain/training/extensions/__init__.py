@@ -5,16 +5,13 @@ from mpchain.training.extensions.dump_graph import dump_graph as dump_graph
 from mpchain.training.extensions.dump_graph import unchain_variables as unchain_variables
 from mpchain.training.extensions.evaluator import Evaluator as Evaluator
 from mpchain.training.extensions.fail_on_non_number import FailOnNonNumber as FailOnNonNumber
-from mpchain.training.extensions.log_follower import LogFollower as LogFollower
+from mpchain.training.extensions.log_followers import JsonLinesReport as JsonLinesReport
+from mpchain.training.extensions.log_followers import LogFollower as LogFollower
+from mpchain.training.extensions.log_followers import PrintReport as PrintReport
+from mpchain.training.extensions.log_followers import TensorBoardReport as TensorBoardReport
 from mpchain.training.extensions.log_report import LogReport as LogReport
-from mpchain.training.extensions.log_writers import JsonLinesReport as JsonLinesReport
-from mpchain.training.extensions.log_writers import TensorBoardReport as TensorBoardReport
 from mpchain.training.extensions.micro_average import MicroAverage as MicroAverage
-from mpchain.training.extensions.parameter_statistics import (
-    ParameterStatistics as ParameterStatistics,
-)
 from mpchain.training.extensions.plot_report import PlotReport as PlotReport
-from mpchain.training.extensions.print_report import PrintReport as PrintReport
 from mpchain.training.extensions.progress_bar import ProgressBar as ProgressBar
 from mpchain.training.extensions.schedules import CosineShift as CosineShift
 from mpchain.training.extensions.schedules import ExponentialShift as ExponentialShift
@@ -36,8 +33,7 @@ from mpchain.training.extensions.snapshot_writers import StandardWriter as Stand
 from mpchain.training.extensions.snapshot_writers import ThreadQueueWriter as ThreadQueueWriter
 from mpchain.training.extensions.snapshot_writers import ThreadWriter as ThreadWriter
 from mpchain.training.extensions.snapshot_writers import Writer as Writer
+from mpchain.training.extensions.statistics import ParameterStatistics as ParameterStatistics
+from mpchain.training.extensions.statistics import VariableStatisticsPlot as VariableStatisticsPlot
 from mpchain.training.extensions.value_observation import observe_lr as observe_lr
 from mpchain.training.extensions.value_observation import observe_value as observe_value
-from mpchain.training.extensions.variable_statistics_plot import (
-    VariableStatisticsPlot as VariableStatisticsPlot,
-)

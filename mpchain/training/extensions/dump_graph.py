@@ -1,66 +1,83 @@
 """The extensions that deal with the graphs of reported variables."""
 
+import contextlib
 import os
 import shutil
 import subprocess
 import warnings
+from typing import TYPE_CHECKING, Any
 
 from mpchain.computational_graph import build_computational_graph
 from mpchain.configuration import using_config
+from mpchain.serializer import AbstractSerializer
 from mpchain.serializers.files import open_atomic, replacing
 from mpchain.training.extension import Extension
+from mpchain.training.named_parts import listing
 from mpchain.training.states import serialize_optional
 from mpchain.variable import Variable
 
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
+
 MOST_SECONDS = 60
-"""Time that Graphviz has to draw a graph."""
+"""Time limit for Graphviz to draw a graph."""
 
 
 class DumpGraph(Extension):
     """Writes the computational graph of a reported variable at the first iteration of training.
 
-    The file is in Graphviz's DOT language; where its ``dot`` is installed, a PNG image of the same
-    name is drawn, too.
+    The file is in Graphviz's DOT language. If Graphviz's ``dot`` is installed, it also draws a PNG
+    image of the same name.
 
     Args:
         root_name: name of the value in the trainer's observation, such as ``'main/loss'``.
         filename: name of the file in the trainer's folder.
-        variable_style (dict): DOT attributes of variables; None for the default.
-        function_style (dict): DOT attributes of functions; None for the default.
+        variable_style: DOT attributes of variables; None for the default.
+        function_style: DOT attributes of functions; None for the default.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(DumpGraph("main/loss", variable_style={"shape": "octagon"}))
     """
 
     default_name = "dump_graph"
 
-    def __init__(self, root_name, filename="cg.dot", variable_style=None, function_style=None):
+    def __init__(
+        self,
+        root_name: str,
+        filename: str = "cg.dot",
+        variable_style: dict[str, str] | None = None,
+        function_style: dict[str, str] | None = None,
+    ) -> None:
         self._root_name = root_name
         self._filename = filename
-        self._styles = {"variable_style": variable_style, "function_style": function_style}
-        self._keeping = None
+        self._styles: Any = {"variable_style": variable_style, "function_style": function_style}
+        self._keeping = contextlib.ExitStack()
         self._is_done = False
 
-    def initialize(self, trainer):
-        """Lets reported variables keep their graphs until the first call."""
-        if self._is_done:
-            return
-        self._keeping = using_config("keep_graph_on_report", True)
-        self._keeping.__enter__()
+    def initialize(self, trainer: "Trainer") -> None:
+        """Makes reported variables keep their graphs until the first call."""
+        if not self._is_done:
+            self._keeping.enter_context(using_config("keep_graph_on_report", True))
 
-    def trigger(self, trainer):
+    def trigger(self, trainer: "Trainer") -> bool:
         """Fires at the first iteration of training."""
         return not self._is_done
 
-    def __call__(self, trainer):
-        """Writes the graph; a value that was reported without a graph is only warned of.
+    def __call__(self, trainer: "Trainer") -> None:
+        """Writes the graph; warns if the value was reported without a graph.
 
         Raises:
             KeyError: there is no value of that name.
         """
         self._is_done = True
         self.finalize()
-        if self._root_name not in trainer.observation:
-            known = ", ".join(map(repr, trainer.observation)) or "none"
-            raise KeyError(f"DumpGraph: {self._root_name!r} was not reported; reported: {known}")
-        root = trainer.observation[self._root_name]
+        observation = trainer.observation
+        if self._root_name not in observation:
+            raise KeyError(
+                f"DumpGraph: {self._root_name!r} was not reported; reported: {listing(observation)}"
+            )
+        root = observation[self._root_name]
         if not isinstance(root, Variable) or root.creator_node is None:
             warnings.warn(
                 f"DumpGraph: nothing is written, since {self._root_name!r} was reported without "
@@ -73,14 +90,12 @@ class DumpGraph(Extension):
             file.write(build_computational_graph([root], **self._styles).dump())
         _draw(path)
 
-    def finalize(self):
-        """Puts the configuration back."""
-        if self._keeping is not None:
-            self._keeping.__exit__(None, None, None)
-            self._keeping = None
+    def finalize(self) -> None:
+        """Restores the configuration."""
+        self._keeping.close()
 
-    def serialize(self, serializer):
-        """Saves or restores whether the graph was written; then a resumed run does not write it."""
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores whether the graph was written, so that it is written once."""
         self._is_done = serialize_optional(serializer, "_flag_called", self._is_done)
         serialize_optional(serializer, "_original_flag", False)  # Chainer's loader asks for it
 
@@ -93,9 +108,8 @@ def _draw(path):
     dot = shutil.which("dot")
     if dot is None:
         return
-    image = os.path.splitext(path)[0] + ".png"
     try:
-        with replacing(image) as temporary:
+        with replacing(os.path.splitext(path)[0] + ".png") as temporary:
             command = [dot, "-Tpng", path, "-o", temporary]
             subprocess.run(command, check=True, timeout=MOST_SECONDS, capture_output=True)
     except subprocess.SubprocessError as error:
@@ -106,15 +120,19 @@ class unchain_variables(Extension):
     """Cuts the graphs off all variables of the observation, after the other extensions.
 
     That frees their memory in programs that keep graphs with ``config.keep_graph_on_report``.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(unchain_variables())
     """
 
     priority = 0
 
-    def trigger(self, trainer):
+    def trigger(self, trainer: "Trainer") -> bool:
         """Fires at each iteration."""
         return True
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: "Trainer") -> None:
         """Cuts the graphs."""
         for value in trainer.observation.values():
             if isinstance(value, Variable):

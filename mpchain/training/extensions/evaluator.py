@@ -1,7 +1,8 @@
 """The extension that evaluates a model on a validation set."""
 
-import contextlib
 import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mpchain import backend
 from mpchain.configuration import no_backprop_mode, using_config
@@ -10,14 +11,18 @@ from mpchain.reporter import DictSummary, Reporter, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.progress import open_display
+from mpchain.typing import DeviceLike
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 
 class Evaluator(Extension):
     """Calls a model on every batch of an iterator and reports the means of what it reports.
 
-    The means are means over *samples*: a value that was reported for a batch counts as many times
-    as the batch has samples. (Chainer averages over batches, by which the samples of a smaller
-    last batch count more.) A value that is reported as ``(value, weight)`` keeps its own weight.
+    The means are means over *samples*: the weight of a reported value is the number of samples in
+    the batch. (Chainer averages over batches: the samples of a smaller last batch count more.) A
+    value that is reported as ``(value, weight)`` keeps its own weight.
 
     The model runs with ``config.train`` False and records no graph. In a trainer the values get
     the extension's name as a prefix (``'validation/main/loss'``); called without a trainer, the
@@ -44,6 +49,14 @@ class Evaluator(Extension):
 
     Raises:
         ValueError: an iterator repeats its data without end.
+
+    Example:
+        >>> model = L.Classifier(lambda x: x)
+        >>> data = [(np.array([0.0, 9.0]), 1), (np.array([0.0, 9.0]), 0)]
+        >>> iterator = mpchain.iterators.SerialIterator(data, 1, repeat=False, shuffle=False)
+        >>> means = Evaluator(iterator, model)()
+        >>> means["main/accuracy"]
+        0.5
     """
 
     trigger = (1, "epoch")
@@ -52,15 +65,15 @@ class Evaluator(Extension):
 
     def __init__(
         self,
-        iterator,
-        target,
-        converter=concat_examples,
-        device=None,
-        eval_hook=None,
-        eval_func=None,
+        iterator: Any,
+        target: Any,
+        converter: Callable[..., Any] = concat_examples,
+        device: DeviceLike | None = None,
+        eval_hook: Callable[["Evaluator"], Any] | None = None,
+        eval_func: Callable[..., Any] | None = None,
         *,
-        progress_bar=False,
-    ):
+        progress_bar: bool = False,
+    ) -> None:
         self._iterators = name_parts(iterator)
         self._targets = name_parts(target)
         self.converter = converter
@@ -75,28 +88,24 @@ class Evaluator(Extension):
                     f"repeat=False"
                 )
 
-    def get_iterator(self, name):
+    def get_iterator(self, name: str) -> Any:
         """Returns the iterator of that name."""
         return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
 
-    def get_all_iterators(self):
-        """Returns a dict of all iterators by name."""
+    def get_all_iterators(self) -> dict[str, Any]:
+        """Returns all iterators by name."""
         return dict(self._iterators)
 
-    def get_target(self, name):
+    def get_target(self, name: str) -> Any:
         """Returns the target link of that name."""
         return find_part(self._targets, name, f"{type(self).__name__}.get_target", "target")
 
-    def get_all_targets(self):
-        """Returns a dict of all target links by name."""
+    def get_all_targets(self) -> dict[str, Any]:
+        """Returns all target links by name."""
         return dict(self._targets)
 
-    def __call__(self, trainer=None):
-        """Evaluates the model, reports the means and returns them.
-
-        Returns:
-            dict of the means by name.
-        """
+    def __call__(self, trainer: "Trainer | None" = None) -> dict[str, Any]:
+        """Evaluates the model, reports the means and returns them by name."""
         reporter = Reporter()
         prefix = "" if self.name is None else f"{self.name}/"
         for name, target in self._targets.items():
@@ -107,20 +116,28 @@ class Evaluator(Extension):
         report(result)
         return result
 
-    def evaluate(self) -> dict:
+    def evaluate(self) -> dict[str, Any]:
         """Returns the means over the samples of the main iterator, by name."""
         return self.summarize().compute_mean()
 
     def summarize(self) -> DictSummary:
-        """Returns what the model reports for the main iterator, as sums with their weights."""
+        """Returns the weighted sums of what the model reports for the main iterator."""
         if self.eval_hook is not None:
             self.eval_hook(self)
-        summary = DictSummary()
-        with self._show_progress() as show:
+        summary, done, display = DictSummary(), 0, None
+        if self._progress_bar:
+            total = len(getattr(self.get_iterator("main"), "dataset", ())) or None
+            display = open_display(total, n_lines=4, keep=False)
+        try:
             for batch in self._restarted_iterator():
                 if len(batch) > 0:  # a rank's share of a small batch may be empty
                     summary.add(self._observe(batch))
-                    show(len(batch))
+                    done += len(batch)
+                    if display is not None:
+                        display.show(done, f"{self.name or self.default_name}: {done} samples")
+        finally:
+            if display is not None:
+                display.close()
         return summary
 
     def _restarted_iterator(self):
@@ -131,7 +148,7 @@ class Evaluator(Extension):
         return copy.copy(iterator)
 
     def _observe(self, batch):
-        """Returns what the model reports for a batch, weighted with its number of samples."""
+        """Returns what the model reports for a batch, weighted by its number of samples."""
         function = self.eval_func or self.get_target("main")
         args, kwargs = as_arguments(self.converter(batch, self.device))
         observation = {}
@@ -142,28 +159,7 @@ class Evaluator(Extension):
             for key, value in observation.items()
         }
 
-    @contextlib.contextmanager
-    def _show_progress(self):
-        """Yields a function that is told how many samples were done more."""
-        if not self._progress_bar:
-            yield lambda n_samples: None
-            return
-        name = self.name or self.default_name
-        total = len(getattr(self.get_iterator("main"), "dataset", ())) or None
-        display = open_display(total, n_lines=4, keep=False)
-        done = 0
-
-        def show(n_samples):
-            nonlocal done
-            done += n_samples
-            display.show(done, f"{name}: {done} samples")
-
-        try:
-            yield show
-        finally:
-            display.close()
-
-    def finalize(self):
+    def finalize(self) -> None:
         """Finalizes the iterators."""
         for iterator in self._iterators.values():
             iterator.finalize()

@@ -1,12 +1,22 @@
 """The extension that ends training when parameters stop being numbers."""
 
+from typing import TYPE_CHECKING
+
 from mpchain.training.extension import Extension
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 
 class FailOnNonNumber(Extension):
-    """Raises RuntimeError as soon as a parameter of any optimizer's target is NaN or infinite."""
+    """Raises RuntimeError as soon as a parameter of any optimizer's target is NaN or infinite.
 
-    def __call__(self, trainer):
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(FailOnNonNumber())
+    """
+
+    def __call__(self, trainer: "Trainer") -> None:
         """Checks all parameters."""
         for name, optimizer in trainer.updater.get_all_optimizers().items():
             for path, param in optimizer.target.namedparams(include_uninit=False):

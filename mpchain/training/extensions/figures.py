@@ -1,4 +1,4 @@
-"""What the extensions that draw have in common: figures of matplotlib, written to files.
+"""The base of extensions that draw: figures of matplotlib, written to files.
 
 Not through pyplot, whose backend and open figures belong to the user's program.
 """
@@ -7,46 +7,65 @@ import functools
 import importlib.util
 import os
 import warnings
+from typing import TYPE_CHECKING, Any
 
-from mpchain.serializers.files import open_atomic
+from mpchain.training.extension import Extension
+from mpchain.training.output_files import OutputFiles
 
-
-def is_available() -> bool:
-    """Returns whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
 
 
 @functools.cache
-def warn_unavailable(extension):
+def warn_unavailable(extension: str) -> None:
     """Warns, once for each kind of extension, that it draws nothing."""
     warnings.warn(
         f"{extension}: no plots are written, because matplotlib is not installed; "
         "pip install 'mpchain[plot]'",
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
-def new_figure(figsize=None):
-    """Returns an empty figure that is drawn without a screen.
+class FigureWriter(Extension):
+    """Base of extensions that draw; without matplotlib they only warn.
 
     Args:
-        figsize: (width, height) in inches; None means matplotlib's default.
+        filename: name of the file in the trainer's folder; its ending is the format (PNG, SVG, PDF;
+            without one it is PNG).
+
+    Example:
+        >>> isinstance(extensions.PlotReport("main/loss"), FigureWriter)
+        True
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=figsize)
-    FigureCanvasAgg(figure)
-    return figure
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+        self._files = OutputFiles(type(self).__name__, filename)
+        if not self.available():
+            warn_unavailable(type(self).__name__)
 
+    @staticmethod
+    def available() -> bool:
+        """Returns whether matplotlib is installed."""
+        return importlib.util.find_spec("matplotlib") is not None
 
-def write_figure(figure, path):
-    """Writes a figure to a file, as a whole or not at all.
+    def initialize(self, trainer: "Trainer") -> None:
+        """Makes sure that no other job writes the file."""
+        if self.available():
+            self._files.claim(trainer)
 
-    Args:
-        figure: the figure.
-        path: the file, whose ending says the format (PNG, SVG, PDF; without one it is PNG).
-    """
-    image_format = os.path.splitext(path)[1].lstrip(".") or "png"
-    with open_atomic(path, "wb") as file:
-        figure.savefig(file, format=image_format, bbox_inches="tight")
+    def finalize(self) -> None:
+        """Lets other jobs write the file."""
+        self._files.release()
+
+    def new_figure(self, figsize: tuple[float, float] | None = None) -> Any:
+        """Returns an empty figure that needs no screen; ``figsize`` is in inches."""
+        from matplotlib.figure import Figure
+
+        return Figure(figsize=figsize)
+
+    def write(self, figure: Any, folder: str | os.PathLike[str]) -> None:
+        """Writes a figure to the file in a folder, as a whole or not at all."""
+        image_format = os.path.splitext(self._filename)[1].lstrip(".") or "png"
+        with self._files.open(os.path.join(folder, self._filename), "wb") as file:
+            figure.savefig(file, format=image_format, bbox_inches="tight")

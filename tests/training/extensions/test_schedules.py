@@ -278,11 +278,11 @@ def test_a_schedule_that_has_not_begun(tmp_path):
             lambda: extensions.OneCycleShift("lr", 1.0, 0),
         ),
         (
-            "StepShift.value: give init, since no optimizer says yet what 'lr' is at first",
+            "StepShift.value: the initial value of 'lr' is unknown before training starts",
             lambda: extensions.StepShift("lr", 0.1, 2).value(1),
         ),
         (
-            "StepShift: attr must name an attribute of the optimizer, and Adam has no 'rate'",
+            "StepShift: attr must name an attribute of the optimizer, but Adam has no 'rate'",
             lambda: extensions.StepShift("rate", 0.1, 2).initialize(Step(optimizers.Adam())),
         ),
         (

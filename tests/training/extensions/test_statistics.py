@@ -158,17 +158,17 @@ def test_state_without_the_entries_that_chainer_does_not_have(run, model):
 def curves(monkeypatch):
     """The curves that are drawn, by the label of the y axis; filled as figures are written."""
     found = {}
-    write = extensions.variable_statistics_plot.figures.write_figure
+    write = extensions.VariableStatisticsPlot.write
 
-    def write_figure(figure, path):
+    def write_figure(plot, figure, folder):
         for axes in figure.axes:
             found[axes.get_ylabel()] = [line.get_xydata().tolist() for line in axes.lines]
             found["labels"] = [line.get_label() for line in axes.lines]
             found["x"] = axes.get_xlabel()
         found["size"] = figure.get_size_inches().tolist()
-        write(figure, path)
+        write(plot, figure, folder)
 
-    monkeypatch.setattr(extensions.variable_statistics_plot.figures, "write_figure", write_figure)
+    monkeypatch.setattr(extensions.VariableStatisticsPlot, "write", write_figure)
     return found
 
 

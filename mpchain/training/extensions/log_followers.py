@@ -1,0 +1,255 @@
+"""Extensions that pass on what a log report logs: as a table, JSON lines, or for TensorBoard."""
+
+import importlib.util
+import json
+import numbers
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mpchain.serializer import AbstractSerializer
+from mpchain.training.extension import Extension
+from mpchain.training.extensions.awaited_keys import AwaitedKeys
+from mpchain.training.extensions.log_report import LogReport
+from mpchain.training.output_files import OutputFiles
+from mpchain.training.progress import print_line
+from mpchain.training.states import serialize_optional
+
+if TYPE_CHECKING:
+    from mpchain.training.trainer import Trainer
+
+
+class LogFollower(Extension):
+    """Passes on each entry of a :class:`LogReport` once.
+
+    Subclasses define :meth:`write`.
+
+    Args:
+        log_report: name of the log report in the trainer, or a :class:`LogReport` that is not in
+            the trainer, which this extension then calls.
+
+    Example:
+        >>> class Show(LogFollower):
+        ...     def write(self, entries):
+        ...         print(*[entry["iteration"] for entry in entries])
+        >>> trainer = testing.get_trainer_with_mock_updater((1, "epoch"), iter_per_epoch=4)
+        >>> trainer.extend(Show(extensions.LogReport(trigger=(2, "iteration"))))
+        >>> trainer.run()
+        2
+        4
+    """
+
+    def __init__(self, log_report: str | LogReport = "LogReport") -> None:
+        self._name: Any = log_report
+        self._own = log_report if isinstance(log_report, LogReport) else None
+        self._log = []
+        self._n_written = 0
+
+    def initialize(self, trainer: "Trainer") -> None:
+        """Initializes the log report that is not in the trainer."""
+        if self._own:
+            self._own.initialize(trainer)
+
+    def __call__(self, trainer: "Trainer") -> None:
+        """Passes on the entries that are new since the last call."""
+        if self._own:
+            self._own(trainer)
+        self._log = (self._own or trainer.get_extension(self._name)).log
+        self._write_new()
+
+    def finalize(self) -> None:
+        """Passes on what was logged after the last call."""
+        self._write_new()
+        if self._own:
+            self._own.finalize()
+
+    def _write_new(self):
+        entries = self._log[self._n_written :]
+        if entries:
+            self.write(entries)
+            self._n_written = len(self._log)
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Passes on entries that were not written before."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement write")
+
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the log report that is not in the trainer."""
+        if self._own:
+            self._own.serialize(serializer["_log_report"])
+
+
+class PrintReport(LogFollower):
+    """Prints chosen values of a :class:`LogReport` as a table, one line per entry.
+
+    After a resume the table starts with the earlier entries.
+
+    Args:
+        entries: names of the values, one column each; values that an entry lacks are left blank.
+            At the end of training a warning lists the names that no entry has.
+        log_report: see :class:`LogFollower`.
+        out: stream to print to; None means standard output.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
+        >>> trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        >>> trainer.extend(PrintReport(["epoch", "iteration"]))
+        >>> trainer.run()
+        epoch       iteration
+        0           1
+        0           2
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[str],
+        log_report: str | LogReport = "LogReport",
+        out: TextIO | None = None,
+    ) -> None:
+        super().__init__(log_report)
+        self._entries = list(entries)
+        self._widths = [max(10, len(entry)) for entry in self._entries]
+        self._out = out
+        self._has_header = False
+        self._awaited = AwaitedKeys(type(self).__name__, self._entries)
+
+    def finalize(self) -> None:
+        """Prints what was logged after the last call."""
+        super().finalize()
+        self._awaited.warn()
+
+    def _write_new(self):
+        if not self._has_header:
+            self._has_header = True
+            self._print_row(self._entries)
+        super()._write_new()
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Prints entries, one line each."""
+        for entry in entries:
+            self._awaited.see(entry)
+            self._print_row(_format(entry.get(name)) for name in self._entries)
+
+    def _print_row(self, cells):
+        row = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, self._widths, strict=True))
+        print_line(row.rstrip(), self._out)
+
+
+def _format(value):
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+class JsonLinesReport(LogFollower):
+    """Appends each entry of a :class:`LogReport` to a file as one line of JSON.
+
+    A resumed run first cuts the file back to the entries in the snapshot. NaN and infinities are
+    written as Python's json module does. The file of an earlier run is kept, and other jobs are
+    refused, as by :class:`LogReport`.
+
+    Args:
+        filename: name of the file in the trainer's folder.
+        log_report: see :class:`LogFollower`.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
+        >>> trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        >>> trainer.extend(JsonLinesReport())
+        >>> trainer.run()
+        >>> import pathlib
+        >>> print(pathlib.Path("result/log.jsonl").read_text())
+        {"epoch": 0, "iteration": 1, "elapsed_time": ...}
+        {"epoch": 0, "iteration": 2, "elapsed_time": ...}
+    """
+
+    def __init__(
+        self, filename: str = "log.jsonl", log_report: str | LogReport = "LogReport"
+    ) -> None:
+        super().__init__(log_report)
+        self._filename, self._path = filename, ""
+        self._files = OutputFiles(type(self).__name__, filename)
+
+    def initialize(self, trainer: "Trainer") -> None:
+        """Makes sure that no other job writes the file."""
+        super().initialize(trainer)
+        self._files.claim(trainer)
+        self._path = os.path.join(trainer.out, self._filename)
+
+    def finalize(self) -> None:
+        """Writes what was logged after the last call."""
+        super().finalize()
+        self._files.release()
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Appends a line for each entry; the first time in a run, starts the file."""
+        lines = "".join(json.dumps(entry, default=float) + "\n" for entry in entries)
+        path, is_first = self._path, self._n_written == 0
+        with self._files.open(path) if is_first else open(path, "a", encoding="utf-8") as file:
+            file.write(lines)
+
+
+class TensorBoardReport(LogFollower):
+    """Writes the numbers in the entries of a :class:`LogReport` for TensorBoard.
+
+    It needs tensorboardX (``pip install 'mpchain[tensorboard]'``), not TensorFlow. The horizontal
+    axis is the iteration. A resumed run deletes the points after the snapshot.
+
+    Args:
+        folder: name of a folder in the trainer's folder.
+        log_report: see :class:`LogFollower`.
+
+    Raises:
+        RuntimeError: tensorboardX is not installed.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater()
+        >>> trainer.extend(extensions.LogReport(trigger=(100, "iteration")))
+        >>> trainer.extend(TensorBoardReport())  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, folder: str = "tensorboard", log_report: str | LogReport = "LogReport"
+    ) -> None:
+        super().__init__(log_report)
+        if importlib.util.find_spec("tensorboardX") is None:
+            raise RuntimeError(
+                "TensorBoardReport: tensorboardX is not installed; "
+                "pip install 'mpchain[tensorboard]'"
+            )
+        self._folder = folder
+        self._path = self._writer = None
+
+    def initialize(self, trainer: "Trainer") -> None:
+        """Determines the path of the folder."""
+        super().initialize(trainer)
+        self._path = os.path.join(trainer.out, self._folder)
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Adds a point for each number."""
+        if self._writer is None:
+            self._writer = self._open(entries[0]["iteration"])
+        for entry in entries:
+            for name, value in entry.items():
+                if isinstance(value, numbers.Real) and name != "iteration":
+                    self._writer.add_scalar(name, value, entry["iteration"])
+        self._writer.flush()
+
+    def _open(self, iteration):
+        from tensorboardX import SummaryWriter
+
+        purge_step = iteration if self._n_written else None
+        # By default, files of the same second have the same name.
+        suffix = f".{iteration}.{os.getpid()}"
+        return SummaryWriter(self._path, purge_step=purge_step, filename_suffix=suffix)
+
+    def finalize(self) -> None:
+        """Writes what was logged after the last call, and closes the file."""
+        super().finalize()
+        if self._writer is not None:
+            self._writer.close()
+
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores how many entries were written."""
+        super().serialize(serializer)
+        self._n_written = serialize_optional(serializer, "_n_written", self._n_written)
