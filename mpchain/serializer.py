@@ -11,6 +11,7 @@ Example:
     ...     n = 0
     ...     def serialize(self, serializer):
     ...         self.n = serializer("n", self.n)
+    >>> mpchain.serializers.save_npz("counter", Counter())
 """
 
 import abc
@@ -26,7 +27,15 @@ class DamagedFileError(SerializationError):
 
 
 class MissingKeyError(SerializationError, KeyError):
-    """The file has no entry of that name. It is a KeyError for programs written for Chainer."""
+    """The file has no entry of that name. It is a KeyError for programs written for Chainer.
+
+    Example:
+        >>> try:
+        ...     mpchain.serializers.NpzDeserializer({}).load(L.Linear(3, 2))
+        ... except KeyError as error:
+        ...     print(error)
+        there is no array 'W'
+    """
 
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 

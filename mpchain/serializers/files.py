@@ -30,6 +30,10 @@ def replacing(path: PathLike) -> Iterator[str]:
         FileNotFoundError: the folder does not exist.
         OSError: writing failed, such as on a full disk; ``filename`` is the name of the file.
         ValueError: ``path`` exists and is not a regular file.
+
+    Example:
+        >>> with replacing("array.npy") as temporary:
+        ...     np.save(temporary, np.zeros(3))
     """
     path = os.path.realpath(path)
     folder, name = os.path.split(path)

@@ -72,11 +72,14 @@ class HDF5Serializer(Serializer):
 
 
 class HDF5Deserializer(Deserializer):
-    """Restores from an HDF5 group; see :class:`HDF5Serializer` for an example.
+    """Restores from an HDF5 group.
 
     Args:
         group (h5py.Group): the group of the object; None stands for an empty group.
         strict: whether a missing dataset is an error; otherwise the object keeps its present value.
+
+    Example:
+        >>> HDF5Deserializer(None, strict=False).load(L.Linear(3, 2))
     """
 
     def __init__(self, group: Any, strict: bool = True) -> None:
@@ -162,8 +165,6 @@ def save_hdf5(filename: PathLike, obj: Any, compression: int | None = 4) -> None
 def load_hdf5(filename: PathLike, obj: Any) -> None:
     """Restores an object from an HDF5 file of :func:`save_hdf5`, of Chainer or of another program.
 
-    See :func:`save_hdf5` for an example.
-
     What the object asks for must fit, and all checksums are verified, before it is changed. Files
     of other programs have no checksums: a damaged one may even hang the HDF5 library.
 
@@ -176,6 +177,11 @@ def load_hdf5(filename: PathLike, obj: Any) -> None:
             are missing; the message lists all of them), or the file is damaged
             (:class:`DamagedFileError`).
         RuntimeError: h5py is not installed (``pip install 'mpchain[io]'``).
+
+    Example:
+        >>> optimizer = optimizers.Adam().setup(L.Linear(3, 2))
+        >>> save_hdf5("optimizer.h5", optimizer)
+        >>> load_hdf5("optimizer.h5", optimizer)
     """
     h5py = _load_h5py("load_hdf5")
     path = os.fspath(filename)

@@ -72,6 +72,11 @@ def load_safetensors(
         SerializationError: something in the file does not fit (:class:`MissingKeyError` if arrays
             are missing; the message lists all of them), or the file is damaged
             (:class:`DamagedFileError`).
+
+    Example:
+        >>> write_safetensors("weights", {"linear/W": np.ones((2, 3), "f")})
+        >>> link = L.Linear(3, 2, nobias=True)
+        >>> load_safetensors("weights", link, path="linear")
     """
     restore("load_safetensors", file, read_safetensors(file), obj, path, strict, ignore_names)
 

@@ -20,13 +20,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from mpchain.serializers.files import PathLike, open_atomic
 from mpchain.training.progress import print_line
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
+from mpchain.training.trainer import Trainer
 
 try:
     import fcntl
@@ -46,15 +44,23 @@ class OutputFiles:
     Args:
         owner: the class that writes them, for messages.
         template: their name, as a format string; None for no files.
+
+    Example:
+        >>> trainer, files = testing.get_trainer_with_mock_updater(), OutputFiles("Mine", "numbers")
+        >>> trainer.out = "."
+        >>> files.claim(trainer)
+        >>> with files.open("numbers") as file:
+        ...     print("1 2 3", file=file)
+        >>> files.release()
     """
 
     def __init__(self, owner: str, template: str | None) -> None:
         self._owner, self._template = owner, template
         self._lock: FileLock | None = None
-        self._is_resumed = lambda: False
+        self._trainer: Any = None
         self._earlier: dict[str, Any] = {}  # path -> identity of its file when training began
 
-    def claim(self, trainer: "Trainer") -> None:
+    def claim(self, trainer: Trainer) -> None:
         """Locks the files; removes half-written ones of a killed process.
 
         Raises:
@@ -76,7 +82,7 @@ class OutputFiles:
                 f"{self._owner}: {os.path.join(trainer.out, template)} is being written by another "
                 f"job ({lock.holder_text()}): use another folder, or wait until it has ended"
             )
-        self._lock, self._is_resumed = lock, lambda: trainer.is_resumed
+        self._lock, self._trainer = lock, trainer
         if lock.is_unsupported:
             warnings.warn(
                 f"{self._owner}: {folder} is on a file system without locks: nothing keeps another "
@@ -105,7 +111,7 @@ class OutputFiles:
             path: the file that will be written.
         """
         earlier = self._earlier.pop(os.path.realpath(path), None)
-        if earlier is None or self._is_resumed() or _identity(path) != earlier:
+        if earlier is None or self._trainer.is_resumed or _identity(path) != earlier:
             return
         root, extension = os.path.splitext(path)
         names = (f"{root}.old{number}{extension}" for number in itertools.count(1))
@@ -118,7 +124,7 @@ class OutputFiles:
         """Unlocks the files."""
         if self._lock is not None:
             self._lock.release()
-            self._lock, self._is_resumed, self._earlier = None, lambda: False, {}
+            self._lock, self._trainer, self._earlier = None, None, {}
 
 
 def find_files(folder: PathLike, template: str, prefix: str = "") -> list[str]:
@@ -217,7 +223,7 @@ class FileLock:
             os.unlink(self._path)
             self.is_unsupported = True
             return True
-        if not _is_file_at(descriptor, self._path):  # its holder has removed it meanwhile
+        if _identity(descriptor) != _identity(self._path):  # its holder has removed it meanwhile
             os.close(descriptor)
             return False
         introduction = {
@@ -266,19 +272,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=FileLock.forget)
 
 
-def _identity(path):
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return [status.st_ino, status.st_mtime_ns, status.st_size]  # alike on all hosts
-
-
-def _is_file_at(descriptor, path):
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
+def _identity(file):
+    """Identifies the file of a path or descriptor, alike on all hosts; None if there is no file."""
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(file)
+        return [status.st_ino, status.st_mtime_ns, status.st_size]
+    return None
 
 
 def _job(environ=os.environ):

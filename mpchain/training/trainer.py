@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import sys
@@ -68,6 +69,8 @@ class Trainer:
         observation: dict of the values reported in the current iteration.
         reporter: the :class:`Reporter` that collects them.
         out: the folder for files.
+        is_interrupted: whether Ctrl-C or SIGTERM has ended training after a complete iteration.
+        is_resumed: whether the trainer was loaded from a snapshot.
 
     Example:
         >>> model = L.Classifier(L.Linear(3, 2))
@@ -102,7 +105,7 @@ class Trainer:
         self._entries: dict[str, _Entry] = {}
         self._started_at = self._final_elapsed_time = None
         self._earlier_elapsed_time = 0.0
-        self._is_interrupted = self._is_resumed = False
+        self.is_interrupted = self.is_resumed = False
         self._outstanding = []  # names of the extensions still to be called in this iteration
         self._random_states = {}
         updater.connect_trainer(self)
@@ -122,16 +125,6 @@ class Trainer:
     def is_before_training(self) -> bool:
         """Whether nothing has been updated yet, in runs before a resumed snapshot included."""
         return self.updater.iteration == 0
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM has ended training after a complete iteration."""
-        return self._is_interrupted
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the trainer was loaded from a snapshot."""
-        return self._is_resumed
 
     def extend(
         self,
@@ -174,11 +167,8 @@ class Trainer:
     def _free_name(self, name):
         if name == "training":
             raise ValueError("Trainer.extend: an extension must not be named 'training'")
-        free, number = name, 0
-        while free in self._entries:
-            number += 1
-            free = f"{name}_{number}"
-        return free
+        names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+        return next(free for free in names if free not in self._entries)
 
     def get_extension(self, name: str) -> Any:
         """Returns the extension of that name.
@@ -239,7 +229,7 @@ class Trainer:
             with self.reporter.scope(self.observation):
                 self.updater.update()
                 self._call_extensions(entries, list(entries))
-        if self._is_interrupted:
+        if self.is_interrupted:
             interruption.raise_for(interruption.number)
         if self.updater.iteration == n_before > 0 and self._is_on_first_rank():
             print_line(f"{self._what_is_done()}: there is nothing left to train")
@@ -255,17 +245,21 @@ class Trainer:
         number = self.updater.agree_on_signal(interruption.number)
         if number is not None:
             interruption.number = number
-            self._is_interrupted = True
-        return self._is_interrupted
+            self.is_interrupted = True
+        return self.is_interrupted
 
     def _is_over(self):
         fires = self.stop_trigger(self)
+        return fires or self._length_done() is not None
+
+    def _length_done(self):
+        """Returns the (length, unit) that the stop trigger knows, if training has reached it."""
         length = interval.training_length(self.stop_trigger)
-        return fires or (length is not None and interval.has_reached(self.updater, *length))
+        return length if length and interval.has_reached(self.updater, *length) else None
 
     def _what_is_done(self):
-        length = interval.training_length(self.stop_trigger)
-        if length is None or not interval.has_reached(self.updater, *length):
+        length = self._length_done()
+        if length is None:
             return f"the stop trigger fires, {self.updater.iteration} iterations are done"
         n, unit = length
         return f"{min(interval.progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
@@ -291,8 +285,11 @@ class Trainer:
             serializer["_random"], self._device_ids(), self.updater.iteration
         )
         if is_loading(serializer):
-            self._is_resumed = self._is_resumed or getattr(serializer, "restores", True)
-            self._resume_clock(elapsed_time)
+            self.is_resumed = self.is_resumed or getattr(serializer, "restores", True)
+            self._earlier_elapsed_time = float(elapsed_time)
+            # An extension may load a snapshot (autoload) when the clock is already running.
+            if self._started_at is not None:
+                self._started_at = time.perf_counter()
             # The stop trigger has not seen the iteration that the snapshot ended with.
             self.observation = {
                 name: tuple(value) if isinstance(value, list) else value
@@ -306,19 +303,12 @@ class Trainer:
         devices = {optimizer.target.device for optimizer in optimizers}
         return sorted(d.device.id for d in devices if isinstance(d, backend.GpuDevice))
 
-    def _resume_clock(self, elapsed_time):
-        self._earlier_elapsed_time = float(elapsed_time)
-        # An extension may load a snapshot (autoload) when the clock is already running.
-        if self._started_at is not None:
-            self._started_at = time.perf_counter()
-
 
 def _default_name(extension):
-    for attribute in ("name", "default_name", "__name__"):
-        name = getattr(extension, attribute, None)
-        if name:
-            return name
-    raise ValueError(f"Trainer.extend: {extension!r} has no name; pass name=...")
+    names = (getattr(extension, key, None) for key in ("name", "default_name", "__name__"))
+    if not (name := next(filter(None, names), None)):
+        raise ValueError(f"Trainer.extend: {extension!r} has no name; pass name=...")
+    return name
 
 
 def _first_given(*values):

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.computational_graph import build_computational_graph
 from mpchain.configuration import using_config
@@ -14,10 +14,8 @@ from mpchain.serializers.files import open_atomic, replacing
 from mpchain.training.extension import Extension
 from mpchain.training.named_parts import listing
 from mpchain.training.states import serialize_optional
+from mpchain.training.trainer import Trainer
 from mpchain.variable import Variable
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 MOST_SECONDS = 60
 """Time limit for Graphviz to draw a graph."""
@@ -55,16 +53,16 @@ class DumpGraph(Extension):
         self._keeping = contextlib.ExitStack()
         self._is_done = False
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Makes reported variables keep their graphs until the first call."""
         if not self._is_done:
             self._keeping.enter_context(using_config("keep_graph_on_report", True))
 
-    def trigger(self, trainer: "Trainer") -> bool:
+    def trigger(self, trainer: Trainer) -> bool:
         """Fires at the first iteration of training."""
         return not self._is_done
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Writes the graph; warns if the value was reported without a graph.
 
         Raises:
@@ -128,11 +126,11 @@ class unchain_variables(Extension):
 
     priority = 0
 
-    def trigger(self, trainer: "Trainer") -> bool:
+    def trigger(self, trainer: Trainer) -> bool:
         """Fires at each iteration."""
         return True
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Cuts the graphs."""
         for value in trainer.observation.values():
             if isinstance(value, Variable):

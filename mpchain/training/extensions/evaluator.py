@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain import backend
 from mpchain.configuration import no_backprop_mode, using_config
@@ -11,10 +11,8 @@ from mpchain.reporter import DictSummary, Reporter, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.progress import open_display
+from mpchain.training.trainer import Trainer
 from mpchain.typing import DeviceLike
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 class Evaluator(Extension):
@@ -104,7 +102,7 @@ class Evaluator(Extension):
         """Returns all target links by name."""
         return dict(self._targets)
 
-    def __call__(self, trainer: "Trainer | None" = None) -> dict[str, Any]:
+    def __call__(self, trainer: Trainer | None = None) -> dict[str, Any]:
         """Evaluates the model, reports the means and returns them by name."""
         reporter = Reporter()
         prefix = "" if self.name is None else f"{self.name}/"

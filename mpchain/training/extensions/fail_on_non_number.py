@@ -1,11 +1,7 @@
 """The extension that ends training when parameters stop being numbers."""
 
-from typing import TYPE_CHECKING
-
 from mpchain.training.extension import Extension
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
+from mpchain.training.trainer import Trainer
 
 
 class FailOnNonNumber(Extension):
@@ -16,7 +12,7 @@ class FailOnNonNumber(Extension):
         >>> trainer.extend(FailOnNonNumber())
     """
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Checks all parameters."""
         for name, optimizer in trainer.updater.get_all_optimizers().items():
             for path, param in optimizer.target.namedparams(include_uninit=False):

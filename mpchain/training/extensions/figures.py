@@ -7,13 +7,11 @@ import functools
 import importlib.util
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.training.extension import Extension
 from mpchain.training.output_files import OutputFiles
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
+from mpchain.training.trainer import Trainer
 
 
 @functools.cache
@@ -49,7 +47,7 @@ class FigureWriter(Extension):
         """Returns whether matplotlib is installed."""
         return importlib.util.find_spec("matplotlib") is not None
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Makes sure that no other job writes the file."""
         if self.available():
             self._files.claim(trainer)

@@ -5,7 +5,7 @@ import json
 import numbers
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import Extension
@@ -14,9 +14,7 @@ from mpchain.training.extensions.log_report import LogReport
 from mpchain.training.output_files import OutputFiles
 from mpchain.training.progress import print_line
 from mpchain.training.states import serialize_optional
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
+from mpchain.training.trainer import Trainer
 
 
 class LogFollower(Extension):
@@ -45,12 +43,12 @@ class LogFollower(Extension):
         self._log = []
         self._n_written = 0
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Initializes the log report that is not in the trainer."""
         if self._own:
             self._own.initialize(trainer)
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Passes on the entries that are new since the last call."""
         if self._own:
             self._own(trainer)
@@ -170,7 +168,7 @@ class JsonLinesReport(LogFollower):
         self._filename, self._path = filename, ""
         self._files = OutputFiles(type(self).__name__, filename)
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Makes sure that no other job writes the file."""
         super().initialize(trainer)
         self._files.claim(trainer)
@@ -220,7 +218,7 @@ class TensorBoardReport(LogFollower):
         self._folder = folder
         self._path = self._writer = None
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Determines the path of the folder."""
         super().initialize(trainer)
         self._path = os.path.join(trainer.out, self._folder)

@@ -3,17 +3,15 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import Extension
 from mpchain.training.extensions.awaited_keys import AwaitedKeys
 from mpchain.training.output_files import OutputFiles
 from mpchain.training.states import serialize_part
+from mpchain.training.trainer import Trainer
 from mpchain.training.triggers.interval import IntervalMeans, TriggerLike
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 class LogReport(Extension):
@@ -64,11 +62,11 @@ class LogReport(Extension):
         """The entries so far."""
         return self._log
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         """Makes sure that no other job writes the file."""
         self._files.claim(trainer)
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Adds the values of this iteration; adds an entry if the interval ends here."""
         means = self._means(trainer)
         self._awaited.see(trainer.observation, means is not None)

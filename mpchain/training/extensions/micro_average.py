@@ -1,14 +1,10 @@
 """The extension that observes a quotient of sums."""
 
-from typing import TYPE_CHECKING
-
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_EDITOR, Extension
 from mpchain.training.states import serialize_part_if_stored
+from mpchain.training.trainer import Trainer
 from mpchain.training.triggers.interval import TriggerLike, get_trigger
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 class MicroAverage(Extension):
@@ -45,7 +41,7 @@ class MicroAverage(Extension):
         self._trigger = get_trigger(trigger)
         self._numerator = self._denominator = 0
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Adds the values of this iteration; observes the quotient if the interval ends here.
 
         An iteration that reports neither value is left out.

@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extensions.awaited_keys import AwaitedKeys
 from mpchain.training.extensions.figures import FigureWriter
 from mpchain.training.states import serialize_part_if_stored
+from mpchain.training.trainer import Trainer
 from mpchain.training.triggers.interval import IntervalMeans, TriggerLike
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 class PlotReport(FigureWriter):
@@ -61,7 +59,7 @@ class PlotReport(FigureWriter):
         self._means = IntervalMeans(trigger, keys)
         self._awaited = AwaitedKeys(type(self).__name__, keys)
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Adds the values of this iteration; plots if the interval ends here."""
         self._awaited.see(trainer.observation, is_complete=False)
         means = self._means(trainer)

@@ -3,14 +3,12 @@
 import collections
 import datetime
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from mpchain.training.extension import Extension
 from mpchain.training.progress import open_display
+from mpchain.training.trainer import Trainer
 from mpchain.training.triggers import interval
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 
 class ProgressBar(Extension):
@@ -49,7 +47,7 @@ class ProgressBar(Extension):
         # Throughput is that of the latest updates: the first ones are slow in many programs.
         self._times = collections.deque(maxlen=100)  # (time, iteration, progress)
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Shows the progress, if the update interval has passed."""
         if self._display is None:
             self._updater = trainer.updater

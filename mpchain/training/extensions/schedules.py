@@ -11,14 +11,12 @@ Each is one formula, :meth:`Schedule.value`, which a loop without a trainer can 
 import bisect
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mpchain.optimizer import Optimizer
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.training.extension import Extension
-
-if TYPE_CHECKING:
-    from mpchain.optimizer import Optimizer
-    from mpchain.training.trainer import Trainer
+from mpchain.training.trainer import Trainer
 
 
 class Schedule(Extension):
@@ -47,7 +45,7 @@ class Schedule(Extension):
         attr: str,
         init: float | None = None,
         target: float | None = None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         self._attr, self._target, self._optimizer = attr, target, optimizer
         self._init: Any = init
@@ -77,7 +75,7 @@ class Schedule(Extension):
             value = min(max(value, lower), upper)
         return value
 
-    def initialize(self, trainer: "Trainer") -> None:
+    def initialize(self, trainer: Trainer) -> None:
         optimizer = self._optimizer or trainer.updater.get_optimizer("main")
         if not hasattr(optimizer, self._attr):
             raise ValueError(
@@ -92,7 +90,7 @@ class Schedule(Extension):
     def _set(self):
         setattr(self._optimizer, self._attr, self.value(self._t))
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         if self._optimizer is None or self._init is None:
             self.initialize(trainer)
         self._t += 1
@@ -136,7 +134,7 @@ class ExponentialShift(Schedule):
         rate: float,
         init: float | None = None,
         target: float | None = None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, target, optimizer)
         self._check(rate >= 0, "rate", "not be negative", rate)
@@ -169,7 +167,7 @@ class InverseShift(Schedule):
         power: float,
         init: float | None = None,
         target: float | None = None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, target, optimizer)
         self._check(gamma >= 0, "gamma", "not be negative", gamma)
@@ -201,7 +199,7 @@ class LinearShift(Schedule):
         attr: str,
         value_range: Sequence[float],
         time_range: Sequence[int],
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, value_range[0], optimizer=optimizer)
         self._check(time_range[0] < time_range[1], "time_range", "be ascending", time_range)
@@ -236,7 +234,7 @@ class MultistepShift(Schedule):
         gamma: float,
         step_value: Sequence[int],
         init: float | None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer=optimizer)
         steps = list(step_value)
@@ -274,7 +272,7 @@ class PolynomialShift(Schedule):
         max_count: int,
         init: float | None = None,
         target: float | None = None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, target, optimizer)
         self._check(rate >= 0, "rate", "not be negative", rate)
@@ -309,7 +307,7 @@ class StepShift(Schedule):
         step: int,
         init: float | None = None,
         target: float | None = None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, target, optimizer)
         self._check(step > 0, "step", "be positive", step)
@@ -345,7 +343,7 @@ class WarmupShift(Schedule):
         warmup_start: float,
         warmup_iter: int,
         init: float | None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer=optimizer)
         self._check(warmup_iter > 0, "warmup_iter", "be positive", warmup_iter)
@@ -354,7 +352,7 @@ class WarmupShift(Schedule):
     def formula(self, t: int, init: float) -> float:
         return init if t >= self._n else self._start + (init - self._start) / self._n * t
 
-    def __call__(self, trainer):
+    def __call__(self, trainer: Trainer) -> None:
         if self._t < self._n:
             super().__call__(trainer)
         else:
@@ -392,7 +390,7 @@ class CosineShift(Schedule):
         init: float | None = None,
         target: float = 0.0,
         warmup: int = 0,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, init, optimizer=optimizer)
         self._check(0 <= warmup < max_count, "warmup", f"be at least 0, below {max_count}", warmup)
@@ -438,7 +436,7 @@ class OneCycleShift(Schedule):
         rise: float = 0.3,
         init: float | None = None,
         target: float | None = None,
-        optimizer: "Optimizer | None" = None,
+        optimizer: Optimizer | None = None,
     ) -> None:
         super().__init__(attr, peak / 25 if init is None else init, optimizer=optimizer)
         self._check(0 < rise < 1, "rise", "lie between 0 and 1", rise)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,10 @@ from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_WRITER, Extension
 from mpchain.training.extensions.figures import FigureWriter
 from mpchain.training.states import serialize_optional, serialize_part_if_stored
+from mpchain.training.trainer import Trainer
 from mpchain.training.triggers.interval import IntervalMeans, TriggerLike, get_trigger
 from mpchain.typing import Array
 from mpchain.variable import Variable
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
 
 SIGMA_PERCENTILES = (0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87)
 """Percentiles that a normal distribution has at -3, -2, ..., 3 standard deviations."""
@@ -91,7 +89,7 @@ class ParameterStatistics(Extension):
         """
         self._statistics[name] = function
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Adds the statistics of this iteration; observes the means if the interval ends here."""
         for link in self._links:
             for path, param in link.namedparams(include_uninit=False):
@@ -210,7 +208,7 @@ class VariableStatisticsPlot(FigureWriter):
         self._n_calls, self._stride = 0, 1
         self._samples = []  # [iteration, {kind: [mean, std, percentiles ...]}]
 
-    def __call__(self, trainer: "Trainer") -> None:
+    def __call__(self, trainer: Trainer) -> None:
         """Takes the statistics; plots if the trigger fires."""
         if self.available():
             if self._n_calls % self._stride == 0:

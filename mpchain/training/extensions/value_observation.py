@@ -1,17 +1,15 @@
 """Extensions that put a value of the program into the observation."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpchain.training.extension import PRIORITY_WRITER, make_extension
-
-if TYPE_CHECKING:
-    from mpchain.training.trainer import Trainer
+from mpchain.training.trainer import Trainer
 
 
 def observe_value(
-    observation_key: str, target_func: Callable[["Trainer"], Any]
-) -> Callable[["Trainer"], None]:
+    observation_key: str, target_func: Callable[[Trainer], Any]
+) -> Callable[[Trainer], None]:
     """Returns an extension that observes a value once an epoch.
 
     Args:
@@ -34,7 +32,7 @@ def observe_value(
 
 def observe_lr(
     optimizer_name: str = "main", observation_key: str = "lr"
-) -> Callable[["Trainer"], None]:
+) -> Callable[[Trainer], None]:
     """Returns an extension that observes the learning rate of an optimizer once an epoch.
 
     Args:
