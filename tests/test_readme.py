@@ -11,17 +11,28 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_example_learns_a_function_with_its_derivatives():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code.count("\n") <= 22
+TWENTY_LINES, OWN_FUNCTION = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def numbers_printed_by(code):
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 0, result.stderr
-    y, dy, d2y = map(float, re.findall(r"[-.\de]+", result.stdout))
+    return list(map(float, re.findall(r"[-.\de]+", result.stdout)))
+
+
+def test_the_example_learns_a_function_with_its_derivatives():
+    assert TWENTY_LINES.count("\n") <= 22
+    y, dy, d2y = numbers_printed_by(TWENTY_LINES)
     assert abs(y - np.sin(0.5)) < 0.02
     assert abs(dy - np.cos(0.5)) < 0.1
     assert abs(d2y + np.sin(0.5)) < 0.2
+
+
+def test_a_function_of_the_user_has_derivatives_of_every_order():
+    assert numbers_printed_by(OWN_FUNCTION) == [1 / 4, -1 / 4, 3 / 8, -3 / 4]
+    assert "# 1/4, -1/4, 3/8, -3/4\n" in OWN_FUNCTION
 
 
 def test_the_commands_install_the_extras_that_they_need():
