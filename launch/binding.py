@@ -1,7 +1,8 @@
-"""Which share of its host each rank gets: threads for its cores, and a GPU."""
+"""The share of its host that each rank gets: threads for its cores, and a GPU."""
 
 import itertools
 import os
+from collections.abc import Mapping
 
 from .processes import find_program
 
@@ -21,11 +22,11 @@ def cores() -> int:
     return max(1, number)
 
 
-def gpus(variables) -> list[str]:
+def gpus(variables: Mapping[str, str]) -> list[str]:
     """What CUDA_VISIBLE_DEVICES would call each GPU that this process may use.
 
     Args:
-        variables: The environment; a list of devices in it holds, as CUDA reads it.
+        variables: The environment; its list of devices is read as CUDA does.
     """
     if "CUDA_VISIBLE_DEVICES" in variables:
         names = [name.strip() for name in variables["CUDA_VISIBLE_DEVICES"].split(",")]
@@ -40,11 +41,13 @@ def gpus(variables) -> list[str]:
     return [str(i) for i in range(number)]
 
 
-def rank_variables(variables, local_rank: int, local_size: int) -> dict[str, str]:
+def rank_variables(
+    variables: Mapping[str, str], local_rank: int, local_size: int
+) -> dict[str, str]:
     """Environment variables that give a rank its share of the host.
 
     Args:
-        variables: The environment so far; numbers of threads in it are left as they are.
+        variables: The environment so far; it keeps the numbers of threads that it sets.
         local_rank: Number of the rank among those of its host.
         local_size: Number of ranks on its host.
     """

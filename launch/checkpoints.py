@@ -17,13 +17,12 @@ class Checkpoints:
     """The checkpoints in one folder: files or folders that appear under their name when complete.
 
     Names that begin with a dot, or end with ``.tmp``, ``.part``, ``.damaged`` or ``.old1``, do not
-    count.
-    Files do not say which run wrote them: where `all_count`, each run should have its own folder.
+    count. Files do not record which run wrote them: with `all_count`, give each run its own folder.
 
     Args:
         folder: The folder, which need not exist yet.
         pattern: Shell pattern of their names; None for `PATTERNS`.
-        all_count: Whether those that are there already count; if not, only what this job writes.
+        all_count: Whether existing ones count; if not, only those that this job writes.
     """
 
     def __init__(self, folder: str, pattern: str | None = None, all_count: bool = False):
@@ -32,11 +31,11 @@ class Checkpoints:
         self._old = {} if all_count else self._entries()
 
     def newest(self) -> str | None:
-        """Path of the newest one, None if there is none.
+        """Returns the path of the newest one, or None.
 
         The numbers in the name decide, such as 900 and 1000 in ``snapshot_iter_900`` and
         ``snapshot_iter_1000``. The time of the file decides only between equal numbers, because
-        clocks are set back.
+        clocks may be set back.
         """
         entries = self._entries()
         new = [path for path, state in entries.items() if state != self._old.get(path)]

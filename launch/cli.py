@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(plan: Plan) -> str:
-    """What a plan would run: added environment variables, those of each rank, the command."""
+    """Returns what a plan would run: environment variables, those of each rank, the command."""
     environment = {**os.environ, **plan.variables}
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
     lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]
@@ -174,12 +174,12 @@ def _ranks(text):
 
 
 def _check(parser, options):
-    """Complains about options that do not fit together, or not this place."""
+    """Reports options that contradict each other."""
     if options.program[:1] == ["--"]:
         del options.program[0]
     if not options.program:
         what = "module" if options.module else "script"
-        parser.error(f"which {what}? e.g. mpchain-launch -n 2 {'-m ' * options.module}train")
+        parser.error(f"no {what} given, e.g. mpchain-launch -n 2 {'-m ' * options.module}train")
     if not options.checkpoint_dir:
         for name in ("checkpoint_pattern", "resume"):
             if getattr(options, name):
@@ -227,7 +227,7 @@ def _check_place(parser):
     if here.size > 1 and here.starter != "Slurm":
         parser.error(
             f"this is already rank {here.rank} of {here.size}, started by {here.starter}: "
-            "start the script itself here, or mpchain-launch outside"
+            "run the script directly here, or mpchain-launch outside"
         )
 
 
@@ -237,9 +237,9 @@ def _check_program(parser, program, is_module):
         sys.path.insert(0, os.getcwd())  # as python -m does
         top = name.partition(".")[0]
         if not top or not importlib.util.find_spec(top):
-            parser.error(f"there is no module {name!r} to run")
+            parser.error(f"no module named {name!r}")
     elif not os.path.exists(name):
-        parser.error(f"there is no script {name!r} in {os.getcwd()}")
+        parser.error(f"no script {name!r} in {os.getcwd()}")
 
 
 def _number_of_ranks(parser, options, allocation, hosts):

@@ -1,4 +1,4 @@
-"""Tests the installation: what there is on each host, whether hosts differ, how fast they talk."""
+"""Tests the installation: software of each host, differences between hosts, speed of messages."""
 
 import json
 import os
@@ -16,15 +16,15 @@ PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
 MOST_LATENCY = 1e-3
 
-# What must not differ between hosts, and what had better not.
+# What must (FAILURE) or should (WARNING) be the same on all hosts.
 SAME = {"python": FAILURE, "numpy": WARNING, "mpchain": FAILURE, "mpi": FAILURE, "mpi4py": FAILURE}
 SAME |= {"driver": WARNING, "cuda": WARNING, "nccl": FAILURE, "cudnn": WARNING}
 
-# Verdict and hint for what is not there.
+# Verdict and hint for what is missing.
 MISSING = {
     "mpchain": (FAILURE, "ranks there cannot import mpchain: pip install mpchain"),
     "numpy": (FAILURE, "pip install numpy"),
-    "blas": (NOTE, "NumPy does not tell its BLAS"),
+    "blas": (NOTE, "NumPy does not report its BLAS"),
     "mpi4py": (WARNING, "several ranks need it: pip install 'mpchain[mpi]'"),
     "mpi": (WARNING, "several ranks need an MPI library: pip install 'mpchain[mpi]'"),
     "cuda_aware": (NOTE, "GPU arrays would travel through host memory"),
@@ -40,14 +40,14 @@ class Finding:
     """One line of the doctor's report.
 
     Args:
-        item: What was looked at.
+        item: What was tested.
         verdict: `OK`, `NOTE`, `WARNING` or `FAILURE`.
-        found: What is there.
+        found: The result.
         hint: What to do; empty if nothing.
-        host: Where; empty if it is about all hosts.
+        host: The host; empty for all hosts.
     """
 
-    def __init__(self, item, verdict, found, hint="", host=""):
+    def __init__(self, item: str, verdict: str, found: object, hint: str = "", host: str = ""):
         self.item, self.verdict, self.found = item, verdict, str(found)
         self.hint, self.host = hint, host
 
@@ -187,7 +187,7 @@ def _find_mpirun(allocation):
 
 
 def _ask_hosts(slots, allocation, results):
-    """The answers of the hosts that answer, and a failure for each of the others."""
+    """Returns the answers of the hosts, and a failure for each host without one."""
     # Ranks would get this variable, too.
     path = [f"PYTHONPATH={os.environ['PYTHONPATH']}"] if "PYTHONPATH" in os.environ else []
     words = ["env", *path, sys.executable, PROBE_HOST, os.path.abspath(results)]
@@ -205,7 +205,7 @@ def _ask_hosts(slots, allocation, results):
 
 
 def _measure(options):
-    """Findings about the speed of an all-reduce between ranks that this launcher starts."""
+    """Measures an all-reduce between ranks that this launcher starts."""
     ranks = str(options.ranks or ("auto" if options.hosts or options.hostfile else 2))
     launcher = [sys.executable, "-m", __package__, "-n", ranks, "--no-prefix", "--timeout=120"]
     for name in ("hosts", "hostfile"):
@@ -219,7 +219,7 @@ def _measure(options):
     if code != 0:
         reason = errors.strip().rpartition("\n")[2].removeprefix("mpchain-launch: ")
         by_hand = shlex.join([*launcher, PROBE_ALLREDUCE])
-        hint = f"the first thing to mend; run it by hand: {by_hand}"
+        hint = f"fix this first; run it by hand: {by_hand}"
         return [Finding("all-reduce", FAILURE, reason, hint)]
     measured = json.loads(output.strip().rpartition("\n")[2])
     times = {int(size): seconds for size, seconds in measured["seconds"].items()}

@@ -1,4 +1,4 @@
-"""Which rank this process is, by the environment variables of what started it."""
+"""Which rank this process is, by the environment variables of its starter."""
 
 from collections.abc import Mapping
 

@@ -1,12 +1,13 @@
-"""The hosts of a job: the options that name them, and else what a batch system allocated."""
+"""The hosts of a job: those of the options, else those that a batch system allocated."""
 
+import argparse
 import os
 
 from . import allocations
 from .talk import Parser, seconds
 
 
-def add_hosts(parser: Parser):
+def add_hosts(parser: Parser) -> None:
     """Adds the options that `find_hosts` reads."""
     group = parser.add_argument_group(
         "hosts", "Without these the hosts that a batch system allocated, else this one alone."
@@ -22,16 +23,18 @@ def add_hosts(parser: Parser):
         type=seconds,
         default=10.0,
         metavar="SECONDS",
-        help="give up a host after this time without a sign of life (default: 10)",
+        help="give up on a host after this time without a heartbeat (default: 10)",
     )
 
 
-def find_hosts(parser: Parser, options) -> tuple[allocations.Allocation, dict[str, int]]:
-    """What allocated hosts to us, and their slots; they are empty if ranks run on this host alone.
+def find_hosts(
+    parser: Parser, options: argparse.Namespace
+) -> tuple[allocations.Allocation, dict[str, int]]:
+    """Returns what allocated hosts to us, and their slots; no slots mean this host alone.
 
     Args:
-        parser: Takes complaints.
-        options: With `hosts`, `hostfile` and, for this host alone, nothing.
+        parser: Reports errors.
+        options: The options that `add_hosts` added.
     """
     allocation = allocations.detect(os.environ)
     try:

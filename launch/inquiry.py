@@ -1,6 +1,6 @@
-"""Asks hosts: what is wrong there, and what else there is to know.
+"""Runs commands on hosts, and explains why ranks cannot run there.
 
-Only what is about several hosts needs it, and importing it takes time.
+Only jobs on several hosts need it, so that others need not wait for its imports.
 """
 
 import os
@@ -18,7 +18,7 @@ _INSTALL = "install mpchain there at the same place as here, or on a file system
 
 
 def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
-    """The command line that runs a line of shell on a host, which has so long to answer."""
+    """Returns the command that runs a line of shell on a host, with a timeout to connect."""
     if reach.is_local(host):
         return ["sh", "-c", line]
     quick = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
@@ -28,7 +28,7 @@ def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
 
 
 def complaints(hosts, remote_shell, needed_file: str, seconds: float) -> dict[str, str]:
-    """What is wrong on each host on which ranks cannot run, in one sentence.
+    """Returns, for each host on which ranks cannot run, one sentence that says why.
 
     Args:
         hosts: Their names.

@@ -1,4 +1,4 @@
-"""One job of N ranks, from its start to the exit code and the lines that explain it."""
+"""One job of N ranks, from its start to its exit code and the report of its end."""
 
 import contextlib
 import os
@@ -45,11 +45,11 @@ class Job:
         start: 1 for the first start, 2 for the first restart, and so on.
 
     Attributes:
-        is_final: Whether the user ended it, so that it must not be started again.
+        is_final: Whether the user ended it, so that it must not be restarted.
         lines_shown: How many lines of all ranks have been shown.
         ranks: The `Rank` of each number that said hello.
-        starter_stopped: When mpirun was stopped, as `Loop.time`; None if it is not.
-        standstill: The `Standstill` that looks after the job.
+        starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
+        standstill: The `Standstill` that watches the job.
     """
 
     def __init__(self, plan: Plan, start: int = 1):
@@ -70,7 +70,7 @@ class Job:
         self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
 
     def run(self) -> int:
-        """Runs the job to its end, whatever happens; returns the exit code."""
+        """Runs the job to its end; returns the exit code."""
         _allow_files(3 * self.plan.n + 100)
         adopt_orphans()
         spared = _children()
@@ -122,7 +122,7 @@ class Job:
         os.close(end)
 
     def _contact(self):
-        """What a rank must know to find us, and about us."""
+        """The settings that a rank needs to connect to us."""
         plan = self.plan
         addresses = reach.own_addresses(plan.hosts) if plan.hosts else ["127.0.0.1"]
         place = ",".join(addresses), self._listener.getsockname()[1], self.token.decode()
@@ -147,8 +147,8 @@ class Job:
         if rank in self._strangers:
             self.forget(rank)
 
-    def welcome(self, rank: Rank):
-        """Takes a rank whose supervisor has said hello."""
+    def welcome(self, rank: Rank) -> None:
+        """Adds a rank whose supervisor has introduced itself."""
         self._strangers.remove(rank)
         self._connections.append(rank)
         self._pause_or_resume()
@@ -158,13 +158,13 @@ class Job:
         if self._stop_signal:
             rank.stop(self._stop_signal, self.plan.grace, self._asks_where)
 
-    def forget(self, rank: Rank):
+    def forget(self, rank: Rank) -> None:
         """Closes the connection of a rank, or of a stranger."""
         rank.channel.close()
         (self._strangers if rank in self._strangers else self._connections).remove(rank)
 
-    def take_end(self, rank: Rank):
-        """Learns that the program of a rank ended."""
+    def take_end(self, rank: Rank) -> None:
+        """Called when the program of a rank has ended."""
         self._collect()  # it may have ended because mpirun did
         self._ends.append(rank)
         failed = rank.failed and rank.ended_itself
@@ -174,12 +174,12 @@ class Job:
         if failed and rank.has_guard:
             self.end(f"{rank.end}{self._fate_of_others}", shell_code(rank.code), asks_where=True)
 
-    def hear_of_guard(self, rank: Rank):
-        """Learns that mpirun, or somebody else, ended the guard of a rank."""
+    def hear_of_guard(self, rank: Rank) -> None:
+        """Called when mpirun, or another process, has ended the guard of a rank."""
         self._first_without_guard = self._first_without_guard or rank
 
-    def lose(self, rank: Rank):
-        """Learns that the supervisor of a rank is gone, as it should be after the program."""
+    def lose(self, rank: Rank) -> None:
+        """Called when the supervisor of a rank is gone, which is normal after its program ended."""
         if rank in self._strangers:
             self._strangers.remove(rank)
             return
@@ -307,8 +307,8 @@ class Job:
         return Writer(self.loop, descriptor, write, self._pause_or_resume, self._lose_screen)
 
     @property
-    def screen_is_full(self):
-        """Whether so much waits to be shown that no more is taken from the ranks."""
+    def screen_is_full(self) -> bool:
+        """Whether so much output is buffered that the ranks are paused."""
         return self.stdout.full or self.stderr.full
 
     def _pause_or_resume(self):
@@ -322,8 +322,8 @@ class Job:
     # The end
 
     @property
-    def is_ending(self):
-        """Whether somebody has ended the job already."""
+    def is_ending(self) -> bool:
+        """Whether the job is being ended already."""
         return self._verdict is not None
 
     def end(
@@ -332,14 +332,14 @@ class Job:
         code: int = 1,
         number: int = signal.SIGTERM,
         asks_where: bool = False,
-    ):
+    ) -> None:
         """Ends the job, unless that has happened already.
 
         Args:
-            sentence: What the user is told at the end.
+            sentence: The reason that the user reads at the end.
             code: The exit code of the launcher.
             number: The signal for the ranks.
-            asks_where: Whether the ranks are asked before where they are.
+            asks_where: Whether the ranks are asked for their stacks before.
         """
         if not self._verdict:
             self._verdict = sentence, code
@@ -401,7 +401,7 @@ class Job:
         return "", 0
 
     @property
-    def starter_name(self):
+    def starter_name(self) -> str:
         path = self.plan.starter.path
         return os.path.basename(path) if path else "the starter of the rank"
 

@@ -1,4 +1,4 @@
-"""Files that MPI leaves behind where it is killed, and that would fill the host in time."""
+"""Removes files that a killed MPI leaves behind, which would fill the host in time."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ AGE_OF_ABANDONED = 3600.0
 
 
 def segments_of(process: int) -> set[str]:
-    """Paths of the segments of shared memory that MPI has made for a process."""
+    """Returns the paths of the shared memory segments that MPI made for a process."""
     # The processes of other users cannot be read; there are none where there is no /proc.
     with contextlib.suppress(OSError), open(f"/proc/{process}/maps", "rb") as file:
         lines = [os.fsdecode(line.rstrip(b"\n")) for line in file]
@@ -21,8 +21,8 @@ def segments_of(process: int) -> set[str]:
     return set()
 
 
-def remove_segments(paths: set[str]):
-    """Removes those segments that no process has mapped any more."""
+def remove_segments(paths: set[str]) -> None:
+    """Removes the segments that no process maps."""
     # After MPI_Finalize there are none.
     if paths := set(filter(os.path.exists, paths)):
         processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -31,7 +31,7 @@ def remove_segments(paths: set[str]):
                 os.remove(path)
 
 
-def remove_abandoned_segments():
+def remove_abandoned_segments() -> None:
     """Removes old segments of this user that no process has mapped.
 
     Their jobs were killed with all their supervisors. A process that is only about to map one, or
@@ -48,10 +48,10 @@ def remove_abandoned_segments():
         remove_segments(old)
 
 
-def remove_session(process: int):
+def remove_session(process: int) -> None:
     """Removes the files of an mpirun of Open MPI 5, or of its daemon, that has been killed.
 
-    One that later gets the same number would fail by them.
+    A later one with the same process number would fail because of them.
     """
     import shutil  # seldom needed, and slow to import
 

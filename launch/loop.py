@@ -10,8 +10,11 @@ import math
 import os
 import select
 import signal
+import socket
 import time
+from collections.abc import Callable
 
+_File = int | socket.socket
 # A loop that is later than this was held up, as by SIGSTOP.
 MOST_LATE = 1.0
 
@@ -19,7 +22,7 @@ MOST_LATE = 1.0
 class Loop:
     """Calls actions when files become readable or writable, when signals arrive and times come.
 
-    Its time stands still while the process is stopped: those it waits for may be stopped as well.
+    Its time stops while the process is stopped, because the ranks may be stopped as well.
     """
 
     def __init__(self):
@@ -38,15 +41,15 @@ class Loop:
         self._old_wakeup = signal.set_wakeup_fd(self._wakeup_writer, warn_on_full_buffer=False)
         self.on_readable(self._wakeup, self._take_signals)
 
-    def on_readable(self, file, action):
-        """Calls `action` whenever `file` can be read; None stops that."""
+    def on_readable(self, file: _File, action: Callable[[], object] | None) -> None:
+        """Calls `action` whenever `file` can be read; None removes the action."""
         self._watch(file, select.POLLIN, action)
 
-    def on_writable(self, file, action):
-        """Calls `action` whenever `file` can be written; None stops that."""
+    def on_writable(self, file: _File, action: Callable[[], object] | None) -> None:
+        """Calls `action` whenever `file` can be written; None removes the action."""
         self._watch(file, select.POLLOUT, action)
 
-    def on_signal(self, number, action):
+    def on_signal(self, number: int, action: Callable[[int], object]) -> None:
         """Calls ``action(number)`` from the loop after that signal arrived."""
         self._signal_actions[number] = action
         old = signal.signal(number, lambda *_: None)
@@ -54,22 +57,22 @@ class Loop:
 
     @property
     def time(self) -> float:
-        """Seconds that the loop has been running, from some point on."""
+        """A clock in seconds that stops while the process is stopped."""
         return time.monotonic() - self._held_up
 
-    def after(self, seconds, action):
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
         """Calls `action` once when that many seconds of `time` have passed."""
         heapq.heappush(self._alarms, (self.time + seconds, next(self._order), action))
 
-    def close(self):
-        """Gives signals back to those who had them before; the loop must not be used after."""
+    def close(self) -> None:
+        """Restores the previous signal handlers; the loop must not be used afterwards."""
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_wakeup)
         os.close(self._wakeup)
         os.close(self._wakeup_writer)
 
-    def run(self, until):
+    def run(self, until: Callable[[], object]) -> None:
         """Serves events until ``until()`` is true."""
         self._last = time.monotonic()
         while not until():
@@ -114,41 +117,48 @@ class Loop:
 
 
 class Writer:
-    """Writes bytes to a file when it accepts them, and keeps those that wait.
+    """Buffers bytes for a file, and writes them when it accepts them.
 
     Args:
         loop: The `Loop` that serves it.
         file: A file descriptor or an object that has one.
         write: Function that writes some bytes without blocking and returns how many.
         on_full: Called when `full` changes.
-        on_error: Called with the OSError when the file cannot be written any more.
+        on_error: Called with the OSError when writing fails.
     """
 
     LIMIT = 1 << 20
 
-    def __init__(self, loop, file, write, on_full, on_error):
+    def __init__(
+        self,
+        loop: Loop,
+        file: _File,
+        write: Callable[[bytes], int],
+        on_full: Callable[[], object],
+        on_error: Callable[[OSError], object],
+    ):
         self._loop, self._file, self._write_some = loop, file, write
         self._on_full, self._on_error = on_full, on_error
         self._waiting = bytearray()
         self._was_full = self._closed = False
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._waiting)
 
     @property
-    def full(self):
-        """Whether so much waits that the source should pause."""
+    def full(self) -> bool:
+        """Whether the buffer is so large that the source should pause."""
         return len(self._waiting) > self.LIMIT
 
-    def put(self, data):
-        """Takes bytes to be written, however many wait already."""
+    def put(self, data: bytes) -> None:
+        """Adds bytes to the buffer; it never refuses any."""
         if data and not self._closed:
             self._waiting += data
             self._loop.on_writable(self._file, self._write)
             self._tell_if_full()
 
-    def close(self):
-        """Forgets what waits and takes no more."""
+    def close(self) -> None:
+        """Drops the buffer and all later bytes."""
         self._closed = True
         self._waiting.clear()
         self._loop.on_writable(self._file, None)

@@ -1,15 +1,16 @@
-"""What a rank's supervisor and the launcher tell each other over a socket.
+"""The messages between a rank's supervisor and the launcher, over a socket.
 
-A message is a kind (one byte), a length (four bytes) and that many bytes. Those that hold several
-values hold words: importing json would cost more than all the rest of a rank's start.
+A message is a kind (one byte), a length (four bytes) and that many bytes. Several values are sent
+as words, because importing json would double the time of a rank's start.
 """
 
 import errno
 import os
 import socket
 import struct
+from collections.abc import Callable
 
-from .loop import Writer
+from .loop import Loop, Writer
 
 HELLO = b"H"  # supervisor: the job's token, the rank, the name of its host
 OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
@@ -28,7 +29,7 @@ LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10
 HEADER = struct.Struct("!cI")
 
 
-def words(*values) -> bytes:
+def words(*values: object) -> bytes:
     """Values as the payload of a message."""
     return " ".join(map(str, values)).encode()
 
@@ -38,11 +39,11 @@ def message(kind: bytes, payload: bytes = b"") -> bytes:
     return HEADER.pack(kind, len(payload)) + payload
 
 
-def watch_over(connection, seconds: float):
-    """Lets the kernel close a connection whose other side gave no sign of life for so long.
+def watch_over(connection: socket.socket, seconds: float) -> None:
+    """Lets the kernel close a connection whose other side has been silent for ``seconds``.
 
-    A host whose power or cable is gone says no goodbye, and a program that computes has no time to
-    answer; its kernel does so.
+    A host without power or network closes no connection, and a busy program cannot answer; the
+    kernel of a live host does.
     """
     third = max(1, round(seconds / 3))
     wanted = {"TCP_KEEPIDLE": third, "TCP_KEEPINTVL": third, "TCP_KEEPCNT": 2}
@@ -60,8 +61,8 @@ class Channel:
         loop: The `Loop` that serves it.
         connection: A connected socket.
         on_message: Called with the kind and the payload of each message that arrives.
-        on_close: Called once when the other side is gone, with the OSError that told of it, or None
-            if it closed the connection.
+        on_close: Called once when the other side is gone, with the OSError, or None if it closed
+            the connection.
         on_full: Called when `full` changes.
 
     Attributes:
@@ -70,7 +71,14 @@ class Channel:
 
     longest = LONGEST
 
-    def __init__(self, loop, connection, on_message, on_close, on_full=lambda: None):
+    def __init__(
+        self,
+        loop: Loop,
+        connection: socket.socket,
+        on_message: Callable[[bytes, bytes], object],
+        on_close: Callable[[OSError | None], object],
+        on_full: Callable[[], object] = lambda: None,
+    ):
         connection.setblocking(False)
         self._loop, self._connection = loop, connection
         self._on_message, self._on_close = on_message, on_close
@@ -80,29 +88,29 @@ class Channel:
         self.resume()
 
     @property
-    def full(self):
+    def full(self) -> bool:
         """Whether so much waits to be sent that the source should pause."""
         return self._writer.full
 
     @property
-    def sent(self):
+    def sent(self) -> bool:
         """Whether nothing waits to be sent."""
         return not len(self._writer)
 
-    def send(self, kind: bytes, payload: bytes = b""):
+    def send(self, kind: bytes, payload: bytes = b"") -> None:
         """Sends a message; does nothing when the connection is closed."""
         self._writer.put(message(kind, payload))
 
-    def pause(self):
+    def pause(self) -> None:
         """Takes no messages until `resume`."""
         self._loop.on_readable(self._connection, None)
 
-    def resume(self):
+    def resume(self) -> None:
         """Takes messages as they come."""
         if self.open:
             self._loop.on_readable(self._connection, self._receive)
 
-    def close(self):
+    def close(self) -> None:
         """Closes the connection without calling `on_close`."""
         if self.open:
             self.open = False

@@ -1,4 +1,4 @@
-"""Which MPI library mpi4py loads, found out without importing it."""
+"""Finds the MPI library that mpi4py loads, without importing mpi4py."""
 
 import contextlib
 import importlib.machinery
@@ -14,9 +14,9 @@ DEBIANS = "libmpich.so.12"
 
 
 def mpi4py() -> importlib.machinery.ModuleSpec | None:
-    """Where mpi4py is installed; None if it is not.
+    """Returns where mpi4py is installed, or None.
 
-    ``python -m`` would also look in the working folder, where anything of this name may lie.
+    Unlike ``python -m``, it ignores the working folder, which may hold a file of this name.
     """
     here = ""
     with contextlib.suppress(FileNotFoundError):
@@ -26,7 +26,7 @@ def mpi4py() -> importlib.machinery.ModuleSpec | None:
 
 
 def find() -> str | None:
-    """Path of the MPI library that mpi4py loads; None without mpi4py, or if it finds none."""
+    """Returns the path of the MPI library that mpi4py loads, or None."""
     package = mpi4py()
     if not package or not package.submodule_search_locations:
         return None
@@ -38,7 +38,7 @@ def find() -> str | None:
 
 
 def flavour(path: str) -> str | None:
-    """Whose library a file is: ``OPEN_MPI``, ``MPICH`` (and its relatives), or None if unknown."""
+    """Returns which MPI a library is: ``OPEN_MPI``, ``MPICH`` (or derived), None if unknown."""
     name = os.path.basename(os.path.realpath(path))
     if ".so.12" in name or "mpich" in name or "libmpi.12." in name:
         return MPICH
@@ -46,7 +46,7 @@ def flavour(path: str) -> str | None:
 
 
 def in_installation(program: str) -> list[str]:
-    """The MPI libraries of the installation to which a program belongs."""
+    """Returns the MPI libraries of the installation that a program belongs to."""
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(program)))
     folders = [os.path.join(prefix, name) for name in ("lib", "lib64")]
     folders += [entry.path for folder in folders for entry in _entries(folder) if entry.is_dir()]

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 
 from . import mpi_library
 from .processes import ask, find_program
 
 INSTALL = "pip install 'mpchain[mpi]'"
-# What ranks on other hosts are told besides the variables that the launcher adds: Open MPI tells
-# them nothing by itself.
+# Variables for ranks on other hosts besides those that the launcher adds: Open MPI forwards none by
+# itself.
 FORWARDED = ("PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES")
 FORWARDED_PREFIXES = ("PYTHON", "MPCHAIN_", "NCCL_", "UCX_", "OMP_", "MKL_", "OPENBLAS_", "MPI4PY_")
 
@@ -19,7 +20,7 @@ SHARED_MEMORY_OF_A_RANK = 1 << 26
 
 
 class UnknownMpirunError(Exception):
-    """No mpirun serves: the program found is of an unknown kind, or not that of mpi4py's library.
+    """No usable mpirun: those found are of an unknown kind, or do not fit mpi4py's library.
 
     The message is one sentence that says what to do.
     """
@@ -28,12 +29,15 @@ class UnknownMpirunError(Exception):
 class Direct:
     """Starts the only rank itself."""
 
-    path = None
+    path: str | None = None
+    flavour: str | None = None
     # A rank that calls MPI_Abort is ended by mpirun like all others. MPICH's says in words that it
     # did, and makes a noise if it is not ended at once; Open MPI's is known by ending by itself.
     patience = 0.0
 
-    def command(self, n, hosts, oversubscribed, forwarded):
+    def command(
+        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
+    ) -> list[str]:
         """Arguments that come before the program.
 
         Args:
@@ -44,20 +48,24 @@ class Direct:
         """
         return []
 
-    def variables(self, environment, n, hosts):
+    def variables(
+        self, environment: Mapping[str, str], n: int, hosts: Mapping[str, int]
+    ) -> dict[str, str]:
         """Environment variables to be added; the arguments are as in `command`."""
         return {}
 
 
 class Mpich(Direct):
-    """The mpirun of MPICH, called Hydra, or of a relative (Intel MPI, MVAPICH)."""
+    """The mpirun of MPICH, called Hydra, or of a derived MPI (Intel MPI, MVAPICH)."""
 
     flavour = mpi_library.MPICH
 
-    def __init__(self, path):
+    def __init__(self, path: str):
         self.path = path
 
-    def command(self, n, hosts, oversubscribed, forwarded):
+    def command(
+        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
+    ) -> list[str]:
         """As in `Direct`; it sets no limit to the number of ranks, and forwards all variables."""
         where = ["-hosts", _list(hosts)] if hosts else []
         return [self.path, *where, "-n", str(n)]
@@ -69,10 +77,13 @@ class OpenMpi(Mpich):
     flavour = mpi_library.OPEN_MPI
     patience = 0.5
 
-    def command(self, n, hosts, oversubscribed, forwarded):
+    def command(
+        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
+    ) -> list[str]:
         """As in `Direct`.
 
-        Open MPI would tie each rank, with all its threads, to one core, and two jobs to the same.
+        By default Open MPI binds each rank with all its threads to one core, and two jobs to the
+        same one.
         """
         options = ["--oversubscribe"] if oversubscribed else []
         where = ["--host", _list(hosts)] if hosts else []
@@ -80,8 +91,10 @@ class OpenMpi(Mpich):
             where += ["-x", name]
         return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
-    def variables(self, environment, n, hosts):
-        """What it needs to run as root, and not to let ranks of one host listen to the network."""
+    def variables(
+        self, environment: Mapping[str, str], n: int, hosts: Mapping[str, int]
+    ) -> dict[str, str]:
+        """Returns what allows it to run as root, and keeps ranks of one host off the network."""
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         added = {name: "1" for name in names if environment.get(name) != "1"}
         if os.geteuid() != 0:
@@ -108,12 +121,14 @@ class OpenMpi(Mpich):
 
 
 class Srun(Mpich):
-    """Slurm's own starter, for sites where MPI is started by it alone."""
+    """Slurm's srun, for sites where only it starts MPI."""
 
     flavour = None
     patience = 0.5
 
-    def command(self, n, hosts, oversubscribed, forwarded):
+    def command(
+        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
+    ) -> list[str]:
         """As in `Direct`; the launcher ends ranks, so srun must not."""
         options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
         library = mpi_library.find()
@@ -132,13 +147,13 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
 
     Args:
         kind: ``auto``, ``openmpi``, ``mpich`` or ``srun``.
-        in_slurm: Whether srun will do where there is no mpirun.
+        in_slurm: Whether to use srun if there is no mpirun.
 
     Raises:
         UnknownMpirunError: If those that were found do not fit.
     """
     if kind == "srun":
-        return _find_srun() or _refuse("there is no srun in PATH: --mpi srun is for Slurm")
+        return _find_srun() or _refuse("no srun in PATH: --mpi srun is for Slurm")
     library = mpi_library.find()
     own = library and mpi_library.flavour(library)
     wanted = {"openmpi": mpi_library.OPEN_MPI, "mpich": mpi_library.MPICH}.get(kind, own)
@@ -162,14 +177,14 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
         _refuse_other(others[0], library, wanted)
     if strangers:
         _refuse(
-            f"{strangers[0]} is neither Open MPI's nor MPICH's, as its --version tells; "
+            f"{strangers[0]} is neither Open MPI's nor MPICH's, according to its --version; "
             f"install one of them with: {INSTALL}"
         )
     return None
 
 
-def forwarded(variables, added) -> list[str]:
-    """Names of the variables that ranks on other hosts get."""
+def forwarded(variables: Mapping[str, str], added: Iterable[str]) -> list[str]:
+    """Returns the names of the variables to forward to ranks on other hosts."""
     names = [name for name in variables if name.startswith(FORWARDED_PREFIXES)]
     names += [name for name in FORWARDED if name in variables]
     return list(dict.fromkeys([*added, *names]))
@@ -182,7 +197,7 @@ def _refuse(sentence):
 def _refuse_other(starter, library, wanted):
     found = f"{starter.path} ({starter.flavour})"
     if not library:
-        _refuse(f"there is no mpirun of {wanted}, only {found}: install it, or leave --mpi out")
+        _refuse(f"no mpirun of {wanted}, only {found}: install it, or leave --mpi out")
     _refuse(
         f"{found} is not the mpirun of {library} ({wanted or 'of unknown kind'}), which mpi4py "
         f"loads: put the right one into PATH, or reinstall both with: {INSTALL}"

@@ -1,8 +1,9 @@
-"""What the ranks print: lines with the number of their rank, and tracebacks in one piece."""
+"""The output of the ranks: lines with the number of their rank, tracebacks in one piece."""
 
 import os
 import re
 import time
+from collections.abc import Callable
 
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
@@ -13,10 +14,10 @@ LONGEST_LINE = 1 << 20
 
 
 class Lines:
-    """Cuts what one rank prints into lines and puts a prefix before each.
+    """Splits the output of one rank into lines and puts a prefix before each.
 
     Args:
-        prefix: Put before each line; None lets bytes pass as they come.
+        prefix: Put before each line; None passes all bytes unchanged.
     """
 
     def __init__(self, prefix: bytes | None):
@@ -29,7 +30,7 @@ class Lines:
         return data if self._prefix is None else b"".join(self._cut(data))
 
     def finish(self) -> bytes:
-        """Whatever was kept, ended by a line feed."""
+        """Returns the rest, ended by a line feed."""
         return self._end_rest()
 
     def _cut(self, data):
@@ -59,20 +60,20 @@ class Lines:
 
 
 class Errors(Lines):
-    """Lines of standard error that keeps back what follows the head of a traceback.
+    """Lines of standard error, which holds back what follows the head of a traceback.
 
-    A traceback that ends its program is so shown in one piece, not mixed with those of other ranks,
-    and not after them if it is the cause of theirs.
+    The traceback that ends a program is therefore shown in one piece, and before the tracebacks
+    that it causes on other ranks.
 
     Args:
         prefix: As in `Lines`.
-        on_hold: Called when something begins to be kept back.
+        on_hold: Called when lines begin to be held back.
 
     Attributes:
-        showed_cause: Whether there was a traceback, or a line that tells of a crash or an abort.
+        showed_cause: Whether there was a traceback, or a line about a crash or an abort.
     """
 
-    def __init__(self, prefix, on_hold):
+    def __init__(self, prefix: bytes | None, on_hold: Callable[[], object]):
         super().__init__(prefix)
         self._on_hold = on_hold
         self._held = []
@@ -81,20 +82,20 @@ class Errors(Lines):
 
     @property
     def held(self) -> bool:
-        """Whether something is kept back."""
+        """Whether lines are held back."""
         return bool(self._held)
 
     def unmarked(self) -> list[bytes]:
-        """The lines that are kept back, without prefix."""
+        """Returns the held lines, without prefix."""
         return [line.removeprefix(self._prefix or b"") for line in self._held]
 
     def release(self) -> bytes:
-        """What was kept back."""
+        """Returns the held lines, which are held no longer."""
         held, self._held = self._held, []
         return b"".join(held)
 
     def finish(self) -> bytes:
-        """Whatever was kept, ended by a line feed."""
+        """Returns the rest, ended by a line feed."""
         return self.release() + super().finish()
 
     def _cut(self, data):
@@ -121,7 +122,7 @@ class Errors(Lines):
 
 
 class LogFiles:
-    """One file for each rank, with all that it prints, in the order in which it arrives.
+    """One file for each rank with all its output, in the order of arrival.
 
     Args:
         folder: Where they are; None for no files.
@@ -130,7 +131,7 @@ class LogFiles:
         say: Function that tells the user a sentence.
     """
 
-    def __init__(self, folder: str | None, n: int, start: int, say):
+    def __init__(self, folder: str | None, n: int, start: int, say: Callable[[str], object]):
         self._files, self._say = [], say
         if folder is not None:
             os.makedirs(folder, exist_ok=True)
@@ -141,16 +142,16 @@ class LogFiles:
             for rank in range(n):
                 self.write(rank, f"mpchain-launch: start {start} of {n} ranks, {when}\n".encode())
 
-    def write(self, rank: int, data: bytes):
-        """Adds to the file of a rank; a disk that is full ends the logs, not the job."""
+    def write(self, rank: int, data: bytes) -> None:
+        """Adds to the file of a rank; a full disk ends the logs, not the job."""
         try:
             while data and self._files:
                 data = data[os.write(self._files[rank], data) :]
         except OSError as error:
             self.close()
-            self._say(f"the files of --log-dir end here: {error.strerror}")
+            self._say(f"stopped writing the files of --log-dir: {error.strerror}")
 
-    def close(self):
+    def close(self) -> None:
         """Closes all files."""
         for file in self._files:
             os.close(file)

@@ -1,7 +1,8 @@
-"""All that is decided before a job starts."""
+"""The settings of a job, complete before it starts."""
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 
 from . import mpirun
 
@@ -10,7 +11,7 @@ START_RANK = os.path.join(FOLDER, "start_rank.py")
 
 
 class Plan:
-    """All that is decided before a job starts.
+    """The settings of a job, complete before it starts.
 
     Args:
         n: Number of ranks.
@@ -24,7 +25,7 @@ class Plan:
         log_dir: Folder for one file per rank, or None.
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
-        host_timeout: Seconds without a sign of life after which a host is given up.
+        host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
     """
 
     # By hand: importing dataclasses would cost a quarter of the launcher's start.
@@ -50,12 +51,12 @@ class Plan:
         self.prefix, self.log_dir = prefix, log_dir
         self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
 
-    def replace(self, **changes) -> "Plan":
+    def replace(self, **changes: object) -> "Plan":
         """A copy of this plan with some things changed."""
         return Plan(**{**vars(self), **changes})
 
-    def command(self, environment, added=()) -> list[str]:
-        """What the launcher starts.
+    def command(self, environment: Mapping[str, str], added: Iterable[str] = ()) -> list[str]:
+        """Returns the command that starts the ranks.
 
         Args:
             environment: The environment of the launcher.

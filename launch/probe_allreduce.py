@@ -1,4 +1,4 @@
-"""Measures how long an all-reduce takes, over sizes; a program that the doctor runs on all ranks.
+"""Measures the time of an all-reduce by size; a program that the doctor runs on all ranks.
 
 Rank 0 prints, as JSON, the seconds for each number of bytes: the median over the repetitions of the
 slowest rank.
@@ -15,8 +15,8 @@ REPETITIONS = 15
 TIME_PER_SIZE = 2.0
 
 
-def measure(world, size: int) -> float:
-    """The median time of an all-reduce of so many bytes, in seconds."""
+def measure(world: MPI.Comm, size: int) -> float:
+    """Returns the median time of an all-reduce of ``size`` bytes, in seconds."""
     source = np.ones(size // 4, np.float32)
     target = np.empty_like(source)
     times, spent = [], 0.0
@@ -34,7 +34,7 @@ def measure(world, size: int) -> float:
     return statistics.median(times)
 
 
-def main():
+def main() -> None:
     """Measures all sizes."""
     world = MPI.COMM_WORLD
     seconds = {size: measure(world, size) for size in SIZES}

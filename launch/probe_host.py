@@ -1,7 +1,7 @@
-"""Says as JSON what there is on this host; the doctor starts it on each host.
+"""Prints as JSON what this host has; a program that the doctor starts on each host.
 
-It is a program of its own and takes the folder of the results as its argument. Each answer is a
-text or a number, or a dictionary with an ``error``.
+Its argument is the folder of the results. Each answer is a text or a number, or a dictionary with
+an ``error``.
 """
 
 import json
@@ -14,7 +14,7 @@ import sys
 from importlib.metadata import version
 
 
-def blas():
+def blas() -> str:
     """Name and version of the BLAS of NumPy."""
     import numpy as np
 
@@ -22,7 +22,7 @@ def blas():
     return f"{found['name']} {found['version']}"
 
 
-def mpi():
+def mpi() -> str:
     """The MPI library that mpi4py loads."""
     import mpi4py
 
@@ -33,8 +33,8 @@ def mpi():
     return " ".join(line.partition(", package")[0].split())
 
 
-def cuda_aware():
-    """Whether that library takes arrays on GPUs; not asked where there are none."""
+def cuda_aware() -> str:
+    """Whether that library takes arrays on GPUs; empty without GPUs."""
     if not gpus():
         return ""  # Open MPI leaves files behind where it is started without mpirun
     # In a process of its own, because MPICH ends those that ask before all is set up.
@@ -45,26 +45,26 @@ def cuda_aware():
     return answer.stdout.strip() if answer.returncode == 0 else "unknown"
 
 
-def gpus():
+def gpus() -> list[str]:
     """Names of the GPUs."""
     if not shutil.which("nvidia-smi"):
         return []
     return _nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines()
 
 
-def driver():
+def driver() -> str:
     """Version of NVIDIA's driver."""
     versions = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     return versions[0] if versions else ""
 
 
-def topology():
-    """How the GPUs are connected, a row for each."""
+def topology() -> list[str]:
+    """How the GPUs are connected, one row each."""
     rows = _nvidia_smi("topo", "-m").splitlines()
     return [" ".join(row.split()) for row in rows if row.startswith("GPU")]
 
 
-def cuda():
+def cuda() -> str:
     """Version of the CUDA runtime that CuPy uses."""
     import cupy
 
@@ -72,7 +72,7 @@ def cuda():
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def nccl():
+def nccl() -> str:
     """Version of NCCL."""
     from cupy.cuda import nccl
 
@@ -80,12 +80,12 @@ def nccl():
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-def shared_memory():
+def shared_memory() -> int:
     """Size of /dev/shm in bytes."""
     return shutil.disk_usage("/dev/shm").total
 
 
-def free_disk():
+def free_disk() -> int:
     """Free bytes where results are written."""
     folder = os.path.abspath(sys.argv[1])
     while not os.path.exists(folder):
@@ -93,7 +93,7 @@ def free_disk():
     return shutil.disk_usage(folder).free
 
 
-def mpchain():
+def mpchain() -> str:
     """Version of mpchain."""
     import mpchain
 
@@ -124,7 +124,7 @@ def _ask(question):
         return {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
 
 
-def main():
+def main() -> None:
     """Answers all questions."""
     answers = {name: _ask(question) for name, question in QUESTIONS.items()}
     print(json.dumps({"host": socket.gethostname(), **answers}))

@@ -1,4 +1,4 @@
-"""Processes that cannot outlive the one that started them."""
+"""Starts processes that cannot outlive this one; finds and ends descendants."""
 
 import contextlib
 import ctypes
@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 # From linux/prctl.h.
 PR_SET_PDEATHSIG = 1
@@ -14,8 +15,8 @@ PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-def find_program(names, folders) -> str | None:
-    """Path of the first program of one of these names in the folders, taken in order."""
+def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
+    """Returns the path of the first program with one of the names in the folders, or None."""
     for folder in folders:
         for name in names:
             path = os.path.join(folder, name)
@@ -24,8 +25,8 @@ def find_program(names, folders) -> str | None:
     return None
 
 
-def ask(command, seconds: float = 60.0) -> str:
-    """What a command prints, its errors included; empty if it cannot be started."""
+def ask(command: Sequence[str], seconds: float = 60.0) -> str:
+    """Returns the output of a command, errors included; empty if it cannot be started."""
     import subprocess  # seldom needed, and slow to import
 
     try:
@@ -44,23 +45,23 @@ def ask(command, seconds: float = 60.0) -> str:
     return answer.stdout
 
 
-def fill_standard_files():
+def fill_standard_files() -> None:
     """Opens the null device where standard input, output or error is closed.
 
-    Otherwise the next file opened would take its number and receive what was printed.
+    Otherwise the next opened file would get its number and receive the output.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
-def adopt_orphans():
+def adopt_orphans() -> None:
     """Makes this process the parent of descendants whose own parent ends (on Linux)."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def spawn(command, environment, stdout, stderr) -> int:
-    """Starts a command in a session of its own, without input, to be killed when its parent ends.
+def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stderr: int) -> int:
+    """Starts a command in a new session, without input; it is killed when its parent ends.
 
     Args:
         command: The program and its arguments.
@@ -92,12 +93,12 @@ def spawn(command, environment, stdout, stderr) -> int:
 
 
 def shell_code(code: int) -> int:
-    """What a shell makes of -n, for a process that signal n ended: 128 + n."""
+    """Returns the exit code as a shell gives it: 128 + n for -n, which stands for signal n."""
     return code if code >= 0 else 128 - code
 
 
 def collect_children() -> tuple[dict[int, int], bool]:
-    """Collects the children that ended: process id → status, and whether any others are left."""
+    """Reaps ended children; returns their status by process id, and whether others are left."""
     ended = {}
     while True:
         try:
@@ -109,12 +110,12 @@ def collect_children() -> tuple[dict[int, int], bool]:
         ended[child] = status
 
 
-def kill_descendants(spared=frozenset(), seconds: float = 5.0):
+def kill_descendants(spared: Container[int] = frozenset(), seconds: float = 5.0) -> None:
     """Kills all descendants of this process, except the spared ones, and waits for their end.
 
     Args:
         spared: Process ids that are left alone, with their descendants.
-        seconds: How long to wait at most; only a process stuck in the kernel takes this long.
+        seconds: The longest wait; only a process stuck in the kernel takes this long.
     """
     deadline = time.monotonic() + seconds
     while collect_children()[1] and time.monotonic() < deadline:
@@ -126,24 +127,24 @@ def kill_descendants(spared=frozenset(), seconds: float = 5.0):
         time.sleep(0.005)
 
 
-def signal_process(process: int, number: int):
+def signal_process(process: int, number: int) -> None:
     """Sends a signal to a process, unless it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
 
 
-def signal_session(leader: int, number: int):
-    """Sends a signal to what `spawn` started and to the processes of its group."""
+def signal_session(leader: int, number: int) -> None:
+    """Sends a signal to the process group of a process that `spawn` started."""
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
         signal_process(leader, number)  # it is so young that it has no group of its own yet
 
 
-def descendants(ancestor: int, spared=frozenset()) -> list[int]:
-    """Ids of the processes below `ancestor`, also of those that ended but were not collected yet.
+def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int]:
+    """Returns the ids of the descendants of `ancestor`, including those not yet reaped.
 
-    There are none where there is no /proc.
+    The list is empty on systems without /proc.
     """
     children = {}
     for process in _processes():
@@ -157,9 +158,9 @@ def descendants(ancestor: int, spared=frozenset()) -> list[int]:
 
 
 def activity_of(process: int) -> tuple[str, float]:
-    """The state of a process, such as R, S or T for a stopped one, and its CPU seconds so far.
+    """Returns the state of a process, such as R, S or T (stopped), and its CPU seconds so far.
 
-    Those of its descendants are added. It is ("?", 0.0) where there is no /proc.
+    CPU seconds include those of its descendants. Without /proc the result is ("?", 0.0).
     """
     fields = [_status(each) for each in (process, *descendants(process))]
     ticks = sum(sum(map(int, each[11:15])) for each in fields if each)

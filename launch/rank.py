@@ -1,14 +1,15 @@
 """One rank: the guard that mpirun starts, and the supervisor of the user's program.
 
-mpirun ends its processes with SIGKILL, which nobody survives to tell what the program printed last
-and how it ended. So the process that mpirun starts, the guard, does no more than wait for a child
-in a session of its own, the supervisor, which runs the program:
+mpirun ends its processes with SIGKILL, after which a process cannot report the last output of the
+program and how it ended. So the process that mpirun starts, the guard, only waits for a child in
+another session, the supervisor, which runs the program:
 
-    mpirun ── guard ── supervisor ── program ── whatever the program starts
+    mpirun ── guard ── supervisor ── program ── what the program starts
                            │
                      the launcher
 
-The program is ended when the launcher says so, when the launcher is gone, and when the guard is.
+The supervisor ends the program when the launcher asks for it, or when the launcher or the guard is
+gone.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 
 from . import binding, environments, leftovers, messages, processes
 from .loop import Loop
@@ -45,17 +47,17 @@ MOST_READ = 1 << 16
 MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
 
 
-def main(command) -> int:
+def main(command: Sequence[str]) -> int:
     """Runs the program of one rank.
 
     Args:
-        command: What ``python`` would be given.
+        command: The arguments of ``python``.
 
     Returns:
         Its exit code, 128 + n if it was ended by signal n.
     """
     if VARIABLE not in os.environ:
-        raise SystemExit("this file is started by mpchain-launch, not by hand")
+        raise SystemExit("mpchain-launch starts this file; do not run it by hand")
     hosts, port, token, alone, patience, host_timeout = os.environ.pop(VARIABLE).split()
     place = environments.Environment() if alone == "1" else environments.detect(os.environ)
     here = socket.gethostname()
@@ -147,20 +149,20 @@ def _let_go_of_mpirun():
 
 
 class Supervisor:
-    """Runs a program, tells the launcher about it, and ends it when it must end.
+    """Runs a program, reports it to the launcher, and ends it when it must end.
 
     Args:
         connection: A socket to the launcher.
         lifeline: File descriptor that reaches its end when the guard is gone.
         hello: The first message's payload.
-        patience: Seconds that the program gets to end by itself when the guard is gone.
+        patience: Seconds for the program to end by itself when the guard is gone.
 
     Attributes:
         is_left: Whether the launcher was lost before the program ended.
         segments: Paths of the shared memory that MPI was seen to use for the program.
     """
 
-    def __init__(self, connection, lifeline, hello, patience):
+    def __init__(self, connection: socket.socket, lifeline: int, hello: bytes, patience: float):
         processes.adopt_orphans()
         self._loop = Loop()
         callbacks = self._obey, self._lose_launcher, self._relay_or_pause
@@ -176,7 +178,7 @@ class Supervisor:
         self._signalled = self._asked = self._alone = self.is_left = False
         self.segments = set()
 
-    def run(self, command, environment) -> int:
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Runs the program to its end; returns its exit code."""
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()

@@ -1,11 +1,11 @@
-"""Other hosts: which of them are this one, and by which address they reach us."""
+"""Names of hosts: which of them mean this host, and by which address others reach us."""
 
 import contextlib
 import socket
 
 
 def is_local(host: str) -> bool:
-    """Whether this name means the host that we are on."""
+    """Returns whether a name means this host."""
     here = socket.gethostname()
     if host in ("localhost", here, here.partition(".")[0]):
         return True
@@ -13,7 +13,7 @@ def is_local(host: str) -> bool:
 
 
 def own_addresses(hosts) -> list[str]:
-    """Our addresses as those hosts see us, the most likely first."""
+    """Returns our addresses as seen from those hosts, the most likely first."""
     found = []
     for host in hosts:
         for family, address in _addresses(host):

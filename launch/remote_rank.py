@@ -1,10 +1,16 @@
 """The launcher's view of one rank."""
 
+import socket
+
 from . import messages, report
 from .messages import Channel, words
 from .output import Errors, Lines
 from .rank import WHERE
 from .standstill import STOPPED
+
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .job import Job
 
 # A traceback that does not end its program in this time was only logged, and is shown.
 TIME_TO_DIE = 2.0
@@ -30,19 +36,19 @@ class Rank:
         number: Its number, None before it said hello.
         host: Name of its host.
         process: Id of its supervisor.
-        heard: When its supervisor last sent anything, as `Loop.time`.
-        active: When its program was last seen to work.
-        moved: When its program was last seen not to be stopped, as by SIGSTOP.
+        heard: When its supervisor last sent a message, as `Loop.time`.
+        active: When its program last worked.
+        moved: When its program was last not stopped (SIGSTOP).
         done: Whether its program is over and did not fail; only MPI_Finalize may be left.
         code: Exit code of its program, -n if signal n killed it, None before its end.
-        ended_itself: Whether its program ended before anybody asked it to.
-        has_guard: Whether mpirun, or somebody else, has not ended its guard.
+        ended_itself: Whether its program ended before it was asked to.
+        has_guard: Whether its guard still runs.
         lost: Why its connection was lost before its program ended; empty if it was not.
-        stacks: What its program wrote about where it was.
+        stacks: The stacks that its program wrote.
         exception: The line of its last traceback that names the exception; may be empty.
     """
 
-    def __init__(self, job, connection):
+    def __init__(self, job: "Job", connection: socket.socket):
         self._job = job
         self._actions = {
             messages.OUTPUT: lambda data: self._show(job.stdout, self._output.take(data), data),
@@ -67,7 +73,7 @@ class Rank:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         n = self._job.plan.n
         return f"rank {self.number} of {n}" + (f" on {self.host}" if n > 1 else "")
 
@@ -101,35 +107,35 @@ class Rank:
         """Whether it printed a traceback, or that it aborts the job."""
         return self._errors.showed_cause
 
-    def pass_on(self, number: int):
+    def pass_on(self, number: int) -> None:
         """Sends its program a signal that does not end the job."""
         self.channel.send(messages.PASS, words(int(number)))
 
-    def ask(self, what: bool):
-        """Asks its supervisor for a sign of life, and what its program does if `what`."""
+    def ask(self, what: bool) -> None:
+        """Asks its supervisor for a heartbeat, and for the state of its program if `what`."""
         self.channel.send(messages.BEAT, b"1" if what else b"")
 
-    def ask_where(self):
-        """Asks its program where it is, without ending it."""
+    def ask_where(self) -> None:
+        """Asks its program for its stacks, without ending it."""
         self.pass_on(WHERE)
 
-    def stop(self, number: int, grace: float, where: bool):
+    def stop(self, number: int, grace: float, where: bool) -> None:
         """Sends it a signal, and SIGKILL after some seconds of grace.
 
         Args:
             number: The signal.
             grace: The seconds.
-            where: Whether it is asked before where it is.
+            where: Whether it is asked for its stacks before.
         """
         self.channel.send(messages.STOP, words(int(number), grace, int(where)))
 
     def last_lines(self) -> bytes:
-        """What it printed last, unless a traceback that was kept back goes before all that."""
+        """Returns its last lines, unless a held traceback will be shown instead."""
         lines = self._last.splitlines(keepends=True)[-MOST_LINES:]
         return b"" if self._errors.held else b"".join(lines)
 
     def is_seen_at(self, other: "Rank") -> bool:
-        """Whether another rank, or this one, has just shown the same last lines."""
+        """Returns whether another rank, or this one, has just shown the same last lines."""
         since = self._job.lines_shown - other._shown_until
         return since <= LINES_IN_SIGHT - MOST_LINES and self._words() == other._words()
 
@@ -137,8 +143,8 @@ class Rank:
         lines = self.last_lines().splitlines()
         return [line.removeprefix(self._prefix) for line in lines]
 
-    def show_rest(self):
-        """Shows what it printed and was kept back."""
+    def show_rest(self) -> None:
+        """Shows the held output."""
         self.exception = self.exception or report.describe_exception(self._errors.unmarked())
         self._show(self._job.stdout, self._output.finish())
         self._show(self._job.stderr, self._errors.finish())
@@ -210,7 +216,7 @@ class Rank:
         if not self.ended:
             self.lost = "its supervisor was killed"
             if error and not isinstance(error, ConnectionError):
-                self.lost = f"no sign of life from its host: {error.strerror}"
+                self.lost = f"no heartbeat from its host: {error.strerror}"
         if self.number is not None:
             self.show_rest()
         self._job.lose(self)

@@ -1,9 +1,13 @@
-"""What is said about the ranks after a failure: how each one ended, and where it was."""
+"""The report after a failure: how each rank ended, and where it was."""
 
 import contextlib
 import os
 import re
 import signal
+
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .remote_rank import Rank
 
 MOST_LINES = 20
 
@@ -19,7 +23,7 @@ _FRAME = re.compile(rb'  File "(.*)", line (\d+) in (.*)')
 
 
 def describe_end(code: int) -> str:
-    """How a process ended, in words.
+    """Returns how a process ended, in words.
 
     Args:
         code: Its exit code, or -n if signal n killed it.
@@ -34,7 +38,7 @@ def describe_end(code: int) -> str:
 
 
 def describe_place(stacks: bytes) -> str:
-    """Where a program was: its innermost function, and the innermost one that is not a library's.
+    """Returns where a program was: its innermost function, and the innermost one of the user.
 
     Args:
         stacks: What faulthandler wrote about its threads; may be empty.
@@ -65,8 +69,8 @@ def _users(frames):
     return [frame for frame in frames if not _is_library(frame[0])]
 
 
-def describe_ranks(ranks: dict, n: int, without=None) -> list[str]:
-    """One line for each group of ranks on one host that had the same fate.
+def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[str]:
+    """Returns one line for each group of ranks of one host that ended alike.
 
     Args:
         ranks: The `Rank` of each number that said hello.
@@ -87,7 +91,7 @@ def describe_ranks(ranks: dict, n: int, without=None) -> list[str]:
 
 
 def describe_exception(lines: list[bytes]) -> str:
-    """The line of a traceback that names the exception; empty if there is none.
+    """Returns the line of a traceback that names the exception; empty without one.
 
     Args:
         lines: What was printed from the head of the first traceback on.
@@ -108,7 +112,7 @@ def _describe_fate(rank):
     if rank.lost:
         fate = f"lost: {rank.lost}"
     else:
-        fate = "ended by mpchain-launch" if rank.ended else "killed, as it did not end"
+        fate = "ended by mpchain-launch" if rank.ended else "killed because it did not end"
         fate = "had finished; " * rank.done + "was stopped; " * rank.is_stopped + fate
     place = describe_place(rank.stacks)
     return f"{fate}, {place}" if place else fate
@@ -128,7 +132,7 @@ def _describe_frame(frame):
 
 
 def describe_numbers(numbers: list[int]) -> str:
-    """Some ranks, in ascending order, such as ``ranks 0-2, 5``."""
+    """Returns some ranks, given in ascending order, as a text."""
     spans = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

@@ -1,4 +1,4 @@
-"""Starts a job, and starts it again from its last checkpoint when it fails."""
+"""Runs a job, and restarts it from its last checkpoint when it fails."""
 
 import itertools
 import time
@@ -21,15 +21,15 @@ def run(
     checkpoints: Checkpoints | None = None,
     min_ranks: int | None = None,
 ) -> int:
-    """Runs a plan, again and again if need be.
+    """Runs a plan, and restarts it when it fails.
 
     Args:
         plan: What to run; its timeout is that of all starts together.
-        restarts: How many times it may be started again.
+        restarts: Maximum number of restarts.
         wait: Seconds before a restart; twice as many after each start without a new checkpoint.
-        checkpoints: From where ranks go on: they find the path of the newest in the environment
+        checkpoints: Where ranks resume: they find the path of the newest one in the environment
             variable MPCHAIN_RESUME and in place of ``{checkpoint}`` among their arguments.
-        min_ranks: With how few ranks a restart may do when hosts are gone; None for all.
+        min_ranks: Minimum number of ranks of a restart when hosts are gone; None for all.
 
     Returns:
         The exit code of the last start.
@@ -55,7 +55,7 @@ def run(
 
 
 def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
-    """The plan for those of its hosts that answer; None, and a word, if they are too few.
+    """Returns the plan for the hosts that answer; None, and a message, if they are too few.
 
     Args:
         plan: A plan for all hosts.

@@ -13,7 +13,7 @@ LEFT_OUT = (*OWN, "ranks", "module", "program", "dry_run", "help")
 
 
 def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Prints what the batch system reads; returns the exit code 0."""
+    """Prints the script for the batch system; returns the exit code 0."""
     if options.ranks == "auto":
         parser.error("--scheduler needs the number of ranks: -n auto is known only on the hosts")
     if options.ranks % options.nodes:

@@ -1,15 +1,20 @@
-"""Finds out who stands still while all others wait, which nobody would notice otherwise.
+"""Finds ranks that stand still while all others wait.
 
-A process that was stopped, or that hangs after the program's end, fails nowhere. The other ranks
-wait for it in MPI_Finalize, where Python no longer runs and the distributed runtime watches nobody.
+A process that was stopped, or that hangs after the program's end, raises no error. The other ranks
+wait for it in MPI_Finalize, where Python and the watchdog of the communicators no longer run.
 Time in which the launcher was stopped does not count, because the whole job may have been.
 """
 
 import math
+from collections.abc import Mapping
 
 from . import report
 from .processes import activity_of
 from .talk import say
+
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .job import Job
 
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
@@ -20,8 +25,8 @@ TIME_TO_ANSWER = 1.0
 STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
 
 
-def timeout_of(variables) -> float:
-    """Seconds that ranks wait for each other, as the distributed runtime reads the environment."""
+def timeout_of(variables: Mapping[str, str]) -> float:
+    """Returns the seconds that ranks wait for each other; communicators read the same variable."""
     try:
         seconds = float(variables.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
     except ValueError:  # the runtime complains
@@ -30,22 +35,22 @@ def timeout_of(variables) -> float:
 
 
 class Standstill:
-    """Asks all supervisors for a sign of life, and ends a job in which somebody stands still.
+    """Asks all supervisors for a heartbeat, and ends a job in which a rank stands still.
 
     Args:
         job: The `Job`.
         timeout: Seconds of standing still after which the job is ended; it may be infinite.
     """
 
-    def __init__(self, job, timeout: float):
+    def __init__(self, job: "Job", timeout: float):
         self._job, self._timeout = job, timeout
         self._progress = job.loop.time
         self._has_reported = False
         if timeout < math.inf:
             self._plan_next()
 
-    def note_progress(self):
-        """Learns that a program has come to its end."""
+    def note_progress(self) -> None:
+        """Called when a program has come to its end."""
         self._progress = self._job.loop.time
         self._has_reported = False
 

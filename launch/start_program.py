@@ -1,7 +1,7 @@
-"""Runs the program of a rank, as ``python`` does, and writes where it is when a signal asks.
+"""Runs the program of a rank, as ``python`` does, and writes its stacks when a signal asks.
 
-The supervisor (rank.py) starts it with its pipe for stacks, the number of the signal that asks for
-one, and what ``python`` would be given.
+The supervisor (rank.py) starts it with the pipe for stacks, the number of the signal that asks for
+them, and the arguments of ``python``.
 """
 
 import atexit
@@ -11,13 +11,14 @@ import os
 import runpy
 import signal
 import sys
+import types
 
 # Written into the pipe for stacks when the program is over and did not fail.
 OVER = b"\0"
 
 
-def tell_where(pipe, number):
-    """Lets a signal write the stacks of all threads, from within any library that they are in."""
+def tell_where(pipe: int, number: int) -> None:
+    """Makes a signal write the stacks of all threads, even inside a library."""
     if sys.stderr is not None:
         faulthandler.enable()  # a crash shows its stack, too
     os.set_inheritable(pipe, False)
@@ -27,8 +28,8 @@ def tell_where(pipe, number):
     atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
 
 
-def tell_end(pipe, number, process, identity):
-    """Writes that the program of this process is over, after which nobody may ask any more."""
+def tell_end(pipe: int, number: int, process: int, identity: object) -> None:
+    """Writes that the program is over, and ignores the signal from then on."""
     if os.getpid() == process:  # not one that was forked from it
         faulthandler.unregister(number)
         signal.signal(number, signal.SIG_IGN)
@@ -44,8 +45,8 @@ def _identity(descriptor):
         return None
 
 
-def of_program(traceback):
-    """The part of a traceback below the frames of those who only started the program."""
+def of_program(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Returns the part of a traceback below the frames that only started the program."""
     inner = traceback
     while inner and _is_starter(inner.tb_frame):
         inner = inner.tb_next
@@ -57,7 +58,7 @@ def _is_starter(frame):
     return frame.f_code.co_filename == __file__ or names[0] == "runpy" or names[1] == "mpi4py"
 
 
-def run(arguments):
+def run(arguments: list[str]) -> None:
     """Runs ``[-m] program arguments``."""
     is_module = arguments[0] == "-m"
     if not sys.flags.safe_path:

@@ -1,4 +1,4 @@
-"""How the launcher talks with its user: its lines, its complaints, the types of its options."""
+"""Messages to the user, errors of usage, and types of options."""
 
 import argparse
 import contextlib
@@ -6,12 +6,13 @@ import math
 import os
 import re
 import sys
+from collections.abc import Callable
 
 WRONG_USE = 2
 
 
-def say(text: str):
-    """Prints one line of the launcher's own on standard error."""
+def say(text: str) -> None:
+    """Prints a message of the launcher on standard error."""
     with contextlib.suppress(OSError, AttributeError):  # standard error may be closed
         print(f"mpchain-launch: {text}", file=sys.stderr, flush=True)
 
@@ -26,18 +27,18 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints take one line."""
+    """A parser whose errors take one line."""
 
-    def __init__(self, **options):
-        super().__init__(formatter_class=_Formatter, **options)
+    def _get_formatter(self):
+        return _Formatter(self.prog)
 
-    def error(self, message):
+    def error(self, message: str):
         say(f"{message} (mpchain-launch --help explains the options)")
         raise SystemExit(WRONG_USE)
 
 
-def whole_number(least: int):
-    """The type of an argument that is a whole number of at least so much."""
+def whole_number(least: int) -> Callable[[str], int]:
+    """Returns the type of an option that is a whole number of at least ``least``."""
 
     def number(text):
         if not text.isascii() or not text.isdigit() or int(text) < least:
@@ -50,7 +51,7 @@ def whole_number(least: int):
 
 
 def seconds(text: str) -> float:
-    """The type of an argument that is a positive number of seconds."""
+    """The type of an option: a positive number of seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -61,7 +62,7 @@ def seconds(text: str) -> float:
 
 
 def clock_time(text: str) -> int:
-    """The type of an argument that is a time as hours:minutes:seconds; returns seconds."""
+    """The type of an option: a time as hours:minutes:seconds; returns seconds."""
     if not re.fullmatch(r"\d+:[0-5]\d:[0-5]\d", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be hours:minutes:seconds, not {text!r}")
     hours, minutes, seconds = map(int, text.split(":"))

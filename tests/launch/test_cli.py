@@ -109,11 +109,11 @@ def test_arguments_after_two_dashes(place, capsys):
         (["-n", "0", "train.py"], "argument -n/--ranks: must be a whole number of at least 1"),
         (["-n", "-1", "train.py"], "must be a whole number of at least 1, not '-1'"),
         (["-n", "two", "train.py"], "must be a whole number of at least 1, not 'two'"),
-        (["-n", "2"], "which script? e.g. mpchain-launch -n 2 train"),
-        (["-n", "2", "-m"], "which module? e.g. mpchain-launch -n 2 -m train"),
-        (["-n", "2", "missing.py"], "there is no script 'missing.py' in "),
-        (["-n", "2", "-m", "mpchain_missing.part"], "there is no module 'mpchain_missing.part'"),
-        (["-n", "2", "-m", ".part"], "there is no module '.part'"),
+        (["-n", "2"], "no script given, e.g. mpchain-launch -n 2 train"),
+        (["-n", "2", "-m"], "no module given, e.g. mpchain-launch -n 2 -m train"),
+        (["-n", "2", "missing.py"], "no script 'missing.py' in "),
+        (["-n", "2", "-m", "mpchain_missing.part"], "no module named 'mpchain_missing.part'"),
+        (["-n", "2", "-m", ".part"], "no module named '.part'"),
         (
             ["-n", "2", "train.py"],
             "several ranks need mpirun; install it with: pip install 'mpchain[mpi]'",
@@ -276,5 +276,5 @@ def test_by_hand():
     )
     assert (answer.returncode, answer.stderr) == (
         1,
-        "this file is started by mpchain-launch, not by hand\n",
+        "mpchain-launch starts this file; do not run it by hand\n",
     )

@@ -200,7 +200,7 @@ def test_cut_host(start_on_a, hosts, script, tmp_path):
     finally:
         hosts.join("b")
     assert (code, output) == (0, f"[0] end 1 {12 * sum(range(1, 9))}\n")
-    assert "rank 1 of 2 on b was lost: no sign of life from its host" in errors
+    assert "rank 1 of 2 on b was lost: no heartbeat from its host" in errors
     assert f"restart 1 of 1 in 1 s, from {tmp_path}/out/snapshot_3" in errors
     assert "host b cannot be reached" in errors
     assert "continuing with 1 of 2 ranks on a" in errors

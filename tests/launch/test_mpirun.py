@@ -94,7 +94,7 @@ def test_none(make_mpirun):
 def test_unknown_kind(make_mpirun, refusal):
     path = make_mpirun("path", "a carpenter")
     assert refusal() == (
-        f"{path} is neither Open MPI's nor MPICH's, as its --version tells; "
+        f"{path} is neither Open MPI's nor MPICH's, according to its --version; "
         "install one of them with: pip install 'mpchain[mpi]'"
     )
 
@@ -150,7 +150,7 @@ def test_kind_that_the_user_wants(make_mpirun, refusal):
     os.remove(path)
     own = os.path.join(os.path.dirname(sys.executable), "mpirun")
     assert refusal("mpich") == (
-        f"there is no mpirun of MPICH, only {own} (Open MPI): install it, or leave --mpi out"
+        f"no mpirun of MPICH, only {own} (Open MPI): install it, or leave --mpi out"
     )
 
 
@@ -164,7 +164,7 @@ def test_kind_that_does_not_fit_the_library(make_mpirun, make_library, refusal):
 
 
 def test_srun(make_mpirun, make_library, refusal):
-    assert refusal("srun") == "there is no srun in PATH: --mpi srun is for Slurm"
+    assert refusal("srun") == "no srun in PATH: --mpi srun is for Slurm"
     path = make_mpirun("path", "slurm 24.05", name="srun")
     assert mpirun.find() is None
     assert mpirun.find(in_slurm=True).path == mpirun.find("srun").path == path

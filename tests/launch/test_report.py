@@ -89,7 +89,7 @@ def test_ranks_of_one_fate_share_a_line():
         4: Rank("b", code=-15, ended_itself=False, stacks=there),
         5: Rank("b", code=0),
         6: Rank("b", code=-11),
-        7: Rank("c", lost="no sign of life"),
+        7: Rank("c", lost="no heartbeat"),
         8: Rank("c"),
     }
     assert report.describe_ranks(ranks, 11, without=culprit) == [
@@ -97,8 +97,8 @@ def test_ranks_of_one_fate_share_a_line():
         "rank 4 on b: ended by mpchain-launch, in b (a.py:3)",
         "rank 5 on b: ended with exit code 0",
         "rank 6 on b: killed by SIGSEGV (signal 11)",
-        "rank 7 on c: lost: no sign of life",
-        "rank 8 on c: killed, as it did not end",
+        "rank 7 on c: lost: no heartbeat",
+        "rank 8 on c: killed because it did not end",
         "ranks 9-10: never started",
     ]
 
