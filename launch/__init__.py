@@ -13,7 +13,12 @@ import signal
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command `mpchain-launch`; see `cli.main`."""
+    """Runs the command `mpchain-launch`; see `cli.main`.
+
+    Example:
+        >>> main(["--version"])  # doctest: +SKIP
+        mpchain-launch 0.1.0
+    """
     # Before anything is started, Ctrl-C just ends this process, without a traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

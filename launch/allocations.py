@@ -13,6 +13,11 @@ class Allocation:
         variables: Names of environment variables, of which it sets one at least: the path of a file
             that lists the hosts. Without any, it stands for no batch system.
         remote_shell: What starts a command on one of the hosts, as mpirun does by itself.
+
+    Example:
+        >>> kind = Allocation("Slurm", ("SLURM_JOB_NODELIST",), ("srun",))
+        >>> kind.detect({"SLURM_JOB_NODELIST": "n1"}), kind.detect({})
+        (True, False)
     """
 
     def __init__(
@@ -95,6 +100,10 @@ def read_host_file(path: str | os.PathLike) -> dict[str, int]:
 
     Raises:
         ValueError: If a line does not begin with the name of a host and a number.
+
+    Example:
+        >>> read_host_file(os.devnull)
+        {}
     """
     items = []
     with open(path, encoding="utf-8") as file:

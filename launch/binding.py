@@ -10,7 +10,12 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 def cores() -> int:
-    """Number of physical cores that this process may use, the limit of its container included."""
+    """Number of physical cores that this process may use, the limit of its container included.
+
+    Example:
+        >>> cores() >= 1
+        True
+    """
     usable = _usable_processors()
     siblings = set()
     for processor in usable:
@@ -27,6 +32,10 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
 
     Args:
         variables: The environment; its list of devices is read as CUDA does.
+
+    Example:
+        >>> gpus({"CUDA_VISIBLE_DEVICES": "0,3,-1,1"})
+        ['0', '3']
     """
     if "CUDA_VISIBLE_DEVICES" in variables:
         names = [name.strip() for name in variables["CUDA_VISIBLE_DEVICES"].split(",")]
@@ -50,6 +59,11 @@ def rank_variables(
         variables: The environment so far; it keeps the numbers of threads that it sets.
         local_rank: Number of the rank among those of its host.
         local_size: Number of ranks on its host.
+
+    Example:
+        >>> variables = {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "0,1"}
+        >>> rank_variables(variables, local_rank=3, local_size=4)
+        {'CUDA_VISIBLE_DEVICES': '1'}
     """
     share = {}
     if "OMP_NUM_THREADS" not in variables:  # the others follow it

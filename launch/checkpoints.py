@@ -23,6 +23,15 @@ class Checkpoints:
         folder: The folder, which need not exist yet.
         pattern: Shell pattern of their names; None for `PATTERNS`.
         all_count: Whether existing ones count; if not, only those that this job writes.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     checkpoints = Checkpoints(folder)
+        ...     for number in (9, 10):
+        ...         open(os.path.join(folder, f"snapshot_iter_{number}"), "w").close()
+        ...     os.path.basename(checkpoints.newest())
+        'snapshot_iter_10'
     """
 
     def __init__(self, folder: str, pattern: str | None = None, all_count: bool = False):

@@ -30,6 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code of the first rank that failed, 128 + n if signal n ended it; 0 if none failed;
         2 for wrong use.
+
+    Example:
+        >>> main(["-n", "2", "train.py", "--lr", "0.1"])  # doctest: +SKIP
+        0
     """
     fill_standard_files()
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -44,7 +48,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(plan: Plan) -> str:
-    """Returns what a plan would run: environment variables, those of each rank, the command."""
+    """Returns what a plan would run: environment variables, those of each rank, the command.
+
+    Example:
+        >>> plan = Plan(n=1, program=["train.py"], starter=mpirun.Direct(), variables={"A": "1"})
+        >>> print(describe(plan))
+        A=1
+        [0]...start_rank.py train.py
+    """
     environment = {**os.environ, **plan.variables}
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
     lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]

@@ -45,6 +45,10 @@ class Finding:
         found: The result.
         hint: What to do; empty if nothing.
         host: The host; empty for all hosts.
+
+    Example:
+        >>> vars(Finding("numpy", FAILURE, "none", "pip install numpy"))["hint"]
+        'pip install numpy'
     """
 
     def __init__(self, item: str, verdict: str, found: object, hint: str = "", host: str = ""):
@@ -60,6 +64,9 @@ def main(arguments: list[str]) -> int:
 
     Returns:
         1 if there is a failure, else 0.
+
+    Example:
+        >>> main(["--hosts", "a:2,b:2"])  # doctest: +SKIP
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -99,6 +106,11 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
     Args:
         answer: What probe_host.py printed there.
         host: Its name; empty if there is but one.
+
+    Example:
+        >>> (finding,) = judge({"gpus": [], "numpy": "2.4.6"})[1:]
+        >>> finding.item, finding.verdict, finding.found
+        ('numpy', 'ok', '2.4.6')
     """
     findings = []
     has_gpus = bool(answer["gpus"]) and not _error(answer["gpus"])
@@ -121,6 +133,11 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
 
     Args:
         answers: What probe_host.py printed on each host.
+
+    Example:
+        >>> versions = dict.fromkeys(SAME, "1")
+        >>> compare({"a": versions, "b": versions | {"mpi": "2"}})[0].found
+        'a: 1, b: 2'
     """
     findings = []
     for item, verdict in SAME.items():
@@ -135,7 +152,13 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
 
 
 def table(findings: list[Finding]) -> str:
-    """The report for people."""
+    """The report for people.
+
+    Example:
+        >>> print(table([Finding("numpy", OK, "2.4.6"), Finding("cuda", NOTE, "none")]))
+        ok    numpy  2.4.6
+        note  cuda   none
+    """
     several = any(finding.host for finding in findings)
     rows = [[f.verdict, *[f.host or "all"] * several, f.item] for f in findings]
     widths = [max(map(len, column)) for column in zip(*rows)]

@@ -21,6 +21,10 @@ class Environment:
         starter: What started it.
         rank, size: Its number among all processes, and how many they are.
         local_rank, local_size: The same among the processes of its host.
+
+    Example:
+        >>> vars(Environment())
+        {'starter': 'the shell', 'rank': 0, 'size': 1, 'local_rank': 0, 'local_size': 1}
     """
 
     def __init__(

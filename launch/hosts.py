@@ -8,7 +8,14 @@ from .talk import Parser, seconds
 
 
 def add_hosts(parser: Parser) -> None:
-    """Adds the options that `find_hosts` reads."""
+    """Adds the options that `find_hosts` reads.
+
+    Example:
+        >>> parser = Parser()
+        >>> add_hosts(parser)
+        >>> parser.parse_args(["--hosts", "a:2,b"]).hosts
+        'a:2,b'
+    """
     group = parser.add_argument_group(
         "hosts", "Without these the hosts that a batch system allocated, else this one alone."
     )
@@ -35,6 +42,11 @@ def find_hosts(
     Args:
         parser: Reports errors.
         options: The options that `add_hosts` added.
+
+    Example:
+        >>> options = argparse.Namespace(hosts="a:2,b", hostfile=None)
+        >>> find_hosts(Parser(), options)[1]
+        {'a': 2, 'b': 1}
     """
     allocation = allocations.detect(os.environ)
     try:

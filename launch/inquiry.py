@@ -18,7 +18,12 @@ _INSTALL = "install mpchain there at the same place as here, or on a file system
 
 
 def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
-    """Returns the command that runs a line of shell on a host, with a timeout to connect."""
+    """Returns the command that runs a line of shell on a host, with a timeout to connect.
+
+    Example:
+        >>> command_on("localhost", ("ssh",), "true", 5)
+        ['sh', '-c', 'true']
+    """
     if reach.is_local(host):
         return ["sh", "-c", line]
     quick = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
@@ -35,6 +40,10 @@ def complaints(hosts, remote_shell, needed_file: str, seconds: float) -> dict[st
         remote_shell: What runs a command on one of them, as `allocations.Allocation`.
         needed_file: A file of the launcher that must be there.
         seconds: How long to wait for the connection, and again for the answer.
+
+    Example:
+        >>> complaints(["localhost"], ("ssh",), os.devnull, 30)
+        {}
     """
     python, file, folder = map(shlex.quote, (sys.executable, needed_file, os.getcwd()))
     check = (
@@ -52,6 +61,10 @@ def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
 
     Returns:
         For each host the exit code (None after the timeout), standard output and standard error.
+
+    Example:
+        >>> run_on_all({"here": ["echo", "hello"]}, 30)
+        {'here': (0, 'hello\\n', '')}
     """
     answers = {}
     names = list(commands)

@@ -50,6 +50,10 @@ class Job:
         ranks: The `Rank` of each number that said hello.
         starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
         standstill: The `Standstill` that watches the job.
+
+    Example:
+        >>> Job(plan).run()  # doctest: +SKIP
+        0
     """
 
     def __init__(self, plan: Plan, start: int = 1):

@@ -12,7 +12,12 @@ AGE_OF_ABANDONED = 3600.0
 
 
 def segments_of(process: int) -> set[str]:
-    """Returns the paths of the shared memory segments that MPI made for a process."""
+    """Returns the paths of the shared memory segments that MPI made for a process.
+
+    Example:
+        >>> segments_of(os.getpid()) <= set(map(os.path.abspath, segments_of(os.getpid())))
+        True
+    """
     # The processes of other users cannot be read; there are none where there is no /proc.
     with contextlib.suppress(OSError), open(f"/proc/{process}/maps", "rb") as file:
         lines = [os.fsdecode(line.rstrip(b"\n")) for line in file]
@@ -22,7 +27,11 @@ def segments_of(process: int) -> set[str]:
 
 
 def remove_segments(paths: set[str]) -> None:
-    """Removes the segments that no process maps."""
+    """Removes the segments that no process maps.
+
+    Example:
+        >>> remove_segments({"/dev/shm/sm_segment.no_such_segment"})
+    """
     # After MPI_Finalize there are none.
     if paths := set(filter(os.path.exists, paths)):
         processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -37,6 +46,9 @@ def remove_abandoned_segments() -> None:
     Their jobs were killed with all their supervisors. A process that is only about to map one, or
     that another container hides from us, is no older than a start: names in use for an hour are not
     needed any more.
+
+    Example:
+        >>> remove_abandoned_segments()  # doctest: +SKIP
     """
     now, old = time.time(), set()
     with contextlib.suppress(OSError):
@@ -52,6 +64,9 @@ def remove_session(process: int) -> None:
     """Removes the files of an mpirun of Open MPI 5, or of its daemon, that has been killed.
 
     A later one with the same process number would fail because of them.
+
+    Example:
+        >>> remove_session(1234567)  # doctest: +SKIP
     """
     import shutil  # seldom needed, and slow to import
 

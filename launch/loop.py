@@ -23,6 +23,13 @@ class Loop:
     """Calls actions when files become readable or writable, when signals arrive and times come.
 
     Its time stops while the process is stopped, because the ranks may be stopped as well.
+
+    Example:
+        >>> loop, calls = Loop(), []
+        >>> loop.after(0.0, lambda: calls.append("called"))
+        >>> loop.run(until=lambda: calls)
+        >>> calls, loop.close()
+        (['called'], None)
     """
 
     def __init__(self):
@@ -125,6 +132,14 @@ class Writer:
         write: Function that writes some bytes without blocking and returns how many.
         on_full: Called when `full` changes.
         on_error: Called with the OSError when writing fails.
+
+    Example:
+        >>> loop, (reader, writer) = Loop(), os.pipe()
+        >>> output = Writer(loop, writer, lambda data: os.write(writer, data), print, print)
+        >>> output.put(b"hello")
+        >>> loop.run(until=lambda: not len(output))
+        >>> os.read(reader, 5), loop.close(), os.close(reader), os.close(writer)
+        (b'hello', None, None, None)
     """
 
     LIMIT = 1 << 20

@@ -30,12 +30,22 @@ HEADER = struct.Struct("!cI")
 
 
 def words(*values: object) -> bytes:
-    """Values as the payload of a message."""
+    """Values as the payload of a message.
+
+    Example:
+        >>> words("a", 1, 2.5)
+        b'a 1 2.5'
+    """
     return " ".join(map(str, values)).encode()
 
 
 def message(kind: bytes, payload: bytes = b"") -> bytes:
-    """One message, ready to be sent."""
+    """One message, ready to be sent.
+
+    Example:
+        >>> message(OUTPUT, b"hello")
+        b'O\\x00\\x00\\x00\\x05hello'
+    """
     return HEADER.pack(kind, len(payload)) + payload
 
 
@@ -44,6 +54,12 @@ def watch_over(connection: socket.socket, seconds: float) -> None:
 
     A host without power or network closes no connection, and a busy program cannot answer; the
     kernel of a live host does.
+
+    Example:
+        >>> with socket.socket() as connection:
+        ...     watch_over(connection, seconds=10)
+        ...     connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        1
     """
     third = max(1, round(seconds / 3))
     wanted = {"TCP_KEEPIDLE": third, "TCP_KEEPINTVL": third, "TCP_KEEPCNT": 2}
@@ -67,6 +83,15 @@ class Channel:
 
     Attributes:
         longest: The longest payload of a message; a longer one ends the connection.
+
+    Example:
+        >>> from .loop import Loop
+        >>> loop, ends, got = Loop(), socket.socketpair(), []
+        >>> a, b = (Channel(loop, end, lambda *message: got.append(message), print) for end in ends)
+        >>> a.send(OUTPUT, b"hello")
+        >>> loop.run(until=lambda: got)
+        >>> got, a.close(), b.close(), loop.close()
+        ([(b'O', b'hello')], None, None, None)
     """
 
     longest = LONGEST

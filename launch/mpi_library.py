@@ -17,6 +17,10 @@ def mpi4py() -> importlib.machinery.ModuleSpec | None:
     """Returns where mpi4py is installed, or None.
 
     Unlike ``python -m``, it ignores the working folder, which may hold a file of this name.
+
+    Example:
+        >>> mpi4py().name  # doctest: +SKIP
+        'mpi4py'
     """
     here = ""
     with contextlib.suppress(FileNotFoundError):
@@ -26,7 +30,12 @@ def mpi4py() -> importlib.machinery.ModuleSpec | None:
 
 
 def find() -> str | None:
-    """Returns the path of the MPI library that mpi4py loads, or None."""
+    """Returns the path of the MPI library that mpi4py loads, or None.
+
+    Example:
+        >>> find()  # doctest: +SKIP
+        '/usr/lib/libmpi.so.40'
+    """
     package = mpi4py()
     if not package or not package.submodule_search_locations:
         return None
@@ -38,7 +47,12 @@ def find() -> str | None:
 
 
 def flavour(path: str) -> str | None:
-    """Returns which MPI a library is: ``OPEN_MPI``, ``MPICH`` (or derived), None if unknown."""
+    """Returns which MPI a library is: ``OPEN_MPI``, ``MPICH`` (or derived), None if unknown.
+
+    Example:
+        >>> flavour("/usr/lib/libmpi.so.40"), flavour("libmpich.so.12"), flavour("libm.so")
+        ('Open MPI', 'MPICH', None)
+    """
     name = os.path.basename(os.path.realpath(path))
     if ".so.12" in name or "mpich" in name or "libmpi.12." in name:
         return MPICH
@@ -46,7 +60,12 @@ def flavour(path: str) -> str | None:
 
 
 def in_installation(program: str) -> list[str]:
-    """Returns the MPI libraries of the installation that a program belongs to."""
+    """Returns the MPI libraries of the installation that a program belongs to.
+
+    Example:
+        >>> in_installation("/nowhere/bin/mpirun")
+        []
+    """
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(program)))
     folders = [os.path.join(prefix, name) for name in ("lib", "lib64")]
     folders += [entry.path for folder in folders for entry in _entries(folder) if entry.is_dir()]

@@ -23,11 +23,21 @@ class UnknownMpirunError(Exception):
     """No usable mpirun: those found are of an unknown kind, or do not fit mpi4py's library.
 
     The message is one sentence that says what to do.
+
+    Example:
+        >>> find("srun")  # doctest: +SKIP
+        Traceback (most recent call last):
+        launch.mpirun.UnknownMpirunError: no srun in PATH: --mpi srun is for Slurm
     """
 
 
 class Direct:
-    """Starts the only rank itself."""
+    """Starts the only rank itself.
+
+    Example:
+        >>> Direct().command(1, {}, False, [])
+        []
+    """
 
     path: str | None = None
     flavour: str | None = None
@@ -56,7 +66,12 @@ class Direct:
 
 
 class Mpich(Direct):
-    """The mpirun of MPICH, called Hydra, or of a derived MPI (Intel MPI, MVAPICH)."""
+    """The mpirun of MPICH, called Hydra, or of a derived MPI (Intel MPI, MVAPICH).
+
+    Example:
+        >>> Mpich("/usr/bin/mpirun").command(2, {"a": 1, "b": 1}, False, [])
+        ['/usr/bin/mpirun', '-hosts', 'a:1,b:1', '-n', '2']
+    """
 
     flavour = mpi_library.MPICH
 
@@ -72,7 +87,12 @@ class Mpich(Direct):
 
 
 class OpenMpi(Mpich):
-    """The mpirun of Open MPI."""
+    """The mpirun of Open MPI.
+
+    Example:
+        >>> OpenMpi("/usr/bin/mpirun").command(2, {}, True, [])
+        ['/usr/bin/mpirun', '--oversubscribe', '--bind-to', 'none', '-n', '2']
+    """
 
     flavour = mpi_library.OPEN_MPI
     patience = 0.5
@@ -121,7 +141,12 @@ class OpenMpi(Mpich):
 
 
 class Srun(Mpich):
-    """Slurm's srun, for sites where only it starts MPI."""
+    """Slurm's srun, for sites where only it starts MPI.
+
+    Example:
+        >>> Srun("/usr/bin/srun").command(2, {}, False, [])[1:4]
+        ['--kill-on-bad-exit=0', '--cpu-bind=none', '--ntasks=2']
+    """
 
     flavour = None
     patience = 0.5
@@ -151,6 +176,10 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
 
     Raises:
         UnknownMpirunError: If those that were found do not fit.
+
+    Example:
+        >>> find().path  # doctest: +SKIP
+        '/usr/bin/mpirun'
     """
     if kind == "srun":
         return _find_srun() or _refuse("no srun in PATH: --mpi srun is for Slurm")
@@ -184,7 +213,12 @@ def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
 
 
 def forwarded(variables: Mapping[str, str], added: Iterable[str]) -> list[str]:
-    """Returns the names of the variables to forward to ranks on other hosts."""
+    """Returns the names of the variables to forward to ranks on other hosts.
+
+    Example:
+        >>> forwarded({"PATH": "/bin", "HOME": "/", "OMP_NUM_THREADS": "2"}, added=["A"])
+        ['A', 'OMP_NUM_THREADS', 'PATH']
+    """
     names = [name for name in variables if name.startswith(FORWARDED_PREFIXES)]
     names += [name for name in FORWARDED if name in variables]
     return list(dict.fromkeys([*added, *names]))

@@ -18,6 +18,11 @@ class Lines:
 
     Args:
         prefix: Put before each line; None passes all bytes unchanged.
+
+    Example:
+        >>> lines = Lines(b"[1] ")
+        >>> lines.take(b"one\\ntw"), lines.take(b"o\\n"), lines.finish()
+        (b'[1] one\\n', b'[1] two\\n', b'')
     """
 
     def __init__(self, prefix: bytes | None):
@@ -71,6 +76,13 @@ class Errors(Lines):
 
     Attributes:
         showed_cause: Whether there was a traceback, or a line about a crash or an abort.
+
+    Example:
+        >>> errors = Errors(b"[1] ", on_hold=lambda: None)
+        >>> errors.take(b"a warning\\nTraceback (most recent call last):\\n")
+        b'[1] a warning\\n'
+        >>> errors.held, errors.finish()
+        (True, b'[1] Traceback (most recent call last):\\n')
     """
 
     def __init__(self, prefix: bytes | None, on_hold: Callable[[], object]):
@@ -129,6 +141,15 @@ class LogFiles:
         n: Number of ranks.
         start: 1 for the first start of the job; later ones add to the files.
         say: Function that tells the user a sentence.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     logs = LogFiles(folder, n=2, start=1, say=print)
+        ...     logs.write(1, b"hello\\n"), logs.close()
+        ...     sorted(os.listdir(folder))
+        (None, None)
+        ['rank_0.log', 'rank_1.log']
     """
 
     def __init__(self, folder: str | None, n: int, start: int, say: Callable[[str], object]):

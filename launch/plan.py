@@ -26,6 +26,11 @@ class Plan:
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
         host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
+
+    Example:
+        >>> plan = Plan(n=2, program=["train.py"], starter=mpirun.OpenMpi("mpirun"))
+        >>> plan.replace(n=3).command({})[:5]
+        ['mpirun', '--bind-to', 'none', '-n', '3']
     """
 
     # By hand: importing dataclasses would cost a quarter of the launcher's start.

@@ -16,7 +16,12 @@ TIME_PER_SIZE = 2.0
 
 
 def measure(world: MPI.Comm, size: int) -> float:
-    """Returns the median time of an all-reduce of ``size`` bytes, in seconds."""
+    """Returns the median time of an all-reduce of ``size`` bytes, in seconds.
+
+    Example:
+        >>> measure(MPI.COMM_SELF, 8) < 1.0
+        True
+    """
     source = np.ones(size // 4, np.float32)
     target = np.empty_like(source)
     times, spent = [], 0.0

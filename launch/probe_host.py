@@ -46,7 +46,12 @@ def cuda_aware() -> str:
 
 
 def gpus() -> list[str]:
-    """Names of the GPUs."""
+    """Names of the GPUs.
+
+    Example:
+        >>> gpus()  # doctest: +SKIP
+        ['NVIDIA H200', 'NVIDIA H200']
+    """
     if not shutil.which("nvidia-smi"):
         return []
     return _nvidia_smi("--query-gpu=name", "--format=csv,noheader").splitlines()

@@ -16,7 +16,12 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
-    """Returns the path of the first program with one of the names in the folders, or None."""
+    """Returns the path of the first program with one of the names in the folders, or None.
+
+    Example:
+        >>> find_program(["no-such-program", "sh"], ["/nowhere", "/bin"])
+        '/bin/sh'
+    """
     for folder in folders:
         for name in names:
             path = os.path.join(folder, name)
@@ -26,7 +31,12 @@ def find_program(names: Iterable[str], folders: Iterable[str]) -> str | None:
 
 
 def ask(command: Sequence[str], seconds: float = 60.0) -> str:
-    """Returns the output of a command, errors included; empty if it cannot be started."""
+    """Returns the output of a command, errors included; empty if it cannot be started.
+
+    Example:
+        >>> ask(["echo", "hello"]), ask(["/nowhere/program"])
+        ('hello\\n', '')
+    """
     import subprocess  # seldom needed, and slow to import
 
     try:
@@ -49,6 +59,9 @@ def fill_standard_files() -> None:
     """Opens the null device where standard input, output or error is closed.
 
     Otherwise the next opened file would get its number and receive the output.
+
+    Example:
+        >>> fill_standard_files()
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -56,7 +69,11 @@ def fill_standard_files() -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent ends (on Linux)."""
+    """Makes this process the parent of descendants whose own parent ends (on Linux).
+
+    Example:
+        >>> adopt_orphans()  # doctest: +SKIP
+    """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -71,6 +88,11 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
 
     Returns:
         The process id. The exit code is 127 if the program could not be started.
+
+    Example:
+        >>> child = spawn(["sh", "-c", "exit 3"], dict(os.environ), 1, 2)
+        >>> os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        3
     """
     parent = os.getpid()
     child = os.fork()
@@ -93,12 +115,21 @@ def spawn(command: list[str], environment: Mapping[str, str], stdout: int, stder
 
 
 def shell_code(code: int) -> int:
-    """Returns the exit code as a shell gives it: 128 + n for -n, which stands for signal n."""
+    """Returns the exit code as a shell gives it: 128 + n for -n, which stands for signal n.
+
+    Example:
+        >>> shell_code(3), shell_code(-9)
+        (3, 137)
+    """
     return code if code >= 0 else 128 - code
 
 
 def collect_children() -> tuple[dict[int, int], bool]:
-    """Reaps ended children; returns their status by process id, and whether others are left."""
+    """Reaps ended children; returns their status by process id, and whether others are left.
+
+    Example:
+        >>> ended, others_are_left = collect_children()  # doctest: +SKIP
+    """
     ended = {}
     while True:
         try:
@@ -116,6 +147,9 @@ def kill_descendants(spared: Container[int] = frozenset(), seconds: float = 5.0)
     Args:
         spared: Process ids that are left alone, with their descendants.
         seconds: The longest wait; only a process stuck in the kernel takes this long.
+
+    Example:
+        >>> kill_descendants(spared={1234})  # doctest: +SKIP
     """
     deadline = time.monotonic() + seconds
     while collect_children()[1] and time.monotonic() < deadline:
@@ -128,13 +162,21 @@ def kill_descendants(spared: Container[int] = frozenset(), seconds: float = 5.0)
 
 
 def signal_process(process: int, number: int) -> None:
-    """Sends a signal to a process, unless it has ended."""
+    """Sends a signal to a process, unless it has ended.
+
+    Example:
+        >>> signal_process(os.getpid(), 0)
+    """
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
 
 
 def signal_session(leader: int, number: int) -> None:
-    """Sends a signal to the process group of a process that `spawn` started."""
+    """Sends a signal to the process group of a process that `spawn` started.
+
+    Example:
+        >>> signal_session(spawn(["true"], {}, 1, 2), 15)  # doctest: +SKIP
+    """
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
@@ -145,6 +187,10 @@ def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int
     """Returns the ids of the descendants of `ancestor`, including those not yet reaped.
 
     The list is empty on systems without /proc.
+
+    Example:
+        >>> descendants(0) != []
+        True
     """
     children = {}
     for process in _processes():
@@ -161,6 +207,11 @@ def activity_of(process: int) -> tuple[str, float]:
     """Returns the state of a process, such as R, S or T (stopped), and its CPU seconds so far.
 
     CPU seconds include those of its descendants. Without /proc the result is ("?", 0.0).
+
+    Example:
+        >>> state, seconds = activity_of(os.getpid())
+        >>> state, seconds >= 0
+        ('R', True)
     """
     fields = [_status(each) for each in (process, *descendants(process))]
     ticks = sum(sum(map(int, each[11:15])) for each in fields if each)

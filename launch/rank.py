@@ -55,6 +55,11 @@ def main(command: Sequence[str]) -> int:
 
     Returns:
         Its exit code, 128 + n if it was ended by signal n.
+
+    Example:
+        >>> main(["train.py"])
+        Traceback (most recent call last):
+        SystemExit: mpchain-launch starts this file; do not run it by hand
     """
     if VARIABLE not in os.environ:
         raise SystemExit("mpchain-launch starts this file; do not run it by hand")

@@ -5,7 +5,12 @@ import socket
 
 
 def is_local(host: str) -> bool:
-    """Returns whether a name means this host."""
+    """Returns whether a name means this host.
+
+    Example:
+        >>> is_local("localhost"), is_local(socket.gethostname())
+        (True, True)
+    """
     here = socket.gethostname()
     if host in ("localhost", here, here.partition(".")[0]):
         return True
@@ -13,7 +18,12 @@ def is_local(host: str) -> bool:
 
 
 def own_addresses(hosts) -> list[str]:
-    """Returns our addresses as seen from those hosts, the most likely first."""
+    """Returns our addresses as seen from those hosts, the most likely first.
+
+    Example:
+        >>> "127.0.0.1" in own_addresses(["127.0.0.1"])
+        True
+    """
     found = []
     for host in hosts:
         for family, address in _addresses(host):

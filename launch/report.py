@@ -27,6 +27,10 @@ def describe_end(code: int) -> str:
 
     Args:
         code: Its exit code, or -n if signal n killed it.
+
+    Example:
+        >>> describe_end(3), describe_end(-15)
+        ('ended with exit code 3', 'was killed by SIGTERM (signal 15)')
     """
     if code >= 0:
         return f"ended with exit code {code}"
@@ -45,6 +49,10 @@ def describe_place(stacks: bytes) -> str:
 
     Returns:
         Such as ``in wait (threading.py:320) called by main (train.py:40)``, or an empty string.
+
+    Example:
+        >>> describe_place(b'Current thread 0x1:\\n  File "a.py", line 7 in f')
+        'in f (a.py:7)'
     """
     # The current thread, the main one, comes last. Where it waits for another, that one says more.
     before, head, current = stacks.rpartition(b"Current thread")
@@ -76,6 +84,10 @@ def describe_ranks(ranks: dict, n: int, without: "Rank | None" = None) -> list[s
         ranks: The `Rank` of each number that said hello.
         n: Number of all ranks.
         without: A `Rank` that is left out.
+
+    Example:
+        >>> describe_ranks({}, n=4)
+        ['ranks 0-3: never started']
     """
     groups = {}
     for number in range(n):
@@ -95,6 +107,10 @@ def describe_exception(lines: list[bytes]) -> str:
 
     Args:
         lines: What was printed from the head of the first traceback on.
+
+    Example:
+        >>> describe_exception([b"Traceback (most recent call last):", b"  ...", b"KeyError: 1"])
+        'KeyError: 1'
     """
     name = ""
     for line in lines:
@@ -132,7 +148,12 @@ def _describe_frame(frame):
 
 
 def describe_numbers(numbers: list[int]) -> str:
-    """Returns some ranks, given in ascending order, as a text."""
+    """Returns some ranks, given in ascending order, as a text.
+
+    Example:
+        >>> describe_numbers([0, 1, 2, 5])
+        'ranks 0-2, 5'
+    """
     spans = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

@@ -33,6 +33,9 @@ def run(
 
     Returns:
         The exit code of the last start.
+
+    Example:
+        >>> run(plan, restarts=3, checkpoints=Checkpoints("result"))  # doctest: +SKIP
     """
     deadline = None if plan.timeout is None else time.monotonic() + plan.timeout
     newest = checkpoints and checkpoints.newest()
@@ -60,6 +63,11 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
     Args:
         plan: A plan for all hosts.
         min_ranks: The least number of ranks.
+
+    Example:
+        >>> plan = Plan(n=2, program=["train.py"], starter=None)
+        >>> with_hosts_that_answer(plan, min_ranks=1) is plan
+        True
     """
     if not plan.hosts:
         return plan

@@ -13,7 +13,15 @@ LEFT_OUT = (*OWN, "ranks", "module", "program", "dry_run", "help")
 
 
 def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """Prints the script for the batch system; returns the exit code 0."""
+    """Prints the script for the batch system; returns the exit code 0.
+
+    Example:
+        >>> from . import cli
+        >>> cli.main(["--scheduler", "slurm", "-n", "2", "--time", "1:00:00", "train.py"])
+        #!/bin/bash
+        #SBATCH --job-name=train
+        ...
+    """
     if options.ranks == "auto":
         parser.error("--scheduler needs the number of ranks: -n auto is known only on the hosts")
     if options.ranks % options.nodes:

@@ -26,7 +26,12 @@ STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
 
 
 def timeout_of(variables: Mapping[str, str]) -> float:
-    """Returns the seconds that ranks wait for each other; communicators read the same variable."""
+    """Returns the seconds that ranks wait for each other; communicators read the same variable.
+
+    Example:
+        >>> timeout_of({"MPCHAIN_COLLECTIVE_TIMEOUT": "20"}), timeout_of({})
+        (20.0, 300.0)
+    """
     try:
         seconds = float(variables.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
     except ValueError:  # the runtime complains

@@ -46,7 +46,11 @@ def _identity(descriptor):
 
 
 def of_program(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Returns the part of a traceback below the frames that only started the program."""
+    """Returns the part of a traceback below the frames that only started the program.
+
+    Example:
+        >>> of_program(None)
+    """
     inner = traceback
     while inner and _is_starter(inner.tb_frame):
         inner = inner.tb_next

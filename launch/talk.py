@@ -12,7 +12,11 @@ WRONG_USE = 2
 
 
 def say(text: str) -> None:
-    """Prints a message of the launcher on standard error."""
+    """Prints a message of the launcher on standard error.
+
+    Example:
+        >>> say("the job exceeded --timeout")  # on standard error
+    """
     with contextlib.suppress(OSError, AttributeError):  # standard error may be closed
         print(f"mpchain-launch: {text}", file=sys.stderr, flush=True)
 
@@ -27,7 +31,14 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors take one line."""
+    """A parser whose errors take one line.
+
+    Example:
+        >>> parser = Parser(prog="mpchain-launch")
+        >>> parser.error("no script given")
+        Traceback (most recent call last):
+        SystemExit: 2
+    """
 
     def _get_formatter(self):
         return _Formatter(self.prog)
@@ -38,7 +49,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Returns the type of an option that is a whole number of at least ``least``."""
+    """Returns the type of an option that is a whole number of at least ``least``.
+
+    Example:
+        >>> whole_number(1)("12")
+        12
+    """
 
     def number(text):
         if not text.isascii() or not text.isdigit() or int(text) < least:
@@ -51,7 +67,12 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """The type of an option: a positive number of seconds."""
+    """The type of an option: a positive number of seconds.
+
+    Example:
+        >>> seconds("2.5")
+        2.5
+    """
     try:
         number = float(text)
     except ValueError:
@@ -62,7 +83,12 @@ def seconds(text: str) -> float:
 
 
 def clock_time(text: str) -> int:
-    """The type of an option: a time as hours:minutes:seconds; returns seconds."""
+    """The type of an option: a time as hours:minutes:seconds; returns seconds.
+
+    Example:
+        >>> clock_time("1:30:00")
+        5400
+    """
     if not re.fullmatch(r"\d+:[0-5]\d:[0-5]\d", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be hours:minutes:seconds, not {text!r}")
     hours, minutes, seconds = map(int, text.split(":"))
