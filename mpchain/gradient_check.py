@@ -74,7 +74,7 @@ def _described(array):
 
 def numerical_grad(
     f: Callable,
-    inputs: Sequence[Array],
+    inputs: Sequence,
     grad_outputs: Sequence,
     eps: float = 1e-3,
     detect_nondifferentiable: bool = False,

@@ -12,24 +12,25 @@ import numpy as np
 
 import mpchain
 import mpchain.functions as F
+from mpchain import Variable
 from mpchain.gradient_check import check_backward
 
 
-def one_centered_penalty(x):
+def one_centered_penalty(x: Variable) -> Variable:
     y = F.sigmoid(x)
     grads = mpchain.grad([y], [x], enable_double_backprop=True)
     norms = [F.sum(g**2.0, axis=(1, 2, 3)) ** 0.5 for g in grads]
     return sum(F.mean((norm - 1.0) ** 2.0) for norm in norms)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
 
     rng = np.random.RandomState(313)
     b, c, h, w = 16, 3, 32, 32
-    x = mpchain.Variable(rng.randn(b, c, h, w))
+    x = Variable(rng.randn(b, c, h, w))
     gp = one_centered_penalty(x)
     gp.backward()
     print(x.grad)

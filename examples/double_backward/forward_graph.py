@@ -15,7 +15,7 @@ import mpchain.functions as F
 from mpchain.gradient_check import assert_allclose, numerical_grad
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()

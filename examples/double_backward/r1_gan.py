@@ -17,59 +17,62 @@ import numpy as np
 import mpchain
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import datasets, iterators, optimizers
+from mpchain import Variable, datasets, iterators, optimizers
 from mpchain.gradient_check import check_backward
+from mpchain.typing import Array
 
 
 class Generator(mpchain.Chain):
     """Makes images (N, 1, 8, 8) of vectors (N, n_latent)."""
 
-    def __init__(self, n_latent, n_hidden):
+    def __init__(self, n_latent: int, n_hidden: int):
         super().__init__()
         with self.init_scope():
             self.l1 = L.Linear(n_latent, n_hidden)
             self.l2 = L.Linear(n_hidden, n_hidden)
             self.l3 = L.Linear(n_hidden, 64)
 
-    def forward(self, z):
+    def forward(self, z: Array) -> Variable:
         h = F.leaky_relu(self.l1(z))
         h = F.leaky_relu(self.l2(h))
         return F.reshape(F.sigmoid(self.l3(h)), (len(z), 1, 8, 8))
 
 
 class Discriminator(mpchain.Chain):
-    """Tells how real images are; smooth, so that its gradients have gradients everywhere."""
+    """Scores how real images are; smooth, so that its gradients have gradients everywhere."""
 
-    def __init__(self, n_channels):
+    def __init__(self, n_channels: int):
         super().__init__()
         with self.init_scope():
             self.conv1 = L.Convolution2D(1, n_channels, ksize=3, pad=1)
             self.conv2 = L.Convolution2D(n_channels, 2 * n_channels, ksize=4, stride=2, pad=1)
             self.l1 = L.Linear(2 * n_channels * 16, 1)
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Variable:
         h = F.softplus(self.conv1(x))
         h = F.softplus(self.conv2(h))
         return self.l1(h)
 
 
-def r1_penalty(p_real, x_real):
+def r1_penalty(p_real: Variable, x_real: Variable) -> Variable:
     (gx,) = mpchain.grad([p_real], [x_real], enable_double_backprop=True)
     # The square of the norm, without the root that has no derivative at zero.
     return F.mean(F.sum(gx**2, axis=(1, 2, 3)))
 
 
-def discriminator_loss(dis, x_real, x_fake, gamma):
+def discriminator_loss(
+    dis: Discriminator, x_real: Variable, x_fake: Array, gamma: float
+) -> Variable:
     p_real, p_fake = dis(x_real), dis(x_fake)
     loss = F.mean(F.softplus(-p_real)) + F.mean(F.softplus(p_fake))
     return loss + 0.5 * gamma * r1_penalty(p_real, x_real)
 
 
-def generator_loss(dis, x_fake):
+def generator_loss(dis: Discriminator, x_fake: Variable) -> Variable:
     return F.mean(F.softplus(-dis(x_fake)))
 
 
-def parse_arguments():
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epoch", type=int, default=20, help="sweeps over the digits")
     parser.add_argument("--batchsize", type=int, default=64)
@@ -82,7 +85,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_arguments()
     np.random.seed(args.seed)
     if args.check:
@@ -102,7 +105,7 @@ def main():
     batches = iterators.SerialIterator(digits, args.batchsize)
     losses = []
     while batches.epoch < args.epoch:
-        x_real = mpchain.Variable(np.stack(batches.next()))
+        x_real = Variable(np.stack(batches.next()))
         x_fake = sample(len(x_real))
 
         loss_dis = discriminator_loss(dis, x_real, x_fake.array, args.gamma)
@@ -122,14 +125,14 @@ def main():
     show(sample(6).array)
 
 
-def check(dis, x_real, x_fake, gamma):
+def check(dis: Discriminator, x_real: Array, x_fake: Array, gamma: float) -> None:
     """Compares the gradients of the discriminator's loss with finite differences."""
     loss = functools.partial(discriminator_loss, dis, x_fake=x_fake, gamma=gamma)
     check_backward(loss, x_real, None, tuple(dis.params()), eps=1e-4, atol=0, rtol=1e-6)
     print("finite differences agree")
 
 
-def report(epoch, losses, digits, generated):
+def report(epoch: int, losses: list, digits: Array, generated: Array) -> None:
     """Prints the mean losses, and how far the mean image is from that of the real digits."""
     loss_dis, loss_gen = np.mean(losses, axis=0)
     distance = np.abs(digits.mean(axis=0) - generated.mean(axis=0)).mean()
@@ -140,7 +143,7 @@ def report(epoch, losses, digits, generated):
     )
 
 
-def show(images):
+def show(images: Array) -> None:
     """Prints images side by side, in characters."""
     rows = np.concatenate(list(images[:, 0]), axis=1)
     for row in rows:

@@ -3,10 +3,10 @@
     python train_mnist.py                           one process
     mpchain-launch -n 2 train_mnist.py              two ranks, each with its half of every batch
     mpchain-launch -n 2 --restarts 3 --checkpoint-dir result train_mnist.py
-                                                    after a failure goes on from the last snapshot
+                                                    resumes from the last snapshot after a failure
 
 The global batch, the order of the samples and the initial parameters do not depend on the number of
-ranks, and gradients and reported values are means over the samples of all ranks: so the numbers
+ranks. Gradients and reported values are means over the samples of all ranks, so that the numbers
 that the script prints do not depend on it either.
 """
 
@@ -18,10 +18,11 @@ import numpy as np
 import mpchain
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import datasets, iterators, optimizers, serializers, training
+from mpchain import Variable, datasets, iterators, optimizers, serializers, training
 from mpchain.distributed import create_sharded_iterator
 from mpchain.distributed.updaters import MultiNodeUpdater
 from mpchain.training import extensions
+from mpchain.typing import Array
 
 
 class MLP(mpchain.Chain):
@@ -34,7 +35,7 @@ class MLP(mpchain.Chain):
             self.l2 = L.Linear(None, 100)
             self.l3 = L.Linear(None, 10)
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Variable:
         h = F.relu(self.l1(x))
         h = F.relu(self.l2(h))
         return self.l3(h)
@@ -51,7 +52,7 @@ class ConvNet(mpchain.Chain):
             self.l1 = L.Linear(None, 128)
             self.l2 = L.Linear(None, 10)
 
-    def forward(self, x):
+    def forward(self, x: Array) -> Variable:
         h = F.max_pooling_2d(F.relu(self.conv1(x)), 2)
         h = F.max_pooling_2d(F.relu(self.conv2(h)), 2)
         return self.l2(F.relu(self.l1(h)))
@@ -65,7 +66,7 @@ LOADERS = {
 MODELS = {"mlp": (MLP, 1), "conv": (ConvNet, 3)}  # with the number of axes of an image
 
 
-def parse_arguments():
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", choices=LOADERS, default="digits")
     parser.add_argument("--model", choices=MODELS, default="mlp")
@@ -76,14 +77,14 @@ def parse_arguments():
     parser.add_argument("--out", default="result", help="folder of the results")
     # mpchain-launch sets the variable when it starts the script again.
     resume = os.environ.get("MPCHAIN_RESUME")
-    parser.add_argument("--resume", default=resume, help="snapshot to go on from")
+    parser.add_argument("--resume", default=resume, help="snapshot to resume from")
     parser.add_argument("--snapshot", type=int, help="iterations between snapshots, not an epoch")
     parser.add_argument("--double", action="store_true", help="compute in float64")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_arguments()
     comm = mpchain.create_communicator(args.communicator)
     if args.device is None:
@@ -116,9 +117,9 @@ def main():
     trainer.run()
 
 
-def add_reports(trainer, snapshot_trigger):
-    """Adds what one rank alone does: it prints, plots and saves."""
-    # Ctrl-C, too, leaves a file to go on from with --resume.
+def add_reports(trainer: training.Trainer, snapshot_trigger: tuple[int, str]) -> None:
+    """Adds the extensions of one rank, which print, plot and save."""
+    # Ctrl-C also leaves a snapshot, for --resume.
     trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=snapshot_trigger)
     trainer.extend(extensions.LogReport())
     columns = ["epoch", "main/loss", "validation/main/loss"]
