@@ -1,4 +1,4 @@
-"""Iterators: batches of examples, epoch after epoch."""
+"""Iterators, which yield batches of examples."""
 
 from mpchain.iterators.dali import DaliIterator as DaliIterator
 from mpchain.iterators.multiprocess import MultiprocessIterator as MultiprocessIterator

@@ -1,10 +1,10 @@
-"""Examples as few large arrays instead of many small ones, for the way between processes."""
+"""Examples as a few large arrays instead of many small ones, to send them between processes."""
 
 import numpy as np
 
 
 class Columns:
-    """Examples of one kind, by element: all first elements, all second ones, ...
+    """Examples of one kind, column by column: all first elements, all second ones, ...
 
     Attributes:
         kind: tuple, dict, or None for examples that are their only element.
@@ -21,8 +21,7 @@ class Columns:
 
 
 def to_columns(examples: list) -> Columns | list:
-    """Returns the :class:`Columns` of a list of examples; the list itself if they are of several
-    kinds.
+    """Returns the :class:`Columns` of a list of examples, or the list if their kinds differ.
 
     Example:
         >>> to_columns([(np.zeros(3), "a"), (np.ones(3), "b")]).columns[0].shape
@@ -45,7 +44,7 @@ def to_columns(examples: list) -> Columns | list:
 
 
 def from_columns(columns: Columns | list) -> list:
-    """Returns the list of examples that :func:`to_columns` was given.
+    """Returns the list of examples, the inverse of :func:`to_columns`.
 
     Example:
         >>> from_columns(to_columns([{"x": 1}, {"x": 2}]))
@@ -61,7 +60,7 @@ def from_columns(columns: Columns | list) -> list:
 
 
 def _column(values):
-    """Returns values as one array whose elements are the same again, or else as a list."""
+    """Returns values as one array if its elements are identical to them, else as a list."""
     first = values[0]
     kind = type(first)
     if kind is np.ndarray and first.ndim > 0 and not first.dtype.hasobject:

@@ -11,22 +11,21 @@ from mpchain.dataset import Iterator
 class DaliIterator(Iterator):
     """Yields the batches that a DALI pipeline reads and prepares, on the CPU or on a GPU.
 
-    An example is the tuple of its arrays in the pipeline's outputs: NumPy or CuPy arrays, by where
-    the output is. The pipeline chooses the order (``random_shuffle`` of its reader). What is saved
-    is where in the epoch this iterator is; the pipeline itself begins anew.
+    An example is the tuple of its arrays in the pipeline's outputs: NumPy arrays of outputs on the
+    CPU, CuPy arrays of those on a GPU. The pipeline chooses the order (``random_shuffle`` of its
+    reader). Only the position in the epoch is saved; a restored pipeline starts from the beginning.
 
     Args:
-        pipeline: with one reader at least; it is built if it was
-            not yet.
-        repeat: whether to go on after the first epoch.
+        pipeline: pipeline with at least one reader; it is built if necessary.
+        repeat: whether to continue after the first epoch.
 
     Attributes:
         current_position: number of examples of this epoch that have been read.
 
     Raises:
         RuntimeError: DALI is not installed.
-        TypeError: ``pipeline`` is none.
-        ValueError: the pipeline has no reader, by which an epoch's length is known.
+        TypeError: ``pipeline`` is not a Pipeline.
+        ValueError: the pipeline has no reader, which defines the length of an epoch.
 
     Example:
         >>> iterator = mpchain.iterators.DaliIterator(pipeline)  # doctest: +SKIP
@@ -42,27 +41,29 @@ class DaliIterator(Iterator):
         pipeline.build()
         sizes = pipeline.epoch_size()
         if not sizes:
-            raise ValueError("DaliIterator: pipeline must have a reader, which tells its size")
+            raise ValueError(
+                "DaliIterator: pipeline must have a reader, which defines the length of an epoch"
+            )
         self.pipeline = pipeline
         self.batch_size = pipeline.max_batch_size
         self._epoch_size = max(sizes.values())
         self._repeat = repeat
-        self._start_anew()
+        self._restart()
 
     @property
     def repeat(self) -> bool:
         return self._repeat
 
-    def _start_anew(self):
+    def _restart(self):
         self.current_position = 0
         self.epoch = 0
         self.is_new_epoch = False
         self._previous_epoch_detail = -1.0
 
     def reset(self) -> None:
-        """Goes back to the start of the first epoch."""
+        """Returns to the start of the first epoch."""
         self.pipeline.reset()
-        self._start_anew()
+        self._restart()
 
     @property
     def epoch_detail(self) -> float:
@@ -75,7 +76,7 @@ class DaliIterator(Iterator):
     def __next__(self) -> Any:
         if not self._repeat and self.epoch > 0:
             raise StopIteration
-        # The pipeline uses its memory again for the next batch.
+        # The pipeline reuses its memory for the next batch.
         examples = list(zip(*[map(_copy, output) for output in self.pipeline.run()]))
         self._previous_epoch_detail = self.epoch_detail
         if not self._repeat:

@@ -19,37 +19,36 @@ class _TimeoutWarning(RuntimeWarning):
 
 
 class MultiprocessIterator(PrefetchingIterator):
-    """Yields the batches of :class:`SerialIterator`, read by processes while others are used.
+    """Yields the batches of :class:`SerialIterator`, which processes read ahead.
 
-    Each process reads its part of each batch; arrays come back through shared memory. The dataset
-    is pickled once, and its arrays are in memory once for all processes together. Processes are
-    started when the first batch is asked for. They are ended by :meth:`finalize`, when the iterator
-    is no more used, or when this process ends, however that happens. Random numbers that the
-    dataset draws from NumPy's global state or :mod:`random` differ between processes and follow
-    from NumPy's state here at that time.
+    Each process reads a part of each batch and returns arrays through shared memory. The dataset is
+    pickled once, and all processes share one copy of its arrays. The first request for a batch
+    starts the processes. They end by :meth:`finalize`, when the iterator is collected, or when this
+    process ends for any reason. Random numbers that the dataset draws from NumPy's global state or
+    :mod:`random` differ between processes; NumPy's state at the start determines them.
 
-    An exception of the dataset is raised here, with the traceback in the process. After a process
-    was killed, the next call begins anew with the batch that was lost.
+    Exceptions of the dataset are raised here, with the traceback of the process. After a process
+    was killed, the next call reads the lost batch again.
 
-    Processes are not forked from this one, which neither MPI nor threads bear. So a script does its
-    work below ``if __name__ == "__main__":``, and datasets and transforms are importable. Otherwise
-    (a lambda, a function in a function) threads read the examples, and a warning says why; Python's
-    lock then limits the speed.
+    Processes are not forked from this one, because MPI and threads do not survive a fork. A script
+    therefore works below ``if __name__ == "__main__":``, and datasets and transforms are
+    importable. Otherwise (a lambda, a local function) threads read the examples, and a warning says
+    why; Python's lock then limits the speed.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
         n_processes: number of processes; None means the number of cores.
-        n_prefetch: number of batches that are read while the caller uses one.
-        shared_mem: bytes of shared memory for each example; what is larger travels by pipes.
-            None adapts it to the examples.
-        dataset_timeout: seconds after which a batch that has not come causes a
-            :attr:`TimeoutWarning`; None never warns.
-        maxtasksperchild: number of batches after which a process is replaced by a new one,
-            against datasets that leak memory; None means never.
+        n_prefetch: number of batches to read ahead.
+        shared_mem: bytes of shared memory for each example; larger examples travel through pipes.
+            None adapts the size to the examples.
+        dataset_timeout: seconds of waiting for a batch that cause a :attr:`TimeoutWarning`; None
+            never warns.
+        maxtasksperchild: number of batches after which a process is replaced, for datasets that
+            leak memory; None means never.
         start_method: 'forkserver', 'spawn' or (not with MPI, nor after OpenMP has started
-            threads) 'fork'. None means what the program has set by
-            :func:`multiprocessing.set_start_method`, but never 'fork'; else the forkserver or,
-            where there is none, spawn. Only with None do threads take the place of processes.
+            threads) 'fork'. None means the method set by :func:`multiprocessing.set_start_method`
+            unless it is 'fork', else the forkserver or, if unavailable, spawn. Only None allows
+            threads in place of processes.
 
     Raises:
         TypeError: the dataset cannot be pickled, and ``start_method`` is not None.
@@ -110,7 +109,7 @@ class MultiprocessIterator(PrefetchingIterator):
             for reader, part in zip(self._readers, parts):
                 reader.request(part)
         except BaseException:
-            self._end_readers()  # some were asked for their part of a batch that is not to come
+            self._end_readers()  # some already read their part of a batch that will not come
             raise
         return self._readers[: len(parts)], []
 
@@ -127,7 +126,7 @@ class MultiprocessIterator(PrefetchingIterator):
                     )
                 answers.append(reader.receive())
         except _TimeoutWarning:
-            raise  # the program has made an error of it; the batch may still come
+            raise  # a filter turned the warning into an error; the batch may still come
         except BaseException:
             self._end_readers()
             raise
@@ -158,7 +157,7 @@ class MultiprocessIterator(PrefetchingIterator):
             sizes = self._n_prefetch + 1, -(-self.batch_size // n_readers)
             sizes += (self.shared_mem, self.maxtasksperchild)
             readers = [Reader(context, shared, seed, *sizes) for seed in seeds]
-        # It also runs when the iterator is collected, and before this process ends.
+        # This also runs when the iterator is collected, and before this process ends.
         self._stop_readers = util.Finalize(self, _stop, (readers, shared), exitpriority=10)
         self._readers = readers
 
@@ -168,15 +167,15 @@ class MultiprocessIterator(PrefetchingIterator):
             return _Inherited(self.dataset)
         if self._start_method is None and runs_main_program_again():
             raise TypeError(
-                "MultiprocessIterator: the program does its work outside of "
-                "`if __name__ == '__main__':`, and so each process would do it again"
+                "MultiprocessIterator: the program works outside of "
+                "`if __name__ == '__main__':`, so that each process would repeat it"
             )
         try:
             return Shared(self.dataset)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise TypeError(
-                "MultiprocessIterator: the dataset must be picklable, to be sent to processes, "
-                f"but: {error} (functions in it must be importable: no lambdas, no local ones)"
+                f"MultiprocessIterator: the dataset cannot be pickled for other processes: {error} "
+                "(its functions must be importable, not lambdas or local ones)"
             ) from error
 
     def _end_readers(self):
@@ -186,7 +185,7 @@ class MultiprocessIterator(PrefetchingIterator):
         self._readers = self._stop_readers = None
 
     def finalize(self) -> None:
-        """Ends the processes; the next batch, if any is asked for, starts new ones."""
+        """Ends the processes; a request for another batch starts new ones."""
         self._end_readers()
 
     def __getstate__(self) -> Any:

@@ -10,10 +10,10 @@ from mpchain.typing import Dataset
 
 
 class MultithreadIterator(PrefetchingIterator):
-    """Yields the batches of :class:`SerialIterator`, read in threads while the last one is used.
+    """Yields the batches of :class:`SerialIterator`, which threads read ahead.
 
-    It pays where reading an example waits (for a disk, a network) or computes outside of Python's
-    lock, as NumPy and image decoders do. The dataset is used by several threads at once.
+    It helps if reading an example waits (for a disk, a network) or computes outside of Python's
+    lock, as NumPy and image decoders do. Several threads use the dataset at once.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
@@ -57,7 +57,7 @@ class MultithreadIterator(PrefetchingIterator):
         return [example for future in request for example in future.result()]
 
     def finalize(self) -> None:
-        """Ends the threads; the next batch, if any is asked for, starts new ones."""
+        """Ends the threads; a request for another batch starts new ones."""
         self._forget()
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)

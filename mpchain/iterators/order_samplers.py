@@ -1,4 +1,4 @@
-"""In which order an epoch visits the examples."""
+"""The order in which an epoch visits the examples."""
 
 import abc
 import json
@@ -26,25 +26,24 @@ class OrderSampler(abc.ABC):
         """Returns the next epoch's order.
 
         Args:
-            current_order: indices of the examples in the order of the epoch that
-                ends; before the first epoch 0, 1, ..., n - 1.
-            current_position: how many of them were visited.
+            current_order: indices of the examples in the order of the ending epoch; before the
+                first epoch 0, 1, ..., n - 1.
+            current_position: number of visited examples.
 
         Returns:
             numpy.ndarray: indices, of any number above 0.
         """
 
     def serialize(self, serializer: Any) -> None:  # noqa: B027 (a sampler may be without state)
-        """Saves or restores the state that later orders depend on."""
+        """Saves or restores the state that determines later orders."""
 
 
 class ShuffleOrderSampler(OrderSampler):
     """Returns a random permutation for each epoch.
 
     Args:
-        random_state: where the permutations come from; it is saved with
-            the iterator. None means NumPy's global state: with equal seeds the orders are those
-            of Chainer.
+        random_state: the source of the permutations, saved with the iterator. None means NumPy's
+            global state, with which the orders are those of Chainer for the same seed.
 
     Example:
         >>> sampler = ShuffleOrderSampler(np.random.RandomState(0))

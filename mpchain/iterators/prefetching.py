@@ -1,4 +1,4 @@
-"""Iterators that ask for batches before they are needed."""
+"""The base of iterators that request batches before they are needed."""
 
 import abc
 import collections
@@ -14,9 +14,9 @@ _POSITION = ("current_position", "epoch", "is_new_epoch", "_previous_epoch_detai
 
 
 def divide(sequence: Any, n_parts: int) -> list:
-    """Returns contiguous parts of a sequence, whose lengths differ by one at most.
+    """Returns contiguous parts of a sequence, whose lengths differ by at most one.
 
-    None of them is empty: there are fewer if the sequence is short.
+    No part is empty: a short sequence has fewer parts.
 
     Example:
         >>> divide("abcde", 2), divide("a", 2)
@@ -28,7 +28,7 @@ def divide(sequence: Any, n_parts: int) -> list:
 
 
 class _Ahead(SerialIterator):
-    """Runs ahead of another iterator, and lets that have the orders that are drawn for it."""
+    """Runs ahead of another iterator, which receives the orders drawn on the way."""
 
     def _next_order(self):
         if self.epoch + 1 not in self._later_orders:
@@ -37,15 +37,15 @@ class _Ahead(SerialIterator):
 
 
 class PrefetchingIterator(SerialIterator):
-    """What iterators have in common that look ahead in the order of the examples.
+    """The base of iterators that request batches ahead.
 
-    All attributes, and what is saved, belong to the batch that was returned last; what was asked
-    for beyond it is asked for again when training is resumed. The orders of later epochs that were
-    drawn for it are kept and saved, so none is drawn twice. All happens in the calling thread.
+    All attributes and the saved state belong to the batch that was returned last; a resumed
+    iterator repeats the requests beyond it. Orders of later epochs that were drawn for requests are
+    kept and saved, so that none is drawn twice. Everything runs in the calling thread.
 
     Args:
         dataset, batch_size, repeat, shuffle, order_sampler: see :class:`SerialIterator`.
-        n_prefetch: number of batches that are being read while the caller uses one.
+        n_prefetch: number of batches to request ahead.
 
     Example:
         >>> issubclass(mpchain.iterators.MultithreadIterator, PrefetchingIterator)
@@ -67,11 +67,11 @@ class PrefetchingIterator(SerialIterator):
 
     @abc.abstractmethod
     def _start(self, indices):
-        """Begins to read examples; returns the request."""
+        """Starts to read examples; returns the request."""
 
     @abc.abstractmethod
     def _wait(self, request):
-        """Waits until a request is finished; can be called again if it was interrupted."""
+        """Waits for a request; can be called again after an interruption."""
 
     @abc.abstractmethod
     def _result(self, request):
@@ -104,7 +104,7 @@ class PrefetchingIterator(SerialIterator):
     # Looking ahead
 
     def _look_ahead(self):
-        """Asks for the next batches, as far as there are any."""
+        """Requests the next batches."""
         if self._ahead is None:
             self._ahead = object.__new__(_Ahead)
             names = ("dataset", "batch_size", "order_sampler", "_repeat", "_later_orders")
@@ -119,12 +119,12 @@ class PrefetchingIterator(SerialIterator):
             self._requests.append((self._start(indices), position))
 
     def _forget(self):
-        """Forgets what was asked for; the next batch asks again."""
+        """Drops all requests; the next batch repeats them."""
         self._requests = collections.deque()  # with the position after each, the oldest first
         self._ahead = None  # the iterator that runs ahead
 
     def _cancel(self):
-        """Waits for what was asked for and forgets it."""
+        """Waits for all requests and drops them."""
         for request, _ in list(self._requests):
             self._wait(request)
         self._forget()
@@ -141,7 +141,7 @@ class PrefetchingIterator(SerialIterator):
         super().serialize(serializer)
 
     def __getstate__(self) -> Any:
-        """A copy stands at the same position and has nothing under way."""
+        """A copy has the same position and no requests."""
         state = {name: x for name, x in vars(self).items() if name not in ("_requests", "_ahead")}
         return state | {"_later_orders": dict(self._later_orders)}
 

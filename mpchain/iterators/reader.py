@@ -1,4 +1,4 @@
-"""A process that reads examples of a dataset: both its ends."""
+"""A process that reads examples of a dataset: its two sides."""
 
 import collections
 import concurrent.futures
@@ -17,19 +17,19 @@ _MARGIN = 1.25  # of room in shared memory, since later examples may be larger
 
 
 class Reader:
-    """A process that reads examples, and is replaced by a new one from time to time.
+    """A process that reads examples, replaced by a new one after ``max_tasks`` requests.
 
-    Each request under way has a segment of shared memory, in which first the indices are and then
-    the arrays of the examples. The requests themselves are so short that the pipe has always room
-    for them, which is why sending one never waits.
+    Each pending request has a segment of shared memory, which holds first the indices and then the
+    arrays of the examples. The messages are so short that they always fit into the pipe: sending
+    one never waits.
 
     Args:
         context: from :func:`mpchain.iterators.worker.get_context`.
-        dataset: has ``load()``, which returns the dataset in the process.
+        dataset: object whose ``load()`` returns the dataset in the process.
         seed: determines random numbers.
-        n_segments: number of requests that may be under way at once.
+        n_segments: largest number of pending requests.
         n_indices: largest number of indices in a request.
-        shared_mem: bytes of shared memory for each example, or None: as much as they need.
+        shared_mem: bytes of shared memory for each example, or None to adapt.
         max_tasks: number of requests after which the process is replaced, or None.
     """
 
@@ -47,7 +47,7 @@ class Reader:
         self._seed = seed
         self._max_tasks = max_tasks
         self._worker, self._n_workers, self._n_tasks = None, 0, 0
-        self._under_way = collections.deque()  # worker, segment, whether it is the worker's last
+        self._pending = collections.deque()  # worker, segment, whether it is the worker's last
         self._segments = [None] * n_segments
         self._n_requests = 0
         self._least_size = 8 * n_indices
@@ -55,7 +55,7 @@ class Reader:
         self._adapts = shared_mem is None
 
     def request(self, indices: Array) -> None:
-        """Asks for the examples with these indices."""
+        """Requests the examples with these indices."""
         if self._worker is None or self._n_tasks == self._max_tasks:
             self._start_worker()
         slot = self._n_requests % len(self._segments)
@@ -64,7 +64,7 @@ class Reader:
         self._worker.send((slot, segment.name, len(indices)))
         self._n_requests += 1
         self._n_tasks += 1
-        self._under_way.append((self._worker, segment, self._n_tasks == self._max_tasks))
+        self._pending.append((self._worker, segment, self._n_tasks == self._max_tasks))
 
     def _start_worker(self):
         name = f"MultiprocessIterator: process {self._seed[-1]}"
@@ -74,7 +74,7 @@ class Reader:
         self._n_tasks = 0
 
     def _segment(self, slot):
-        """The segment of that slot; one of the size that is wanted by now, if there is memory."""
+        """The segment of a slot, replaced by one of the current size if memory allows."""
         segment = self._segments[slot]
         if segment is None or segment.size < self._size:
             larger = self._make_segment(needed=segment is None)
@@ -90,16 +90,16 @@ class Reader:
             if self._size == self._least_size:
                 raise
             warnings.warn(
-                f"MultiprocessIterator: {self._size} bytes of shared memory are not to be had "
-                f"({error}); examples travel by pipes, which is slower",
+                f"MultiprocessIterator: cannot allocate {self._size} bytes of shared memory "
+                f"({error}); examples travel through pipes, which is slower",
                 RuntimeWarning,
             )
             self._adapts, self._size = False, self._least_size
             return Segment(self._size) if needed else None
 
     def poll(self, timeout: float | None) -> bool:
-        """Returns whether the oldest request was answered, or its process ended, in that time."""
-        return self._under_way[0][0].poll(timeout)
+        """Returns whether the oldest request was answered or its process ended in time."""
+        return self._pending[0][0].poll(timeout)
 
     def receive(self) -> list | BaseException:
         """Returns the examples of the oldest request, or the exception that the dataset raised.
@@ -107,9 +107,9 @@ class Reader:
         Raises:
             WorkerError: the process has ended.
         """
-        worker, segment, is_last = self._under_way[0]
+        worker, segment, is_last = self._pending[0]
         answer = worker.receive()
-        self._under_way.popleft()
+        self._pending.popleft()
         if is_last:
             worker.close()
             if worker is self._worker:
@@ -125,13 +125,13 @@ class Reader:
 
     def _workers(self):
         """The process, and those whose last answers have not been received."""
-        workers = [worker for worker, _, _ in self._under_way]
+        workers = [worker for worker, _, _ in self._pending]
         if self._worker is not None:
             workers.append(self._worker)
         return dict.fromkeys(workers)
 
     def hang_up(self) -> None:
-        """Lets the process end as soon as it is idle."""
+        """Makes the process end as soon as it is idle."""
         for worker in self._workers():
             worker.hang_up()
 
@@ -142,11 +142,11 @@ class Reader:
         for segment in self._segments:
             _free(segment)
         self._worker, self._segments = None, []
-        self._under_way.clear()
+        self._pending.clear()
 
 
 class ThreadReader:
-    """A thread that reads examples, as a :class:`Reader` does.
+    """A thread with the interface of :class:`Reader`.
 
     Args:
         dataset: the dataset.
@@ -162,11 +162,11 @@ class ThreadReader:
     def __init__(self, dataset: Dataset):
         self._dataset = dataset
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "read_examples")
-        self._under_way = collections.deque()
+        self._pending = collections.deque()
 
     def request(self, indices: Array) -> None:
-        """Asks for the examples with these indices."""
-        self._under_way.append(self._thread.submit(self._read, indices.tolist()))
+        """Requests the examples with these indices."""
+        self._pending.append(self._thread.submit(self._read, indices.tolist()))
 
     def _read(self, indices):
         examples = []
@@ -179,23 +179,23 @@ class ThreadReader:
         return examples
 
     def poll(self, timeout: float | None) -> bool:
-        """Returns whether the oldest request was answered in that time."""
-        return bool(concurrent.futures.wait([self._under_way[0]], timeout).done)
+        """Returns whether the oldest request was answered within the timeout."""
+        return bool(concurrent.futures.wait([self._pending[0]], timeout).done)
 
     def receive(self) -> list | BaseException:
         """Returns the examples of the oldest request, or the exception that the dataset raised."""
-        answer = self._under_way[0].result()
-        self._under_way.popleft()
+        answer = self._pending[0].result()
+        self._pending.popleft()
         return answer
 
     def hang_up(self) -> None:
-        """Lets the thread end as soon as it is idle."""
+        """Makes the thread end as soon as it is idle."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
         """Waits for the end of the thread."""
         self._thread.shutdown()
-        self._under_way.clear()
+        self._pending.clear()
 
 
 def _free(segment):
@@ -205,7 +205,7 @@ def _free(segment):
 
 
 def _read(pipe, dataset, seed, max_tasks):
-    """What the process does: answers requests."""
+    """The program of the process: answers requests."""
     np.random.seed(seed)
     random.seed(np.random.bytes(8))
     dataset = dataset.load()

@@ -15,16 +15,16 @@ from mpchain.typing import Dataset
 class SerialIterator(Iterator):
     """Yields batches of a dataset, in its own order or shuffled.
 
-    A batch that reaches the end of an epoch is filled up from the next one if ``repeat``, else it
-    is the last and may be smaller. Saved in mid-epoch and restored, the iterator continues with the
-    same batches: in this epoch, and in later ones if what their orders depend on is restored, too.
-    By default that is NumPy's global random state, which a trainer's snapshot contains.
+    A batch that reaches the end of an epoch is filled from the next one if ``repeat``; else it is
+    the last batch and may be smaller. An iterator restored in mid-epoch continues with the same
+    batches, also in later epochs if the source of random orders is restored. By default this is
+    NumPy's global random state, which the snapshot of a trainer contains.
 
     Args:
-        dataset: anything with ``len`` and integer indices. It may be empty unless ``repeat``;
-            there are no batches then.
+        dataset: object with ``len`` and integer indices. Unless ``repeat``, it may be empty; then
+            there are no batches.
         batch_size: number of examples in a batch.
-        repeat: whether to go on after the first epoch.
+        repeat: whether to continue after the first epoch.
         shuffle: whether the order is random; None means True unless there is an order
             sampler.
         order_sampler: function of the current order and position that returns the next epoch's
@@ -35,7 +35,7 @@ class SerialIterator(Iterator):
         repeat: as given.
 
     Raises:
-        TypeError: ``batch_size`` is no integer.
+        TypeError: ``batch_size`` is not an integer.
         ValueError: the dataset to repeat is empty, ``batch_size`` is below 1, or ``shuffle``
             contradicts ``order_sampler``.
 
@@ -55,14 +55,14 @@ class SerialIterator(Iterator):
     ):
         kind = type(self).__name__
         if repeat and len(dataset) == 0:
-            raise ValueError(f"{kind}: dataset must not be empty where repeat is true")
+            raise ValueError(f"{kind}: dataset must not be empty if repeat is true")
         if not hasattr(batch_size, "__index__"):
             raise TypeError(f"{kind}: batch_size must be an integer, not {batch_size!r}")
         if operator.index(batch_size) < 1:
             raise ValueError(f"{kind}: batch_size must be at least 1, not {batch_size}")
         if order_sampler is not None and shuffle is not None:
             raise ValueError(
-                f"{kind}: shuffle must be None where an order_sampler is given, not {shuffle}"
+                f"{kind}: shuffle must be None if order_sampler is given, not {shuffle}"
             )
         if order_sampler is None and (shuffle or shuffle is None):
             order_sampler = ShuffleOrderSampler()
@@ -77,7 +77,7 @@ class SerialIterator(Iterator):
         return self._repeat
 
     def reset(self) -> None:
-        """Goes back to the start of the first epoch (in a new order, where orders are random)."""
+        """Returns to the start of the first epoch, in a new order if orders are random."""
         self.current_position = 0
         self.epoch = 0
         self.is_new_epoch = False
@@ -105,7 +105,7 @@ class SerialIterator(Iterator):
         return self._fetch(self._next_indices())
 
     def _next_indices(self):
-        """Moves on by one batch and returns the indices of its examples."""
+        """Advances by one batch and returns the indices of its examples."""
         if not self._repeat and (self.epoch > 0 or len(self.dataset) == 0):
             raise StopIteration
         self._previous_epoch_detail = self.epoch_detail
@@ -142,9 +142,9 @@ class SerialIterator(Iterator):
         return [self.dataset[i] for i in indices.tolist()]
 
     def serialize(self, serializer: Any) -> None:
-        """Saves or restores the place in the epoch, its order, and the state of the order sampler.
+        """Saves or restores the position in the epoch, its order, and the order sampler.
 
-        A file of Chainer restores the place and the order; later orders are drawn anew.
+        A file of Chainer restores position and order; later orders are drawn again.
         """
         is_of_chainer = False
         try:
@@ -170,7 +170,7 @@ class SerialIterator(Iterator):
             self._check_state(n)
 
     def _check_state(self, n):
-        """Raises SerializationError where a file has led nowhere, before it is followed."""
+        """Raises SerializationError if the restored state is impossible."""
         orders = [self._order, *self._later_orders.values()]
         what = next(filter(None, (_fault(order, n) for order in orders)), None)
         position = self.current_position

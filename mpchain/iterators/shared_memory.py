@@ -1,7 +1,7 @@
 """Objects that travel between processes with their arrays in shared memory.
 
-Pickle's protocol 5 leaves the contents of arrays out of the pickled text; they are laid into a
-segment of shared memory, and the other process looks for them there.
+Pickle's protocol 5 leaves the contents of arrays out of the pickled text. They are copied into a
+segment of shared memory, where the other process finds them.
 """
 
 import mmap
@@ -16,14 +16,14 @@ _ALIGNMENT = 64
 
 
 class Segment(SharedMemory):
-    """Shared memory. Whoever makes it must call ``unlink``.
+    """Shared memory. The process that creates it must call ``unlink``.
 
     Args:
         size: bytes to make a new segment of; or
         name: of the segment to open.
 
     Raises:
-        OSError: there is not so much shared memory left.
+        OSError: not enough shared memory is left.
 
     Example:
         >>> segment = Segment(8)
@@ -52,9 +52,9 @@ def _path(name):
 
 
 class _Nameless:
-    """Shared memory in no file system: ``/dev/shm``, of 64 MB in a container, is no limit.
+    """Shared memory outside of ``/dev/shm``, whose size (64 MB in a container) does not limit it.
 
-    It is freed when no process has it open or mapped. Others open it as the file ``name``.
+    It is freed when no process has it open or mapped. Other processes open the file ``name``.
     """
 
     def __init__(self, size):
@@ -74,17 +74,17 @@ class _Nameless:
 
 
 def _memory(size):
-    """Returns memory for a dataset, if possible with no limit but the machine's."""
+    """Returns memory for a dataset, if possible limited by the machine only."""
     if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
         return _Nameless(size)
     return Segment(size)
 
 
 class Pickled:
-    """A pickled object, whose arrays are still where they were.
+    """A pickled object, whose arrays have not been copied yet.
 
     Attributes:
-        nbytes: room that the arrays need in shared memory.
+        nbytes: bytes that the arrays need in shared memory.
 
     Example:
         >>> pickled = Pickled({"x": np.arange(3)})
@@ -124,10 +124,10 @@ def unpickle_copy(text: bytes, places: list, nbytes: int, memory: Any) -> Any:
 
 
 class Shared:
-    """An object that several processes read, with one copy of its arrays for all of them.
+    """An object that several processes read, with one copy of its arrays.
 
-    What a process writes into the arrays, the others do not see. It is made in one process and
-    loaded in those that it is sent to; :meth:`unlink` frees the memory when they have ended.
+    Writes to the arrays are private to each process. One process creates it and sends it to others,
+    which load it; :meth:`unlink` frees the memory when they have ended.
 
     Example:
         >>> shared = Shared([np.zeros(2), "text"])
@@ -153,13 +153,13 @@ class Shared:
         return unpickle(text, places, _private_memory(self._name, max(nbytes, 1)))
 
     def unlink(self) -> None:
-        """Frees the memory, as soon as no process uses it any more."""
+        """Frees the memory as soon as no process uses it."""
         self._segment.close()
         self._segment.unlink()
 
 
 def _private_memory(name, nbytes):
-    """The content of a segment; what is written to is copied first."""
+    """The content of a segment, copied on write."""
     path = _path(name)
     if os.path.exists(path):
         with open(path, "rb") as file:

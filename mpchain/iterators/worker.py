@@ -1,4 +1,4 @@
-"""A process that works for this one: how it is started, watched and ended."""
+"""A worker process: starts, supervises and ends it."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MV2_", "MPIR_")
-"""How the names of variables begin by which a process knows that it is a rank."""
+"""Prefixes of the variables that tell a process that it is a rank."""
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 
@@ -30,15 +30,15 @@ def get_context(start_method: str | None, caller: str) -> Any:
     """Returns the ``multiprocessing`` context in which to start processes.
 
     Args:
-        start_method: 'spawn', 'forkserver' or 'fork'; None means what the program has set by
-            :func:`multiprocessing.set_start_method`, but never 'fork'; else the forkserver, where
-            there is one.
-        caller: named in errors.
+        start_method: 'spawn', 'forkserver' or 'fork'; None means the method set by
+            :func:`multiprocessing.set_start_method` unless it is 'fork', else the forkserver if
+            available.
+        caller: the name in errors.
 
     Raises:
         ValueError: there is no such method.
-        RuntimeError: 'fork' after MPI was initialized, which breaks MPI in ways that show later, or
-            after OpenMP has started threads, for which the forked process would wait forever.
+        RuntimeError: 'fork' after MPI was initialized, which would break MPI, or after OpenMP has
+            started threads, for which the forked process would wait forever.
 
     Example:
         >>> get_context("spawn", "MyIterator").get_start_method()
@@ -65,7 +65,7 @@ def get_context(start_method: str | None, caller: str) -> Any:
         )
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver" and _uses_default_preload():
-        # The server imports this once, before it forks, and its processes start the faster.
+        # The server imports this once, before it forks, so that its processes start faster.
         context.set_forkserver_preload(["__main__", __name__])
     return context
 
@@ -95,9 +95,9 @@ def _n_openblas_threads(path):
 
 
 def runs_main_program_again() -> bool:
-    """Returns whether processes that are not forked would run the main program from its start.
+    """Returns whether processes that are not forked would run the main program again.
 
-    They import the script, and it does not ask for ``__name__``.
+    They import the script, and it does not check ``__name__``.
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
@@ -116,7 +116,7 @@ def _uses_default_preload():
 
 
 def peek_at_random_state() -> int:
-    """A seed that follows from NumPy's global state and leaves that as it is.
+    """Returns a seed from NumPy's global state without changing that state.
 
     Example:
         >>> peek_at_random_state() == peek_at_random_state()
@@ -128,22 +128,22 @@ def peek_at_random_state() -> int:
 
 
 class WorkerError(RuntimeError):
-    """A worker process ended without having answered."""
+    """A worker process ended without an answer."""
 
 
 class Worker:
     """A process that runs a function, and a pipe to it.
 
-    Its errors come up here: what the function raises is raised by :meth:`receive`, with the
-    worker's traceback as a note, and a process that ended in another way raises WorkerError. It
-    ends when this process does, however that happens. Ctrl-C is left to this process.
+    :meth:`receive` raises what the function raised, with the worker's traceback as a note, or
+    WorkerError if the process ended in another way. The process ends when this one does, for any
+    reason. It ignores Ctrl-C.
 
     Args:
         context: from :func:`get_context`.
-        name: what errors call it.
+        name: its name in errors.
         function: called with the pipe (``recv()`` requests, ``send()`` answers) and ``args``.
         args: arguments that can be pickled (unless the context forks).
-        daemon: whether it may have no processes of its own.
+        daemon: whether it must not start processes.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Worker:
             its_end.close()
 
     def send(self, request: Any) -> None:
-        """Sends a request. If the process has ended, :meth:`receive` will tell."""
+        """Sends a request. If the process has ended, :meth:`receive` raises."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._pipe.send(request)
 
@@ -198,13 +198,13 @@ class Worker:
         text = f"ended with exit code {code}"
         if not self._has_answered:
             text += (
-                "; what it printed above tells why. A script that starts processes must do so "
+                "; its output above says why. A script that starts processes must do so "
                 "below `if __name__ == '__main__':`"
             )
         return text
 
     def hang_up(self) -> None:
-        """Closes the pipe, upon which the process ends as soon as it is idle."""
+        """Closes the pipe, so that the process ends as soon as it is idle."""
         self._pipe.close()
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class Worker:
 
 @contextlib.contextmanager
 def _no_rank():
-    """In the block, processes are started that do not take themselves for a rank of this job."""
+    """Within, new processes do not take themselves for a rank of this job."""
     hidden = {name: x for name, x in os.environ.items() if name.startswith(_ABOUT_MPI)}
     for name in hidden:
         del os.environ[name]
@@ -267,7 +267,7 @@ def _work(pipe, function, args):
 
 
 def _end_with_parent():
-    # A process that is busy would see only at its next answer that nobody waits for it.
+    # A busy process would notice only at its next answer that its parent is gone.
     multiprocessing.parent_process().join()
     os._exit(1)
 

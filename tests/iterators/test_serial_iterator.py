@@ -250,7 +250,7 @@ def test_resume_on_another_dataset():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], 2), "dataset must not be empty where repeat is true"),
+        (([], 2), "dataset must not be empty if repeat is true"),
         (([1], 0), "batch_size must be at least 1, not 0"),
         (([1], -3), "batch_size must be at least 1, not -3"),
         (([1], 1, True, False, lambda order, position: order), "shuffle must be None"),
