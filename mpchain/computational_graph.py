@@ -1,6 +1,8 @@
 """The graph of a computation as a drawing, in Graphviz's DOT language."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from mpchain.function import Function
 from mpchain.variable import Variable, VariableNode
@@ -15,10 +17,10 @@ class ComputationalGraph:
     Args:
         nodes: list of variable nodes and function nodes.
         edges: list of pairs of these: (what is used, what uses it).
-        variable_style, function_style (dict): DOT attributes, or ``'default'``.
-        rankdir (str): the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
-        remove_variable (bool): draw functions alone.
-        show_name (bool): put the variables' names before their shapes.
+        variable_style, function_style: DOT attributes, or ``'default'``.
+        rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
+        remove_variable: draw functions alone.
+        show_name: put the variables' names before their shapes.
 
     Raises:
         ValueError: there is no such direction.
@@ -26,13 +28,13 @@ class ComputationalGraph:
 
     def __init__(
         self,
-        nodes,
-        edges,
-        variable_style=None,
-        function_style=None,
-        rankdir="TB",
-        remove_variable=False,
-        show_name=True,
+        nodes: list,
+        edges: list[tuple],
+        variable_style: Mapping[str, str] | str | None = None,
+        function_style: Mapping[str, str] | str | None = None,
+        rankdir: str = "TB",
+        remove_variable: bool = False,
+        show_name: bool = True,
     ):
         if rankdir not in ("TB", "BT", "LR", "RL"):
             raise ValueError(
@@ -46,11 +48,11 @@ class ComputationalGraph:
         self.remove_variable = remove_variable
         self.show_name = show_name
 
-    def dump(self, format="dot"):
+    def dump(self, format: str = "dot") -> str:
         """Returns the graph as text, the same for the same computation.
 
         Args:
-            format (str): ``'dot'``, the only one.
+            format: ``'dot'``, the only one.
 
         Raises:
             NotImplementedError: another format is asked for.
@@ -95,23 +97,23 @@ def _style(style, default):
 
 
 def build_computational_graph(
-    outputs,
-    remove_split=True,
-    variable_style="default",
-    function_style="default",
-    rankdir="TB",
-    remove_variable=False,
-    show_name=True,
-):
+    outputs: Any,
+    remove_split: bool = True,
+    variable_style: Mapping[str, str] | str | None = "default",
+    function_style: Mapping[str, str] | str | None = "default",
+    rankdir: str = "TB",
+    remove_variable: bool = False,
+    show_name: bool = True,
+) -> ComputationalGraph:
     """Collects everything that outputs were computed from.
 
     Args:
         outputs: a Variable, a variable node, a function, or a list of these.
-        remove_split (bool): must be True.
-        variable_style, function_style (dict): DOT attributes of variables and functions.
-        rankdir (str): the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
-        remove_variable (bool): draw functions alone.
-        show_name (bool): put the variables' names before their shapes.
+        remove_split: must be True.
+        variable_style, function_style: DOT attributes of variables and functions.
+        rankdir: the direction of the arrows, ``'TB'``, ``'BT'``, ``'LR'`` or ``'RL'``.
+        remove_variable: draw functions alone.
+        show_name: put the variables' names before their shapes.
 
     Returns:
         ComputationalGraph, of which ``dump()`` returns the DOT text.

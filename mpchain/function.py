@@ -2,11 +2,18 @@
 
 import copy
 import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
 from mpchain.function_node import FunctionNode
-from mpchain.variable import as_array, as_variable
+from mpchain.typing import Array, Input
+from mpchain.utils.type_check import TypeInfoTuple
+from mpchain.variable import Variable, VariableNode, as_array, as_variable
+
+if TYPE_CHECKING:
+    from mpchain.function_hook import FunctionHook
 
 
 class Function:
@@ -32,7 +39,7 @@ class Function:
     _own_node = None
     _node_in_graph = None
 
-    def __call__(self, *inputs):
+    def __call__(self, *inputs: Input) -> Variable | tuple[Variable, ...]:
         """Applies the function.
 
         Args:
@@ -49,7 +56,7 @@ class Function:
         return outputs[0] if len(outputs) == 1 else outputs
 
     @property
-    def node(self):
+    def node(self) -> "FunctionAdapter":
         """The :class:`FunctionAdapter` that stands for the function in the graph."""
         # The node in the graph holds the function; the other way would be a cycle.
         node = self._node_in_graph and self._node_in_graph()
@@ -60,79 +67,81 @@ class Function:
         return node
 
     @property
-    def label(self):
+    def label(self) -> str:
         """The name shown in graphs and messages."""
         return type(self).__name__
 
     @property
-    def inputs(self):
+    def inputs(self) -> tuple[VariableNode, ...] | None:
         """The input variables' nodes, None before the function is applied."""
         return self.node.inputs
 
     @property
-    def outputs(self):
+    def outputs(self) -> tuple | None:
         """Weak references to the output variables' nodes, None before the function is applied."""
         return self.node.outputs
 
     @property
-    def output_data(self):
+    def output_data(self) -> tuple[Array | None, ...]:
         """The output arrays: those retained, and those whose variables are alive; else None."""
         return self.node.output_data
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """The number of functions on the longest path from a leaf to an input."""
         return self.node.rank
 
     @property
-    def stack(self):
+    def stack(self) -> Any:
         """Where the function was applied, in debug mode."""
         return self.node.stack
 
     @property
-    def local_function_hooks(self):
+    def local_function_hooks(self) -> dict:
         """The hooks of this function alone, by name."""
         return self.node.local_function_hooks
 
-    def add_hook(self, hook, name=None):
+    def add_hook(self, hook: "FunctionHook", name: str | None = None) -> None:
         """Adds a FunctionHook that sees this function alone."""
         self.node.add_hook(hook, name)
 
-    def delete_hook(self, name):
+    def delete_hook(self, name: str) -> None:
         """Removes the hook of that name."""
         self.node.delete_hook(name)
 
-    def unchain(self):
+    def unchain(self) -> None:
         """Takes the function out of the graph: its outputs become leaves."""
         self.node.unchain()
 
-    def check_type_forward(self, in_types):
+    def check_type_forward(self, in_types: TypeInfoTuple) -> None:
         """Called with the inputs' types before ``forward``; override it to check them."""
 
-    def retain_inputs(self, indexes):
+    def retain_inputs(self, indexes: Iterable[int]) -> None:
         """Keeps these inputs for backward, the others are None there; called in ``forward``."""
         self.node.retain_inputs(indexes)
 
-    def retain_outputs(self, indexes, retain_after_backward=False):
+    def retain_outputs(self, indexes: Iterable[int], retain_after_backward: bool = False) -> None:
         """Keeps these outputs for backward (see :attr:`output_data`); called in ``forward``.
 
         ``retain_after_backward`` has no effect: what is kept lives as long as the graph.
         """
         self.node.retain_outputs(indexes)
 
-    def forward(self, inputs):
+    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Computes the tuple of output arrays; by default, by ``forward_cpu`` or ``_gpu``."""
         return (self.forward_gpu if _any_on_gpu(inputs) else self.forward_cpu)(inputs)
 
-    def forward_cpu(self, inputs):
+    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Computes the tuple of output arrays from NumPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_cpu")
 
-    def forward_gpu(self, inputs):
+    def forward_gpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Computes the tuple of output arrays from CuPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
 
-    def backward(self, inputs, grad_outputs):
+    def backward(
+        self, inputs: tuple[Array, ...], grad_outputs: tuple[Array | None, ...]
+    ) -> tuple[Array | None, ...]:
         """Computes gradients of inputs; by default, ``backward_cpu`` or ``backward_gpu`` does.
 
         Args:
@@ -145,11 +154,15 @@ class Function:
         on_gpu = _any_on_gpu(inputs + grad_outputs)
         return (self.backward_gpu if on_gpu else self.backward_cpu)(inputs, grad_outputs)
 
-    def backward_cpu(self, inputs, grad_outputs):
+    def backward_cpu(
+        self, inputs: tuple[Array, ...], grad_outputs: tuple[Array | None, ...]
+    ) -> tuple[Array | None, ...]:
         """Computes gradients from NumPy arrays; by default none: the function is constant."""
         return (None,) * len(inputs)
 
-    def backward_gpu(self, inputs, grad_outputs):
+    def backward_gpu(
+        self, inputs: tuple[Array, ...], grad_outputs: tuple[Array | None, ...]
+    ) -> tuple[Array | None, ...]:
         """Computes gradients from CuPy arrays; by default none: the function is constant."""
         return (None,) * len(inputs)
 
@@ -162,51 +175,53 @@ class FunctionAdapter(FunctionNode):
     """The node of the graph that applies an old-style function.
 
     Args:
-        function (Function): the function.
+        function: the function.
     """
 
-    def __init__(self, function):
+    def __init__(self, function: Function):
         self._function = function
         checks = type(function).check_type_forward is not Function.check_type_forward
         self._checks_types = checks
 
     @property
-    def function(self):
+    def function(self) -> Function:
         """The old-style function."""
         return self._function
 
     @property
-    def label(self):
+    def label(self) -> str:
         return self._function.label
 
     @property
-    def output_data(self):
+    def output_data(self) -> tuple[Array | None, ...]:
         data = list(super().output_data)
         for i, array in zip(self._outputs_to_retain, self._retained_outputs):
             data[i] = array
         return tuple(data)
 
-    def creator(self):
+    def creator(self) -> Function:
         return self._function
 
-    def check_type_forward(self, in_types):
+    def check_type_forward(self, in_types: TypeInfoTuple) -> None:
         self._function.check_type_forward(in_types)
 
-    def detach(self):
+    def detach(self) -> None:
         """Continues with a copy of the function, whose attributes the next call may then change."""
         self._function = copy.copy(self._function)
         self._function._node_in_graph = weakref.ref(self)
 
-    def apply(self, inputs):
+    def apply(self, inputs: Sequence[Input]) -> tuple[Variable, ...]:
         function = self._function
         function._node_in_graph, function._own_node = weakref.ref(self), None
         return super().apply(inputs)
 
-    def forward(self, inputs):
+    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         self.retain_inputs(range(len(inputs)))
         return self._function.forward(inputs)
 
-    def backward(self, target_input_indexes, grad_outputs):
+    def backward(
+        self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Variable | None, ...]
+    ) -> Sequence[Variable | None]:
         in_data = [None] * len(self.inputs)
         for i, array in zip(self._inputs_to_retain, self._retained_inputs):
             in_data[i] = array

@@ -1,6 +1,12 @@
 """Hooks that see every application of a function, forward and backward."""
 
+from typing import TYPE_CHECKING, Any
+
 from mpchain.configuration import config, global_config
+from mpchain.typing import Array
+
+if TYPE_CHECKING:
+    from mpchain.function_node import FunctionNode
 
 
 class FunctionHook:
@@ -11,12 +17,12 @@ class FunctionHook:
     Where no hook is active, nothing is spent on them.
 
     Attributes:
-        name (str): by which it is known; of one name, only one hook can be active at a time.
+        name: by which it is known; of one name, only one hook can be active at a time.
     """
 
     name = "FunctionHook"
 
-    def __enter__(self):
+    def __enter__(self) -> "FunctionHook":
         hooks = config.function_hooks
         if self.name in hooks:
             raise KeyError(f"hook {self.name} already exists: it is active in this thread")
@@ -24,7 +30,7 @@ class FunctionHook:
         config.function_hooks = {**hooks, self.name: self}
         return self
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         hooks = dict(config.function_hooks)
         del hooks[self.name]
         config.function_hooks = hooks
@@ -33,36 +39,50 @@ class FunctionHook:
             del config.function_hooks
         self.deleted(None)
 
-    def added(self, function):
+    def added(self, function: "FunctionNode | None") -> None:
         """Called when the hook is added to ``function``; None means to all, by ``with``."""
 
-    def deleted(self, function):
+    def deleted(self, function: "FunctionNode | None") -> None:
         """Called when the hook is removed from ``function``; None means from all."""
 
-    def forward_preprocess(self, function, in_data):
+    def forward_preprocess(
+        self, function: "FunctionNode", in_data: tuple[Array | None, ...]
+    ) -> None:
         """Called before a forward computation.
 
         Args:
-            function (FunctionNode): the function.
+            function: the function.
             in_data: tuple of the input arrays.
         """
 
-    def forward_postprocess(self, function, in_data):
+    def forward_postprocess(
+        self, function: "FunctionNode", in_data: tuple[Array | None, ...]
+    ) -> None:
         """Called after a forward computation; see :meth:`forward_preprocess`."""
 
-    def backward_preprocess(self, function, in_data, out_grad):
+    def backward_preprocess(
+        self,
+        function: "FunctionNode",
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         """Called before a backward computation.
 
         Args:
-            function (FunctionNode): the function.
+            function: the function.
             in_data: tuple of the input arrays, None for those that are gone.
             out_grad: tuple of the gradient arrays of the outputs, None where there is none.
         """
 
-    def backward_postprocess(self, function, in_data, out_grad):
+    def backward_postprocess(
+        self,
+        function: "FunctionNode",
+        in_data: tuple[Array | None, ...],
+        out_grad: tuple[Array | None, ...],
+    ) -> None:
         """Called after a backward computation; see :meth:`backward_preprocess`."""
 
 
-def get_function_hooks():
+def get_function_hooks() -> dict[str, FunctionHook]:
     """Returns the hooks that see all functions of this thread, a dict by name."""
     return config.function_hooks

@@ -2,11 +2,14 @@
 
 import traceback
 import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
+from mpchain.typing import Array, Input
 from mpchain.utils import type_check
 from mpchain.variable import (
     Variable,
@@ -15,6 +18,9 @@ from mpchain.variable import (
     as_variable,
     is_arrays_compatible,
 )
+
+if TYPE_CHECKING:
+    from mpchain.function_hook import FunctionHook
 
 
 class _Fallback:
@@ -63,12 +69,12 @@ class FunctionNode:
     _retained_outputs = ()
 
     @property
-    def label(self):
+    def label(self) -> str:
         """The name shown in graphs and messages."""
         return type(self).__name__
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """The number of functions on the longest path from a leaf to an input."""
         stack = [self]
         while stack:
@@ -83,31 +89,31 @@ class FunctionNode:
         return self._rank
 
     @property
-    def output_data(self):
+    def output_data(self) -> tuple[Array | None, ...]:
         """The arrays of the outputs, None for those that are gone."""
         if self.outputs is None:
             raise RuntimeError(f"{self.label}.output_data: the function has not been applied")
         nodes = [reference() for reference in self.outputs]
         return tuple([None if node is None else node.data for node in nodes])
 
-    def creator(self):
+    def creator(self) -> Any:
         """What ``Variable.creator`` shows for this node."""
         return self
 
-    def description(self):
+    def description(self) -> str:
         """The label and, in debug mode, the place of the call."""
         if self.stack is None:
             return f"{self.label}; in debug mode this would name the forward call"
         return f"{self.label}, called at\n" + "".join(traceback.format_list(self.stack)).rstrip()
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         raise RuntimeError(f"{self.label}: a FunctionNode is not called; use its method apply")
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._checks_types = cls.check_type_forward is not FunctionNode.check_type_forward
 
-    def apply(self, inputs):
+    def apply(self, inputs: Sequence[Input]) -> tuple[Variable, ...]:
         """Computes the outputs, and makes this node their creator.
 
         Args:
@@ -152,7 +158,13 @@ class FunctionNode:
             return tuple([Variable(array, requires_grad=bool(targets)) for array in outputs])
         return self.connect(variables, in_data, tuple(targets), outputs)
 
-    def connect(self, variables, in_data, targets, outputs):
+    def connect(
+        self,
+        variables: Sequence[Variable],
+        in_data: Sequence[Array],
+        targets: Sequence[int],
+        outputs: Sequence[Array],
+    ) -> tuple[Variable, ...]:
         """Makes this node a part of the graph; returns its output Variables."""
         self.differentiable_inputs = targets
         self.inputs = tuple([x._node or x.node for x in variables])
@@ -169,12 +181,14 @@ class FunctionNode:
         self.keep(in_data, targets, outputs)
         return tuple(results)
 
-    def keep(self, in_data, targets, outputs):
+    def keep(
+        self, in_data: Sequence[Array], targets: Sequence[int], outputs: Sequence[Array]
+    ) -> None:
         """Keeps the arrays that backward will need."""
         self._retained_inputs = tuple([in_data[i] for i in self._inputs_to_retain])
         self._retained_outputs = tuple([outputs[i] for i in self._outputs_to_retain])
 
-    def check_inputs(self, variables):
+    def check_inputs(self, variables: Sequence[Variable]) -> None:
         """Explains a failed forward by its inputs, where these are to blame."""
         for i, x in enumerate(variables):
             if x._array is None:
@@ -192,63 +206,63 @@ class FunctionNode:
             hook.forward_postprocess(self, in_data)
         return outputs
 
-    def check_type_forward(self, in_types):
+    def check_type_forward(self, in_types: type_check.TypeInfoTuple) -> None:
         """Called with the inputs' types before ``forward``; override it to check them.
 
         Args:
-            in_types (mpchain.utils.type_check.TypeInfoTuple): shapes and dtypes of the inputs.
+            in_types: shapes and dtypes of the inputs.
         """
 
-    def check_layout_forward(self, inputs):
+    def check_layout_forward(self, inputs: Sequence[Input]) -> None:
         """Called by nothing: the plain memory layout is the only one."""
 
     @property
-    def input_layouts(self):
+    def input_layouts(self) -> tuple[None, ...]:
         """The memory layouts of the inputs: None for each, the plain one."""
         return (None,) * len(self.inputs)
 
     @property
-    def output_layouts(self):
+    def output_layouts(self) -> tuple[None, ...]:
         """The memory layouts of the outputs: None for each, the plain one."""
         return (None,) * self.n_outputs
 
-    def forward(self, inputs):
+    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Computes the tuple of output arrays; by default by ``forward_cpu`` or ``forward_gpu``."""
         if any(is_gpu_array(x) for x in inputs):
             return self.forward_gpu(inputs)
         return self.forward_cpu(inputs)
 
-    def forward_cpu(self, inputs):
+    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Computes the tuple of output arrays from NumPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_cpu")
 
-    def forward_gpu(self, inputs):
+    def forward_gpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Computes the tuple of output arrays from CuPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
 
-    def retain_inputs(self, indexes):
+    def retain_inputs(self, indexes: Iterable[int]) -> None:
         """Keeps these inputs for backward; to be called in ``forward``."""
         self._inputs_to_retain = tuple(indexes)
 
-    def retain_outputs(self, indexes):
+    def retain_outputs(self, indexes: Iterable[int]) -> None:
         """Keeps these outputs for backward; to be called in ``forward``."""
         self._outputs_to_retain = tuple(indexes)
 
-    def get_retained_inputs(self):
+    def get_retained_inputs(self) -> tuple[Variable, ...]:
         """Returns the Variables of the retained inputs, part of the graph."""
         indexes, arrays = self._inputs_to_retain, self._retained_inputs
         return tuple([self.input_variable(i, array) for i, array in zip(indexes, arrays)])
 
-    def get_retained_outputs(self):
+    def get_retained_outputs(self) -> tuple[Variable, ...]:
         """Returns the Variables of the retained outputs, part of the graph."""
         indexes, arrays = self._outputs_to_retain, self._retained_outputs
         return tuple([self.output_variable(i, array) for i, array in zip(indexes, arrays)])
 
-    def input_variable(self, index, array):
+    def input_variable(self, index: int, array: Array) -> Variable:
         """Returns the Variable of an input, which holds ``array``."""
         return self.inputs[index].variable_with(array)
 
-    def output_variable(self, index, array):
+    def output_variable(self, index: int, array: Array) -> Variable:
         """Returns a Variable that holds ``array`` and stands for an output."""
         node = self.outputs[index]()
         if node is not None:
@@ -257,7 +271,9 @@ class FunctionNode:
         y.node.creator_node, y.node.output_index = self, index
         return y
 
-    def backward(self, target_input_indexes, grad_outputs):
+    def backward(
+        self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Variable | None, ...]
+    ) -> Sequence[Variable | None]:
         """Computes gradients of inputs from those of outputs.
 
         Args:
@@ -269,18 +285,23 @@ class FunctionNode:
         """
         raise NotImplementedError(f"{self.label} does not implement backward")
 
-    def backward_accumulate(self, target_input_indexes, grad_outputs, grad_inputs):
+    def backward_accumulate(
+        self,
+        target_input_indexes: tuple[int, ...],
+        grad_outputs: tuple[Variable | None, ...],
+        grad_inputs: tuple[Variable | None, ...],
+    ) -> tuple[Variable | None, ...]:
         """As :meth:`backward`, with what is already known of the gradients to add to."""
         gxs = self._checked(self.backward(target_input_indexes, grad_outputs), target_input_indexes)
         return tuple(
             [a if g is None else g if a is None else g + a for g, a in zip(gxs, grad_inputs)]
         )
 
-    def pull_variables(self, targets, gys):
+    def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence[Variable | None]:
         """The gradients of the target inputs, as Variables with their graph."""
         return self._checked(self.backward(targets, tuple(gys)), targets)
 
-    def pull_arrays(self, targets, gys):
+    def pull_arrays(self, targets: Sequence[int], gys: Sequence) -> Sequence[Array | None]:
         """The gradients of the target inputs, as arrays."""
         gys = tuple([None if gy is None else as_variable(as_array(gy)) for gy in gys])
         gxs = self._checked(self.backward(targets, gys), targets)
@@ -312,14 +333,14 @@ class FunctionNode:
                 )
         return gxs
 
-    def check_nan(self, arrays, step):
+    def check_nan(self, arrays: Iterable[Array | None], step: str) -> None:
         """Raises RuntimeError if a floating-point array contains NaN (debug mode)."""
         for array in arrays:
             if array is not None and array.dtype.kind == "f":
                 if bool(get_array_module(array).isnan(array).any()):
                     raise RuntimeError(f"NaN in the {step} pass of {self.description()}")
 
-    def unchain(self):
+    def unchain(self) -> None:
         """Takes the node out of the graph: its outputs become leaves."""
         for reference in self.outputs:
             node = reference()
@@ -327,7 +348,7 @@ class FunctionNode:
                 node.unchain()
         self.inputs = None
 
-    def add_hook(self, hook, name=None):
+    def add_hook(self, hook: "FunctionHook", name: str | None = None) -> None:
         """Adds a FunctionHook that sees this function alone."""
         name = hook.name if name is None else name
         if name in self.local_function_hooks:
@@ -335,7 +356,7 @@ class FunctionNode:
         self.local_function_hooks = {**self.local_function_hooks, name: hook}
         hook.added(self)
 
-    def delete_hook(self, name):
+    def delete_hook(self, name: str) -> None:
         """Removes the hook of that name."""
         if name not in self.local_function_hooks:
             raise KeyError(f"{self.label}.delete_hook: there is no hook {name!r}")

@@ -9,11 +9,14 @@ dropout mask, noise or latent value on any rank and on any device, for any numbe
 import contextlib
 import math
 import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain import kernels
 from mpchain.backends import cuda
+from mpchain.typing import Array
 
 _TWO_TO_32 = 2.0**32
 _CALLS = 1 << 20  # calls that one turn may make before its numbers run into the next turn's
@@ -27,12 +30,12 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def source(xp, steps=None):
+def source(xp: Any, steps: Sequence[int] | None = None) -> Any:
     """Returns the generator that functions draw from.
 
     Args:
-        xp (module): of the arrays to draw, NumPy or CuPy.
-        steps (sequence of int): for arrays whose first axis joins the time steps of sequences, the
+        xp: of the arrays to draw, NumPy or CuPy.
+        steps: for arrays whose first axis joins the time steps of sequences, the
             longest first: the number of sequences at each step.
 
     Returns:
@@ -42,14 +45,14 @@ def source(xp, steps=None):
     return xp.random if generator is None else _Source(generator, xp, steps)
 
 
-def draw(xp, name, *parameters, size):
+def draw(xp: Any, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
     """Draws by sample for distributions, whose draws repeat a batch: (repeats, *batch).
 
     Args:
-        xp (module): of the parameters and the result.
-        name (str): the method of ``numpy.random``.
+        xp: of the parameters and the result.
+        name: the method of ``numpy.random``.
         parameters: arrays that broadcast to ``size``.
-        size (tuple of int): the shape of the result.
+        size: the shape of the result.
     """
     if not _local.generator.is_repeated_batch(size):
         return getattr(source(xp), name)(*parameters, size=size)
@@ -59,11 +62,11 @@ def draw(xp, name, *parameters, size):
 
 
 @contextlib.contextmanager
-def sorted_samples(order):
+def sorted_samples(order: np.ndarray) -> Iterator[None]:
     """Context manager: functions get sequences in another order than that of the samples.
 
     Args:
-        order (array of int): the sample of each sequence.
+        order: the sample of each sequence.
     """
     outer, _local.order = _local.order, order
     try:
@@ -72,18 +75,18 @@ def sorted_samples(order):
         _local.order = outer
 
 
-def is_by_sample():
+def is_by_sample() -> bool:
     """Whether draws belong to samples now."""
     return _local.generator is not None
 
 
-def get_state():
+def get_state() -> tuple:
     """Returns the generator in use, None for the global ones, and its number of calls."""
     generator = _local.generator
     return generator, None if generator is None else generator.n_calls
 
 
-def set_state(state):
+def set_state(state: tuple) -> None:
     """Makes the generator and the number of calls those that :func:`get_state` returned."""
     _local.generator, n_calls = state
     if _local.generator is not None:
@@ -99,24 +102,33 @@ class SampleGenerator:
     has counters for itself. All other arrays are drawn for the stream as a whole.
 
     Args:
-        key (pair of int): 64 bits in two words. Generators with different keys are independent.
-        step (int): the number of the training step.
-        turn (int): the number of the batch within the step.
-        first (int): the number of the first sample in the batch of all ranks. None if unknown: then
+        key: 64 bits in two words. Generators with different keys are independent.
+        step: the number of the training step.
+        turn: the number of the batch within the step.
+        first: the number of the first sample in the batch of all ranks. None if unknown: then
             all arrays are drawn for the stream.
-        n (int): the number of samples.
-        stream (int): distinguishes what is drawn for no sample in particular: the rank.
+        n: the number of samples.
+        stream: distinguishes what is drawn for no sample in particular: the rank.
 
     See J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
 
-    def __init__(self, key, step, turn=0, *, first=None, n=0, stream=0):
+    def __init__(
+        self,
+        key: tuple[int, int],
+        step: int,
+        turn: int = 0,
+        *,
+        first: int | None = None,
+        n: int = 0,
+        stream: int = 0,
+    ):
         self._key, self._step, self._turn = key, step, turn
         self._first, self._n, self._stream = first, n if first is not None else 0, stream
         self.n_calls = 0
 
     @contextlib.contextmanager
-    def in_use(self):
+    def in_use(self) -> Iterator[None]:
         """Context manager: functions draw from this generator."""
         outer, _local.generator = _local.generator, self
         try:
@@ -124,13 +136,15 @@ class SampleGenerator:
         finally:
             _local.generator = outer
 
-    def words(self, xp, shape, n_words, steps=None):
+    def words(
+        self, xp: Any, shape: tuple[int, ...], n_words: int, steps: Sequence[int] | None = None
+    ) -> Array:
         """Draws 32-bit words.
 
         Args:
-            xp (module): NumPy or CuPy.
-            shape (tuple of int): of the array to draw.
-            n_words (int): words for each of its elements.
+            xp: NumPy or CuPy.
+            shape: of the array to draw.
+            n_words: words for each of its elements.
             steps: as in :func:`source`.
 
         Returns:
@@ -161,7 +175,7 @@ class SampleGenerator:
             high = (high + (self._stream + 1) * 0x9E3779B9) % (1 << 32)
         return xp.asarray(samples), xp.asarray(blocks), len(samples), (low, high)
 
-    def is_repeated_batch(self, shape):
+    def is_repeated_batch(self, shape: tuple[int, ...]) -> bool:
         """Whether the second axis, not the first, is the samples: draws that repeat a batch."""
         n = self._n
         if len(shape) < 2 or n == 0 or shape[1] % n:
@@ -169,7 +183,7 @@ class SampleGenerator:
         # Of vectors of parameters as long as the batch, one draw for each sample is more likely.
         return len(shape) > 2 or shape[0] != n
 
-    def row_seeds(self, n_rows):
+    def row_seeds(self, n_rows: int) -> np.ndarray:
         """Returns for each row of an array a seed (4 words), for draws of varying length."""
         return self.words(np, (n_rows, 4), 1).reshape(n_rows, 4)
 

@@ -4,6 +4,8 @@ import copy
 import math
 import numbers
 import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +13,12 @@ from mpchain import backend, backprop
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
 from mpchain.device_resident import Transferable
+from mpchain.typing import Array, DeviceLike, InitialValue
 from mpchain.variable_values import Values
+
+if TYPE_CHECKING:
+    from mpchain.backends.device import Device
+    from mpchain.function_node import FunctionNode
 
 
 def _is_array(value):
@@ -19,24 +26,24 @@ def _is_array(value):
     return isinstance(value, np.ndarray) or is_gpu_array(value) or hasattr(value, "is_symbol")
 
 
-def get_array_types():
+def get_array_types() -> tuple[type, ...]:
     """Returns the types of array that a Variable can hold."""
     gpu = backend.cuda.ndarray
     return (np.ndarray, gpu)
 
 
-def get_cpu_array_types():
+def get_cpu_array_types() -> tuple[type, ...]:
     """Returns the types of array in host memory that a Variable can hold."""
     return (np.ndarray,)
 
 
-def is_arrays_compatible(arrays):
+def is_arrays_compatible(arrays: Iterable[Any]) -> bool:
     """Returns whether the arrays (None elements aside) can be used together in one operation."""
     on_gpu = {is_gpu_array(array) for array in arrays if array is not None}
     return len(on_gpu) <= 1
 
 
-def as_variable(obj):
+def as_variable(obj: Any) -> "Variable":
     """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient."""
     if isinstance(obj, Variable):
         return obj
@@ -53,7 +60,7 @@ def _no_array(argument, value):
     return error
 
 
-def as_array(obj):
+def as_array(obj: Any) -> Array:
     """Returns the array of a Variable, or ``obj`` as an array."""
     if isinstance(obj, Variable):
         return obj.array
@@ -65,7 +72,7 @@ class VariableNode:
 
     Attributes:
         creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
-        output_index (int): which of that function's outputs it is.
+        output_index: which of that function's outputs it is.
         shape, dtype, requires_grad, name: those of the variable.
     """
 
@@ -77,7 +84,7 @@ class VariableNode:
     dtype = None
     _retained = None
 
-    def __init__(self, variable):
+    def __init__(self, variable: "Variable"):
         array = variable._array
         self._variable = weakref.ref(variable)
         if array is not None:
@@ -85,17 +92,17 @@ class VariableNode:
             self.dtype = array.dtype
 
     @property
-    def creator(self):
+    def creator(self) -> Any:
         """As :attr:`creator_node`; the Function itself if that is an old-style one."""
         node = self.creator_node
         return node if node is None else node.creator()
 
     @creator.setter
-    def creator(self, function):
+    def creator(self, function: Any) -> None:
         self.set_creator(function)
 
     @property
-    def data(self):
+    def data(self) -> Any:
         """The array, if the variable is alive or its data is retained; else None."""
         if self._retained is not None:
             return self._retained
@@ -103,37 +110,37 @@ class VariableNode:
         return None if variable is None else variable._array
 
     @property
-    def grad(self):
+    def grad(self) -> Array | None:
         """The gradient array of the variable, None if it is not alive or has none."""
         variable = self._variable()
         return None if variable is None else variable.grad
 
     @property
-    def grad_var(self):
+    def grad_var(self) -> "Variable | None":
         """The gradient Variable of the variable, None if it is not alive or has none."""
         variable = self._variable()
         return None if variable is None else variable.grad_var
 
     @property
-    def label(self):
+    def label(self) -> str:
         """Shape and dtype in short, as graphs show them: ``(2, 3), float32``."""
         return "uninitialized" if self.shape is None else f"{self.shape}, {self.dtype}"
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """The number of functions on the longest path from a leaf."""
         return 0 if self.creator_node is None else self.creator_node.rank + 1
 
-    def get_variable_or_none(self):
+    def get_variable_or_none(self) -> "Variable | None":
         """Returns the variable of this node if it is alive."""
         return self._variable()
 
-    def get_variable(self):
+    def get_variable(self) -> "Variable":
         """Returns the variable; if it is gone, a new one, with the array if that was retained."""
         variable = self._variable()
         return self.variable_with(self._retained) if variable is None else variable
 
-    def variable_with(self, array):
+    def variable_with(self, array: Any) -> "Variable":
         """Returns a variable of this node that holds ``array``: the living one if it does."""
         variable = self._variable()
         if variable is None or variable._array is not array:
@@ -145,22 +152,22 @@ class VariableNode:
                 self._variable = weakref.ref(variable)
         return variable
 
-    def retain_data(self):
+    def retain_data(self) -> None:
         """Keeps the array of the variable for as long as the node lives."""
         variable = self._variable()
         if variable is None:
             raise RuntimeError("VariableNode.retain_data: the variable of this node is gone")
         self._retained = variable._array
 
-    def set_creator(self, creator):
+    def set_creator(self, creator: Any) -> None:
         """Sets the function that computed the variable."""
         self.set_creator_node(getattr(creator, "node", creator))
 
-    def set_creator_node(self, creator_node):
+    def set_creator_node(self, creator_node: "FunctionNode | None") -> None:
         """Sets the function node that computed the variable."""
         self.creator_node = creator_node
 
-    def unchain(self):
+    def unchain(self) -> None:
         """Makes the variable a leaf."""
         self.creator_node = None
 
@@ -170,9 +177,9 @@ class Variable(Values, Transferable):
 
     Args:
         data: ``numpy.ndarray`` or ``cupy.ndarray``; None leaves the variable without array.
-        name (str): shown in graphs and messages.
+        name: shown in graphs and messages.
         grad: initial gradient array, of the shape of ``data``.
-        requires_grad (bool): whether gradients flow into the variable.
+        requires_grad: whether gradients flow into the variable.
 
     Comparison operators raise, since ``==`` cannot be differentiated: compare the arrays.
     NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept Variables.
@@ -187,7 +194,14 @@ class Variable(Values, Transferable):
     _grad = None
     _grad_var = None
 
-    def __init__(self, data=None, *, name=None, grad=None, requires_grad=True):
+    def __init__(
+        self,
+        data: Any = None,
+        *,
+        name: str | None = None,
+        grad: Any = None,
+        requires_grad: bool = True,
+    ):
         if data is not None and not _is_array(data):
             raise _no_array("Variable: data", data)
         self._array = data
@@ -198,12 +212,12 @@ class Variable(Values, Transferable):
             self.grad = grad
 
     @property
-    def array(self):
+    def array(self) -> Any:
         """The array."""
         return self._array
 
     @array.setter
-    def array(self, array):
+    def array(self, array: Any) -> None:
         self._array = array
         if self._node is not None and array is not None:
             self._node.shape, self._node.dtype = array.shape, array.dtype
@@ -212,7 +226,7 @@ class Variable(Values, Transferable):
     raw_array = array
 
     @property
-    def node(self):
+    def node(self) -> VariableNode:
         """The variable's :class:`VariableNode`."""
         node = self._node
         if node is None:
@@ -222,23 +236,23 @@ class Variable(Values, Transferable):
         return node
 
     @property
-    def name(self):
+    def name(self) -> str | None:
         """The name, shown in graphs and messages."""
         return self._name
 
     @name.setter
-    def name(self, name):
+    def name(self, name: str | None) -> None:
         self._name = name
         if self._node is not None:
             self._node.name = name
 
     @property
-    def requires_grad(self):
+    def requires_grad(self) -> bool:
         """Whether gradients flow into the variable. It is set when the variable is made."""
         return self._requires_grad
 
     @requires_grad.setter
-    def requires_grad(self, value):
+    def requires_grad(self, value: bool) -> None:
         raise AttributeError(
             f"{self._called()}.requires_grad cannot be set: to keep optimizers from updating a "
             "link's parameters use link.disable_update(); a variable without gradient is "
@@ -246,74 +260,35 @@ class Variable(Values, Transferable):
         )
 
     @property
-    def shape(self):
-        """The array's shape."""
-        return self._checked_array("shape").shape
-
-    @property
-    def ndim(self):
-        """The number of axes."""
-        return self._checked_array("ndim").ndim
-
-    @property
-    def size(self):
-        """The number of elements."""
-        return self._checked_array("size").size
-
-    @property
-    def dtype(self):
-        """The array's dtype."""
-        return self._checked_array("dtype").dtype
-
-    @property
-    def rank(self):
+    def rank(self) -> int:
         """The number of functions on the longest path from a leaf."""
         return self.node.rank
 
     @property
-    def label(self):
+    def label(self) -> str:
         """Shape and dtype in short."""
         return self.node.label
 
     @property
-    def xp(self):
-        """``numpy`` or ``cupy``."""
-        return self.device.xp
-
-    @property
-    def device(self):
-        """The device that the array is on."""
-        return backend.get_device_from_array(self._array)
-
-    @property
-    def layout(self):
+    def layout(self) -> None:
         """The memory layout: always None, the plain one."""
         return None
 
-    def as_layout(self, layout):
+    def as_layout(self, layout: None) -> "Variable":
         """Returns the variable itself; None is the only layout."""
         if layout is not None:
             raise ValueError(f"Variable.as_layout: layout must be None, not {layout!r}")
         return self
 
-    def _checked_array(self, what):
-        if self._array is None:
-            raise RuntimeError(f"{self._called()} has no array yet, and so no {what}")
-        return self._array
-
-    def _called(self):
-        name = type(self).__name__
-        return name if self._name is None else f"{name} {self._name!r}"
-
     @property
-    def grad(self):
+    def grad(self) -> Any:
         """The gradient array, or None."""
         if self._grad is None and self._grad_var is not None:
             return self._grad_var.array
         return self._grad
 
     @grad.setter
-    def grad(self, grad):
+    def grad(self, grad: Any) -> None:
         if isinstance(grad, np.generic):
             grad = np.asarray(grad)
         if grad is not None:
@@ -321,7 +296,7 @@ class Variable(Values, Transferable):
         self._grad, self._grad_var = grad, None
 
     @property
-    def grad_var(self):
+    def grad_var(self) -> "Variable | None":
         """The gradient as a Variable, or None; its ``array`` is :attr:`grad` itself."""
         if self._grad_var is None and self._grad is not None:
             self._grad_var = Variable(self._grad, requires_grad=True)
@@ -329,7 +304,7 @@ class Variable(Values, Transferable):
         return self._grad_var
 
     @grad_var.setter
-    def grad_var(self, grad_var):
+    def grad_var(self, grad_var: "Variable | None") -> None:
         if grad_var is not None:
             self._check_grad(grad_var.array)
         self._grad, self._grad_var = None, grad_var
@@ -352,7 +327,7 @@ class Variable(Values, Transferable):
                     f"grad {grad.dtype}, array {self._array.dtype}"
                 )
 
-    def accumulate_grad(self, grad):
+    def accumulate_grad(self, grad: "Variable | Array") -> None:
         """Adds ``grad``, an array or a Variable with its graph, to the gradient."""
         old = self.grad_var if isinstance(grad, Variable) else self.grad
         total = grad if old is None else old + grad
@@ -361,7 +336,7 @@ class Variable(Values, Transferable):
         else:
             self.grad = total
 
-    def addgrad(self, var):
+    def addgrad(self, var: "Variable") -> None:
         """Adds the gradient of ``var`` to this variable's; a missing one counts as zeros."""
         gradient = var.grad_var
         if gradient is not None:
@@ -370,15 +345,15 @@ class Variable(Values, Transferable):
             old = self.grad_var
             self.grad_var = gradient if old is None else old + gradient
 
-    def cleargrad(self):
+    def cleargrad(self) -> None:
         """Removes the gradient."""
         self._grad = self._grad_var = None
 
-    def zerograd(self):
+    def zerograd(self) -> None:
         """Fills the gradient with zeros. Deprecated: :meth:`cleargrad` costs less."""
         self.grad = None if self._array is None else self.xp.zeros_like(self._array)
 
-    def copydata(self, var):
+    def copydata(self, var: "Variable") -> None:
         """Copies the array of ``var`` into this variable's, across devices."""
         source, target = var.array, self.array
         if source is None or target is None:
@@ -386,14 +361,19 @@ class Variable(Values, Transferable):
         backend.copyto(target, source)
 
     def backward(
-        self, retain_grad=False, enable_double_backprop=False, loss_scale=None, *, on_leaf=None
-    ):
+        self,
+        retain_grad: bool = False,
+        enable_double_backprop: bool = False,
+        loss_scale: float | None = None,
+        *,
+        on_leaf: Callable | None = None,
+    ) -> None:
         """Backpropagates from this variable and accumulates gradients in the leaves.
 
         Args:
-            retain_grad (bool): keep the gradients of intermediate variables too.
-            enable_double_backprop (bool): record the graph of the gradients.
-            loss_scale (float): factor on the initial gradient, where that is not set.
+            retain_grad: keep the gradients of intermediate variables too.
+            enable_double_backprop: record the graph of the gradients.
+            loss_scale: factor on the initial gradient, where that is not set.
             on_leaf: function that is called with each leaf variable as soon as its gradient is
                 final, while backward continues.
 
@@ -403,41 +383,41 @@ class Variable(Values, Transferable):
         backprop.backward_from(self, retain_grad, enable_double_backprop, loss_scale, on_leaf)
 
     @property
-    def creator(self):
+    def creator(self) -> Any:
         """The function that computed the variable, None for a leaf."""
         return None if self._node is None else self._node.creator
 
     @creator.setter
-    def creator(self, function):
+    def creator(self, function: Any) -> None:
         self.set_creator(function)
 
     @property
-    def creator_node(self):
+    def creator_node(self) -> "FunctionNode | None":
         """The :class:`FunctionNode` that computed the variable, None for a leaf."""
         return None if self._node is None else self._node.creator_node
 
     @creator_node.setter
-    def creator_node(self, function):
+    def creator_node(self, function: Any) -> None:
         self.set_creator_node(function)
 
-    def set_creator(self, gen_func):
+    def set_creator(self, gen_func: Any) -> None:
         """Sets the function that computed the variable."""
         self.node.set_creator(gen_func)
 
-    def set_creator_node(self, fnode):
+    def set_creator_node(self, fnode: "FunctionNode | None") -> None:
         """Sets the function node that computed the variable."""
         self.node.set_creator_node(fnode)
 
-    def retain_data(self):
+    def retain_data(self) -> None:
         """Keeps the array for as long as the node lives."""
         self.node.retain_data()
 
-    def unchain(self):
+    def unchain(self) -> None:
         """Makes the variable a leaf: its history is forgotten here."""
         if self._node is not None:
             self._node.unchain()
 
-    def unchain_backward(self):
+    def unchain_backward(self) -> None:
         """Makes this variable and all that it was computed from leaves (truncated backprop)."""
         stack = [self.node]
         while stack:
@@ -447,7 +427,7 @@ class Variable(Values, Transferable):
                 node.unchain()
                 stack.extend(function.inputs)
 
-    def to_device(self, device):
+    def to_device(self, device: DeviceLike) -> None:
         """Moves array and gradient to ``device``, in place. Only a leaf can be moved."""
         device = backend.get_device(device)
         if self.creator_node is not None:
@@ -458,25 +438,19 @@ class Variable(Values, Transferable):
         self._array = device.send(self._array)
         self._grad, self._grad_var = device.send(grad), None
 
-    def __len__(self):
-        return len(self._checked_array("length"))
-
-    def __copy__(self):
+    def __copy__(self) -> "Variable":
         # A leaf with the same array: gradients that reach the copy are its own.
         return _restore(type(self), {**self.__dict__, "_node": None})
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict) -> "Variable":
         return _restore(type(self), copy.deepcopy(self.__getstate__(), memo))
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple:
         return _restore, (type(self), self.__getstate__())
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         """What pickling keeps: everything but the graph; a copy is a leaf."""
         return {**self.__dict__, "_node": None, "_grad": self.grad, "_grad_var": None}
-
-    def __bool__(self):
-        raise TypeError("the truth value of a Variable is not defined: compare its array")
 
     def _not_comparable(self, other):
         raise NotImplementedError(
@@ -499,11 +473,11 @@ class Parameter(Variable):
         initializer: an Initializer (a callable that fills an array in place), a scalar, or an
             array, which is then the parameter's array itself; None fills with NaN, so that
             forgetting it shows.
-        shape (int or tuple): None leaves the parameter uninitialized until :meth:`initialize`.
-        name (str): shown in graphs and messages.
+        shape: None leaves the parameter uninitialized until :meth:`initialize`.
+        name: shown in graphs and messages.
 
     Attributes:
-        divided_among (Communicator): the ranks each of which has another part of the parameter;
+        divided_among: the ranks each of which has another part of the parameter;
             None, the default, for a whole one. Norms are those of all parts together.
     """
 
@@ -513,7 +487,12 @@ class Parameter(Variable):
     _update_enabled = True
     _initial_device = backend.CpuDevice()
 
-    def __init__(self, initializer=None, shape=None, name=None):
+    def __init__(
+        self,
+        initializer: InitialValue = None,
+        shape: int | Sequence[int] | None = None,
+        name: str | None = None,
+    ):
         if initializer is None:
             initializer = math.nan
         if _is_array(initializer):
@@ -534,24 +513,24 @@ class Parameter(Variable):
                 self.initialize(shape)
 
     @property
-    def enabled(self):
+    def enabled(self) -> bool:
         """No switch of a parameter: its update rule has one, and its link."""
         raise AttributeError(f"{type(self).__name__} has no attribute 'enabled'")
 
     @enabled.setter
-    def enabled(self, value):
+    def enabled(self, value: bool) -> None:
         raise AttributeError(
             f"{self._called()}.enabled cannot be set: use link.disable_update() or, once an "
             "optimizer is set up, param.update_rule.enabled"
         )
 
     @property
-    def is_initialized(self):
+    def is_initialized(self) -> bool:
         """Whether the parameter has an array."""
         return self._array is not None
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         """The dtype, known before the array is if the initializer tells it."""
         if self._array is not None:
             return self._array.dtype
@@ -560,11 +539,11 @@ class Parameter(Variable):
         return get_dtype(told, map_mixed16=np.float16)
 
     @property
-    def device(self):
+    def device(self) -> "Device":
         """The device that the array is, or will be, on."""
         return self._initial_device if self._array is None else super().device
 
-    def initialize(self, shape):
+    def initialize(self, shape: int | Sequence[int]) -> None:
         """Makes the array, of the given shape, and fills it by the initializer."""
         shape = (int(shape),) if np.isscalar(shape) else tuple(shape)
         array = np.empty(shape, self.dtype)
@@ -577,7 +556,7 @@ class Parameter(Variable):
         if config.debug and math.isnan(self._array.sum()) and callable(self.initializer):
             raise RuntimeError(f"{self._called()}: NaN in the initial values")
 
-    def to_device(self, device):
+    def to_device(self, device: DeviceLike) -> None:
         """Moves array and gradient to ``device``; an uninitialized parameter will be made there."""
         device = backend.get_device(device)
         if self._array is None:
@@ -585,7 +564,7 @@ class Parameter(Variable):
         else:
             super().to_device(device)
 
-    def update(self):
+    def update(self) -> None:
         """Updates the array by the parameter's update rule, if it has one."""
         if self.update_rule is not None:
             self.update_rule.update(self)

@@ -1,21 +1,73 @@
-"""The values of a variable, as Python numbers, NumPy arrays and text."""
+"""The array of a variable: its shape, and its values as numbers, NumPy arrays and text."""
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.typing import DTypeLike
+
+if TYPE_CHECKING:
+    from mpchain.backends.device import Device
 
 
 class Values:
-    """What a Variable tells of its array to what knows no Variables."""
+    """The part of Variable that describes its array, for what knows no Variables."""
 
-    def item(self):
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self._checked_array("shape").shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self._checked_array("ndim").ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._checked_array("size").size
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The array's dtype."""
+        return self._checked_array("dtype").dtype
+
+    @property
+    def xp(self) -> Any:
+        """``numpy`` or ``cupy``."""
+        return self.device.xp
+
+    @property
+    def device(self) -> "Device":
+        """The device that the array is on."""
+        return backend.get_device_from_array(self._array)
+
+    def __len__(self) -> int:
+        return len(self._checked_array("length"))
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth value of a Variable is not defined: compare its array")
+
+    def _checked_array(self, what):
+        if self._array is None:
+            raise RuntimeError(f"{self._called()} has no array yet, and so no {what}")
+        return self._array
+
+    def _called(self):
+        name = type(self).__name__
+        return name if self._name is None else f"{name} {self._name!r}"
+
+    def item(self) -> Any:
         """Returns the one element as a Python scalar."""
         return self._checked_array("item").item()
 
-    def __float__(self):
+    def __float__(self) -> float:
         return float(self._only_element("float"))
 
-    def __int__(self):
+    def __int__(self) -> int:
         return int(self._only_element("int"))
 
     def _only_element(self, function):
@@ -25,7 +77,7 @@ class Values:
             )
         return self.item()
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Returns the array, for ``numpy.asarray`` and libraries that plot or analyze."""
         if self._requires_grad and self.creator_node is not None:
             raise TypeError(
@@ -37,12 +89,12 @@ class Values:
             raise TypeError(f"{self._called()} is on a GPU: use mpchain.cuda.to_cpu(x.array)")
         return np.asarray(array, dtype=dtype, copy=copy)
 
-    def summary(self):
+    def summary(self) -> str:
         """Returns name, shape and dtype in one line."""
         name = "" if self._name is None else f" {self._name}"
         return f"<variable{name} {self.label}>"
 
-    def debug_print(self):
+    def debug_print(self) -> str:
         """Returns a description with device, shape, dtype and statistics of array and gradient."""
         lines = [self.summary(), f"- device: {self.device}", f"- backend: {type(self._array)}"]
         if self._array is not None:
@@ -51,10 +103,10 @@ class Values:
         lines.append("- grad: " + ("None" if self.grad is None else _statistics(self.grad)))
         return "\n".join(lines)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self._text(", ")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self._text(" ")
 
     def _text(self, separator):

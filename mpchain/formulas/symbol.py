@@ -107,14 +107,14 @@ class Symbol(Mixin):
         self.is_constant = is_constant
         self.is_bool = function in _C_PREDICATES
 
-    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if not all(isinstance(x, _OPERANDS) for x in inputs):
             return NotImplemented  # a Variable, perhaps
         if method != "__call__" or kwargs or (ufunc not in _C and ufunc not in _C_PREDICATES):
             raise UntraceableError(f"numpy.{ufunc.__name__}.{method}")
         return self._step(ufunc, inputs)
 
-    def __array_function__(self, function, types, args, kwargs):
+    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: dict) -> Any:
         if not all(issubclass(t, _OPERANDS) for t in types):
             return NotImplemented
         if function is not np.where or len(args) != 3:
@@ -132,10 +132,10 @@ class Symbol(Mixin):
     __iadd__, __isub__ = Mixin.__add__, Mixin.__sub__
     __imul__, __itruediv__ = Mixin.__mul__, Mixin.__truediv__
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         raise UntraceableError(f"attribute {name}")
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         raise UntraceableError("a branch on a value")
 
     def copy(self) -> "Symbol":

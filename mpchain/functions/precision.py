@@ -1,13 +1,17 @@
 """One rule for functions whose inputs and parameters differ in dtype; see ``mpchain.mixed16``."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from mpchain.functions.array import cast
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable
 
 
-def differ(x, *parameters):
+def differ(x: Input, *parameters: Any) -> bool:
     """Returns whether a parameter that is not None has another dtype than ``x``."""
     dtype = x.dtype
     for p in parameters:
@@ -16,14 +20,14 @@ def differ(x, *parameters):
     return False
 
 
-def check_widths(name, inputs, parameters):
+def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) -> None:
     """Raises InvalidType if an input has a wider dtype than a parameter.
 
     The result would silently be as wide, and so would everything that is computed from it.
 
     Args:
-        name (str): the function that the message names.
-        inputs, parameters (dict): floating-point Variables or arrays by argument name, or None.
+        name: the function that the message names.
+        inputs, parameters: floating-point Variables or arrays by argument name, or None.
     """
     for p_name, p in parameters.items():
         for x_name, x in inputs.items():
@@ -40,7 +44,13 @@ def check_widths(name, inputs, parameters):
                 check(False, name, rule, **{x_name: x, p_name: p})
 
 
-def mixed(name, function, inputs, parameters, **options):
+def mixed(
+    name: str,
+    function: Callable[..., Variable],
+    inputs: dict[str, Any],
+    parameters: dict[str, Any],
+    **options: Any,
+) -> Variable:
     """Computes a function of inputs and wider parameters in the widest dtype of all.
 
     Args:

@@ -2,6 +2,8 @@
 
 import contextlib
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +12,11 @@ from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
+from mpchain.typing import Input
 from mpchain.variable import Variable, as_variable
 
 
-def forget(func, *xs):
+def forget(func: Callable, *xs: Input) -> Any:
     """Calls a function without keeping what it computes on the way: backward computes it again.
 
     The memory of the intermediate arrays is saved, for the time of one more forward computation.
@@ -78,12 +81,12 @@ class Forget(FunctionNode):
     example. So the walk knows of everything that the function depends on.
     """
 
-    def __init__(self, func, xs):
+    def __init__(self, func: Callable, xs: list[Variable]):
         self._func = func
         self._n_arguments = len(xs)
         self._circumstances = _Circumstances(xs)
 
-    def first_call(self, xs):
+    def first_call(self, xs: list[Variable]) -> tuple:
         """Calls the function; returns its outputs, and the other variables that it used."""
         # The graph of this call is made to see what it depends on. It is gone with the outputs, and
         # takes no more memory than the graph that backward will need anyway.
@@ -95,12 +98,12 @@ class Forget(FunctionNode):
         others = {_place(node): node for node in trace.sources(outputs)}
         return outputs, [n.get_variable() for place, n in others.items() if place not in arguments]
 
-    def forward(self, inputs):
+    def forward(self, inputs: tuple) -> tuple:
         self.retain_inputs(range(self._n_arguments))
         arrays, self._arrays = self._arrays, None
         return arrays
 
-    def backward(self, target_input_indexes, grad_outputs):
+    def backward(self, target_input_indexes: tuple[int, ...], grad_outputs: tuple) -> tuple:
         given = [i for i, gy in enumerate(grad_outputs) if gy is not None]
         create_graph = config.enable_backprop
 
@@ -203,7 +206,7 @@ _memory = _Memory()
 _nothing = object()
 
 
-def remembered(compute):
+def remembered(compute: Callable[[], Any]) -> Any:
     """Returns ``compute()``, or what it was at first where :func:`forget` calls a function again.
 
     For what the arguments do not determine, such as a state that each call changes.

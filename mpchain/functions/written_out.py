@@ -8,6 +8,8 @@ long way, through :class:`FunctionNode`.
 import inspect
 import types
 import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
+
+if TYPE_CHECKING:
+    from mpchain.functions.declaration import Declaration
 
 _FIRST_CALL = compile_text(
     "first call",
@@ -82,7 +87,7 @@ if {name} is None or {name}._array is not {kept}:
 """
 
 
-def call(declaration):
+def call(declaration: "Declaration") -> Callable:
     """Returns the function that a user calls, with the signature of the declaration's body.
 
     Its code is written when it is called for the first time.
@@ -209,7 +214,7 @@ def _targets(declaration):
     ]
 
 
-def pull_arrays(declaration, pull_any, fit):
+def pull_arrays(declaration: "Declaration", pull_any: Callable, fit: Callable) -> Callable:
     """Returns the method by which a node of the declaration computes gradients as arrays.
 
     Args:
@@ -222,7 +227,7 @@ def pull_arrays(declaration, pull_any, fit):
     return _pull(declaration, known, fit, guard, _array_lines, _derivative)
 
 
-def pull_variables(declaration, fit):
+def pull_variables(declaration: "Declaration", fit: Callable) -> Callable:
     """Returns the method that computes them as Variables, with their graph."""
     return _pull(declaration, {}, fit, "", _variable_lines, type(declaration).recorded_derivative)
 

@@ -4,6 +4,8 @@ Compiling takes a second or two, once for each dtype: the result is kept on the 
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ _WORTH_COMPILING = 1 << 16  # elements of an array
 
 
 @functools.cache
-def load_numba():
+def load_numba() -> Any:
     """Returns the module, or None if it is not there to compile."""
     try:
         import numba
@@ -24,7 +26,7 @@ def load_numba():
     return None if numba.config.DISABLE_JIT else numba
 
 
-def compile_loop(function, **options):
+def compile_loop(function: Callable, **options: Any) -> Callable:
     """Compiles a function by numba and caches the result on the disk, if possible.
 
     Without a folder that can be written (read-only containers), on a full disk, and if a file of

@@ -10,6 +10,7 @@ from mpchain.kernels.reference import (
     convolution_input,
     convolution_output,
 )
+from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
 
@@ -50,7 +51,7 @@ _BLOCK = 1 << 16
 """Elements that are worked through at a time: several arrays of them fit the cache."""
 
 
-def refuse_unless_channels(x, gamma, axis):
+def refuse_unless_channels(x: Array, gamma: Array, axis: tuple[int, ...]) -> str | None:
     """Takes arrays (N, C, ...) that are normalized over all axes but the second."""
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"

@@ -22,6 +22,8 @@ from mpchain.kernels.reference import (
     convolution_input,
     convolution_output,
 )
+from mpchain.kernels.window import Window
+from mpchain.typing import Array
 
 _VERSION = (3, 2)
 _FLOAT32 = 3
@@ -125,10 +127,10 @@ class _Convolution:
     """A convolution, or one of its adjoints, of one geometry, ready to be run.
 
     Args:
-        library (_Library): the library.
-        operation (str): ``'output'``, ``'input'`` or ``'filter'``: the slot that is open.
-        shapes (dict): of x, W and y.
-        window (Window): the geometry.
+        library: the library.
+        operation: ``'output'``, ``'input'`` or ``'filter'``: the slot that is open.
+        shapes: of x, W and y.
+        window: the geometry.
     """
 
     def __init__(self, library, operation, shapes, window):
@@ -231,7 +233,7 @@ def _convolution(operation, x_shape, W_shape, y_shape, window):
     return _Convolution(_library(), operation, shapes, window)
 
 
-def why_absent():
+def why_absent() -> str | None:
     """Returns why the library cannot be used, None if it can."""
     library = _library()
     return library if isinstance(library, str) else None
@@ -248,7 +250,7 @@ def _miscounts_slices(window):
     return 1 < stride < pad and size < k + -pad % stride
 
 
-def refusal(operation, first, second, window):
+def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
     """Returns why a convolution is not taken, None if it is.
 
     Taken is what was measured faster than a matrix product of the windows side by side: all

@@ -4,6 +4,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.kernels.operation import Operation
+from mpchain.typing import Array
 
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _WEYL = 0x9E3779B9, 0xBB67AE85  # what the two words of the key grow by each round
@@ -14,16 +15,18 @@ _CHUNK = 1 << 13  # blocks whose words stay in the cache through all rounds
 
 
 @Operation
-def random_words(samples, begins, n_blocks, call, step, low, high):
+def random_words(
+    samples: Array, begins: Array, n_blocks: int, call: int, step: int, low: int, high: int
+) -> Array:
     """Returns ``n_blocks`` blocks of four random 32-bit words for each row.
 
     The counter of block ``b`` of row ``r`` is (begins[r] + b, call, step, samples[r]), each word
     modulo 2**32.
 
     Args:
-        samples, begins (array of int64): one each per row.
-        n_blocks, call, step (int): see above.
-        low, high (int): the key.
+        samples, begins: one each per row.
+        n_blocks, call, step: see above.
+        low, high: the key.
 
     Returns:
         array of uint32 (rows, 4 n_blocks).

@@ -10,6 +10,8 @@ In backward, all that does not depend on the gradient is computed at once for al
 gradients of matrices are one product each: what remains in the loop is little.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -40,7 +42,9 @@ class Lstm:
     """Gates in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o)."""
 
     @staticmethod
-    def forward(spans, gates, R, h, c):
+    def forward(
+        spans: list[slice], gates: np.ndarray, R: np.ndarray, h: np.ndarray, c: np.ndarray
+    ) -> tuple[tuple, tuple]:
         gates, h, c = gates.copy(), h.copy(), c.copy()
         size = h.shape[1]
         y, tanh_c, h_before, c_before = np.empty((4, len(gates), size), gates.dtype)
@@ -61,7 +65,9 @@ class Lstm:
         return (y, h, c), (gates, tanh_c, h_before, c_before)
 
     @staticmethod
-    def backward(spans, gys, kept, R):
+    def backward(
+        spans: list[slice], gys: Sequence[np.ndarray], kept: tuple, R: np.ndarray
+    ) -> tuple:
         gates, tanh_c, h_before, c_before = kept
         gy, gh, gc = (g.copy() for g in gys)
         size = gh.shape[1]
@@ -93,7 +99,9 @@ class Gru:
     """Gates in blocks r, z, n: n = tanh(x_n + s(r) u_n), h = n + s(z) (h - n), u = R h + b."""
 
     @staticmethod
-    def forward(spans, x, R, b, h):
+    def forward(
+        spans: list[slice], x: np.ndarray, R: np.ndarray, b: np.ndarray, h: np.ndarray
+    ) -> tuple[tuple, tuple]:
         h, size = h.copy(), h.shape[1]
         gates = np.empty_like(x)
         y, u_n, h_before = np.empty((3, len(x), size), x.dtype)
@@ -118,7 +126,9 @@ class Gru:
         return (y, h), (gates, u_n, h_before)
 
     @staticmethod
-    def backward(spans, gys, kept, R, b):
+    def backward(
+        spans: list[slice], gys: Sequence[np.ndarray], kept: tuple, R: np.ndarray, b: np.ndarray
+    ) -> tuple:
         gates, u_n, h_before = kept
         gy, gh = (g.copy() for g in gys)
         size = gh.shape[1]
@@ -143,10 +153,12 @@ class Gru:
 class Simple:
     """One gate: h = f(x + R h), f being tanh or relu."""
 
-    def __init__(self, is_tanh):
+    def __init__(self, is_tanh: bool):
         self.is_tanh = is_tanh
 
-    def forward(self, spans, x, R, h):
+    def forward(
+        self, spans: list[slice], x: np.ndarray, R: np.ndarray, h: np.ndarray
+    ) -> tuple[tuple, tuple]:
         h, y = h.copy(), np.empty_like(x)
         h_before = np.empty_like(x)
         for rows in spans:
@@ -162,7 +174,9 @@ class Simple:
             hn[...] = g
         return (y, h), (y, h_before)
 
-    def backward(self, spans, gys, kept, R):
+    def backward(
+        self, spans: list[slice], gys: Sequence[np.ndarray], kept: tuple, R: np.ndarray
+    ) -> tuple:
         y, h_before = kept
         gy, gh = (g.copy() for g in gys)
         slope = _tanh_slope(y) if self.is_tanh else (y > 0).astype(y.dtype)

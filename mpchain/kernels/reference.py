@@ -4,7 +4,8 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.kernels.operation import Operation
-from mpchain.kernels.window import layout
+from mpchain.kernels.window import Window, layout
+from mpchain.typing import Array
 
 
 def _wide(*arrays):
@@ -13,7 +14,7 @@ def _wide(*arrays):
 
 
 @Operation
-def linear(x, W, b):
+def linear(x: Array, W: Array, b: Array | None) -> Array:
     """y = x W^T + b for x (N, I), W (O, I), b (O,) or None."""
     wide_x, wide_W = _wide(x, W)
     y = wide_x.dot(wide_W.T)
@@ -28,7 +29,7 @@ def _add_in_place(y, b):
 
 
 @Operation
-def softmax(x, axis):
+def softmax(x: Array, axis: int) -> Array:
     """exp(x) / sum(exp(x)) along ``axis``."""
     xp = get_array_module(x)
     (wide,) = _wide(x)
@@ -39,7 +40,7 @@ def softmax(x, axis):
 
 
 @Operation
-def log_softmax(x, axis):
+def log_softmax(x: Array, axis: int) -> Array:
     """x - log(sum(exp(x))) along ``axis``."""
     xp = get_array_module(x)
     (wide,) = _wide(x)
@@ -49,7 +50,9 @@ def log_softmax(x, axis):
 
 
 @Operation
-def batch_normalization(x, gamma, beta, axis, eps):
+def batch_normalization(
+    x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
+) -> tuple[Array, ...]:
     """gamma (x - mean) / sqrt(var + eps) + beta over ``axis``; gamma and beta broadcast to x.
 
     Also returns mean, 1 / sqrt(var + eps) and var, with axes of size one.
@@ -66,7 +69,9 @@ def batch_normalization(x, gamma, beta, axis, eps):
 
 
 @Operation
-def batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
+def batch_normalization_gradient(
+    g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
+) -> tuple[Array, ...]:
     """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`."""
     (g,) = _wide(g)
     normalized = (x - mean) * inverse_std
@@ -107,7 +112,7 @@ def _by_group(y, window):
 
 
 @Operation
-def convolution_output(x, W, window):
+def convolution_output(x: Array, W: Array, window: Window) -> Array:
     """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size)."""
     wide_x, wide_W = _wide(x, W)
     y = wide_W.reshape(window.groups, W.shape[0] // window.groups, -1) @ _columns(wide_x, window)
@@ -116,7 +121,7 @@ def convolution_output(x, W, window):
 
 
 @Operation
-def convolution_input(y, W, window):
+def convolution_input(y: Array, W: Array, window: Window) -> Array:
     """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size)."""
     xp = get_array_module(y)
     wide_y, wide_W = _wide(y, W)
@@ -132,7 +137,7 @@ def convolution_input(y, W, window):
 
 
 @Operation
-def convolution_filter(x, y, window):
+def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y."""
     wide_x, wide_y = _wide(x, y)
     W = _by_group(wide_y, window) @ _columns(wide_x, window).swapaxes(1, 2)
@@ -141,7 +146,7 @@ def convolution_filter(x, y, window):
 
 
 @Operation
-def sum_windows(x, window):
+def sum_windows(x: Array, window: Window) -> Array:
     """The sum of each window, padding counted as zeros: (N, C, *out_size)."""
     padded = _padded(*_wide(x), window)
     first, *others = layout(window).offsets
@@ -152,7 +157,7 @@ def sum_windows(x, window):
 
 
 @Operation
-def spread_windows(y, window):
+def spread_windows(y: Array, window: Window) -> Array:
     """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values."""
     padded_size, inner, offsets = layout(window)
     x = get_array_module(y).zeros((*y.shape[:2], *padded_size), y.dtype)
@@ -162,7 +167,7 @@ def spread_windows(y, window):
 
 
 @Operation
-def max_windows(x, window):
+def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     """The maximum of each window, and where in the window it is (the first, as an integer)."""
     xp = get_array_module(x)
     padded = _padded(x, window, -np.inf)
@@ -183,7 +188,7 @@ def max_windows(x, window):
 
 
 @Operation
-def take_from_windows(x, places, window):
+def take_from_windows(x: Array, places: Array, window: Window) -> Array:
     """From each window the element at its place."""
     xp = get_array_module(x)
     padded = _padded(x, window)
@@ -194,7 +199,7 @@ def take_from_windows(x, places, window):
 
 
 @Operation
-def place_in_windows(y, places, window):
+def place_in_windows(y: Array, places: Array, window: Window) -> Array:
     """The adjoint of :func:`take_from_windows`: each value is added at its window's place."""
     xp = get_array_module(y)
     padded_size, inner, offsets = layout(window)
@@ -205,7 +210,7 @@ def place_in_windows(y, places, window):
 
 
 @Operation
-def unfold_windows(x, window):
+def unfold_windows(x: Array, window: Window) -> Array:
     """All elements of each window, padding as zeros: (N, C, n_elements, *out_size)."""
     padded = _padded(x, window)
     shape = (*x.shape[:2], window.n_elements, *window.out_size)
@@ -216,7 +221,7 @@ def unfold_windows(x, window):
 
 
 @Operation
-def fold_windows(y, window):
+def fold_windows(y: Array, window: Window) -> Array:
     """The adjoint of :func:`unfold_windows`: each element is the sum of what windows have of it."""
     xp = get_array_module(y)
     padded_size, inner, offsets = layout(window)

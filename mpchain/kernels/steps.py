@@ -6,6 +6,7 @@ symbols.
 """
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.formulas.symbol import PYTHON, Symbol, UntraceableError, in_order
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
+from mpchain.typing import Array
 
 _BLOCK_BYTES = 1 << 17
 """A step works through larger host arrays in blocks of this size, which stay in the cache."""
@@ -23,15 +25,17 @@ _ELEMENTS_WORTH_COMPILING = 1 << 26
 _elements_seen = {}
 
 
-def take_step(step, param, grad, states, scalars):
+def take_step(
+    step: Callable, param: Array, grad: Array, states: list[Array], scalars: dict[str, float]
+) -> None:
     """Applies an elementwise step to arrays in place.
 
     Args:
         step: function of ``param``, ``grad``, the states and, by name, the scalars. It may
             overwrite the arrays except ``grad``, and returns the new values of all but ``grad``.
         param, grad: the arrays, of one shape and on one device; ``grad`` is not changed.
-        states (list): further arrays of that shape.
-        scalars (dict): further arguments of ``step``, Python numbers.
+        states: further arrays of that shape.
+        scalars: further arguments of ``step``, Python numbers.
     """
     written = [param, *states]
     n = _BLOCK_BYTES // param.itemsize
@@ -76,7 +80,7 @@ def _step_fused(step, written, grad, scalars):
     return True
 
 
-def square_sum(array):
+def square_sum(array: Array) -> float:
     """Returns the sum of the squares of an array as a Python number; float16 does not overflow."""
     xp = get_array_module(array)
     flat = array.reshape(-1).astype(np.promote_types(array.dtype, np.float32), copy=False)

@@ -19,7 +19,7 @@ class Window(NamedTuple):
     out_size: tuple
 
     @property
-    def n_elements(self):
+    def n_elements(self) -> int:
         """The number of elements of one window."""
         return math.prod(self.ksize)
 
@@ -62,7 +62,7 @@ class Layout(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def layout(window):
+def layout(window: Window) -> Layout:
     """Returns the padded spatial size, where in it the array lies, and slices per window element.
 
     The slices pick, from the padded array, that element of every window: the output's size.

@@ -1,45 +1,49 @@
 """Scalars, shapes and sums: steps that users' functions often take."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from mpchain.typing import Array, DTypeLike
 
-def force_array(x, dtype=None):
+
+def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
     """Returns ``x`` as an array, of the given dtype if any: NumPy makes scalars of 0-d results."""
     if np.isscalar(x):
         return np.asarray(x, dtype)
     return x if dtype is None else x.astype(dtype, copy=False)
 
 
-def force_type(dtype, value):
+def force_type(dtype: np.dtype, value: Any) -> Any:
     """Returns a number or an array with the given dtype, so that it does not widen others."""
     if np.isscalar(value):
         return dtype.type(value)
     return value if value.dtype == dtype else value.astype(dtype)
 
 
-def size_of_shape(shape):
+def size_of_shape(shape: Sequence[int]) -> int:
     """Returns the number of elements of an array of that shape."""
     return math.prod(shape)
 
 
-def broadcasts_to(shape, target):
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Returns whether an array of one shape broadcasts to another.
 
     Args:
-        shape (tuple of int), target (tuple of int): the shapes.
+        shape, target: the shapes.
     """
     lead = len(target) - len(shape)
     return lead >= 0 and all(n in (1, m) for n, m in zip(shape, target[lead:]))
 
 
-def sum_to(x, shape):
+def sum_to(x: Array, shape: Sequence[int]) -> Array:
     """Sums an array over the axes along which an array of ``shape`` would be repeated to match it.
 
     Args:
         x: NumPy or CuPy array.
-        shape (tuple of int): a shape that broadcasts to that of ``x``.
+        shape: a shape that broadcasts to that of ``x``.
 
     Returns:
         array of that shape.

@@ -1,15 +1,18 @@
 """Sizes of windows and of what they make; and windows side by side, for arrays."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.kernels.window import Window
+from mpchain.typing import Array, Sizes
 from mpchain.utils.type_check import check
 
 
-def as_tuple(value, n):
+def as_tuple(value: Sizes, n: int) -> tuple[int, ...]:
     """Returns ``value`` as a tuple of ``n`` integers: itself if it is one, else repeated."""
     if isinstance(value, Integral):
         return (int(value),) * n
@@ -19,12 +22,12 @@ def as_tuple(value, n):
     return value
 
 
-def spatial(function, n, **arguments):
+def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:
     """Returns each argument as a tuple of ``n`` integers, if these are in range.
 
     Args:
-        function (str): the name of the function whose arguments they are.
-        n (int): the number of spatial axes.
+        function: the name of the function whose arguments they are.
+        n: the number of spatial axes.
         arguments: an integer, or one per axis; ``pad`` may be zero, all others are positive.
 
     Raises:
@@ -41,30 +44,34 @@ def spatial(function, n, **arguments):
     return tuples
 
 
-def get_conv_outsize(size, k, s, p, cover_all=False, d=1):
+def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False, d: int = 1) -> int:
     """Returns the number of windows along an axis.
 
     Args:
-        size (int): the axis's size.
-        k, s, p, d (int): window size, stride, padding on each side, dilation.
-        cover_all (bool): add a window where elements would be left over.
+        size: the axis's size.
+        k, s, p, d: window size, stride, padding on each side, dilation.
+        cover_all: add a window where elements would be left over.
     """
     room = size + 2 * p - (k - 1) * d - 1
     return (room + (s - 1 if cover_all else 0)) // s + 1
 
 
-def get_deconv_outsize(size, k, s, p, cover_all=False, d=1):
+def get_deconv_outsize(
+    size: int, k: int, s: int, p: int, cover_all: bool = False, d: int = 1
+) -> int:
     """Returns the smallest axis size that has ``size`` windows; see :func:`get_conv_outsize`."""
     return s * (size - 1) + (k - 1) * d + 1 - (s - 1 if cover_all else 0) - 2 * p
 
 
-def im2col_nd(img, ksize, stride, pad, cover_all=False, dilate=1):
+def im2col_nd(
+    img: Array, ksize: Sizes, stride: Sizes, pad: Sizes, cover_all: bool = False, dilate: Sizes = 1
+) -> Array:
     """Puts the elements of each window side by side.
 
     Args:
         img: array (N, C, d1, d2, ...).
-        ksize, stride, pad, dilate (int or tuple of int): the windows; the padding is zeros.
-        cover_all (bool): add windows where elements would be left over.
+        ksize, stride, pad, dilate: the windows; the padding is zeros.
+        cover_all: add windows where elements would be left over.
 
     Returns:
         array (N, C, *ksize, *out), out being the numbers of windows.
@@ -83,13 +90,15 @@ def _side_by_side(img, window):
     return columns.reshape(*img.shape[:2], *window.ksize, *window.out_size)
 
 
-def col2im_nd(col, stride, pad, dims, dilate=1):
+def col2im_nd(
+    col: Array, stride: Sizes, pad: Sizes, dims: Sequence[int], dilate: Sizes = 1
+) -> Array:
     """Adds the elements of windows where they were in the array; the adjoint of :func:`im2col_nd`.
 
     Args:
         col: array (N, C, *ksize, *out).
-        stride, pad, dilate (int or tuple of int): the windows.
-        dims (tuple of int): the spatial sizes of the array.
+        stride, pad, dilate: the windows.
+        dims: the spatial sizes of the array.
 
     Returns:
         array (N, C, *dims).
@@ -103,17 +112,29 @@ def col2im_nd(col, stride, pad, dims, dilate=1):
 
 
 def im2col(
-    img, kh, kw, sy, sx, ph, pw, pval=0, cover_all=False, dy=1, dx=1, out_h=None, out_w=None
-):
+    img: Array,
+    kh: int,
+    kw: int,
+    sy: int,
+    sx: int,
+    ph: int,
+    pw: int,
+    pval: float = 0,
+    cover_all: bool = False,
+    dy: int = 1,
+    dx: int = 1,
+    out_h: int | None = None,
+    out_w: int | None = None,
+) -> Array:
     """Puts the elements of each window of images side by side.
 
     Args:
         img: array (N, C, H, W).
-        kh, kw, sy, sx, ph, pw, dy, dx (int): height and width of the windows, their strides, the
+        kh, kw, sy, sx, ph, pw, dy, dx: height and width of the windows, their strides, the
             padding, their dilations.
         pval: the value of the padding.
-        cover_all (bool): add windows where elements would be left over.
-        out_h, out_w (int): the numbers of windows, if not as many as there is room for.
+        cover_all: add windows where elements would be left over.
+        out_h, out_w: the numbers of windows, if not as many as there is room for.
 
     Returns:
         array (N, C, kh, kw, out_h, out_w).
@@ -133,13 +154,15 @@ def im2col(
     return _side_by_side(img, Window(ksize, stride, pad, dilate, 1, img.shape[2:], out))
 
 
-def col2im(col, sy, sx, ph, pw, h, w, dy=1, dx=1):
+def col2im(
+    col: Array, sy: int, sx: int, ph: int, pw: int, h: int, w: int, dy: int = 1, dx: int = 1
+) -> Array:
     """Adds the elements of windows where they were in images; the adjoint of :func:`im2col`.
 
     Args:
         col: array (N, C, kh, kw, out_h, out_w).
-        sy, sx, ph, pw, dy, dx (int): strides, padding and dilations of the windows.
-        h, w (int): the size of the images.
+        sy, sx, ph, pw, dy, dx: strides, padding and dilations of the windows.
+        h, w: the size of the images.
 
     Returns:
         array (N, C, h, w).

@@ -11,10 +11,12 @@ import itertools
 import math
 import operator
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from mpchain.typing import Array
 
 _COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
 
@@ -23,15 +25,15 @@ class InvalidType(Exception):
     """An argument has the wrong shape or dtype for a function; the message says which and why.
 
     Args:
-        expect (str): what must hold; or, given alone, the whole message.
-        actual (str): what holds instead.
-        msg (str): the message; None makes it of the other two.
+        expect: what must hold; or, given alone, the whole message.
+        actual: what holds instead.
+        msg: the message; None makes it of the other two.
 
     Attributes:
         expect, actual: those arguments.
     """
 
-    def __init__(self, expect, actual=None, msg=None):
+    def __init__(self, expect: Any, actual: Any = None, msg: str | None = None):
         if msg is None:
             msg = expect if actual is None else f"Expect: {expect}\nActual: {actual}"
         super().__init__(msg)
@@ -88,12 +90,14 @@ _OF_ARRAYS = {
 }
 
 
-def explain_arguments(error, name, function, args, kwargs):
+def explain_arguments(
+    error: Exception, name: str, function: Callable, args: Sequence, kwargs: Mapping[str, Any]
+) -> None:
     """Raises TypeError instead of ``error`` if that came of an argument that should be an array.
 
     Args:
         error: AttributeError, or TypeError whose ``obj`` is what is no array.
-        name (str): what the message calls the function.
+        name: what the message calls the function.
         function: the function, whose signature has the names of the arguments.
         args, kwargs: what it was called with.
     """
@@ -116,7 +120,7 @@ def explain_arguments(error, name, function, args, kwargs):
             raise explained from None
 
 
-def explaining_arguments(function):
+def explaining_arguments(function: Callable) -> Callable:
     """Decorator: see :func:`explain_arguments`."""
 
     @functools.wraps(function)
@@ -137,17 +141,17 @@ class TypeInfo:
         shape (tuple of int), dtype (numpy.dtype), ndim (int), size (int): those of the array.
     """
 
-    def __init__(self, shape, dtype):
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype):
         self.shape = shape
         self.dtype = dtype
         self.ndim = len(shape)
 
     @property
-    def size(self):
+    def size(self) -> int:
         """The number of elements."""
         return math.prod(self.shape)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{self.dtype} {self.shape}"
 
 
@@ -156,18 +160,18 @@ class TypeInfoTuple(tuple):
 
     name = "in_types"
 
-    def size(self):
+    def size(self) -> "Variable":
         """Returns an expression of the number of arguments."""
         return Variable(len(self), f"{self.name}.size")
 
 
-def get_types(data, name, accept_none):
+def get_types(data: Sequence[Any], name: str, accept_none: bool) -> TypeInfoTuple:
     """Returns the types of arrays as a :class:`TypeInfoTuple`.
 
     Args:
         data: tuple of arrays.
-        name (str): what messages call the tuple.
-        accept_none (bool): whether an element may be None; its type is then None.
+        name: what messages call the tuple.
+        accept_none: whether an element may be None; its type is then None.
 
     Raises:
         TypeError: an element is None, but may not be.
@@ -182,7 +186,7 @@ def get_types(data, name, accept_none):
     return types
 
 
-def check_forward(function, in_data):
+def check_forward(function: Any, in_data: Sequence[Array]) -> None:
     """Runs ``function.check_type_forward`` on arrays; what it raises names the function.
 
     Args:
@@ -210,22 +214,22 @@ class Expr:
     __hash__ = None
     __iter__ = None  # else Python would try the indexes 0, 1, 2, ... and never find an end
 
-    def eval(self):
+    def eval(self) -> Any:
         """Returns the value."""
         raise NotImplementedError(f"{type(self).__name__} does not implement eval")
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> "Expr":
         if name.startswith("__"):
             raise AttributeError(name)
         return _Derived(_ATTRIBUTE, self, name)
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Any) -> "Expr":
         return _Derived(_ITEM, self, key)
 
-    def __call__(self, *args):
+    def __call__(self, *args: Any) -> "Expr":
         return _Derived(_CALL, self, *args)
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         raise RuntimeError(
             "An Expr instance cannot be evaluated as bool. "
             "Please use mpchain.utils.type_check.eval() to evaluate an expression."
@@ -237,24 +241,24 @@ class Variable(Expr):
 
     Args:
         value: the value.
-        name (str): what messages call it.
+        name: what messages call it.
     """
 
-    def __init__(self, value, name):
+    def __init__(self, value: Any, name: str):
         self.value = value
         self.name = name
 
-    def eval(self):
+    def eval(self) -> Any:
         return self.value
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.name
 
 
 class Constant(Variable):
     """A value that is shown as it is."""
 
-    def __init__(self, value):
+    def __init__(self, value: Any):
         super().__init__(value, _text(value))
 
 
@@ -265,7 +269,7 @@ class _Kind(NamedTuple):
         function: takes the operands' values, returns the value.
         write: takes the operands, returns the text.
         priority: how tightly it binds.
-        opposite (str): of a comparison, the sign of its contrary.
+        opposite: of a comparison, the sign of its contrary.
     """
 
     function: Callable
@@ -349,12 +353,12 @@ _define_unary("pos", "+")
 _define_unary("invert", "~")
 
 
-def eval(exp):
+def eval(exp: Any) -> Any:
     """Returns the value of an expression; of a tuple or list, those of its elements."""
     return _value(exp)
 
 
-def expect(*bool_exprs):
+def expect(*bool_exprs: Any) -> None:
     """Raises InvalidType unless every condition holds.
 
     The conditions are evaluated in their order, up to the first that does not hold.
@@ -379,22 +383,22 @@ def _as_printed(x):
     return Variable(None, str(x)) if isinstance(x, (str, np.dtype)) else x
 
 
-def make_variable(value, name):
+def make_variable(value: Any, name: str) -> Variable:
     """Returns a value as an expression that messages call ``name``."""
     return Variable(value, name)
 
 
-def same_types(*arrays):
+def same_types(*arrays: Any) -> bool:
     """Returns whether the types (classes) of all arguments are the same."""
     return len({type(array) for array in arrays}) <= 1
 
 
-def prod(xs):
+def prod(xs: Any) -> Expr:
     """Returns an expression of the product of a sequence of integers, such as a shape."""
     return Variable(lambda values: int(np.prod(values)), "prod")(xs)
 
 
-def expect_broadcast_shapes(*shape_types):
+def expect_broadcast_shapes(*shape_types: Expr) -> None:
     """Raises InvalidType unless shapes can be broadcast together.
 
     Args:
