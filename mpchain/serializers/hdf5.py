@@ -186,7 +186,7 @@ def load_hdf5(filename: PathLike, obj: Any) -> None:
     h5py = _load_h5py("load_hdf5")
     path = os.fspath(filename)
     sealed.verify(path)
-    with parsing(f"{path} is no HDF5 file, or was truncated"):
+    with parsing(f"{path} is not an HDF5 file, or was truncated"):
         file = h5py.File(path, "r")
     with file:
         with parsing(f"{path} cannot be read"):

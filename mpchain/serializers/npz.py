@@ -282,7 +282,7 @@ def open_npz(file: File, path: str = "") -> Iterator[StoredArrays]:
     """
     with open_file(file) as opened:
         name = name_of(opened)
-        with parsing(f"{name} is no .npz file, or was truncated"):
+        with parsing(f"{name} is not an .npz file, or was truncated"):
             # First without zipfile, which takes a system's error in reading the end for damage.
             opened.seek(max(opened.seek(0, os.SEEK_END) - _END, 0))
             opened.read()

@@ -145,7 +145,7 @@ def read_safetensors(file: File) -> dict[str, Array]:
     """
     with open_file(file) as opened:
         name, content = name_of(opened), memoryview(opened.read())
-    with parsing(f"{name} is no safetensors file, or is damaged"):
+    with parsing(f"{name} is not a safetensors file, or is damaged"):
         header, data = _split(content)
         records = json.loads(header.pop("__metadata__", {}).get("mpchain arrays", "{}"))
         _check_layout(header, len(data))

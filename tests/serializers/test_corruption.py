@@ -83,7 +83,9 @@ def test_safetensors_header_is_verified(tmp_path):
     path = tmp_path / "snapshot"
     save_safetensors(path, Model(1))
     damage(path, b'"predictor/l2/W"', 1)
-    with pytest.raises(SerializationError, match=f"{path} is no .*: its header fails its checksum"):
+    with pytest.raises(
+        SerializationError, match=f"{path} is not a .*: its header fails its checksum"
+    ):
         load_safetensors(path, Model(2))
 
 

@@ -228,8 +228,8 @@ def test_a_full_disk_leaves_the_old_file_and_later_ones_can_be_written(
 @pytest.mark.parametrize("content", [b"", b"PK", b"text" * 1000])
 def test_files_of_another_kind(tmp_path, load, format, content):
     (tmp_path / "file").write_bytes(content)
-    kind = {"hdf5": "HDF5", "safetensors": "safetensors"}[format]
-    with pytest.raises(SerializationError, match=f"{tmp_path}/file is no {kind} file, or "):
+    kind = {"hdf5": "an HDF5", "safetensors": "a safetensors"}[format]
+    with pytest.raises(SerializationError, match=f"{tmp_path}/file is not {kind} file, or "):
         load(tmp_path / "file", Record(x=0))
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing", Record(x=0))

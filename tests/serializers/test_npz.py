@@ -399,7 +399,7 @@ def test_files_that_are_no_archives(tmp_path):
     for content in (b"", b"PK", b"text" * 100):
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(
-            SerializationError, match=f"{tmp_path}/file is no .npz file, or was trun"
+            SerializationError, match=f"{tmp_path}/file is not an .npz file, or was trun"
         ):
             load_npz(tmp_path / "file", Record(x=0))
     with pytest.raises(FileNotFoundError):
