@@ -2,30 +2,46 @@
 
 The walk first counts, for every function and every leaf that the outputs depend on, how many
 contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
-complete. There is no recursion and no sorting; a gradient is released as soon as it has been used;
-and a leaf is known to be final at once, which is when ``on_leaf`` is called with it.
+complete. This takes no recursion and no sorting. A gradient is released as soon as it has been
+used, and ``on_leaf`` is called with a leaf as soon as its gradient is final.
 
 Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``);
 then they are Variables, and the derivatives' own operations are recorded.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from mpchain import variable
 from mpchain.configuration import config, using_config
+from mpchain.typing import Array
 
 
-def backward(outputs, grad_outputs=None, *, enable_double_backprop=False, on_leaf=None):
+def backward(
+    outputs: "Sequence[variable.Variable]",
+    grad_outputs: "Sequence[variable.Variable | Array | None] | None" = None,
+    *,
+    enable_double_backprop: bool = False,
+    on_leaf: "Callable[[variable.Variable], Any] | None" = None,
+) -> None:
     """Backpropagates from several outputs at once, and accumulates gradients in the leaves.
 
     Args:
         outputs: list or tuple of Variables.
-        grad_outputs: list of Variables or arrays (None elements allowed), one per output. If None,
-            each output's ``grad_var`` is used, once for an output that is listed twice, and then
-            released; outputs without one contribute nothing.
-        enable_double_backprop (bool): record the graph of the gradients.
+        grad_outputs: one gradient (or None) per output. If None, each output's ``grad_var`` is
+            used, once for an output that is listed twice, and then released; outputs without one
+            contribute nothing.
+        enable_double_backprop: whether to record the graph of the gradients.
         on_leaf: function that is called with each leaf variable as soon as its gradient is final.
 
     Raises:
         ValueError: ``outputs`` and ``grad_outputs`` differ in length.
+
+    Example:
+        >>> x = Variable(np.array([2.0, 3.0]))
+        >>> mpchain.backward([x * x, 10 * x], [np.ones(2), np.ones(2)])
+        >>> x.grad
+        array([14., 16.])
     """
     _check_variables("backward", "outputs", outputs)
     given = grad_outputs is not None
@@ -42,32 +58,39 @@ def backward(outputs, grad_outputs=None, *, enable_double_backprop=False, on_lea
 
 
 def grad(
-    outputs,
-    inputs,
-    grad_outputs=None,
-    grad_inputs=None,
-    set_grad=False,
-    retain_grad=False,
-    enable_double_backprop=False,
-    loss_scale=None,
-):
+    outputs: "Sequence[variable.Variable]",
+    inputs: "Sequence[variable.Variable]",
+    grad_outputs: "Sequence[variable.Variable | None] | None" = None,
+    grad_inputs: "Sequence[variable.Variable | None] | None" = None,
+    set_grad: bool = False,
+    retain_grad: bool = False,
+    enable_double_backprop: bool = False,
+    loss_scale: float | None = None,
+) -> "list[variable.Variable | None]":
     """Returns the gradients of outputs with respect to any variables of their graph.
 
-    Only what lies between inputs and outputs is visited; no ``grad`` changes unless asked.
+    Only functions between inputs and outputs are visited. No ``grad`` changes by default.
 
     Args:
         outputs: list or tuple of Variables.
         inputs: list or tuple of Variables.
-        grad_outputs: list of Variables (None elements mean ones), one per output; None means ones.
-        grad_inputs: list of Variables (or None), one per input, to which the gradients are added.
-        set_grad (bool): store the results in the inputs' ``grad_var``.
-        retain_grad (bool): store the gradients of intermediate variables in theirs.
-        enable_double_backprop (bool): record the graph of the gradients, so that they can be
+        grad_outputs: one gradient per output; None means ones.
+        grad_inputs: one gradient (or None) per input, to which the results are added.
+        set_grad: whether to store the results in the inputs' ``grad_var``.
+        retain_grad: whether to store the gradients of intermediate variables in theirs.
+        enable_double_backprop: whether to record the graph of the gradients, so that they can be
             differentiated.
-        loss_scale (float): factor on the initial gradients.
+        loss_scale: factor on the initial gradients.
 
     Returns:
-        list of Variables, one per input; None for an input that the outputs do not depend on.
+        One gradient per input; None for an input that the outputs do not depend on.
+
+    Example:
+        >>> x = Variable(np.array(3.0))
+        >>> (gx,) = mpchain.grad([x**3], [x], enable_double_backprop=True)
+        >>> (ggx,) = mpchain.grad([gx], [x])
+        >>> gx.array, ggx.array
+        (array(27.), array(18.))
     """
     _check_variables("grad", "outputs", outputs)
     _check_variables("grad", "inputs", inputs)
@@ -92,13 +115,25 @@ def grad(
     return results
 
 
-def backward_from(y, retain_grad, enable_double_backprop, loss_scale, on_leaf):
-    """The body of :meth:`Variable.backward`."""
+def backward_from(
+    y: "variable.Variable",
+    retain_grad: bool,
+    enable_double_backprop: bool,
+    loss_scale: float | None,
+    on_leaf: "Callable[[variable.Variable], Any] | None",
+) -> None:
+    """The body of :meth:`Variable.backward`.
+
+    Example:
+        >>> x = Variable(np.array(3.0))
+        >>> backward_from(x * x, False, False, None, lambda leaf: print(leaf.grad))
+        6.0
+    """
     if y.grad_var is None:
         if y.size > 1:
             raise ValueError(
-                f"Variable.backward: y.grad must be set before, since y has more than one element: "
-                f"y.shape={y.shape}"
+                f"Variable.backward: y has more than one element (shape {y.shape}): "
+                "set y.grad before"
             )
         y.grad_var = _ones(y)
         if loss_scale is not None:
@@ -136,8 +171,8 @@ def _check_variables(function, argument, values):
 def _check_lengths(function, name, values, other_name, others):
     if len(values) != len(others):
         raise ValueError(
-            f"{function}: {name} must be as many as {other_name}, "
-            f"but are {len(values)} and {len(others)}"
+            f"{function}: {name} and {other_name} must have the same length, "
+            f"not {len(values)} and {len(others)}"
         )
 
 
@@ -186,7 +221,7 @@ class _Walk:
         self.gradients = {}  # function -> gradients of its outputs; leaf -> its gradient
         # Keys of gradients that are sums made here, and so may be added to in place.
         self.sums = set()
-        # Leaves whose gradient array is, or may be, somebody else's too.
+        # Leaves whose gradient array something else holds, or may hold.
         self.shared = set()
         for node, gy in seeds:
             # The gradient of an output that is a leaf is its own already.
@@ -355,7 +390,7 @@ class _Walk:
             self.on_leaf(leaf)
 
     def _observe(self, function, gys):
-        """What is looked at only when somebody asked: wanted and retained gradients, and NaN."""
+        """Looks at gradients on request: wanted and retained ones, and NaN in debug mode."""
         for i, gy in enumerate(gys):
             if gy is None:
                 continue

@@ -1,8 +1,8 @@
 """Configuration: global defaults, thread-local overrides, the dtype policy.
 
-``config`` is what the library reads. It holds what this thread has set and shows, for everything
-else, the values of ``global_config``, which all threads share. Entries that start with ``user_``
-are free for programs to use.
+The library reads ``config``. It holds what this thread has set, and falls back to
+``global_config``, which all threads share. Entries that start with ``user_`` are free for programs
+to use.
 """
 
 import contextlib
@@ -11,8 +11,12 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from typing import Any, TextIO
 
 import numpy as np
+
+from mpchain.typing import DTypeLike
 
 
 class Mixed16:
@@ -24,28 +28,33 @@ class Mixed16:
     optimizer's ``use_fp32_update()``, which updates float32 copies of the parameters, and
     ``loss_scaling()``, which keeps small gradients from vanishing; otherwise it warns.
 
-    Under every policy, dtypes that differ meet by these rules:
+    Under every policy, different dtypes are combined by these rules:
 
     - A function of inputs and parameters (linear, convolutions, bilinear, prelu, normalizations,
       recurrent layers, ...) gives results of the dtype of its inputs. Parameters may be wider than
       inputs: float32 ones and a float16 input are computed in float32, and the result is rounded.
       Losses that have parameters stay as wide as these.
     - Inputs must not be wider than parameters: InvalidType. The result, and all that follows, would
-      be computed in the wider dtype. So a float64 array, NumPy's default, is refused by float32
-      parameters, and a float32 one by float16 parameters: cast it, ``x.astype(np.float32)``, or
-      ``functions.cast(x, "float32")``.
-    - Functions of several inputs alike, such as ``x + y``, matmul, concat and where, promote as
-      NumPy does: float16 and float32 give float32. Gates and memory of an LSTM must be of one
+      be computed in the wider dtype. A float64 array, NumPy's default, is therefore refused with
+      float32 parameters, and a float32 one with float16 parameters: cast it by
+      ``x.astype(np.float32)`` or ``functions.cast(x, "float32")``.
+    - Functions of several equivalent inputs, such as ``x + y``, matmul, concat and where, promote
+      as NumPy does: float16 and float32 give float32. Gates and memory of an LSTM must be of one
       dtype.
     - Gradients have the dtype of their variables.
+
+    Example:
+        >>> with mpchain.using_config("dtype", mpchain.mixed16):
+        ...     print(L.Linear(2, 2).W.dtype, L.BatchNormalization(2).gamma.dtype)
+        float16 float32
     """
 
     dtype = np.dtype(np.float16)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "mixed16"
 
-    def __reduce__(self):
+    def __reduce__(self) -> str:
         return "mixed16"
 
 
@@ -53,24 +62,31 @@ mixed16 = Mixed16()
 
 
 class GlobalConfig:
-    """Entries that every thread sees unless it has set its own (see :class:`LocalConfig`)."""
+    """Entries that every thread sees unless it has set its own (see :class:`LocalConfig`).
 
-    def __init__(self, **entries):
+    Example:
+        >>> mpchain.global_config.user_depth = 3
+        >>> mpchain.config.user_depth
+        3
+        >>> del mpchain.global_config.user_depth
+    """
+
+    def __init__(self, **entries: Any):
         object.__setattr__(self, "_readers", [])
         for name, value in entries.items():
             setattr(self, name, value)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
         for reader in self._readers:
             setattr(reader, name, _as_class_attribute(value))
 
-    def __delattr__(self, name):
+    def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
         for reader in self._readers:
             delattr(reader, name)
 
-    def show(self, file=None):
+    def show(self, file: TextIO | None = None) -> None:
         """Prints every entry as ``name value``, sorted, to ``file`` (None: standard output)."""
         _print_entries(_entries(self), file)
 
@@ -78,12 +94,19 @@ class GlobalConfig:
 class LocalConfig(threading.local):
     """What this thread has set; the entries of ``global_config`` where it has set nothing.
 
-    Each instance has a class of its own, whose attributes are the global entries: the engine reads
-    the configuration several times per operation, and so each read is one attribute look-up. (For
-    the same reason there is no ``__getattr__``, which would make every look-up twice as slow.)
+    Example:
+        >>> mpchain.config.train
+        True
+        >>> with mpchain.using_config("train", False):
+        ...     mpchain.config.train, mpchain.global_config.train
+        (False, True)
     """
 
-    def __new__(cls, global_config):
+    # Each instance has its own class, whose attributes are the global entries: the engine reads the
+    # configuration several times per operation, so each read must be one attribute look-up. (A
+    # ``__getattr__`` would make every look-up twice as slow.)
+
+    def __new__(cls, global_config: GlobalConfig) -> "LocalConfig":
         entries = {
             name: _as_class_attribute(value) for name, value in _entries(global_config).items()
         }
@@ -95,10 +118,10 @@ class LocalConfig(threading.local):
         global_config._readers.append(reader)
         return super().__new__(reader, global_config)
 
-    def __init__(self, global_config):
+    def __init__(self, global_config: GlobalConfig):
         """Called by ``threading.local`` once in each thread: nothing is set there yet."""
 
-    def show(self, file=None):
+    def show(self, file: TextIO | None = None) -> None:
         """Prints every entry that this thread sees as ``name value``, sorted by name."""
         _print_entries({**_entries(self._global_config), **vars(self)}, file)
 
@@ -183,8 +206,16 @@ config = LocalConfig(global_config)
 
 
 @contextlib.contextmanager
-def using_config(name, value, config=config):
-    """Context manager: sets the entry ``name`` to ``value`` in this thread (or in ``config``)."""
+def using_config(
+    name: str, value: Any, config: GlobalConfig | LocalConfig = config
+) -> Iterator[None]:
+    """Context manager: sets the entry ``name`` to ``value`` in this thread (or in ``config``).
+
+    Example:
+        >>> with mpchain.using_config("train", False):
+        ...     F.dropout(np.ones(3), 0.9).array
+        array([1., 1., 1.])
+    """
     own = vars(config)
     was_set, old = name in own, own.get(name)
     setattr(config, name, value)
@@ -197,30 +228,59 @@ def using_config(name, value, config=config):
             delattr(config, name)
 
 
-def no_backprop_mode():
-    """Context manager: functions called within record no graph, which saves memory."""
+def no_backprop_mode() -> contextlib.AbstractContextManager[None]:
+    """Context manager: functions called within record no graph, which saves memory.
+
+    Example:
+        >>> with mpchain.no_backprop_mode():
+        ...     F.exp(Variable(np.zeros(1))).creator is None
+        True
+    """
     return using_config("enable_backprop", False)
 
 
-def force_backprop_mode():
-    """Context manager: functions record their graph, also inside :func:`no_backprop_mode`."""
+def force_backprop_mode() -> contextlib.AbstractContextManager[None]:
+    """Context manager: functions record their graph, also inside :func:`no_backprop_mode`.
+
+    Example:
+        >>> with mpchain.no_backprop_mode(), mpchain.force_backprop_mode():
+        ...     F.exp(Variable(np.zeros(1))).creator is None
+        False
+    """
     return using_config("enable_backprop", True)
 
 
-def is_debug():
-    """Returns whether this thread is in debug mode."""
+def is_debug() -> bool:
+    """Returns whether this thread is in debug mode.
+
+    Example:
+        >>> mpchain.is_debug()
+        False
+    """
     return bool(config.debug)
 
 
-def set_debug(debug):
-    """Turns debug mode on or off in this thread: NaN checks, creation stacks of graph nodes."""
+def set_debug(debug: bool) -> None:
+    """Turns debug mode on or off in this thread: NaN checks, creation stacks of graph nodes.
+
+    Example:
+        >>> mpchain.set_debug(True); mpchain.is_debug()
+        True
+        >>> mpchain.set_debug(False)
+    """
     config.debug = debug
 
 
 class DebugMode:
-    """Context manager: sets the debug mode. Deprecated: ``using_config("debug", ...)``."""
+    """Context manager: sets the debug mode. Deprecated: ``using_config("debug", ...)``.
 
-    def __init__(self, debug):
+    Example:
+        >>> with mpchain.using_config("debug", True):  # in its place
+        ...     mpchain.is_debug()
+        True
+    """
+
+    def __init__(self, debug: bool):
         warnings.warn(
             'DebugMode is deprecated: use using_config("debug", ...)',
             DeprecationWarning,
@@ -228,15 +288,20 @@ class DebugMode:
         )
         self._scope = using_config("debug", bool(debug))
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._scope.__enter__()
 
-    def __exit__(self, *exc_info):
+    def __exit__(self, *exc_info: Any) -> None:
         self._scope.__exit__(*exc_info)
 
 
-def get_compute_mode():
-    """Returns the compute mode of this thread (None, or the name of a mode)."""
+def get_compute_mode() -> str | None:
+    """Returns the compute mode of this thread (None, or the name of a mode).
+
+    Example:
+        >>> mpchain.configuration.get_compute_mode() is None
+        True
+    """
     return config.compute_mode
 
 
@@ -248,15 +313,18 @@ def _float_dtype(spec):
     return dtype
 
 
-def get_dtype(dtype=None, map_mixed16=None):
+def get_dtype(
+    dtype: DTypeLike | Mixed16 = None, map_mixed16: DTypeLike = None
+) -> np.dtype | Mixed16:
     """Resolves a dtype specification.
 
     Args:
         dtype: what :class:`numpy.dtype` accepts, ``mixed16``, or None for ``config.dtype``.
         map_mixed16: dtype to return in place of ``mixed16`` (None keeps it).
 
-    Returns:
-        numpy.dtype, or ``mixed16``.
+    Example:
+        >>> mpchain.get_dtype(), mpchain.get_dtype(mpchain.mixed16, map_mixed16=np.float32)
+        (dtype('float32'), dtype('float32'))
     """
     if dtype is None:
         dtype = config.dtype

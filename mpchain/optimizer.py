@@ -7,16 +7,18 @@ state that belongs to that parameter (momentum and the like).
 import inspect
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import numpy as np
 
 from mpchain.link import Link
+from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, update_all
 from mpchain.update_rule import Hyperparameter as Hyperparameter
 from mpchain.update_rule import HyperparameterProxy as HyperparameterProxy
 from mpchain.update_rule import UpdateRule as UpdateRule
-from mpchain.variable import Variable
+from mpchain.variable import Parameter, Variable
 
 _MAX_LOSS_SCALE = 65504.0  # the largest number in float16
 
@@ -25,31 +27,38 @@ class Optimizer:
     """Base of optimizers.
 
     Attributes:
-        target (Link): what it updates; None before :meth:`setup`.
-        t (int): the number of updates so far.
-        epoch (int): the number of epochs that were begun.
-        use_auto_new_epoch (bool): whether an updater calls :meth:`new_epoch`.
-        n_samples (int): the number of samples in the next update, which updaters tell.
+        target: what it updates; None before :meth:`setup`.
+        t: the number of updates so far.
+        epoch: the number of epochs that were begun.
+        use_auto_new_epoch: whether an updater calls :meth:`new_epoch`.
+        n_samples: the number of samples in the next update, which updaters set.
+
+    Example:
+        >>> model = L.Linear(1, 1, initialW=2.0, nobias=True)
+        >>> optimizer = optimizers.SGD(lr=0.1).setup(model)
+        >>> optimizer.update(lambda x: F.sum(model(x)), np.ones((1, 1), np.float32))
+        >>> optimizer.t, model.W.array
+        (1, array([[1.9]], dtype=float32))
     """
 
-    target = None
+    target: Any = None
     t = 0
     epoch = 0
     use_auto_new_epoch = False
-    n_samples = None
-    _loss_scale = None
-    _loss_scale_growth = None  # factor after a good step, if the loss scale is dynamic
+    n_samples: int | None = None
+    _loss_scale: float | None = None
+    _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
     _hooks = None
 
-    def setup(self, link):
-        """Sets the link whose parameters to update, and forgets hooks and counts.
+    def setup(self, link: Link) -> Self:
+        """Sets the link whose parameters to update, and resets hooks and counts.
 
         Returns:
             The optimizer itself.
 
         Raises:
-            TypeError: ``link`` is none.
+            TypeError: ``link`` is not a Link.
         """
         if not isinstance(link, Link):
             raise TypeError(f"{self._called('setup')}: link must be a Link, not {_kind(link)}")
@@ -66,16 +75,20 @@ class Optimizer:
         if self.target is None:
             raise RuntimeError(f"{self._called(method)}: call setup with a link before")
 
-    def update(self, lossfun=None, *args, **kwds):
+    def update(
+        self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
+    ) -> None:
         """Updates the parameters; subclasses define how."""
         raise NotImplementedError(f"{type(self).__name__} does not implement update")
 
-    def new_epoch(self, auto=False):
+    def new_epoch(self, auto: bool = False) -> None:
         """Begins a new epoch.
 
         Args:
-            auto (bool): whether an updater is calling, which is right only if
-                :attr:`use_auto_new_epoch` is set; and other callers only if it is not.
+            auto: whether an updater is calling. It must be equal to :attr:`use_auto_new_epoch`.
+
+        Raises:
+            RuntimeError: it is not.
         """
         if auto != self.use_auto_new_epoch:
             rule = "set use_auto_new_epoch" if auto else "an updater calls it: do not call it too"
@@ -84,28 +97,30 @@ class Optimizer:
 
     # Hooks
 
-    def add_hook(self, hook, name=None, timing="auto"):
+    def add_hook(
+        self, hook: Callable[..., Any], name: str | None = None, timing: str = "auto"
+    ) -> None:
         """Adds a hook.
 
         Args:
             hook: called with the optimizer; or, if its attribute ``call_for_each_param`` is set,
                 with the update rule and parameter of each parameter.
-            name (str): under which it can be removed; None means its own name.
-            timing (str): ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
+            name: the name by which it can be removed; None means its own name.
+            timing: ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
                 else ``'pre'``.
 
         Raises:
-            KeyError: there is a hook of that name.
+            KeyError: a hook of that name exists already.
         """
         self._check_set_up("add_hook")
         self._hooks.add(hook, name, timing)
 
-    def remove_hook(self, name):
+    def remove_hook(self, name: str) -> None:
         """Removes the hook of that name."""
         self._check_set_up("remove_hook")
         self._hooks.remove(name)
 
-    def call_hooks(self, timing="pre"):
+    def call_hooks(self, timing: str = "pre") -> None:
         """Calls the hooks of that timing."""
         for hook in self._hooks.at(timing):
             if getattr(hook, "call_for_each_param", False):
@@ -114,10 +129,11 @@ class Optimizer:
             else:
                 hook(self)
 
-    def rules_and_params(self):
-        """Yields pairs of update rule and the parameter that it updates, as hooks should see it.
+    def rules_and_params(self) -> Iterator[tuple[UpdateRule, Parameter]]:
+        """Yields pairs of an update rule and the parameter that hooks and the update act on.
 
-        The parameter has its array and, unless it is None, its gradient, without loss scale.
+        That is the float32 copy of a float16 parameter if there is one. In hooks its gradient is
+        free of the loss scale.
         """
         for param in self.target.params(include_uninit=False):
             rule = param.update_rule
@@ -127,22 +143,22 @@ class Optimizer:
     # Loss scale
 
     @property
-    def loss_scale(self):
-        """The factor on the loss of the next update, as :meth:`set_loss_scale` or a dynamic scale
-        has it; None for no factor. Whoever calls ``backward`` before ``update()`` passes it on."""
+    def loss_scale(self) -> float | None:
+        """The factor on the loss of the next update, constant or dynamic; None for no factor.
+        Programs that call ``backward`` before ``update()`` pass it on."""
         return self._loss_scale
 
-    def set_loss_scale(self, loss_scale):
+    def set_loss_scale(self, loss_scale: float | None) -> None:
         """Sets a constant factor on the loss, which keeps small float16 gradients from vanishing.
 
         Gradients that :meth:`update` finds must be of the scaled loss; it divides them before hooks
         see them.
 
         Args:
-            loss_scale (float): a positive number, or None for no factor.
+            loss_scale: a positive number, or None for no factor.
 
         Raises:
-            ValueError: ``loss_scale`` is no positive finite number.
+            ValueError: ``loss_scale`` is not a positive finite number.
         """
         if loss_scale is not None and not 0 < loss_scale < math.inf:
             raise ValueError(
@@ -152,16 +168,16 @@ class Optimizer:
         self._loss_scale = loss_scale
         self._loss_scale_growth = None
 
-    def loss_scaling(self, interval=1000, scale=None):
+    def loss_scaling(self, interval: int = 1000, scale: float | None = None) -> None:
         """Turns the loss scale on.
 
         A dynamic scale starts at 1 and doubles in every step, until a gradient is not finite. Then,
-        and each time that happens again, the step is left out and the scale halved; from then on
+        and each time that happens again, the step is skipped and the scale halved; from then on
         it doubles in ``interval`` steps. It stays between 1 and 65504.
 
         Args:
-            interval (int): steps in which a dynamic scale doubles.
-            scale (float): a constant scale; None means a dynamic one.
+            interval: steps in which a dynamic scale doubles.
+            scale: a constant scale; None means a dynamic one.
         """
         if interval < 1:
             raise ValueError(
@@ -172,8 +188,8 @@ class Optimizer:
             self._loss_scale_growth = 2.0
             self._loss_scale_interval = interval
 
-    def check_nan_in_grads(self):
-        """Looks, if the loss scale is dynamic, for gradients that are not finite."""
+    def check_nan_in_grads(self) -> None:
+        """Looks for gradients that are not finite, if the loss scale is dynamic."""
         self._is_safe = True
         if self._loss_scale_growth is None:
             return
@@ -188,17 +204,17 @@ class Optimizer:
         if names:
             self._is_safe = False
             warnings.warn(
-                f"{self._called('update')}: step {self.t + 1} is left out, because with loss scale "
+                f"{self._called('update')}: step {self.t + 1} is skipped, because with loss scale "
                 f"{self._loss_scale} gradients are not finite: {', '.join(names)}",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    def is_safe_to_update(self):
-        """Returns whether :meth:`check_nan_in_grads` found all gradients finite, if it looked."""
+    def is_safe_to_update(self) -> bool:
+        """Returns False if :meth:`check_nan_in_grads` found a gradient that is not finite."""
         return self._is_safe
 
-    def update_loss_scale(self):
+    def update_loss_scale(self) -> None:
         """Adapts a dynamic loss scale to what :meth:`check_nan_in_grads` found."""
         if self._loss_scale_growth is None:
             return
@@ -213,7 +229,7 @@ class Optimizer:
                 if param.grad is not None:
                     param.grad = param.grad * (1 / self._loss_scale)
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the counts and the states of all parameters' update rules."""
         self._check_set_up("serialize")
         self.t = serializer("t", self.t)
@@ -237,12 +253,21 @@ class GradientMethod(Optimizer):
     its arguments and attributes. Or it overrides :meth:`create_update_rule`.
 
     Attributes:
-        hyperparam (Hyperparameter): values for all parameters whose rules have none of their own.
+        hyperparam: values for all parameters whose rules have none themselves.
+
+    Example:
+        >>> class SignSGDRule(mpchain.UpdateRule):
+        ...     hyperparameters = {"lr": 0.1}
+        ...     step = staticmethod(lambda p, g, lr: (p - lr * np.sign(g),))
+        >>> class SignSGD(GradientMethod):
+        ...     rule = SignSGDRule
+        >>> SignSGD(lr=0.5).lr
+        0.5
     """
 
-    rule = None
+    rule: type[UpdateRule] | None = None
     _use_cleargrads = True
-    _use_fp32_update = None  # nobody has chosen
+    _use_fp32_update: bool | None = None  # None: not chosen
     _has_looked_for_float16 = False
 
     def __init__(self):
@@ -256,7 +281,7 @@ class GradientMethod(Optimizer):
                     setattr(cls, name, HyperparameterProxy(name))
             cls.__init__ = _constructor(cls.__name__, cls.rule.hyperparameters)
 
-    def create_update_rule(self):
+    def create_update_rule(self) -> UpdateRule:
         """Returns a new update rule for one parameter."""
         if self.rule is None:
             raise NotImplementedError(
@@ -264,7 +289,7 @@ class GradientMethod(Optimizer):
             )
         return self.rule(self.hyperparam)
 
-    def setup(self, link):
+    def setup(self, link: Link) -> Self:
         super().setup(link)
         self._has_looked_for_float16 = False
         for param in link.params():
@@ -273,12 +298,13 @@ class GradientMethod(Optimizer):
             param.update_rule.use_fp32_update(bool(self._use_fp32_update))
         return self
 
-    def use_cleargrads(self, use=True):
+    def use_cleargrads(self, use: bool = True) -> None:
         """Chooses whether :meth:`update` clears gradients (faster) or fills them with zeros."""
         self._use_cleargrads = use
 
-    def use_fp32_update(self, flag=True):
-        """Lets float16 parameters be updated on float32 copies, in which small steps add up.
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Chooses whether float16 parameters are updated on float32 copies, where small steps add
+        up.
 
         Without a choice, or without a loss scale, the first update of float16 parameters warns.
         """
@@ -288,27 +314,29 @@ class GradientMethod(Optimizer):
                 if param.update_rule is not None:
                     param.update_rule.use_fp32_update(flag)
 
-    def reallocate_cleared_grads(self):
-        """Makes gradients that are None zeros."""
+    def reallocate_cleared_grads(self) -> None:
+        """Replaces gradients that are None by zeros."""
         for param in self.target.params(include_uninit=False):
             if param.grad is None:
                 with param.device.create_context():
                     param.grad = param.xp.zeros_like(param.array)
 
-    def update(self, lossfun=None, *args, **kwds):
+    def update(
+        self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
+    ) -> None:
         """Updates the parameters.
 
         Args:
             lossfun: function that returns the loss; called with ``args`` and ``kwds``. None means
-                that the gradients are there already.
+                that the parameters have their gradients already.
 
         Raises:
             RuntimeError: :meth:`setup` was not called.
-            TypeError: ``lossfun`` returns no Variable.
+            TypeError: ``lossfun`` does not return a Variable.
 
         Warns:
-            UserWarning: once, if parameters are float16 and nobody has called
-                :meth:`use_fp32_update` and :meth:`loss_scaling` (or :meth:`set_loss_scale`).
+            UserWarning: once, if parameters are float16 and either :meth:`use_fp32_update` or
+                :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not called.
         """
         self._check_set_up("update")
         if lossfun is not None:
@@ -329,7 +357,7 @@ class GradientMethod(Optimizer):
         self.update_loss_scale()
 
     def _look_for_float16(self, params):
-        """Suggests what float16 parameters need, unless it is there."""
+        """Warns if settings that float16 parameters need were not chosen."""
         self._has_looked_for_float16 = True
         missing = []
         if self._use_fp32_update is None:

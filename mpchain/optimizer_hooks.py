@@ -1,49 +1,65 @@
-"""Optimizer hooks: what is done to gradients before parameters follow them.
+"""Optimizer hooks: changes to gradients before parameters are updated.
 
 A gradient may share its memory with others, so hooks replace gradients and never write into them.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.update_rule import square_sums
+from mpchain.optimizer import Optimizer
+from mpchain.typing import Array
+from mpchain.update_rule import UpdateRule, square_sums
+from mpchain.variable import Parameter
 
 
 class _ParameterHook:
     """A hook that is called for each parameter; ``new_grad`` computes what replaces its gradient.
 
     Attributes:
-        name (str): under which optimizers know it.
-        call_for_each_param (bool): whether it is called with update rule and parameter.
-        timing (str): when it is called.
+        name: the name by which optimizers know it.
+        call_for_each_param: whether it is called with update rule and parameter.
+        timing: when it is called.
     """
 
-    name = None
+    name: str
     call_for_each_param = True
     timing = "pre"
 
-    def __call__(self, rule, param):
+    def __call__(self, rule: UpdateRule, param: Parameter) -> None:
         if param.grad is not None:
             with param.device.create_context():
                 grad = self.new_grad(param.xp, param.array, param.grad, rule, param)
                 param.grad = grad.astype(param.dtype, copy=False)
+
+    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} does not implement new_grad")
 
 
 class WeightDecay(_ParameterHook):
     """Weight decay, or L2 regularization: g ← g + rate p.
 
     Args:
-        rate (float): the coefficient.
+        rate: the coefficient.
+
+    Example:
+        >>> model = L.Linear(1, 1, initialW=2.0, nobias=True)
+        >>> optimizer = optimizers.SGD(lr=1).setup(model)
+        >>> optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(0.1))
+        >>> optimizer.update(lambda: F.sum(model.W * 0))
+        >>> model.W.array
+        array([[1.8]], dtype=float32)
     """
 
     name = "WeightDecay"
 
-    def __init__(self, rate):
+    def __init__(self, rate: float):
         self.rate = rate
 
-    def new_grad(self, xp, p, g, rule, param):
+    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
         decay = self.rate * p
         decay += g
         return decay
@@ -53,15 +69,22 @@ class Lasso(_ParameterHook):
     """L1 regularization: g ← g + rate sign(p).
 
     Args:
-        rate (float): the coefficient.
+        rate: the coefficient.
+
+    Example:
+        >>> param = mpchain.Parameter(np.array([2.0, -3.0]))
+        >>> param.grad = np.zeros(2)
+        >>> mpchain.optimizer_hooks.Lasso(0.1)(None, param)
+        >>> param.grad
+        array([ 0.1, -0.1])
     """
 
     name = "Lasso"
 
-    def __init__(self, rate):
+    def __init__(self, rate: float):
         self.rate = rate
 
-    def new_grad(self, xp, p, g, rule, param):
+    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
         return g + self.rate * xp.sign(p)
 
 
@@ -69,15 +92,22 @@ class GradientHardClipping(_ParameterHook):
     """Clips each element of the gradients to an interval.
 
     Args:
-        lower_bound, upper_bound (float): the interval.
+        lower_bound, upper_bound: the interval.
 
     Raises:
         ValueError: it is empty.
+
+    Example:
+        >>> param = mpchain.Parameter(np.zeros(3))
+        >>> param.grad = np.array([-5.0, 0.5, 5.0])
+        >>> mpchain.optimizer_hooks.GradientHardClipping(-1, 1)(None, param)
+        >>> param.grad
+        array([-1. ,  0.5,  1. ])
     """
 
     name = "GradientHardClipping"
 
-    def __init__(self, lower_bound, upper_bound):
+    def __init__(self, lower_bound: float, upper_bound: float):
         if not lower_bound <= upper_bound:
             raise ValueError(
                 "GradientHardClipping: lower_bound must not exceed upper_bound, "
@@ -86,12 +116,21 @@ class GradientHardClipping(_ParameterHook):
         self.lower_bound = lower_bound
         self.upper_bound = upper_bound
 
-    def new_grad(self, xp, p, g, rule, param):
+    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
         return xp.clip(g, self.lower_bound, self.upper_bound)
 
 
-def exponential_decay_noise(xp, shape, dtype, hook, opt):
-    """Returns normal noise of variance eta / (1 + t)^0.55, t being the number of updates so far."""
+def exponential_decay_noise(
+    xp: Any, shape: tuple[int, ...], dtype: np.dtype, hook: "GradientNoise", opt: UpdateRule
+) -> Array:
+    """Returns normal noise of variance eta / (1 + t)^0.55, t being the number of updates so far.
+
+    Example:
+        >>> hook, rule = mpchain.optimizer_hooks.GradientNoise(eta=0.3), optimizers.SGDRule()
+        >>> noise = mpchain.optimizer_hooks.exponential_decay_noise
+        >>> noise(np, (2, 3), np.float32, hook, rule).shape
+        (2, 3)
+    """
     deviation = math.sqrt(hook.eta / (1 + opt.t) ** 0.55)
     return xp.asarray((config.rng or np.random).normal(0.0, deviation, shape), dtype)
 
@@ -99,23 +138,30 @@ def exponential_decay_noise(xp, shape, dtype, hook, opt):
 class GradientNoise(_ParameterHook):
     """Adds random noise to the gradients.
 
-    With several ranks all must draw the same numbers: a multi-node optimizer sees to that.
+    With several ranks all must draw the same numbers; a multi-node optimizer ensures that.
 
     Args:
-        eta (float): scale of the noise.
+        eta: scale of the noise.
         noise_func: function of array module, shape, dtype, this hook and the update rule that
             returns the noise.
 
     See A. Neelakantan et al., Adding gradient noise improves learning for very deep networks, 2015.
+
+    Example:
+        >>> param = mpchain.Parameter(np.zeros(2))
+        >>> param.grad = np.ones(2)
+        >>> mpchain.optimizer_hooks.GradientNoise(eta=0)(optimizers.SGDRule(), param)
+        >>> param.grad
+        array([1., 1.])
     """
 
     name = "GradientNoise"
 
-    def __init__(self, eta, noise_func=exponential_decay_noise):
+    def __init__(self, eta: float, noise_func: Callable[..., Array] = exponential_decay_noise):
         self.eta = eta
         self.noise_func = noise_func
 
-    def new_grad(self, xp, p, g, rule, param):
+    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
         return g + self.noise_func(xp, g.shape, g.dtype, self, rule)
 
 
@@ -123,24 +169,31 @@ class GradientLARS(_ParameterHook):
     """Layer-wise adaptive rate scaling: the gradient gets the norm of the parameter.
 
     g ← ‖p‖ / (eps + ‖g‖ + weight_decay ‖p‖) (g + weight_decay p), without the first factor for
-    parameters whose norm is not above the threshold.
+    parameters whose norm does not exceed the threshold.
 
     Args:
-        threshold (float): the norm of parameters that are too small to follow.
-        weight_decay (float): coefficient of weight decay.
-        eps (float): keeps the divisor from zero.
+        threshold: the norm up to which parameters are too small to scale gradients.
+        weight_decay: coefficient of weight decay.
+        eps: keeps the divisor from zero.
 
     See Y. You et al., Large batch training of convolutional networks, 2017.
+
+    Example:
+        >>> param = mpchain.Parameter(np.array([3.0, 4.0]))
+        >>> param.grad = np.array([0.0, 100.0])
+        >>> mpchain.optimizer_hooks.GradientLARS()(None, param)
+        >>> param.grad.round(6)
+        array([0., 5.])
     """
 
     name = "GradientLARS"
 
-    def __init__(self, threshold=0.01, weight_decay=0.0, eps=1e-9):
+    def __init__(self, threshold: float = 0.01, weight_decay: float = 0.0, eps: float = 1e-9):
         self.threshold = threshold
         self.weight_decay = weight_decay
         self.eps = eps
 
-    def new_grad(self, xp, p, g, rule, param):
+    def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
         p_norm, g_norm = map(math.sqrt, square_sums([param] * 2, [p, g]))
         rate = 1.0
         if p_norm > self.threshold:
@@ -151,26 +204,34 @@ class GradientLARS(_ParameterHook):
 class GradientClipping:
     """Scales all gradients by one factor, so that their norm does not exceed a threshold.
 
-    The norm is the L2 norm of the gradients of all parameters taken as one vector, with all parts
-    of those that are divided among ranks.
+    The norm is the L2 norm of the gradients of all parameters taken as one vector. It includes all
+    parts of parameters that are divided among ranks.
 
     Args:
-        threshold (float): the largest norm.
+        threshold: the largest norm.
 
     Raises:
         ValueError: it is not positive.
+
+    Example:
+        >>> model = L.Linear(2, 1, initialW=0, nobias=True)
+        >>> optimizer = optimizers.SGD(lr=1).setup(model)
+        >>> optimizer.add_hook(mpchain.optimizer_hooks.GradientClipping(1))
+        >>> optimizer.update(lambda: F.sum(model(np.array([[3, 4]], np.float32))))
+        >>> model.W.array
+        array([[-0.6, -0.8]], dtype=float32)
     """
 
     name = "GradientClipping"
     call_for_each_param = False
     timing = "pre"
 
-    def __init__(self, threshold):
+    def __init__(self, threshold: float):
         if not threshold > 0:
             raise ValueError(f"GradientClipping: threshold must be positive, not {threshold}")
         self.threshold = threshold
 
-    def __call__(self, opt):
+    def __call__(self, opt: Optimizer) -> None:
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
         norm = math.sqrt(math.fsum(square_sums(params, [param.grad for param in params])))
         if norm > self.threshold:

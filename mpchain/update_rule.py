@@ -1,56 +1,66 @@
-"""Update rules: how one parameter follows its gradient.
+"""Update rules: how one parameter is updated by its gradient.
 
 A rule is declared by the names and defaults of its hyperparameters, the names of its states, and
 one elementwise step on arrays.
 """
 
 import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.kernels.steps import square_sum, take_step
-from mpchain.serializer import Deserializer
+from mpchain.serializer import AbstractSerializer, Deserializer
+from mpchain.typing import Array
 from mpchain.variable import Parameter
 
 _SMALL = 1024
-"""Parameters of up to so many elements are gathered: for them, calls cost more than copies."""
+"""Parameters with at most this many elements are updated together: calls cost more than copies."""
 
 _GATHERED = 1 << 14
-"""So many elements are gathered at a time: they stay in the cache, in memory that is used again."""
+"""Elements per joint update, chosen to stay in cache."""
 
 _TIMINGS = ("auto", "pre", "post")
 
 
 class Hyperparameter:
-    """Values of hyperparameters as attributes; what is not set here is its parent's.
+    """Values of hyperparameters as attributes; values that are not set here are the parent's.
 
-    So an update rule follows its optimizer in all that was not set for the rule itself.
+    An update rule therefore takes from its optimizer what was not set for the rule alone.
 
     Args:
-        parent (Hyperparameter): where to look for what is not set here.
+        parent: where to look for what is not set here.
+
+    Example:
+        >>> optimizer = optimizers.SGD(lr=0.1)
+        >>> hyperparam = mpchain.optimizer.Hyperparameter(optimizer.hyperparam)
+        >>> optimizer.lr = 0.2
+        >>> hyperparam.lr, hyperparam.get_dict()
+        (0.2, {'lr': 0.2})
     """
 
-    def __init__(self, parent=None):
+    def __init__(self, parent: "Hyperparameter | None" = None):
         self._parent = parent
 
     @property
-    def parent(self):
-        """The hyperparameters that stand in for those that are not set here, or None."""
+    def parent(self) -> "Hyperparameter | None":
+        """The hyperparameters that replace those that are not set here, or None."""
         return self._parent
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         parent = self.__dict__.get("_parent")
         if parent is None or name.startswith("_"):
             raise AttributeError(f"there is no hyperparameter {name!r}")
         return getattr(parent, name)
 
-    def get_dict(self):
+    def get_dict(self) -> dict[str, Any]:
         """Returns a dict of all values, the parent's included."""
         inherited = {} if self._parent is None else self._parent.get_dict()
         return inherited | {k: v for k, v in self.__dict__.items() if k != "_parent"}
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in sorted(self.get_dict().items()))
         return f"{type(self).__name__}({values})"
 
@@ -59,28 +69,42 @@ class HyperparameterProxy:
     """Descriptor: an attribute of an optimizer or update rule that is one of its hyperparameters.
 
     Args:
-        attr_name (str): its name.
+        attr_name: its name.
+
+    Example:
+        >>> class WithRate:
+        ...     rate = mpchain.optimizer.HyperparameterProxy("lr")
+        ...     hyperparam = optimizers.SGD(lr=0.5).hyperparam
+        >>> WithRate().rate
+        0.5
     """
 
-    def __init__(self, attr_name):
+    def __init__(self, attr_name: str):
         self._name = attr_name
         self.__doc__ = f"Alias of ``hyperparam.{attr_name}``."
 
-    def __get__(self, owner, cls=None):
+    def __get__(self, owner: Any, cls: type | None = None) -> Any:
         return self if owner is None else getattr(owner.hyperparam, self._name)
 
-    def __set__(self, owner, value):
+    def __set__(self, owner: Any, value: Any) -> None:
         setattr(owner.hyperparam, self._name, value)
 
 
 class HookList:
-    """The hooks of an optimizer or update rule: what to call before and after an update."""
+    """The hooks of an optimizer or update rule: what to call before and after an update.
 
-    def __init__(self, owner):
+    Example:
+        >>> hooks = mpchain.update_rule.HookList(optimizers.SGD())
+        >>> hooks.add(print, None, "post")
+        >>> hooks.at("post"), bool(hooks)
+        ((<built-in function print>,), True)
+    """
+
+    def __init__(self, owner: Any):
         self._owner = type(owner).__name__
         self._by_timing = {"pre": {}, "post": {}}
 
-    def add(self, hook, name, timing):
+    def add(self, hook: Callable[..., Any], name: str | None, timing: str) -> None:
         if not callable(hook):
             raise TypeError(
                 f"{self._owner}.add_hook: hook must be callable, not {type(hook).__name__}"
@@ -98,17 +122,17 @@ class HookList:
             raise KeyError(f"{self._owner}.add_hook: hook {name!r} exists already")
         self._by_timing[timing][name] = hook
 
-    def remove(self, name):
+    def remove(self, name: str) -> None:
         for hooks in self._by_timing.values():
             if name in hooks:
                 del hooks[name]
                 return
         raise KeyError(f"{self._owner}.remove_hook: there is no hook {name!r}")
 
-    def at(self, timing):
+    def at(self, timing: str) -> tuple[Callable[..., Any], ...]:
         return tuple(self._by_timing[timing].values())
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self._by_timing["pre"] or self._by_timing["post"])
 
 
@@ -119,27 +143,35 @@ class UpdateRule:
     overridden instead.
 
     Args:
-        parent_hyperparam (Hyperparameter): the optimizer's; None means the defaults.
+        parent_hyperparam: the optimizer's; None means the defaults.
         hyperparams: values for this rule only; None leaves the parent's.
 
     Attributes:
-        hyperparameters (dict): names and defaults.
-        states (tuple of str): names of the arrays of the parameter's shape that it keeps; they
-            start as zeros.
+        hyperparameters: names and defaults.
+        states: names of the arrays of the parameter's shape that it keeps; they start as zeros.
         step: static function of the flat arrays (parameter, gradient, *states) and of what
             :meth:`scalars` returns. It may overwrite parameter and states, not the gradient, and
             returns the new values of parameter and states. It works on each element alone.
-        enabled (bool): whether the parameter is updated.
-        t (int): the number of updates so far.
-        state (dict): the states by name; None before the first update.
-        hyperparam (Hyperparameter): the values.
+        enabled: whether the parameter is updated.
+        t: the number of updates so far.
+        state: the states by name; None before the first update.
+        hyperparam: the values.
+
+    Example:
+        >>> class SignRule(mpchain.UpdateRule):
+        ...     hyperparameters = {"lr": 0.5}
+        ...     step = staticmethod(lambda p, g, lr: (p - lr * np.sign(g),))
+        >>> param = mpchain.Parameter(np.ones(2))
+        >>> param.grad = np.array([3.0, -4.0])
+        >>> SignRule().update(param); param.array
+        array([0.5, 1.5])
     """
 
-    hyperparameters = {}
-    states = ()
-    step = None
+    hyperparameters: dict[str, Any] = {}
+    states: tuple[str, ...] = ()
+    step: Callable[..., tuple[Array, ...]] | None = None
 
-    def __init__(self, parent_hyperparam=None, **hyperparams):
+    def __init__(self, parent_hyperparam: Hyperparameter | None = None, **hyperparams: Any):
         if parent_hyperparam is None:
             parent_hyperparam = Hyperparameter()
             vars(parent_hyperparam).update(self.hyperparameters)
@@ -158,33 +190,35 @@ class UpdateRule:
         self._hooks = HookList(self)
         self._use_fp32_update = False
         self._fp32_param = None
-        self._fitted_array = None  # of the parameter that the state was last found to fit
+        self._fitted_array = None  # the parameter's, when the state was last found to fit it
 
     @property
-    def is_elementwise(self):
+    def is_elementwise(self) -> bool:
         """Whether each element is updated on its own."""
         return self.step is not None
 
-    def add_hook(self, hook, name=None, timing="auto"):
+    def add_hook(
+        self, hook: Callable[..., Any], name: str | None = None, timing: str = "auto"
+    ) -> None:
         """Adds a hook for this parameter only.
 
         Args:
             hook: called with the rule and the parameter.
-            name (str): under which it can be removed; None means its own name.
-            timing (str): ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
+            name: the name by which it can be removed; None means its own name.
+            timing: ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
                 else ``'pre'``.
         """
         self._hooks.add(hook, name, timing)
 
-    def remove_hook(self, name):
+    def remove_hook(self, name: str) -> None:
         """Removes the hook of that name."""
         self._hooks.remove(name)
 
-    def use_fp32_update(self, flag=True):
-        """Lets float16 parameters be updated on a float32 copy, which is kept."""
+    def use_fp32_update(self, flag: bool = True) -> None:
+        """Chooses whether float16 parameters are updated on a float32 copy, which is kept."""
         self._use_fp32_update = flag
 
-    def updated_param(self, param):
+    def updated_param(self, param: Parameter) -> Parameter:
         """Returns the parameter that hooks and the update act on.
 
         Returns:
@@ -200,13 +234,13 @@ class UpdateRule:
             copy.to_device(param.device)
         if copy.grad is None and param.grad is not None:
             copy.grad = param.grad.astype(np.float32)
-            # Where somebody else has set the parameter meanwhile, the copy follows.
+            # Where the parameter was set by others in the meantime, its value counts.
             is_current = copy.array.astype(param.dtype) == param.array
             copy.array = param.xp.where(is_current, copy.array, param.array)
         return copy
 
-    def update(self, param):
-        """Updates a parameter by its gradient; without one, or if not enabled, does nothing."""
+    def update(self, param: Parameter) -> None:
+        """Updates a parameter by its gradient; does nothing without one, or if not enabled."""
         updated = self.updated_param(param)
         if self.enabled and updated.grad is not None:
             self.prepare(updated)
@@ -219,8 +253,8 @@ class UpdateRule:
             param.array[...] = updated.array
             updated.cleargrad()
 
-    def prepare(self, param):
-        """Counts an update that is about to be made, and sees that the state fits the parameter."""
+    def prepare(self, param: Parameter) -> None:
+        """Counts an update that is about to be made, and makes the state fit the parameter."""
         self.t += 1
         if self.state is None or self._fitted_array is not param.array:
             self._fit_state(param)
@@ -243,15 +277,15 @@ class UpdateRule:
                 )
         self._fitted_array = param.array
 
-    def init_state(self, param):
-        """Fills :attr:`state` for a parameter that is updated for the first time."""
+    def init_state(self, param: Parameter) -> None:
+        """Fills :attr:`state` before the first update of a parameter."""
         # States of float16 parameters are float32: squares of gradients leave float16's range.
         dtype = np.promote_types(param.dtype, np.float32)
         with param.device.create_context():
             for name in self.states:
                 self.state[name] = param.xp.zeros_like(param.array, dtype)
 
-    def update_core(self, param):
+    def update_core(self, param: Parameter) -> None:
         """Updates the parameter; calls :meth:`update_core_cpu` or :meth:`update_core_gpu`."""
         if isinstance(param.array, np.ndarray):
             self.update_core_cpu(param)
@@ -259,11 +293,11 @@ class UpdateRule:
             with param.device.create_context():
                 self.update_core_gpu(param)
 
-    def update_core_cpu(self, param):
+    def update_core_cpu(self, param: Parameter) -> None:
         """Updates a parameter on the host, by :attr:`step`."""
         self._take_step(param)
 
-    def update_core_gpu(self, param):
+    def update_core_gpu(self, param: Parameter) -> None:
         """Updates a parameter on a GPU, by :attr:`step`."""
         self._take_step(param)
 
@@ -273,12 +307,12 @@ class UpdateRule:
         states = [self.state[name] for name in self.states]
         take_step(self.step, param.array, param.grad, states, self.scalars())
 
-    def scalars(self):
+    def scalars(self) -> dict[str, Any]:
         """Returns a dict of the numbers that :attr:`step` takes: the hyperparameters, by name."""
         values = self.hyperparam.get_dict()
         return {name: as_python_number(values[name]) for name in self.hyperparameters}
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores ``t``, the states and the float32 copy of a float16 parameter."""
         self.t = serializer("t", self.t)
         if not (isinstance(serializer, Deserializer) and serializer.restores):
@@ -296,7 +330,7 @@ class UpdateRule:
         state = self.state or dict.fromkeys(self._state_names())
         self.state = {name: serializer(name, value) for name, value in state.items()}
         if any(value is None for value in self.state.values()):
-            self.state = None  # the file has none, and lets it start anew
+            self.state = None  # the file has none: it starts from zeros
         if self._use_fp32_update:
             copy = if_saved(serializer, "fp32_param", None)
             self._fp32_param = None if copy is None else Parameter(copy)
@@ -311,23 +345,32 @@ class UpdateRule:
         return tuple(probe.state)
 
 
-def if_saved(serializer, key, value):
-    """As ``serializer(key, value)``, but keeps the value where a file (of Chainer) has none."""
+def if_saved(serializer: AbstractSerializer, key: str, value: Any) -> Any:
+    """Like ``serializer(key, value)``, but keeps the value if a file (of Chainer) has none.
+
+    Example:
+        >>> if_saved(mpchain.serializers.NpzDeserializer({}), "scale", 2.0)
+        2.0
+    """
     try:
         return serializer(key, value)
     except KeyError:
         return value
 
 
-def square_sums(params, arrays):
+def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> list[float]:
     """Returns the sums of the squares of arrays that belong to parameters, as Python numbers.
 
-    Where a parameter is divided among ranks, they are sums over its parts on all of these, which
-    call this together.
+    The sum of a parameter that is divided among ranks includes its parts on all of these ranks,
+    which call this together.
 
     Args:
-        params (list of Parameter): the parameters.
-        arrays (list): an array for each, such as its gradient; float16 does not overflow.
+        params: the parameters.
+        arrays: an array for each, such as its gradient; float16 does not overflow.
+
+    Example:
+        >>> square_sums([mpchain.Parameter(np.zeros(2))], [np.array([3.0, 4.0])])
+        [25.0]
     """
     sums = np.array([square_sum(array) for array in arrays])
     divided = {}
@@ -339,17 +382,29 @@ def square_sums(params, arrays):
     return sums.tolist()
 
 
-def as_python_number(value):
-    """Returns a NumPy scalar as a Python number, which leaves the dtype of arrays as it is."""
+def as_python_number(value: Any) -> Any:
+    """Returns a NumPy scalar as a Python number, which does not change the dtype of arrays.
+
+    Example:
+        >>> as_python_number(np.float64(0.5))
+        0.5
+    """
     return value.item() if isinstance(value, np.generic) else value
 
 
-def update_all(params):
-    """Updates parameters, as if by their ``update`` methods one after the other.
+def update_all(params: Iterable[Parameter]) -> None:
+    """Updates parameters, with the same bits as their ``update`` methods one after the other.
 
     Small ones whose rules take the same step with the same numbers are copied into flat buffers,
-    updated in one call and copied back. So nobody sees more of it than the time that it saves:
-    parameters and states stay the arrays that they are, and get the same values, to the bit.
+    updated in one call and copied back, which takes less time. Parameters and states stay the same
+    array objects.
+
+    Example:
+        >>> model = L.Linear(1, 1, initialW=2.0)
+        >>> _ = optimizers.SGD(lr=1).setup(model)
+        >>> model.W.grad = np.ones((1, 1), np.float32)
+        >>> update_all(model.params()); model.W.array
+        array([[1.]], dtype=float32)
     """
     groups = {}
     for param in params:

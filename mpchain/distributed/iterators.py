@@ -1,82 +1,107 @@
 """Iterators for several ranks."""
 
+from typing import Any
+
 import numpy as np
 
 from mpchain.dataset import Iterator
+from mpchain.distributed.communicators import Communicator
 from mpchain.iterators import OrderSampler
 from mpchain.iterators.prefetching import PrefetchingIterator
-from mpchain.serializer import Deserializer
+from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 
 
-def create_sharded_iterator(actual_iterator, communicator):
-    """Makes an iterator yield this rank's part of each batch.
+def create_sharded_iterator(
+    actual_iterator: Iterator, communicator: Communicator
+) -> "ShardedIterator":
+    """Wraps an iterator so that it yields this rank's part of each batch.
 
     The batches are those that one process would see: the order of samples does not depend on the
-    number of ranks. Rank 0's order, position and random state count. Each rank takes its contiguous
-    part of a batch; where the number of ranks does not divide it, the first ranks have one sample
-    more, or, with a reproducible communicator, its micro-shards are the larger ones. A part may be
-    empty, but rank 0's is not.
+    number of ranks. All ranks use rank 0's order, position and random state. Each rank takes its
+    contiguous part of a batch. If the parts cannot be equal, the first ranks have one sample more,
+    or, with a reproducible communicator, the first micro-shards. A part may be empty, except on
+    rank 0.
 
     Args:
-        actual_iterator (SerialIterator): made alike on all ranks; its ``batch_size`` is that of
-            all ranks together.
-        communicator (Communicator): the ranks.
-
-    Returns:
-        ShardedIterator
+        actual_iterator: a :class:`~mpchain.iterators.SerialIterator`, created with the same
+            arguments on all ranks; its ``batch_size`` is that of all ranks together.
+        communicator: the ranks.
 
     Raises:
         ValueError: the datasets' lengths or the batch sizes differ between ranks.
-        TypeError: the iterator cannot tell which samples come next.
+        TypeError: the iterator is not derived from SerialIterator.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([10, 20, 30, 40], 2, shuffle=False)
+        >>> sharded = distributed.create_sharded_iterator(batches, comm)
+        >>> next(sharded), sharded.mine  # on one rank, all samples
+        ([10, 20], slice(0, 2, None))
     """
     return ShardedIterator(actual_iterator, communicator, "create_sharded_iterator")
 
 
-def create_synchronized_iterator(actual_iterator, communicator):
-    """Makes iterators yield the same samples on all ranks, in rank 0's order.
+def create_synchronized_iterator(
+    actual_iterator: Iterator, communicator: Communicator
+) -> "SynchronizedIterator":
+    """Wraps iterators so that they yield the same samples on all ranks, in rank 0's order.
 
     Args and errors: see :func:`create_sharded_iterator`; here each rank gets the whole batch.
 
-    Returns:
-        SynchronizedIterator
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([*range(100)], 3)
+        >>> batches = distributed.create_synchronized_iterator(batches, comm)
+        >>> len({str(batch) for batch in comm.allgather_obj(next(batches))})
+        1
     """
     return SynchronizedIterator(actual_iterator, communicator, "create_synchronized_iterator")
 
 
-def create_multi_node_iterator(actual_iterator, communicator, rank_master=0):
-    """Makes an iterator yield the master's batches on all ranks, where it alone reads the data.
+def create_multi_node_iterator(
+    actual_iterator: Iterator | None, communicator: Communicator, rank_master: int = 0
+) -> "MultiNodeIterator":
+    """Returns an iterator over the master's batches on all ranks. Only the master reads the data.
 
     Args:
-        actual_iterator (Iterator): the master's; what other ranks give is not used, and may be
-            None. Its batches must be picklable.
-        communicator (Communicator): the ranks.
-        rank_master (int): the master.
+        actual_iterator: the master's; it is ignored on other ranks, and may be None there. Its
+            batches must be picklable.
+        communicator: the ranks.
+        rank_master: the master.
 
-    Returns:
-        MultiNodeIterator
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([1, 2], 2, shuffle=False) if comm.rank == 0 else None
+        >>> next(distributed.create_multi_node_iterator(batches, comm))
+        [1, 2]
     """
     return MultiNodeIterator(actual_iterator, communicator, rank_master)
 
 
-def create_joined_iterator(actual_iterator, communicator, repeat=True):
-    """Makes epochs of the same number of batches out of the ranks' own data, of whatever length.
+def create_joined_iterator(
+    actual_iterator: Iterator, communicator: Communicator, repeat: bool = True
+) -> "JoinedIterator":
+    """Makes epochs of the same number of batches out of the ranks' own data of different lengths.
 
-    Each rank has all of its own samples once an epoch. One that has no batch left gets an empty one
-    until all are done; with the numbers of samples as weights, as updaters and evaluators use them,
-    it so takes part without having a say.
+    Each rank has all of its own samples once an epoch. A rank that has no batch left gets empty
+    ones until all are done. Updaters and evaluators weight ranks by numbers of samples, so that
+    these count nothing.
 
     Args:
-        actual_iterator (Iterator): this rank's, with ``dataset``, ``batch_size`` and ``reset()``,
-            and made with ``repeat=False``.
-        communicator (Communicator): the ranks.
-        repeat (bool): whether to go on after the first epoch.
-
-    Returns:
-        JoinedIterator
+        actual_iterator: this rank's, with ``dataset``, ``batch_size`` and ``reset()``, created with
+            ``repeat=False``.
+        communicator: the ranks.
+        repeat: whether to continue after the first epoch.
 
     Raises:
-        ValueError: the iterator repeats its data without end.
+        ValueError: the iterator repeats its data.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([1, 2, 3], 2, repeat=False, shuffle=False)
+        >>> [*distributed.create_joined_iterator(batches, comm, repeat=False)]
+        [[1, 2], [3]]
     """
     return JoinedIterator(actual_iterator, communicator, repeat)
 
@@ -85,10 +110,17 @@ class SynchronizedIterator(Iterator):
     """What :func:`create_synchronized_iterator` returns.
 
     All attributes are the wrapped iterator's: ``epoch``, ``epoch_detail``, ``is_new_epoch`` and the
-    others are the same on all ranks. What any rank saves can be restored on any number of ranks.
+    others are the same on all ranks. Any rank's state can be restored on any number of ranks.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([*range(6)], 3)
+        >>> batches = distributed.create_synchronized_iterator(batches, comm)
+        >>> batches.epoch_detail, batches.batch_size
+        (0.0, 3)
     """
 
-    def __init__(self, actual_iterator, communicator, maker):
+    def __init__(self, actual_iterator: Iterator, communicator: Communicator, maker: str):
         if not hasattr(actual_iterator, "_next_indices"):
             raise TypeError(
                 f"{maker}: actual_iterator must be a SerialIterator or derive from it, "
@@ -103,7 +135,7 @@ class SynchronizedIterator(Iterator):
             )
         self._take_state_of_rank_0()
         self._looks_ahead = isinstance(actual_iterator, PrefetchingIterator)
-        if self._looks_ahead:  # what it asks for is to be this rank's samples only
+        if self._looks_ahead:  # it prefetches only this rank's samples
             start = actual_iterator._start
             actual_iterator._start = lambda indices: start(self._choose(indices))
 
@@ -123,32 +155,39 @@ class SynchronizedIterator(Iterator):
         arrays = self.communicator.bcast_obj(state.target)
         self.actual_iterator.serialize(NpzDeserializer(arrays))
 
-    def __getattr__(self, name):
-        if name == "actual_iterator":  # being copied: there is nothing to ask yet
+    def __getattr__(self, name: str) -> Any:
+        if name == "actual_iterator":  # the object is being copied and has no attributes yet
             raise AttributeError(name)
         return getattr(self.actual_iterator, name)
 
-    def __next__(self):
+    def __next__(self) -> list[Any]:
         if self._looks_ahead:
             return next(self.actual_iterator)
         return self.actual_iterator._fetch(self._choose(self.actual_iterator._next_indices()))
 
     def _choose(self, indices):
-        """Returns which of a batch's samples this rank gets."""
+        """Returns the indices of this rank's samples of a batch."""
         return indices
 
-    def finalize(self):
+    def finalize(self) -> None:
         self.actual_iterator.finalize()
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         self.actual_iterator.serialize(serializer)
 
 
 class ShardedIterator(SynchronizedIterator):
-    """What :func:`create_sharded_iterator` returns: all ranks' batches together are the whole."""
+    """What :func:`create_sharded_iterator` returns: all ranks' batches together are the whole.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([10, 20, 30], 3, shuffle=False)
+        >>> next(distributed.create_sharded_iterator(batches, comm))  # on one rank, all samples
+        [10, 20, 30]
+    """
 
     @property
-    def mine(self):
+    def mine(self) -> slice:
         """This rank's samples of the latest batch, as a slice of the batch of all ranks."""
         iterator = self.actual_iterator
         n = iterator.batch_size
@@ -163,7 +202,7 @@ class ShardedIterator(SynchronizedIterator):
 
 
 class _SharedOrder(OrderSampler):
-    """Lets all ranks use the order that rank 0's sampler returns."""
+    """Returns on all ranks the order that rank 0's sampler returns."""
 
     def __init__(self, sampler, comm):
         self._sampler, self._comm = sampler, comm
@@ -172,7 +211,7 @@ class _SharedOrder(OrderSampler):
         order = np.asarray(self._sampler(current_order, current_position), np.int64)
         return self._comm.bcast(order)
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         if hasattr(self._sampler, "serialize"):
             self._sampler.serialize(serializer)
 
@@ -184,10 +223,19 @@ class MultiNodeIterator(Iterator):
     """What :func:`create_multi_node_iterator` returns.
 
     Its position (``epoch``, ``epoch_detail``, ...) is the master's on all ranks. The master saves
-    the state; what it has saved is restored by all ranks.
+    the state, and all ranks restore it.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([1, 2], 1, shuffle=False)
+        >>> batches = distributed.create_multi_node_iterator(batches, comm)
+        >>> next(batches), batches.epoch_detail
+        ([1], 0.5)
     """
 
-    def __init__(self, actual_iterator, communicator, rank_master):
+    def __init__(
+        self, actual_iterator: Iterator | None, communicator: Communicator, rank_master: int
+    ):
         communicator._check_rank("create_multi_node_iterator", "rank_master", rank_master)
         self.communicator = communicator
         self.rank_master = rank_master
@@ -196,7 +244,7 @@ class MultiNodeIterator(Iterator):
         self._take_position(self._from_master(self._position))
 
     def _from_master(self, function):
-        """Returns on all ranks what the function returns on the master."""
+        """Returns on all ranks the result of the function on the master."""
         obj = function() if self.is_master else None
         return self.communicator.bcast_obj(obj, root=self.rank_master)
 
@@ -210,31 +258,31 @@ class MultiNodeIterator(Iterator):
         """Returns the next batch, None at the end, and the position after it."""
         return next(self.actual_iterator, None), self._position()
 
-    def __next__(self):
+    def __next__(self) -> list[Any]:
         batch, position = self._from_master(self._read)
         self._take_position(position)
         if batch is None:
             raise StopIteration
         return batch
 
-    def reset(self):
-        """Goes back to the start of the first epoch; to be called on all ranks."""
+    def reset(self) -> None:
+        """Returns to the start of the first epoch; all ranks call it."""
         if self.is_master:
             self.actual_iterator.reset()
         self._take_position(self._from_master(self._position))
 
-    def finalize(self):
+    def finalize(self) -> None:
         if self.is_master:
             self.actual_iterator.finalize()
 
-    def serialize(self, serializer):
-        """Saves the state, on the master, or restores it: on all ranks, from the master's file."""
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves the state on the master, or restores it on all ranks from the master's file."""
         if self.is_master:
             self.actual_iterator.serialize(serializer)
         elif not isinstance(serializer, Deserializer):
             raise RuntimeError(
-                f"MultiNodeIterator.serialize: rank {self.rank_master}, which reads the data, must "
-                f"save its state, not rank {self.communicator.rank}"
+                f"MultiNodeIterator.serialize: rank {self.communicator.rank} has no state to save: "
+                f"save it on rank {self.rank_master}, which reads the data"
             )
         if isinstance(serializer, Deserializer):
             self._take_position(self._from_master(self._position))
@@ -243,14 +291,20 @@ class MultiNodeIterator(Iterator):
 class JoinedIterator(Iterator):
     """What :func:`create_joined_iterator` returns.
 
-    ``epoch``, ``epoch_detail`` and the others are the same on all ranks, and count batches. The
-    state is each rank's own: it must be saved on each.
+    ``epoch``, ``epoch_detail`` and the others are the same on all ranks, and count batches. Each
+    rank must save its own state.
 
     Attributes:
-        n_batches (int): number of batches in an epoch.
+        n_batches: number of batches in an epoch.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> batches = iterators.SerialIterator([1, 2, 3], 2, repeat=False)
+        >>> distributed.create_joined_iterator(batches, comm).n_batches
+        2
     """
 
-    def __init__(self, actual_iterator, communicator, repeat):
+    def __init__(self, actual_iterator: Iterator, communicator: Communicator, repeat: bool):
         if getattr(actual_iterator, "repeat", False):
             raise ValueError(
                 "create_joined_iterator: actual_iterator must be made with repeat=False"
@@ -263,36 +317,36 @@ class JoinedIterator(Iterator):
         self._n_done = 0
 
     @property
-    def dataset(self):
+    def dataset(self) -> Any:
         """This rank's data."""
         return self.actual_iterator.dataset
 
     @property
-    def batch_size(self):
-        """Number of samples in this rank's batches, the last ones of an epoch excepted."""
+    def batch_size(self) -> int:
+        """Number of samples in this rank's batches, except the last ones of an epoch."""
         return self.actual_iterator.batch_size
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """Number of epochs done."""
         return self._n_done // self.n_batches
 
     @property
-    def epoch_detail(self):
+    def epoch_detail(self) -> float:
         """Number of epochs done, with the fraction of the current one."""
         return self._n_done / self.n_batches
 
     @property
-    def previous_epoch_detail(self):
+    def previous_epoch_detail(self) -> float | None:
         """:attr:`epoch_detail` before the latest batch; None before the first."""
         return (self._n_done - 1) / self.n_batches if self._n_done else None
 
     @property
-    def is_new_epoch(self):
-        """Whether the latest batch was the last one of an epoch, for all ranks."""
+    def is_new_epoch(self) -> bool:
+        """Whether the latest batch was the last one of an epoch on all ranks."""
         return self._n_done > 0 and self._n_done % self.n_batches == 0
 
-    def __next__(self):
+    def __next__(self) -> list[Any]:
         if self.is_new_epoch:
             if not self.repeat:
                 raise StopIteration
@@ -300,15 +354,15 @@ class JoinedIterator(Iterator):
         self._n_done += 1
         return next(self.actual_iterator, [])
 
-    def reset(self):
-        """Goes back to the start of the first epoch."""
+    def reset(self) -> None:
+        """Returns to the start of the first epoch."""
         self.actual_iterator.reset()
         self._n_done = 0
 
-    def finalize(self):
+    def finalize(self) -> None:
         self.actual_iterator.finalize()
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the position and this rank's iterator."""
         self._n_done = serializer("n_done", self._n_done)
         self.actual_iterator.serialize(serializer["actual_iterator"])

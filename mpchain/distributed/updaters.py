@@ -2,8 +2,11 @@
 
 import contextlib
 import functools
+from collections.abc import Callable
+from typing import Any
 
-from mpchain.dataset import concat_examples
+from mpchain.dataset import Iterator, concat_examples
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.extensions.aggregation import means_over_ranks
 from mpchain.distributed.optimizers import MultiNodeOptimizer
@@ -11,6 +14,8 @@ from mpchain.distributed.optimizers.reports import Observations
 from mpchain.reporter import report
 from mpchain.training.named_parts import as_arguments
 from mpchain.training.updaters import StandardUpdater
+from mpchain.typing import DeviceLike
+from mpchain.variable import Variable
 
 
 class MultiNodeUpdater(StandardUpdater):
@@ -18,35 +23,46 @@ class MultiNodeUpdater(StandardUpdater):
 
     Gradients, and the values that the model reports, are means over the samples of all ranks: the
     same on every rank, and the same as one process computes of the whole batch. A rank whose part
-    is empty takes part without computing anything. Reported values that are no scalars are not
+    is empty takes part without computing anything. Reported values that are not scalars are not
     combined.
 
     Args:
         iterator: yields this rank's part of each batch
             (:func:`mpchain.distributed.create_sharded_iterator`).
-        optimizer (MultiNodeOptimizer): from
-            :func:`mpchain.distributed.create_multi_node_optimizer`, set up with the model.
-        communicator (Communicator): the ranks.
-        accumulation (int): number of parts in which a rank works through its samples, to save
-            memory. Gradients travel once. With a reproducible communicator it must be 1: the parts
-            are the micro-shards.
+        optimizer: comes from :func:`mpchain.distributed.create_multi_node_optimizer`, set up with
+            the model.
+        communicator: the ranks.
+        accumulation: number of parts in which a rank processes its samples, to save memory.
+            Gradients are summed over the ranks once. With a reproducible communicator it must be 1:
+            the parts are the micro-shards.
         converter, device, loss_func, options: see :class:`StandardUpdater`.
 
     Raises:
         TypeError: the optimizer is not a multi-node one.
         ValueError: ``accumulation`` is below 1, or above with a reproducible communicator.
+
+    Example:
+        >>> from mpchain import distributed, iterators
+        >>> model = L.Classifier(L.Linear(3, 2))
+        >>> data = [(np.ones(3, np.float32), np.int32(1))] * 8
+        >>> optimizer = distributed.create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+        >>> batches = iterators.SerialIterator(data, batch_size=4)
+        >>> batches = distributed.create_sharded_iterator(batches, comm)
+        >>> updater = distributed.MultiNodeUpdater(batches, optimizer, comm)
+        >>> updater.update(); updater.epoch_detail
+        0.5
     """
 
     def __init__(
         self,
-        iterator,
-        optimizer,
-        communicator,
-        converter=concat_examples,
-        device=None,
-        loss_func=None,
-        accumulation=1,
-        **options,
+        iterator: Iterator,
+        optimizer: MultiNodeOptimizer,
+        communicator: Communicator,
+        converter: Callable[..., Any] = concat_examples,
+        device: DeviceLike | None = None,
+        loss_func: Callable[..., Variable] | None = None,
+        accumulation: int = 1,
+        **options: Any,
     ):
         super().__init__(iterator, optimizer, converter, device, loss_func, **options)
         main = self.get_optimizer("main")
@@ -61,13 +77,13 @@ class MultiNodeUpdater(StandardUpdater):
             )
         if accumulation > 1 and communicator.micro_shards:
             raise ValueError(
-                "MultiNodeUpdater: accumulation must be 1 with a reproducible communicator, whose "
-                f"micro-shards are worked through one by one; it is {accumulation}"
+                "MultiNodeUpdater: accumulation must be 1 with a reproducible communicator, "
+                f"which processes micro-shards one by one; it is {accumulation}"
             )
         self.communicator = communicator
         self.accumulation = accumulation
 
-    def step(self, batch):
+    def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with this rank's samples, which may be none."""
         micro_shards = self.communicator.micro_shards
         n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
@@ -83,7 +99,7 @@ class MultiNodeUpdater(StandardUpdater):
         report(others | means_over_ranks(self.communicator, summary))
 
     def _division(self, n):
-        """Says how the batch is divided among the ranks, if the iterator tells."""
+        """Returns a context with the division of the batch among the ranks, if it is known."""
         mine = getattr(self.get_iterator("main"), "mine", None)
         is_known = mine is not None and mine.stop - mine.start == n
         return self.communicator.batch(mine=mine) if is_known else contextlib.nullcontext()

@@ -237,11 +237,20 @@ class Bucket:
         wire_dtype: the dtype in which the gradients are summed.
 
     Attributes:
-        dtype: the gradients' dtype.
+        layout: as given.
+
+    Example:
+        >>> model = L.Linear(2, 2)
+        >>> params = dict(model.namedparams())
+        >>> (layout,) = layouts(params.items())
+        >>> bucket = Bucket(layout, params, np.dtype(np.float32))
+        >>> bucket.allocate(np.zeros(*bucket.specification))
+        >>> bucket.values.size, bucket.views()["/W"].shape
+        (6, (2, 2))
     """
 
     def __init__(self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype):
-        self.dtype, self._wire_dtype, self._layout = layout.dtype, wire_dtype, layout
+        self.layout, self._wire_dtype = layout, wire_dtype
         self._params = {name: params[name] for name in layout.slices}
         self._xp = next(iter(self._params.values())).xp
         self._room = self._other_room = None
@@ -254,7 +263,7 @@ class Bucket:
     @property
     def specification(self) -> tuple[int, np.dtype]:
         """The number of elements that the bucket needs in host memory, and their dtype."""
-        return (self._layout.size if self._xp is np else 0), self._wire_dtype
+        return (self.layout.size if self._xp is np else 0), self._wire_dtype
 
     @property
     def values(self) -> Array:
@@ -264,8 +273,8 @@ class Bucket:
     def allocate(self, array: Array) -> None:
         """Moves to the flat array that was made as specified, or makes one on the GPU."""
         if self._xp is not np:
-            array = self._xp.zeros(self._layout.size, self._wire_dtype)
-        self._room, self._other_room = Room(array, self._layout), self._room
+            array = self._xp.zeros(self.layout.size, self._wire_dtype)
+        self._room, self._other_room = Room(array, self.layout), self._room
 
     def exchange_rooms(self) -> None:
         """Moves to the memory where it was before."""
@@ -315,7 +324,7 @@ class Bucket:
     def gradients(self) -> Iterator[tuple[str, Array]]:
         """Yields names and what ``values`` holds for them, in the gradients' dtype."""
         for name, view in self._room.views.items():
-            yield name, view.astype(self.dtype, copy=False)
+            yield name, view.astype(self.layout.dtype, copy=False)
 
 
 class Room:
@@ -328,6 +337,12 @@ class Room:
     Attributes:
         values: as given.
         views: the gradients by name, parts of ``values`` in the shapes of the parameters.
+
+    Example:
+        >>> layout = FlatLayout(np.float32)
+        >>> layout.append("/W", (2, 3))
+        >>> Room(np.zeros(6, np.float32), layout).views["/W"].shape
+        (2, 3)
     """
 
     def __init__(self, values: Array, layout: FlatLayout):

@@ -1,50 +1,88 @@
 """How buckets of gradients travel between ranks.
 
 A compression is a function, or a callable object: it takes the communicator and a
-:class:`~mpchain.distributed.gradients.buckets.Bucket`, begins to replace ``bucket.values`` by their
+:class:`~mpchain.distributed.gradients.buckets.Bucket`, starts to replace ``bucket.values`` by their
 sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. Buckets come in the same
-order on all ranks. Only :func:`exact` is exact; the others save time where the network is slow.
+order on all ranks. Only :func:`exact` is exact; the others save time on slow networks.
 """
 
-import itertools
 import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpchain import backend
+from mpchain.distributed.communicators import Communicator
+from mpchain.serializer import AbstractSerializer
+from mpchain.utils.flat_layout import FlatLayout
+
+if TYPE_CHECKING:
+    from mpchain.distributed.gradients.buckets import Bucket
 
 
-def exact(comm, bucket):
-    """Sums as precisely as one process does."""
+def exact(comm: Communicator, bucket: "Bucket") -> Any:
+    """Sums in the gradients' own precision, the default.
+
+    Example:
+        >>> from mpchain.distributed.gradients import compression
+        >>> make = mpchain.distributed.create_multi_node_optimizer
+        >>> optimizer = make(optimizers.SGD(), comm, compression=compression.exact)
+    """
     return comm.iallreduce(bucket.values)
 
 
-def float16(comm, bucket):
-    """Gradients travel in half precision between hosts, and are summed in their own; NCCL also sums
-    in half precision.
+def float16(comm: Communicator, bucket: "Bucket") -> Any:
+    """Sends gradients in half precision between hosts, and sums them in their own precision; NCCL
+    also sums in half precision.
 
     Magnitudes below 6e-8 vanish, and above 65504 become infinite: scale the loss.
+
+    Example:
+        >>> from mpchain.distributed.gradients import compression
+        >>> make = mpchain.distributed.create_multi_node_optimizer
+        >>> optimizer = make(optimizers.SGD(), comm, compression=compression.float16)
     """
     return comm.iallreduce(bucket.values, wire_dtype="float16")
 
 
-def bfloat16(comm, bucket):
-    """As :func:`float16`, with 8 significant bits and the range of float32."""
+def bfloat16(comm: Communicator, bucket: "Bucket") -> Any:
+    """Like :func:`float16`, with 8 significant bits and the range of float32.
+
+    Example:
+        >>> from mpchain.distributed.gradients import compression
+        >>> make = mpchain.distributed.create_multi_node_optimizer
+        >>> optimizer = make(optimizers.SGD(), comm, compression=compression.bfloat16)
+    """
     return comm.iallreduce(bucket.values, wire_dtype="bfloat16")
 
 
-def configured(comm):
-    """Returns the compression that the communicator's ``allreduce_grad_dtype`` asks for."""
+def configured(comm: Communicator) -> Callable[[Communicator, "Bucket"], Any]:
+    """Returns the compression that the communicator's ``allreduce_grad_dtype`` asks for.
+
+    Example:
+        >>> configured(comm).__name__
+        'exact'
+    """
     return float16 if comm.get_config("allreduce_grad_dtype") == "float16" else exact
 
 
 class ErrorFeedback:
-    """Base of compressions that send an approximation, and add what it lacks to the next gradients.
+    """Base of compressions that send an approximation, and add its error to the next gradients.
 
-    What is lacking is kept on each rank by parameter name, and saved with the optimizer. A rank
-    gets back what itself has saved; where it did not save anything, it starts with nothing lacking.
-    So it is best if every rank saves a snapshot; if only rank 0 does, what the others had not sent
-    yet is lost when training is resumed.
+    Each rank keeps its errors by parameter name, and saves them with the optimizer. A rank restores
+    the errors that it saved, and starts with none if it saved none. It is therefore best if every
+    rank saves a snapshot: if only rank 0 does, the other ranks' errors are lost on resuming.
+
+    Example:
+        >>> class Signs(ErrorFeedback):
+        ...     def __call__(self, comm, bucket):
+        ...         self._add_errors(bucket.views())
+        ...         values = bucket.values.copy()
+        ...         bucket.values[...] = np.sign(values) * abs(values).mean()
+        ...         for name, view in bucket.layout.views(values - bucket.values).items():
+        ...             self._errors[name] = view
+        ...         return comm.iallreduce(bucket.values)
     """
 
     def __init__(self):
@@ -55,7 +93,7 @@ class ErrorFeedback:
             if name in self._errors:
                 view += backend.get_array_module(view).asarray(self._errors[name])
 
-    def serialize(self, serializer, comm):
+    def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:
         """Saves or restores the errors of this rank."""
         saved = _serialize_arrays(serializer["errors"], self._errors)
         whose = serializer("rank", f"{comm.rank} of {comm.size}")
@@ -64,7 +102,7 @@ class ErrorFeedback:
 
 
 def _serialize_arrays(serializer, arrays):
-    """Saves arrays by name, or returns the saved ones; none where the file has none."""
+    """Saves arrays by name, or returns the saved ones; none if the file has none."""
     names = sorted(arrays)
     try:
         names = json.loads(str(serializer("names", json.dumps(names))))
@@ -74,27 +112,32 @@ def _serialize_arrays(serializer, arrays):
 
 
 class TopK(ErrorFeedback):
-    """Only the largest elements of a bucket travel; the others wait, and add up.
+    """Sends only the largest elements of a bucket; the others wait, and add up.
 
     See A. F. Aji, K. Heafield, Sparse communication for distributed gradient descent, EMNLP 2017.
 
     Args:
-        ratio (float): the share of the elements that travel, above 0 and at most 1.
+        ratio: the share of the elements that are sent, above 0 and at most 1.
+
+    Example:
+        >>> from mpchain.distributed.gradients.compression import TopK
+        >>> make = mpchain.distributed.create_multi_node_optimizer
+        >>> optimizer = make(optimizers.SGD(), comm, compression=TopK(ratio=0.1))
     """
 
-    def __init__(self, ratio=0.01):
+    def __init__(self, ratio: float = 0.01):
         super().__init__()
         if not 0 < ratio <= 1:
             raise ValueError(f"TopK: ratio must be above 0 and at most 1, not {ratio}")
         self.ratio = ratio
 
-    def __call__(self, comm, bucket):
+    def __call__(self, comm: Communicator, bucket: "Bucket") -> Any:
         values, views = bucket.values, bucket.views()
         xp = backend.get_array_module(values)
         self._add_errors(views)
         k = max(1, int(self.ratio * values.size)) if values.size else 0
         index = xp.argpartition(abs(values), values.size - k)[values.size - k :]
-        # One message: whole numbers as wide as the values, of which the values' bits are some.
+        # One message: the values' bits travel as integers, beside the indices.
         as_integers = np.dtype(f"int{8 * values.itemsize}")
         message = xp.concatenate([index.astype(as_integers), values[index].view(as_integers)])
         values[index] = 0
@@ -110,81 +153,86 @@ class TopK(ErrorFeedback):
 
 
 class PowerSGD(ErrorFeedback):
-    """Gradients of matrices travel as products of two narrow ones; the others exactly.
+    """Sends gradients of matrices as products of two narrow ones, and the others exactly.
 
     A gradient of more than two axes is a matrix of its first axis and the others. See T. Vogels,
     S. P. Karimireddy, M. Jaggi, PowerSGD: practical low-rank gradient compression for distributed
     optimization, NeurIPS 2019.
 
     Args:
-        rank (int): the number of columns of each factor.
-        seed (int): of the first factors, the same on all ranks.
+        rank: the number of columns of each factor.
+        seed: the seed of the first factors, the same on all ranks.
+
+    Example:
+        >>> from mpchain.distributed.gradients.compression import PowerSGD
+        >>> make = mpchain.distributed.create_multi_node_optimizer
+        >>> optimizer = make(optimizers.SGD(), comm, compression=PowerSGD(rank=2))
     """
 
-    def __init__(self, rank=4, seed=0):
+    def __init__(self, rank: int = 4, seed: int = 0):
         super().__init__()
         if rank < 1:
             raise ValueError(f"PowerSGD: rank must be at least 1, not {rank}")
         self.rank, self.seed = rank, seed
-        self._factors = {}  # by name: what the last step ended with is where the next one begins
+        self._factors = {}  # by name: those of the last step, with which the next one begins
         self._room = {}
 
-    def serialize(self, serializer, comm):
+    def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:
         """Saves or restores the errors of this rank, and the factors."""
         super().serialize(serializer, comm)
         self._factors = _serialize_arrays(serializer["factors"], self._factors)
 
-    def __call__(self, comm, bucket):
+    def __call__(self, comm: Communicator, bucket: "Bucket") -> Any:
         views = bucket.views()
         matrices = {
             name: view.reshape(len(view), -1)
             for name, view in views.items()
             if view.ndim > 1 and self.rank * (len(view) + view.size // len(view)) < view.size
         }
-        others = [view.reshape(-1) for name, view in views.items() if name not in matrices]
+        others = {name: view for name, view in views.items() if name not in matrices}
         self._add_errors(matrices)
         if tuple(views) not in self._room:
             self._room[tuple(views)] = self._make_room(comm, bucket.values, matrices, others)
         return comm.begin(self._steps(comm, matrices, others, self._room[tuple(views)]))
 
     def _make_room(self, comm, values, matrices, others):
-        """Makes the arrays of all first factors, and the other gradients, and of all second ones.
+        """Makes two flat arrays with views: of all first factors and the other gradients, and of
+        all second factors.
 
         They can be summed in any order, relative to those of other buckets.
         """
-        n_first = sum(self.rank * len(m) for m in matrices.values()) + sum(x.size for x in others)
-        n_second = sum(self.rank * m.shape[1] for m in matrices.values())
+        first, second = FlatLayout(values.dtype), FlatLayout(values.dtype)
+        for name, matrix in matrices.items():
+            first.append(name, (matrix.shape[0], self.rank))
+            second.append(name, (matrix.shape[1], self.rank))
+        for name, view in others.items():
+            first.append(name, view.shape)
         if isinstance(values, np.ndarray):
-            return comm.make_buffers([(n_first, values.dtype), (n_second, values.dtype)])
-        xp = backend.get_array_module(values)
-        return [xp.zeros(n_first, values.dtype), xp.zeros(n_second, values.dtype)]
+            arrays = comm.make_buffers([(x.size, values.dtype) for x in (first, second)])
+        else:
+            xp = backend.get_array_module(values)
+            arrays = [xp.zeros(x.size, values.dtype) for x in (first, second)]
+        return *arrays, first.views(arrays[0]), second.views(arrays[1])
 
     def _steps(self, comm, matrices, others, room):
-        first, second = room
+        first, second, lefts, rights = room
         xp = backend.get_array_module(first)
-        lefts = self._cut(first, [len(m) for m in matrices.values()])
-        rights = self._cut(second, [m.shape[1] for m in matrices.values()])
-        rest = first[sum(x.size for x in lefts) :]
-        for (name, matrix), left in zip(matrices.items(), lefts, strict=True):
-            left[...] = matrix @ xp.asarray(self._factor(name, matrix))
-        if others:
-            xp.concatenate(others, out=rest)
+        for name, matrix in matrices.items():
+            lefts[name][...] = matrix @ xp.asarray(self._factor(name, matrix))
+        for name, view in others.items():
+            lefts[name][...] = view
         yield from comm.begin_sum(first).steps()
-        for (name, matrix), left, right in zip(matrices.items(), lefts, rights, strict=True):
+        for name, matrix in matrices.items():
+            left, right = lefts[name], rights[name]
             left[...] = xp.linalg.qr(left)[0]
             right[...] = matrix.T @ left
             self._errors[name] = matrix - left @ right.T
         yield from comm.begin_sum(second).steps()
-        for (name, matrix), left, right in zip(matrices.items(), lefts, rights, strict=True):
-            matrix[...] = left @ right.T
-            self._factors[name] = right.copy()
-        for view in others:
-            view[...], rest = rest[: view.size], rest[view.size :]
-
-    def _cut(self, array, lengths):
-        """Returns the parts of a flat array as matrices with these numbers of rows."""
-        ends = np.cumsum([0, *lengths]) * self.rank
-        return [array[i:j].reshape(-1, self.rank) for i, j in itertools.pairwise(ends)]
+        for name, matrix in matrices.items():
+            matrix[...] = lefts[name] @ rights[name].T
+            self._factors[name] = rights[name].copy()
+        for name, view in others.items():
+            view[...] = lefts[name]
 
     def _factor(self, name, matrix):
         if name not in self._factors:

@@ -5,7 +5,7 @@ have the same shapes, and rounding is the same, on any rank. The results are sum
 a fixed binary tree.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -13,34 +13,43 @@ from mpchain import backend
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.persistents import MicroShardPersistents, remembered
 from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.typing import Array
 from mpchain.utils.flat_layout import layouts
 from mpchain.variable import Parameter
 
 
 class Tree:
-    """The sum of a fixed number of terms, in the order of a binary tree, of which each rank has a
-    contiguous part of the terms.
+    """The sum of a fixed number of terms in the order of a binary tree.
+
+    Each rank has a contiguous part of the terms.
 
     Args:
-        comm (Communicator): the ranks.
-        n_terms (int): a multiple of the number of ranks.
+        comm: the ranks.
+        n_terms: a multiple of the number of ranks.
         make_room: function that returns a new flat array for a term.
+
+    Example:
+        >>> tree = Tree(comm, 3, lambda: np.empty(2))
+        >>> for i in range(3):
+        ...     tree.add(i, np.full(2, i))
+        >>> tree.sum()
+        array([3, 3])
     """
 
-    def __init__(self, comm, n_terms, make_room):
+    def __init__(self, comm: Communicator, n_terms: int, make_room: Callable[[], Array]):
         self._comm, self._n_terms, self._make_room = comm, n_terms, make_room
         self._nodes = {}  # by range of terms: sums that are not yet part of a greater one
         self._free = []  # arrays that can be used again: new memory costs more than sums
         self._total = None
 
-    def room(self):
-        """Returns an array for the next term; what :meth:`sum` returned is not needed any more."""
+    def room(self) -> Array:
+        """Returns an array for the next term, maybe the one that :meth:`sum` returned."""
         if self._total is not None:
             self._free.append(self._total)
             self._total = None
         return self._free.pop() if self._free else self._make_room()
 
-    def add(self, index, term):
+    def add(self, index: int, term: Array) -> None:
         """Adds one of this rank's terms, an array from :meth:`room`."""
         path = [(0, self._n_terms)]
         while path[-1] != (index, index + 1):
@@ -55,8 +64,8 @@ class Tree:
             self._free.append(other)
             self._nodes[path.pop()] = total
 
-    def sum(self):
-        """Returns the sum of all ranks' terms; collective. Afterwards there are none."""
+    def sum(self) -> Array:
+        """Returns the sum of all ranks' terms, and removes them; collective."""
         comm = self._comm
         nodes, self._nodes = sorted(self._nodes.items()), {}
         arrays = [array for _, array in nodes]
@@ -120,6 +129,12 @@ class DeterministicReducer(Reducer):
         comm: the ranks; a reproducible one.
         zero_fill: whether a gradient that only some micro-shards have counts as zeros in the
             others.
+
+    Example:
+        >>> reproducible = mpchain.create_communicator(reproducible=True, micro_shards=2)
+        >>> reducer = DeterministicReducer(reproducible)
+        >>> reducer.parts_per_batch
+        2
     """
 
     def __init__(self, comm: Communicator, *, zero_fill: bool = True):

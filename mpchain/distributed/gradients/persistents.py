@@ -1,11 +1,14 @@
 """Persistent values of models, on several ranks."""
 
 import weakref
+from typing import Any
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.distributed.communicators import Communicator
+from mpchain.link import Link
 from mpchain.parameter_tree import is_array
 
 
@@ -13,25 +16,34 @@ class Persistent:
     """A persistent value of a link.
 
     Args:
-        link (Link): the link.
-        name (str): the attribute that holds the value.
+        link: the link.
+        name: the attribute that holds the value.
+
+    Example:
+        >>> Persistent(L.BatchNormalization(2), "avg_mean").value
+        array([0., 0.], dtype=float32)
     """
 
-    def __init__(self, link, name):
+    def __init__(self, link: Link, name: str):
         self.link, self.name = link, name
 
     @property
-    def value(self):
+    def value(self) -> Any:
         """The value: an array, number, string or None."""
         return self.link.__dict__[self.name]
 
     @value.setter
-    def value(self, value):
+    def value(self, value: Any) -> None:
         self.link.__dict__[self.name] = value
 
 
-def named_persistents(model):
-    """Returns the persistent values of a model, as :class:`Persistent` by path."""
+def named_persistents(model: Link) -> dict[str, Persistent]:
+    """Returns the persistent values of a model by path.
+
+    Example:
+        >>> [*named_persistents(mpchain.Sequential(L.BatchNormalization(2)))]
+        ['/0/N', '/0/avg_mean', '/0/avg_var']
+    """
     found, seen = {}, set()
     for path, link in model.namedlinks():
         if id(link) not in seen:  # a shared link has several paths
@@ -41,21 +53,40 @@ def named_persistents(model):
     return found
 
 
-def remember(comm, model):
-    """Notes that a model is trained on these ranks; all of them call this in the same order."""
+def remember(comm: Communicator, model: Link) -> None:
+    """Notes that a model is trained on these ranks; all of them call this in the same order.
+
+    Example:
+        >>> model = L.Linear(2, 2)
+        >>> remember(comm, model)
+        >>> model in remembered(comm).values()
+        True
+    """
     models = vars(comm).setdefault("_models", [])
     if all(reference() is not model for reference in models):
         models.append(weakref.ref(model))
 
 
-def remembered(comm):
-    """Returns the models that are trained on these ranks, by their numbers."""
+def remembered(comm: Communicator) -> dict[int, Link]:
+    """Returns the models that are trained on these ranks, numbered in the order of
+    :func:`remember`.
+
+    Example:
+        >>> remembered(mpchain.create_communicator())
+        {}
+    """
     models = ((i, reference()) for i, reference in enumerate(vars(comm).get("_models", ())))
     return {i: model for i, model in models if model is not None}
 
 
-def are_initialized(comm):
-    """Returns whether no persistent value is None, to be initialized by a forward pass."""
+def are_initialized(comm: Communicator) -> bool:
+    """Returns whether no persistent value of the models is None, to be initialized by a forward
+    pass.
+
+    Example:
+        >>> are_initialized(mpchain.create_communicator())
+        True
+    """
     models = remembered(comm).values()
     return all(p.value is not None for model in models for p in named_persistents(model).values())
 
@@ -63,18 +94,29 @@ def are_initialized(comm):
 class MicroShardPersistents:
     """The persistent values that a step's forward passes update, the same for any number of ranks.
 
-    Each micro-shard starts from the values at the start of the step. Afterwards a floating-point
-    number or array is the mean of what the micro-shards made of it, weighted by their numbers of
-    samples: so running statistics follow the step's mean statistics once. Any other value must have
-    become the same in all of them: a counter counts the step once. Micro-shards without samples do
-    not count. The values are those of all models that are trained on these ranks, since one model's
-    loss function may call another model (a generator and its critic).
+    Each micro-shard starts from the values at the start of the step. The new value of a
+    floating-point number or array is the mean of its values after each micro-shard, weighted by
+    numbers of samples: running statistics are updated once, by the step's mean statistics. Any
+    other value must be equal after all of them: a counter counts the step once. Micro-shards
+    without samples do not count. The values are those of all models that are trained on these
+    ranks, since one model's loss function may call another model (a generator and its critic).
 
     Args:
-        comm (Communicator): the ranks; a reproducible one.
+        comm: the ranks; a reproducible one.
+
+    Example:
+        >>> ranks = mpchain.create_communicator(reproducible=True, micro_shards=2)
+        >>> model = L.BatchNormalization(1)
+        >>> remember(ranks, model)
+        >>> persistents = MicroShardPersistents(ranks)
+        >>> for mean in (1.0, 3.0):
+        ...     model.avg_mean[...] = mean
+        ...     persistents.add(4)
+        >>> persistents.finish(); model.avg_mean
+        array([2.], dtype=float32)
     """
 
-    def __init__(self, comm):
+    def __init__(self, comm: Communicator):
         self._comm = comm
         self._values, seen = {}, set()
         for i, model in remembered(comm).items():
@@ -86,8 +128,8 @@ class MicroShardPersistents:
         self._start = {key: (p.value, _copy(p.value)) for key, p in self._values.items()}
         self._own = []  # of each micro-shard: number of samples, and the values that it changed
 
-    def add(self, n):
-        """Takes what the next micro-shard, of ``n`` samples, has made of the values."""
+    def add(self, n: int) -> None:
+        """Takes the values after the next micro-shard, of ``n`` samples, and resets them."""
         changed = {}
         for key, persistent in self._values.items():
             value, (original, copy) = persistent.value, self._start[key]
@@ -99,11 +141,11 @@ class MicroShardPersistents:
         if n > 0:
             self._own.append((n, changed))
 
-    def finish(self):
+    def finish(self) -> None:
         """Sets the values; collective.
 
         Raises:
-            ValueError: a value that is no floating-point number or array is not the same in all
+            ValueError: a value that is not a floating-point number or array differs between
                 micro-shards, or shapes differ.
         """
         shards = [shard for part in self._comm.allgather_obj(self._own) for shard in part]
@@ -137,9 +179,9 @@ def _combined(name, weights, values):
             return first
         raise ValueError(
             f"MultiNodeOptimizer.update: persistent value {name} is not the same after each of the "
-            f"{len(values)} micro-shards, and has no mean, since it is no floating-point number or "
-            f"array of one shape: {first!r:.40}, ..., {values[-1]!r:.40}. Update it outside of the "
-            "loss function"
+            f"{len(values)} micro-shards, and has no mean, since it is not a floating-point number "
+            f"or array of one shape: {first!r:.40}, ..., {values[-1]!r:.40}. Update it outside of "
+            "the loss function"
         )
     stacked = np.stack(arrays)
     dtype = np.promote_types(stacked.dtype, np.float64)

@@ -32,6 +32,12 @@ class Reducer:
         parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
             each part are taken by :meth:`end_part`, and may be cleared before the next one.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
+
+    Example:
+        >>> reducer = Reducer(comm)
+        >>> reducer.begin(8)
+        >>> reducer.weight(2), reducer.finish()
+        (0.25, 8)
     """
 
     parts_per_batch: int | None = None

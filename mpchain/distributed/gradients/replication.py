@@ -1,34 +1,42 @@
 """Making parameters and persistent values the same on all ranks."""
 
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.configuration import using_config
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import WIRE_DTYPES
+from mpchain.distributed.gradients.persistents import Persistent
 from mpchain.parameter_tree import is_array
+from mpchain.variable import Parameter
 
 BUCKET_BYTES = 16 * 1024 * 1024
-"""Small arrays travel together, in messages of about this size."""
+"""Small arrays are sent together, in messages of about this size."""
 
 
-def replicate(comm, params, persistents):
-    """Makes parameters and persistent values those of rank 0 on all ranks.
+def replicate(
+    comm: Communicator, params: Mapping[str, Parameter], persistents: Mapping[str, Persistent]
+) -> None:
+    """Copies parameters and persistent values from rank 0 to all ranks.
 
-    What rank 0 does not have (a parameter that is not initialized, a persistent value that is None)
-    is taken from the lowest rank that has it. A parameter that is not initialized on a rank is
-    initialized there. What no rank has stays so.
+    A value that rank 0 lacks (a parameter that is not initialized, a persistent value that is None)
+    comes from the lowest rank that has it. A parameter that is not initialized on a rank is
+    initialized there. A value that no rank has stays as it is.
 
     Args:
-        comm (Communicator): the ranks.
-        params (dict): parameters by name, with the same names on all ranks.
-        persistents (dict): :class:`~mpchain.distributed.gradients.persistents.Persistent` by path,
-            likewise.
+        comm: the ranks.
+        params: parameters by name, with the same names on all ranks.
+        persistents: persistent values by path, likewise.
 
     Raises:
         ValueError: names, shapes or dtypes differ between ranks.
+
+    Example:
+        >>> replicate(comm, dict(L.Linear(2, 2).namedparams()), {})
     """
     kinds = {name: _kind(param.array) for name, param in params.items()}
     kinds |= {name: _kind(persistent.value) for name, persistent in persistents.items()}
@@ -50,12 +58,12 @@ def replicate(comm, params, persistents):
         _broadcast(comm, arrays, root)
 
 
-def are_alike(comm, params):
-    """Returns whether parameters have the same values on all ranks; on all ranks the same answer.
+def are_alike(comm: Communicator, params: Mapping[str, Parameter]) -> bool:
+    """Returns whether parameters, given by name, have the same values on all ranks; collective.
 
-    Args:
-        comm (Communicator): the ranks.
-        params (dict): parameters by name.
+    Example:
+        >>> are_alike(comm, dict(L.Linear(2, 2).namedparams()))
+        True
     """
     digest = hashlib.blake2b(digest_size=16)
     for name, param in sorted(params.items()):
@@ -67,14 +75,14 @@ def are_alike(comm, params):
 
 
 def _tables_of_all(comm, table):
-    """Returns the list of all ranks' tables, of which only a hash travels where they are equal."""
+    """Returns the list of all ranks' tables. If they are equal, only their hashes are sent."""
     digest = hashlib.blake2b(repr(sorted(table.items())).encode(), digest_size=16).digest()
     are_equal = len(set(comm.allgather_obj(digest))) == 1
     return [table] * comm.size if are_equal else comm.allgather_obj(table)
 
 
 def _kind(value):
-    """What the ranks tell each other: shape and dtype of an array, any other value as it is."""
+    """Returns what ranks compare: shape and dtype of an array, any other value as it is."""
     if value is None:
         return None
     return ("array", value.shape, str(value.dtype)) if is_array(value) else ("value", value)
@@ -83,14 +91,14 @@ def _kind(value):
 def _room_in_param(param, kind):
     """Returns the parameter's array, which is about to be overwritten."""
     if not param.is_initialized:
-        # These values are about to be replaced: they must not cost the program random numbers.
+        # These values are about to be replaced: drawing them must not change the random state.
         with using_config("rng", np.random.RandomState(0)):
             param.initialize(kind[1])
     return param.array
 
 
 def _room_in_persistent(persistent, kind):
-    """Sets a value that is no array; returns the array that is about to be overwritten, or None."""
+    """Sets a value that is not an array; returns the array that is about to be overwritten."""
     if kind[0] == "value":
         persistent.value = kind[1]
         return None
@@ -102,9 +110,9 @@ def _room_in_persistent(persistent, kind):
 
 
 def _broadcast(comm, arrays, root):
-    """Overwrites arrays with those of the root, all of them under way at the same time."""
+    """Overwrites arrays with those of the root, with all messages in flight at the same time."""
     requests, with_room = [], {}
-    # From wide to narrow elements, each array of a bucket begins at a multiple of its width.
+    # From wide to narrow elements, so that each array of a bucket is aligned.
     for array in sorted(arrays, key=lambda array: -array.itemsize):
         xp = backend.get_array_module(array)
         if (
@@ -128,7 +136,7 @@ def _broadcast(comm, arrays, root):
 
 
 def _send_together(comm, arrays, root):
-    """Begins to broadcast arrays as one; returns the request, and what takes them from it."""
+    """Begins to broadcast arrays as one; returns the request, and a function that unpacks it."""
     xp = backend.get_array_module(arrays[0])
     ends = np.cumsum([array.nbytes for array in arrays]).tolist()
     message = xp.empty(-(-ends[-1] // 4), np.int32)
@@ -161,7 +169,7 @@ def _check_names(tables):
 
 
 def _check_alike(what, name, held):
-    """Raises ValueError if arrays have different shapes or dtypes, or only some are arrays."""
+    """Raises ValueError if shapes or dtypes differ, or only some are arrays."""
     kinds = [None if kind is None else kind if kind[0] == "array" else "a value" for kind in held]
     if len({kind for kind in kinds if kind is not None}) > 1:
         text = ", ".join(

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import numbers
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,23 +14,26 @@ from mpchain.configuration import config, using_config
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.persistents import are_initialized
 from mpchain.iterators.worker import peek_at_random_state
+from mpchain.serializer import AbstractSerializer
 
 
 @contextlib.contextmanager
-def batch(comm, n=None, *, mine=None):
-    """Context manager: one batch of ``n`` samples is divided among the ranks.
+def batch(
+    comm: Communicator, n: int | None = None, *, mine: slice | None = None
+) -> Iterator[slice]:
+    """Context manager: divides a batch of ``n`` samples among the ranks.
 
-    Multi-node optimizers that are updated within it weigh each rank by its samples, and dropout
-    and other noise inside their loss functions belong to samples: any number of ranks draws what
-    one draws.
+    Multi-node optimizers that are updated within it weight each rank by its samples, and dropout
+    and other noise inside their loss functions belong to samples: any number of ranks draws the
+    numbers that one rank draws.
 
     Args:
-        n (int): the number of samples on all ranks together, the same on all ranks.
-        mine (slice): this rank's samples, where the ranks divide the batch in their own way; then
-            ``n`` is not needed. All ranks' slices must cover the batch without overlapping.
+        n: the number of samples on all ranks together, the same on all ranks.
+        mine: this rank's samples, if the program divides the batch itself; then ``n`` is not
+            needed. All ranks' slices must cover the batch without overlapping.
 
     Yields:
-        slice: this rank's samples, which may be none.
+        This rank's samples, which may be none.
 
     Example:
         >>> x = np.arange(6.0)
@@ -48,8 +53,14 @@ def batch(comm, n=None, *, mine=None):
         comm._divided = outer
 
 
-def divided(comm):
-    """Returns this rank's samples within :func:`batch`, None outside."""
+def divided(comm: Communicator) -> slice | None:
+    """Returns this rank's samples within :func:`batch`, None outside.
+
+    Example:
+        >>> with comm.batch(6):
+        ...     divided(comm)
+        slice(0, 6, None)
+    """
     return getattr(comm, "_divided", None)
 
 
@@ -57,24 +68,31 @@ Communicator.batch = batch
 
 
 class SampleDraws:
-    """Lets the parts of an optimizer's batches draw by sample.
+    """Makes the parts of an optimizer's batches draw by sample.
 
     The number of a rank's first sample is known within ``comm.batch``. Otherwise the ranks are
-    taken to have equally many samples, unless the last step has shown that they have not: then each
+    assumed to have equal numbers of samples. If the last step has shown that they have not, each
     rank draws from a stream that is independent of the other ranks'.
 
     Args:
-        comm (Communicator): the ranks.
+        comm: the ranks.
+
+    Example:
+        >>> draws = SampleDraws(comm)
+        >>> draws.set_up()
+        >>> ((n, compute_loss),) = draws.numbered([(2, lambda: F.dropout(np.ones(2)))], step=0)
+        >>> np.array_equal(compute_loss().array, compute_loss().array)
+        True
     """
 
-    def __init__(self, comm):
+    def __init__(self, comm: Communicator):
         self._comm = comm
         self._key = (0, 0)
         self._n_turns = self._n_own = 0
         self._are_equal = True
 
-    def set_up(self):
-        """Agrees on a new key with the other ranks, which rank 0's random state determines."""
+    def set_up(self) -> None:
+        """Agrees on a new key with the other ranks, made from rank 0's random state."""
         comm = self._comm
         comm._n_draw_keys = getattr(comm, "_n_draw_keys", 0) + 1
         # Peeking leaves NumPy's state as it is: other draws keep Chainer's order.
@@ -82,13 +100,14 @@ class SampleDraws:
         sequence = np.random.SeedSequence([seed, comm._n_draw_keys])
         self._key = tuple(sequence.generate_state(2).tolist())
 
-    def numbered(self, parts, step):
+    def numbered(
+        self, parts: Sequence[tuple[int | None, Callable[[], Any] | None]], step: int
+    ) -> list[tuple[int | None, Callable[[], Any]]]:
         """Returns the parts of this rank's batch with loss functions that draw by sample.
 
         Args:
-            parts: list of pairs: a number of samples, None if unknown, and a function without
-                arguments.
-            step (int): the number of updates that the optimizer has done.
+            parts: pairs of a number of samples, None if unknown, and a function without arguments.
+            step: the number of updates that the optimizer has done.
         """
         counts = [_n_samples(*part) for part in parts]
         n = sum(counts)
@@ -117,18 +136,18 @@ class SampleDraws:
         own = divided(self._comm)
         if own is not None and n == own.stop - own.start:
             return own.start
-        # On one rank reproducible training must know no more than on several.
+        # Reproducible training must not know more on one rank than on several.
         if self._comm.micro_shards or not self._are_equal:
             return None
         return self._comm.rank * n
 
-    def finish(self, n_total):
-        """Ends a step, in which all ranks together had ``n_total`` samples."""
+    def finish(self, n_total: int) -> None:
+        """Ends a step of ``n_total`` samples on all ranks together."""
         if n_total > 0:  # which are numbers of samples or, where these are unknown, of ranks
             self._are_equal = n_total in (self._n_own * self._comm.size, self._comm.size)
         self._n_turns = self._n_own = 0
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the key."""
         self._key = tuple(np.asarray(serializer("draws", np.array(self._key, np.uint32))).tolist())
 
@@ -139,9 +158,9 @@ def _draw_from(make_generator, compute_loss):
 
 
 def _seeded(seed, shard, initializes, compute_loss):
-    """Calls a function with NumPy's global generator in a state that is drawn for a micro-shard.
+    """Calls a function with a state of NumPy's global generator that belongs to a micro-shard.
 
-    If it initializes persistent values, these are drawn alike in all micro-shards.
+    If it initializes persistent values, they get the same values in all micro-shards.
     """
     rng = config.rng
     if rng is None and initializes:

@@ -1,14 +1,22 @@
 """Cutting the arguments of a loss function into micro-shards."""
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.parameter_tree import is_array
 from mpchain.variable import Parameter, Variable
 
 
-def cut(lossfun, args, kwargs, n_samples, n_parts):
-    """Returns the parts of a batch that a loss function gets as its arguments.
+def cut(
+    lossfun: Callable[..., Variable],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    n_samples: int | None,
+    n_parts: int,
+) -> list[tuple[int, Callable[[], Variable] | None]]:
+    """Cuts the batch among the arguments of a loss function into parts.
 
     Every array, Variable and list among the arguments, also within tuples and dicts, is a batch and
     is cut along its first axis. All others are passed on as they are.
@@ -16,14 +24,18 @@ def cut(lossfun, args, kwargs, n_samples, n_parts):
     Args:
         lossfun: the loss function.
         args, kwargs: its arguments.
-        n_samples (int): the number of samples; None means the length of the batches.
-        n_parts (int): the number of parts; the first ones may have one sample more.
+        n_samples: the number of samples; None means the length of the batches.
+        n_parts: the number of parts; the first ones may have one sample more.
 
     Returns:
-        list of pairs: a number of samples, which may be 0, and a function without arguments.
+        Pairs of a number of samples, which may be 0, and a function without arguments.
 
     Raises:
         ValueError: there is no batch, lengths differ, or a Variable was computed outside.
+
+    Example:
+        >>> [(n, part()) for n, part in cut(sum, ([1, 2, 3],), {}, None, 2)]
+        [(2, 3), (1, 3)]
     """
     if n_samples == 0:
         return [(0, None)] * n_parts
@@ -68,7 +80,7 @@ def _is_batch(value):
 
 
 def _batches(value):
-    """Yields where within an argument a batch is, and the batch."""
+    """Yields the place of each batch within an argument, and the batch."""
     if isinstance(value, (tuple, dict)):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:

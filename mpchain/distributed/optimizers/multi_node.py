@@ -4,6 +4,8 @@ import contextlib
 import functools
 import signal
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,42 +21,66 @@ from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
-from mpchain.serializer import MissingKeyError
+from mpchain.serializer import AbstractSerializer, MissingKeyError
 from mpchain.variable import Variable
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def create_multi_node_optimizer(
-    actual_optimizer, communicator, double_buffering=False, zero_fill=True, *, compression=None
-):
-    """Makes an optimizer step by the mean of the gradients over the samples of all ranks.
+    actual_optimizer: Optimizer,
+    communicator: Communicator,
+    double_buffering: bool = False,
+    zero_fill: bool = True,
+    *,
+    compression: Callable[..., Any] | None = None,
+) -> "MultiNodeOptimizer":
+    """Wraps an optimizer so that every rank applies the gradient averaged over all samples of all
+    ranks.
 
     Args:
-        actual_optimizer (Optimizer): any optimizer. Its hooks (clipping, weight decay, ...) see the
-            mean gradients.
-        communicator (Communicator): the ranks.
-        double_buffering (bool): whether gradients may be exchanged during the next step as well.
-            Then each update takes the gradients of the step before, and the first one none. What
-            waits is saved with the optimizer.
-        zero_fill (bool): whether a gradient that is None on some ranks counts as zeros there; if
-            not, it is an error.
-        compression: how gradients travel, other than exactly
+        actual_optimizer: any optimizer. Its hooks (clipping, weight decay, ...) see the mean
+            gradients.
+        communicator: the ranks.
+        double_buffering: whether gradients may be exchanged during the next step as well. Then each
+            update uses the gradients of the step before, and the first one none. Gradients that
+            wait are saved with the optimizer.
+        zero_fill: whether a gradient that is None on some ranks counts as zeros there; if not, it
+            is an error.
+        compression: how gradients are sent, if not exactly
             (:mod:`mpchain.distributed.gradients.compression`).
-
-    Returns:
-        MultiNodeOptimizer
 
     Raises:
         ValueError: ``double_buffering`` or ``compression`` with a reproducible communicator.
+
+    Example:
+        >>> model = L.Linear(2, 1, initialW=0, nobias=True)
+        >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(lr=1), comm)
+        >>> optimizer = optimizer.setup(model)
+        >>> x = np.full((4, 2), comm.rank + 1, np.float32)  # this rank's samples
+        >>> optimizer.update(lambda: F.mean(model(x)))
+        >>> model.W.array  # the same on all ranks
+        array([[-1., -1.]], dtype=float32)
     """
     reducer = make_reducer(communicator, zero_fill, double_buffering, compression)
     return MultiNodeOptimizer(actual_optimizer, communicator, zero_fill, reducer)
 
 
-def make_reducer(comm, zero_fill, double_buffering=False, compression=None):
-    """Returns the reducer that :func:`create_multi_node_optimizer` describes."""
+def make_reducer(
+    comm: Communicator,
+    zero_fill: bool,
+    double_buffering: bool = False,
+    compression: Callable[..., Any] | None = None,
+) -> Reducer:
+    """Returns the reducer that :func:`create_multi_node_optimizer` describes.
+
+    Example:
+        >>> type(make_reducer(comm, zero_fill=True)).__name__
+        'GradientReducer'
+    """
     if comm.micro_shards:
         if double_buffering or compression is not None:
             raise ValueError(
@@ -67,34 +93,57 @@ def make_reducer(comm, zero_fill, double_buffering=False, compression=None):
 
 
 class MultiNodeOptimizer:
-    """What :func:`create_multi_node_optimizer` returns; all else is the wrapped optimizer's.
+    """What :func:`create_multi_node_optimizer` returns. All attributes that it lacks are the
+    wrapped optimizer's.
 
-    Each rank computes the mean loss over its own samples. Backward begins with the rank's share of
-    the samples of all ranks; so the losses' sum over the ranks is the mean over all samples, whose
-    gradient is summed over the ranks while backward goes on. The wrapped optimizer takes its step
-    on every rank alike. What the ranks compute together (:mod:`mpchain.distributed.functions`) is
-    thus differentiated rightly, too, however the samples are divided.
+    Each rank computes the mean loss over its own samples, weighted by its share of the samples of
+    all ranks. The sum of the losses over the ranks is therefore the mean over all samples, and its
+    gradient is summed over the ranks while backward continues. The wrapped optimizer takes the same
+    step on every rank. Collectives inside the loss (:mod:`mpchain.distributed.functions`) are
+    therefore differentiated correctly for any split of the batch.
 
-    Parameters are the same on all ranks before they are used: those that are initialized are made
-    so by :meth:`setup`, the others as soon as a forward pass has initialized them, which is then
-    repeated. So the first update is a real one. Persistent values (running statistics) are made
-    those of rank 0 by :meth:`setup`; later each rank updates its own, see
+    Parameters are the same on all ranks before they are used. :meth:`setup` copies those that are
+    initialized from rank 0, and the first update the others, as soon as a forward pass has
+    initialized them; it then repeats that pass. :meth:`setup` also copies persistent values
+    (running statistics). Later each rank updates its own, see
     :class:`mpchain.distributed.extensions.AllreducePersistent`.
 
     Random numbers that functions and distributions draw inside a loss function belong to samples:
-    any number of ranks draws what one rank draws with this class (:mod:`mpchain.random`). For that
-    the optimizer must know which samples of the batch a rank has: :class:`MultiNodeUpdater` and
-    ``comm.batch`` tell it, and batches of the same size on all ranks are taken to be in the order
-    of the ranks. Otherwise the ranks draw independently of each other. Draws outside of a loss
-    function given to :meth:`update`, and a program's own, come from ``numpy.random`` as everywhere.
+    any number of ranks draws the numbers that one rank draws with this class
+    (:mod:`mpchain.random`). This requires that the optimizer knows which samples of the batch a
+    rank has: from :class:`MultiNodeUpdater`, from ``comm.batch``, or because all ranks have equal
+    numbers of samples, which are assumed to be in the order of the ranks. Otherwise the ranks draw
+    independently of each other. Draws outside of a loss function given to :meth:`update`, and a
+    program's own, come from ``numpy.random``.
+
+    Args:
+        actual_optimizer, communicator, zero_fill: see :func:`create_multi_node_optimizer`.
+        reducer: averages the gradients.
 
     Attributes:
         actual_optimizer, communicator, zero_fill: as given.
-        n_samples (int): this rank's number of samples in the next update, which updaters set; 0 for
-            a rank that has none, but takes part. None on all ranks weighs the ranks equally.
+        n_samples: this rank's number of samples in the next update, which updaters set; 0 for a
+            rank that has none, but takes part. None on all ranks weights the ranks equally.
+
+    Example:
+        >>> optimizer = mpchain.distributed.create_multi_node_optimizer(optimizers.SGD(), comm)
+        >>> optimizer.lr = 0.5
+        >>> optimizer.actual_optimizer.lr
+        0.5
     """
 
-    def __init__(self, actual_optimizer, communicator, zero_fill, reducer):
+    actual_optimizer: Optimizer
+    communicator: Communicator
+    zero_fill: bool
+    n_samples: int | None
+
+    def __init__(
+        self,
+        actual_optimizer: Optimizer,
+        communicator: Communicator,
+        zero_fill: bool,
+        reducer: Reducer,
+    ):
         # All attributes but these are the wrapped optimizer's; see __setattr__.
         vars(self).update(
             actual_optimizer=actual_optimizer,
@@ -103,7 +152,7 @@ class MultiNodeOptimizer:
             n_samples=None,
             _known={},  # id of each parameter by name
             _known_links=set(),  # ids of those whose persistent values are the same on all ranks
-            _waiting=set(),  # names of those that were not initialized when last looked at
+            _waiting=set(),  # names of those that were not initialized at the last look
             _reducer=reducer,
             _local_reducer=Reducer(Communicator()),  # for updates that only accumulate
             _draws=SampleDraws(communicator),
@@ -112,19 +161,19 @@ class MultiNodeOptimizer:
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
         )
 
-    def __getattr__(self, name):
-        if name == "actual_optimizer":  # being copied: there is nothing to ask yet
+    def __getattr__(self, name: str) -> Any:
+        if name == "actual_optimizer":  # the object is being copied and has no attributes yet
             raise AttributeError(name)
         return getattr(self.actual_optimizer, name)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         if name in vars(self):
             vars(self)[name] = value
         else:
             setattr(self.actual_optimizer, name, value)
 
-    def setup(self, link):
-        """Sets the model, and makes its parameters and persistent values those of rank 0.
+    def setup(self, link: Link) -> Self:
+        """Sets the model, and copies its parameters and persistent values from rank 0 to all ranks.
 
         Parameters that are not initialized yet follow in the first update.
 
@@ -142,42 +191,38 @@ class MultiNodeOptimizer:
         return self
 
     def _check_links(self, model):
-        """Notes whether a link computes with all ranks together; refuses what cannot be right."""
+        """Notes whether a link computes with all ranks together; refuses links that cannot work."""
         self._joint_link = None
         for name, link in model.namedlinks():
             if getattr(link, "needs_all_ranks", False):
                 self._joint_link = self._joint_link or name
                 if self.communicator.micro_shards:
                     raise ValueError(
-                        f"MultiNodeOptimizer.setup: {name} computes with all ranks together, and "
-                        "what it yields depends on their number, which a reproducible communicator "
+                        f"MultiNodeOptimizer.setup: {name} computes with all ranks together, so "
+                        "that results depend on their number, which a reproducible communicator "
                         "must not allow: normalize each micro-shard by itself "
                         "(BatchNormalization), or by layer or group"
                     )
             if getattr(link, "divided_among", None) is self.communicator:
                 raise ValueError(
                     f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "
-                    "ranks, and so cannot be made the same on all of them: give the communicator "
-                    "of the ranks that have the same parts, or use the wrapped optimizer alone"
+                    "ranks, and cannot be made the same on all of them: pass the communicator of "
+                    "the ranks that have the same parts, or use the wrapped optimizer alone"
                 )
 
     @contextlib.contextmanager
-    def no_sync(self):
-        """Context manager: updates within only accumulate gradients, and exchange none.
+    def no_sync(self) -> Iterator[None]:
+        """Context manager: updates within only accumulate gradients, without exchanging them.
 
-        The first update after it takes part with all their samples. Each rank may have as many of
-        them as it likes, but for the very first, in which parameters may yet be made the same, and
-        unless a link computes with all ranks together (MultiNodeBatchNormalization): that link
-        communicates in these updates, too, so all ranks have equally many.
+        The first update after it averages over all their samples. The number of these updates may
+        differ between ranks, with two exceptions: all ranks take part in the very first update,
+        which may still have to copy parameters; and a link that computes with all ranks together
+        (MultiNodeBatchNormalization) communicates in every update.
 
         Example:
-            >>> import numpy as np
-            >>> from mpchain import create_communicator, functions, links, optimizers
-            >>> model = links.Linear(3, 1)
-            >>> optimizer = create_multi_node_optimizer(optimizers.SGD(), create_communicator())
-            >>> def loss(x):
-            ...     return functions.mean(model(x) ** 2)
-            >>> optimizer = optimizer.setup(model)
+            >>> model = L.Linear(3, 1)
+            >>> optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+            >>> loss = lambda x: F.mean(model(x) ** 2)
             >>> first, second = np.ones((4, 3), np.float32), np.ones((2, 3), np.float32)
             >>> with optimizer.no_sync():
             ...     optimizer.n_samples = 4
@@ -193,18 +238,20 @@ class MultiNodeOptimizer:
         finally:
             self._exchanges = before
 
-    def update(self, lossfun=None, *args, **kwds):
+    def update(
+        self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
+    ) -> None:
         """Updates the parameters.
 
-        Parameters that are new, such as those of a link that was added, are first made those of
-        rank 0. Without ``lossfun`` their gradients exist already; if the ranks' values differed,
-        the step is skipped, with a warning.
+        New parameters, such as those of a link that was added, are first copied from rank 0.
+        Without ``lossfun`` their gradients exist already; if the ranks' values differed, the step
+        is skipped, with a warning.
 
         With a reproducible communicator the loss function is called for one micro-shard at a time.
         Every array, Variable and list among ``args`` and ``kwds``, also within tuples and dicts, is
-        a batch of this rank's samples (``comm.batch`` says which these are) and is cut along its
-        first axis; models, numbers and all else are passed on as they are. Values that the function
-        reports are reported as means over this rank's samples.
+        a batch of this rank's samples (within ``comm.batch``, those) and is cut along its first
+        axis; other arguments, such as models and numbers, are passed on as they are. Values that
+        the function reports are reported as means over this rank's samples.
 
         Args:
             lossfun: function of ``args`` and ``kwds`` that returns the loss, the mean over this
@@ -241,13 +288,15 @@ class MultiNodeOptimizer:
             self._reducer.begin(self._n_accumulated or self._n_samples())
             self._finish()
 
-    def update_in_parts(self, parts):
-        """Updates the parameters by a batch that is worked through in parts, which saves memory.
+    def update_in_parts(
+        self, parts: Sequence[tuple[int | None, Callable[[], Variable] | None]]
+    ) -> None:
+        """Updates the parameters by a batch that is processed in parts, which saves memory.
 
         Args:
-            parts: list of pairs: a number of samples, and a function without arguments that
-                computes the mean loss over them, which is not called if there are none. With a
-                reproducible communicator one pair for each of this rank's micro-shards.
+            parts: pairs of a number of samples, and a function without arguments that computes the
+                mean loss over them, which is not called if there are none. With a reproducible
+                communicator one pair for each of this rank's micro-shards.
         """
         if self._has_new_parameters():
             self._replicate()
@@ -317,8 +366,8 @@ class MultiNodeOptimizer:
             if param.grad is not None:
                 param.grad = param.grad * param.dtype.type(factor)
 
-    def agree_on_signal(self, number):
-        """Returns the signal that any rank has noted, on all ranks: all end at once.
+    def agree_on_signal(self, number: int | None) -> int | None:
+        """Returns on all ranks the signal that any rank has received, so that all end together.
 
         Updaters call it before each iteration; see
         :meth:`mpchain.training.updaters.Updater.agree_on_signal`.
@@ -327,10 +376,11 @@ class MultiNodeOptimizer:
         counts = self.communicator.iallreduce(noted).Wait()
         return next((known for known, n in zip(_SIGNALS, counts) if n > 0), None)
 
-    def serialize(self, serializer):
-        """Saves or restores the wrapped optimizer, and what waits to be sent or used.
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the wrapped optimizer, and gradients that wait to be sent or used.
 
-        What has not been sent is each rank's own; so it is best if all ranks save snapshots.
+        Gradients that have not been sent differ between ranks. It is therefore best if all ranks
+        save snapshots.
         """
         self.actual_optimizer.serialize(serializer)
         with contextlib.suppress(MissingKeyError):  # a file of one process
@@ -344,7 +394,7 @@ class MultiNodeOptimizer:
         if growth is not None and not self._reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
-                "whose loss scale was another: it goes with a constant loss scale only"
+                "which belong to another loss scale: it works with a constant loss scale only"
             )
         n_total = self._reducer.finish()
         self._draws.finish(n_total)
@@ -400,18 +450,18 @@ class MultiNodeOptimizer:
         """Returns the loss, computed with parameters that are the same on all ranks."""
         if not self._waiting:
             return compute_loss()
-        with DryRun(remembered(self.communicator).values()) as rehearsal:
+        with DryRun(remembered(self.communicator).values()) as dry_run:
             loss = compute_loss()
         n_waiting = len(self._waiting)
         self._replicate()
         if len(self._waiting) == n_waiting:
             return loss
-        rehearsal.undo()
-        with rehearsal.initial_values_of(self.communicator):
+        dry_run.undo()
+        with dry_run.initial_values_of(self.communicator):
             return compute_loss()
 
     def _new_parameters(self):
-        """Parameters by name that were not initialized, or not there, when last looked at."""
+        """Parameters by name that were not initialized, or missing, at the last look."""
         return {
             name: param
             for name, param in self._params().items()
@@ -419,7 +469,7 @@ class MultiNodeOptimizer:
         }
 
     def _replicate(self):
-        """Makes what is new of parameters and persistent values the same on all ranks."""
+        """Makes new parameters and persistent values the same on all ranks."""
         params, new = self._params(), self._new_parameters()
         persistents = {
             path: persistent
@@ -444,7 +494,7 @@ def _no_loss():
 
 
 def _weight(n_samples):
-    """What a number of samples counts: where there is none, as one sample."""
+    """Returns the weight of a number of samples: 1 if it is unknown."""
     return 1 if n_samples is None else n_samples
 
 

@@ -1,31 +1,43 @@
-"""What the parts of a batch report, put together."""
+"""Combining the reports of the parts of a batch."""
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpchain.reporter import DictSummary
 from mpchain.training.updaters.replica import collecting
 
 
 class Observations:
-    """What each part of a batch reports.
+    """Collects what each part of a batch reports.
 
     Args:
-        parts: list of pairs: a number of samples, and a function without arguments.
+        parts: pairs of a number of samples, and a function without arguments.
 
     Attributes:
-        parts: as given, with functions whose reports are kept here.
+        parts: as given, with functions whose reports are collected here.
+
+    Example:
+        >>> report = lambda x: mpchain.report({"x": x})
+        >>> parts = [(3, lambda: report(1.0)), (1, lambda: report(5.0))]
+        >>> observations = Observations(parts)
+        >>> with mpchain.Reporter():
+        ...     for _, function in observations.parts:
+        ...         function()
+        >>> observations.summarize()[0].compute_mean()
+        {'x': 2.0}
     """
 
-    def __init__(self, parts):
+    def __init__(self, parts: Sequence[tuple[int, Callable[[], Any] | None]]):
         self._kept = [(n, {}) for n, _ in parts]
         self.parts = [
             (n, functools.partial(_observed, function, observation))
             for (n, function), (_, observation) in zip(parts, self._kept, strict=True)
         ]
 
-    def summarize(self):
-        """Returns a :class:`~mpchain.reporter.DictSummary`, in which values count by samples, and a
-        dict of all values, the later parts' where several have reported one."""
+    def summarize(self) -> tuple[DictSummary, dict[str, Any]]:
+        """Returns a summary in which values are weighted by samples, and a dict of all values, in
+        which later parts replace values of earlier ones."""
         summary, last = DictSummary(), {}
         for n, observation in self._kept:
             last |= observation

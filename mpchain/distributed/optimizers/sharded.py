@@ -1,32 +1,44 @@
-"""An optimizer whose state is divided among the ranks."""
+"""An optimizer whose state is partitioned across ranks."""
 
 import contextlib
 import copy
 import functools
 import math
-
-import numpy as np
+from collections.abc import Iterable
+from typing import Any, Self
 
 from mpchain import backend
+from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer, make_reducer
-from mpchain.serializer import Deserializer
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
+from mpchain.parameter_tree import is_array
+from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.update_rule import UpdateRule
-from mpchain.utils.flat_layout import layouts
-from mpchain.variable import Variable
+from mpchain.utils.flat_layout import FlatLayout, layouts
+from mpchain.variable import Parameter, Variable
 
 ROW_BYTES = 16 * 1024 * 1024
-"""Parameters are divided, and travel, in rows of about so many bytes."""
+"""Parameters are partitioned, and sent, in rows of about this many bytes."""
 
 
-def create_sharded_optimizer(actual_optimizer, communicator, zero_fill=True):
-    """Makes an optimizer step by the mean gradients of all ranks, on each for a part of the model.
+def create_sharded_optimizer(
+    actual_optimizer: Optimizer, communicator: Communicator, zero_fill: bool = True
+) -> "ShardedOptimizer":
+    """Wraps an optimizer whose state is partitioned across ranks (ZeRO stage 1).
 
     Args:
-        actual_optimizer (Optimizer): any whose update rules treat each element on its own.
+        actual_optimizer: any optimizer whose update rules treat each element on its own.
         communicator, zero_fill: see :func:`create_multi_node_optimizer`.
 
-    Returns:
-        ShardedOptimizer
+    Example:
+        >>> model = L.Linear(2, 1, initialW=0)
+        >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.Adam(), comm)
+        >>> optimizer = optimizer.setup(model)
+        >>> optimizer.update(lambda x: F.mean(model(x)), np.ones((4, 2), np.float32))
+        >>> part = optimizer.local_state()["/W"]
+        >>> part["start"], part["stop"], sorted(part["state"])
+        (0, 2, ['m', 'v'])
     """
     reducer = make_reducer(communicator, zero_fill)
     return ShardedOptimizer(actual_optimizer, communicator, zero_fill, reducer)
@@ -37,27 +49,33 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     Parameters are laid out one after the other, and each rank holds the state of an equal part of
     that row (also the float32 copies of float16 parameters), takes the step for it, and sends the
-    new values to the others. The results are to the bit those of a :class:`MultiNodeOptimizer`:
-    hooks see whole gradients and parameters on every rank, so that norms are those of the whole.
-    Only hooks that are called after the update of one parameter cannot be had.
+    new values to the others. The results have the same bits as those of a
+    :class:`MultiNodeOptimizer`: hooks see whole gradients and parameters on every rank, and norms
+    are those of the whole. Only hooks after the update of a single parameter are not possible.
 
     To save the whole state under its ordinary names, all ranks call :meth:`gather_state` just
     before one of them saves (:class:`mpchain.distributed.extensions.GatherState` does so in a
-    trainer). Any rank and any number of ranks can load what was saved so, and what any other
-    optimizer has saved. To save and load in parts, see :meth:`local_state`.
+    trainer). Any number of ranks can load such files, and those of any other optimizer. To save and
+    load in parts, see :meth:`local_state`.
 
     See S. Rajbhandari et al., ZeRO: memory optimizations toward training trillion parameter models,
     SC 2020, stage 1.
 
     Raises (by :meth:`setup`):
         ValueError: an update rule does not treat each element on its own.
+
+    Example:
+        >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.SGD(), comm)
+        >>> optimizer = optimizer.setup(L.Linear(3, 2))
+        >>> optimizer.local_state()["/W"]["stop"]
+        6
     """
 
-    def __init__(self, *args):
+    def __init__(self, *args: Any):
         super().__init__(*args)
         vars(self)["_rows"] = []
 
-    def setup(self, link):
+    def setup(self, link: Link) -> Self:
         self._rows = []
         super().setup(link)
         _check_rules(dict(link.namedparams()))
@@ -65,17 +83,17 @@ class ShardedOptimizer(MultiNodeOptimizer):
         self._divide()
         return self
 
-    def local_state(self):
+    def local_state(self) -> dict[str, dict[str, Any]]:
         """Returns the part of the state that this rank holds; does not communicate.
 
         Returns:
-            dict: for each parameter that is initialized and has an update rule, by its name, a
-            dict with: ``start`` and ``stop`` (int), the elements of the flattened (C order)
-            parameter whose state this rank holds, possibly none; ``shape``, the parameter's; ``t``,
-            the number of its updates; and ``state``, a dict of the rule's states by name, empty
-            before the first update: arrays of shape (stop - start,), and whatever a rule keeps that
-            is no array of the parameter's shape, as it is. The ranges of all ranks, in the order of
-            ranks, make up each parameter.
+            For each parameter that is initialized and has an update rule, by its name, a dict with:
+            ``start`` and ``stop`` (int), the elements of the flattened (C order) parameter whose
+            state this rank holds, possibly none; ``shape``, the parameter's; ``t``, the number of
+            its updates; and ``state``, a dict of the rule's states by name, empty before the first
+            update: arrays of shape (stop - start,), and values that are not arrays of the
+            parameter's shape as they are. The ranges of all ranks, in the order of ranks, make up
+            each parameter.
         """
         return {
             name: {
@@ -88,14 +106,14 @@ class ShardedOptimizer(MultiNodeOptimizer):
             for name, param, rule in self._divided()
         }
 
-    def set_local_state(self, parts):
+    def set_local_state(self, parts: dict[str, dict[str, Any]]) -> None:
         """Sets what :meth:`local_state` returned, here or, put together, on other ranks.
 
         Args:
-            parts (dict): the same form, for the ranges that :meth:`local_state` has now.
+            parts: the same form, for the ranges that :meth:`local_state` has now.
 
         Raises:
-            ValueError: names or ranges are others.
+            ValueError: names or ranges differ from these.
         """
         divided = {name: (param, rule) for name, param, rule in self._divided()}
         if unlike := divided.keys() ^ parts.keys():
@@ -112,23 +130,19 @@ class ShardedOptimizer(MultiNodeOptimizer):
                 )
             rule.set_own_state(part["t"], part["state"], param)
 
-    def gather_state(self, root=0):
-        """Gathers the whole state at one rank, which can then save it, until the next update.
-
-        Args:
-            root (int): the rank.
-        """
+    def gather_state(self, root: int = 0) -> None:
+        """Gathers the whole state at rank ``root``, which can save it until the next update."""
         for _, param, rule in self._divided():
             rule.gather(param, self.communicator, root)
 
     def _step(self):
         self._divide()
-        self._add_publisher()  # again, if somebody has set up the wrapped optimizer meanwhile
+        self._add_publisher()  # again, in case the wrapped optimizer was set up again
         super()._step()
 
     def _add_publisher(self):
         # As the first of the hooks after the update: others see all parameters updated.
-        with contextlib.suppress(KeyError):  # it is there
+        with contextlib.suppress(KeyError):  # it exists already
             self.actual_optimizer.add_hook(self._publish, "publish_shards", "post")
 
     def _divided(self):
@@ -140,10 +154,10 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def _divide(self):
         """Divides the parameters that are not divided yet; the same ones on all ranks."""
-        if all(map(_is_divided, self.target.params(include_uninit=False))):
-            return
         params = dict(sorted(self.target.namedparams(include_uninit=False)))
         new = {name: param for name, param in params.items() if not _is_divided(param)}
+        if not new:
+            return
         _check_rules(new)
         self._rows += [
             Row(self.communicator, layout, new) for layout in layouts(new.items(), ROW_BYTES)
@@ -166,7 +180,7 @@ def _check_rules(params):
         if rule is not None and not rule.is_elementwise:
             raise ValueError(
                 f"create_sharded_optimizer: {type(rule).__name__}, which updates {name}, does "
-                "not treat each element on its own, so that its state cannot be divided"
+                "not treat each element on its own: its state cannot be divided"
             )
 
 
@@ -179,19 +193,27 @@ class Row:
         comm: the ranks.
         layout: the places of the parameters.
         params: the parameters by name, at least those in the layout.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> _ = optimizers.SGD().setup(model)
+        >>> params = dict(model.namedparams())
+        >>> row = Row(comm, layouts(params.items())[0], params)
+        >>> model.W.update_rule.place
+        slice(0, 6, None)
     """
 
-    def __init__(self, comm, layout, params):
+    def __init__(self, comm: Communicator, layout: FlatLayout, params: dict[str, Parameter]):
         self._comm, self._layout = comm, layout
         self._params = {name: params[name] for name in layout.slices}
         for name, place in layout.part(comm.rank, comm.size).items():
             params[name].update_rule = _divided_rule(params[name], place, self)
 
-    def keep(self, params):
+    def keep(self, params: Iterable[Parameter]) -> bool:
         """Forgets all but these parameters, and those that another row has now.
 
         Returns:
-            Whether there are any left.
+            Whether any are left.
         """
         ids = {id(param) for param in params}
         self._params = {
@@ -201,8 +223,8 @@ class Row:
         }
         return bool(self._params)
 
-    def publish(self):
-        """Sends this rank's part of the parameters to all others, and sets theirs."""
+    def publish(self) -> None:
+        """Sends this rank's part of the parameters to all others, and receives theirs."""
         comm, layout = self._comm, self._layout
         if comm.size == 1:
             return
@@ -219,7 +241,7 @@ class Row:
 
 
 def _divided_rule(param, place, row):
-    """Returns a rule that does for a part of the parameter what its rule does for all of it."""
+    """Returns a rule that updates a part of the parameter as its rule updates all of it."""
     rule = param.update_rule
     divided = object.__new__(_divided_class(type(rule)))
     vars(divided).update(vars(rule), row=row, place=place, shape=param.shape)
@@ -238,9 +260,17 @@ class ShardedRule(UpdateRule):
     """An update rule that updates, and keeps the state of, a slice of its flattened parameter.
 
     Attributes:
-        place (slice): the slice.
+        place: the slice.
         shape: the whole parameter's.
-        row (Row): the row that the parameter is in.
+        row: the row that the parameter is in.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> optimizer = mpchain.distributed.create_sharded_optimizer(optimizers.Adam(), comm)
+        >>> _ = optimizer.setup(model)
+        >>> rule = model.W.update_rule
+        >>> type(rule).__name__, rule.place, rule.shape
+        ('ShardedAdamRule', slice(0, 6, None), (2, 3))
     """
 
     place = shape = row = None
@@ -249,20 +279,20 @@ class ShardedRule(UpdateRule):
     _master = None  # the slice of the float32 copy of a float16 parameter
 
     @property
-    def is_elementwise(self):
+    def is_elementwise(self) -> bool:
         return True
 
-    def updated_param(self, param):
+    def updated_param(self, param: Parameter) -> Parameter:
         is_new = self._fp32_param is None
         updated = super().updated_param(param)
         if updated is not param and is_new and self._master is not None:
             own, kept = self._own(updated.array), self._master
-            # Where somebody else has set the parameter meanwhile, the copy follows.
+            # Where the parameter was set by others in the meantime, its value counts.
             is_current = kept.astype(param.dtype) == self._own(param.array)
             own[...] = param.xp.where(is_current, kept, own)
         return updated
 
-    def update(self, param):
+    def update(self, param: Parameter) -> None:
         updated = self.updated_param(param)
         if self.enabled and updated.grad is not None:
             self._update_own(updated)
@@ -277,8 +307,8 @@ class ShardedRule(UpdateRule):
     def _update_own(self, whole):
         if self._hooks.at("post"):
             raise ValueError(
-                f"ShardedOptimizer: a hook of the update rule of {whole.name} is to be called "
-                "after the update, but each rank updates only a part of the parameter"
+                f"ShardedOptimizer: the update rule of {whole.name} has a hook with timing 'post', "
+                "but each rank updates only a part of the parameter: use timing 'pre'"
             )
         flat = whole.array.reshape(-1)
         own = Variable(flat[self.place], name=whole.name)
@@ -293,31 +323,35 @@ class ShardedRule(UpdateRule):
             whole.array[...] = flat.reshape(whole.shape)
 
     def _cut(self, shape):
-        """Keeps of a state that was loaded as a whole this rank's part."""
+        """Reduces a state that was loaded as a whole to this rank's part."""
         if self._is_whole:
             for name, value in self.state.items():
-                if _is_array(value) and value.shape == shape:
+                if is_array(value) and value.shape == shape:
                     self.state[name] = self._own(value).copy()
             self._is_whole = False
 
-    # What is saved and loaded
+    # Saving and loading
 
-    def own_state(self, param):
+    def _is_own(self, value):
+        """Returns whether a value of the state is an array of this rank's slice."""
+        return is_array(value) and value.shape == (self.place.stop - self.place.start,)
+
+    def own_state(self, param: Parameter) -> dict[str, Any]:
         """Returns the state of this rank's slice of the parameter."""
         self._cut(param.shape)
         return dict(self.state or {})
 
-    def set_own_state(self, t, state, param):
+    def set_own_state(self, t: int, state: dict[str, Any], param: Parameter) -> None:
         """Sets the state of this rank's slice of the parameter."""
         self.t, self.state = t, copy.deepcopy(state) or None
         self._is_whole = False
         self._gathered = self._master = self._fp32_param = self._fitted_array = None
 
-    def gather(self, param, comm, root):
+    def gather(self, param: Parameter, comm: Communicator, root: int) -> None:
         """Gathers the state of the whole parameter at the root."""
         whole = {}
         for name, value in self.own_state(param).items():
-            if _is_array(value) and value.shape == (self.place.stop - self.place.start,):
+            if self._is_own(value):
                 parts = comm.gather(value, root)
                 if parts is not None:
                     xp = backend.get_array_module(value)
@@ -325,7 +359,7 @@ class ShardedRule(UpdateRule):
             whole[name] = value
         self._gathered = whole if comm.rank == root else None
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         if isinstance(serializer, Deserializer):
             self.state = self._gathered = self._master = None
             super().serialize(serializer)
@@ -344,7 +378,7 @@ class ShardedRule(UpdateRule):
         self._cut(self.shape)
         serializer("t", self.t)
         for name, value in (self.state or {}).items():
-            if _is_array(value) and value.shape == (self.place.stop - self.place.start,):
+            if self._is_own(value):
                 serializer.part(name, value, self.place.start, self.shape)
             else:
                 serializer(name, value)
@@ -352,19 +386,12 @@ class ShardedRule(UpdateRule):
     def _whole_state(self):
         if self.state is None or self._is_whole or self._gathered is not None:
             return self._gathered or self.state
-        size = math.prod(self.shape)
-        if self.place == slice(0, size):
+        if self.place == slice(0, math.prod(self.shape)):
             return {
-                name: value.reshape(self.shape)
-                if _is_array(value) and value.shape == (size,)
-                else value
+                name: value.reshape(self.shape) if self._is_own(value) else value
                 for name, value in self.state.items()
             }
         raise RuntimeError(
             "ShardedOptimizer.serialize: each rank has a part of the state; all ranks must call "
             "gather_state() before one of them, its root, saves the whole"
         )
-
-
-def _is_array(value):
-    return isinstance(value, np.ndarray) or backend.cuda.is_gpu_array(value)

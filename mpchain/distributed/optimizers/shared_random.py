@@ -2,19 +2,28 @@
 
 import contextlib
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 
+from mpchain.distributed.communicators import Communicator
+
 
 @contextlib.contextmanager
-def random_numbers_of_rank_0(comm):
+def random_numbers_of_rank_0(comm: Communicator) -> Iterator[None]:
     """Context manager: within it, NumPy's global generator yields rank 0's numbers on all ranks.
 
-    On rank 0, and on ranks whose generator is in the same state, it goes on from there afterwards;
-    on others it is as it was before, so that ranks that draw differently (dropout) go on doing so.
+    Afterwards it continues from there on rank 0, and on ranks where it was in the same state as on
+    rank 0 before. On others it returns to its state, so that their other draws (dropout) stay
+    different.
 
     Args:
-        comm (Communicator): the ranks, all of which enter it.
+        comm: the ranks, all of which enter it.
+
+    Example:
+        >>> with random_numbers_of_rank_0(comm):
+        ...     len(set(comm.allgather_obj(np.random.rand())))
+        1
     """
     state = np.random.get_state()
     states = comm.allgather_obj(_fingerprint(state))

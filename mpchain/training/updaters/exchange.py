@@ -1,4 +1,4 @@
-"""How gradients come from several processes to the main one, and parameters go back.
+"""Sending gradients of several processes to the main one, and parameters back.
 
 An exchange has two ends. The main process calls :meth:`publish` and :meth:`collect`; the others,
 which got theirs from :meth:`end_for`, call :meth:`take` and :meth:`give`.
@@ -25,6 +25,12 @@ class SharedMemoryExchange:
     Args:
         params: the main process's parameters by name; all are initialized.
         n_others: number of other processes.
+
+    Example:
+        >>> params = dict(L.Linear(2, 1).namedparams())
+        >>> exchange = SharedMemoryExchange(params, n_others=1)
+        >>> exchange.publish(lambda: None)
+        >>> exchange.close()
     """
 
     def __init__(self, params: Mapping[str, Parameter], n_others: int):
@@ -142,6 +148,9 @@ class NcclExchange:
 
     Raises:
         RuntimeError: CuPy finds no NCCL.
+
+    Example:
+        >>> exchange = NcclExchange(dict(model.namedparams()), n_others=1)  # doctest: +SKIP
     """
 
     def __init__(self, params: Mapping[str, Parameter], n_others: int):
@@ -169,7 +178,7 @@ class NcclExchange:
             _set_gradients(self._end.params, names, layout, total)
 
     def close(self) -> None:
-        """Abandons the connection, lest it waits for a process that has ended."""
+        """Aborts the connection, which might wait for a process that has ended."""
         self._end.close()
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing import util
 from typing import Any
 
@@ -13,11 +13,12 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.configuration import Mixed16, global_config
-from mpchain.dataset import concat_examples
+from mpchain.dataset import Iterator, concat_examples
 from mpchain.iterators.worker import Worker, get_context, peek_at_random_state
 from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
-from mpchain.serializer import Deserializer
+from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.training.updaters.exchange import NcclExchange, SharedMemoryExchange
 from mpchain.training.updaters.replica import (
@@ -28,20 +29,21 @@ from mpchain.training.updaters.replica import (
     reporter_of,
 )
 from mpchain.training.updaters.standard import StandardUpdater
+from mpchain.typing import DeviceLike
 
 
 class MultiprocessParallelUpdater(StandardUpdater):
     """Updates the optimizer's target with gradients that several processes compute.
 
     One command, one process for each device: this process uses the first device and starts one for
-    each other. Each has a copy of the model and an iterator of its own. Gradients, and the values
-    that the model reports, are means over the samples of all processes, as if the batches were one.
-    They are summed in shared memory or, between GPUs, by NCCL. Only this process has the optimizer;
-    the others take its parameters over.
+    each other. Each has a copy of the model and its own iterator. Gradients, and the values that
+    the model reports, are means over the samples of all processes, as if the batches were one. They
+    are summed in shared memory or, between GPUs, by NCCL. Only this process has the optimizer; the
+    others receive its parameters.
 
-    What goes wrong in a process is raised here, with its traceback, and ends the others; they also
-    end with this one. Scripts do their work below ``if __name__ == "__main__":``, and the model's
-    classes, the datasets and the converter are importable. Programs for several machines use
+    An exception in a process is raised here, with its traceback, and ends the others; they also end
+    with this one. Scripts must do their work below ``if __name__ == "__main__":``, and the model's
+    classes, the datasets and the converter must be importable. Programs for several machines use
     :func:`mpchain.create_communicator`.
 
     Args:
@@ -51,16 +53,31 @@ class MultiprocessParallelUpdater(StandardUpdater):
         optimizer: optimizer that was set up with its model.
         converter: see :class:`StandardUpdater`.
         devices: the devices in the same order, a list, or a dict whose ``'main'`` comes first. None
-            means GPUs 0, 1, ..., where there are enough, else the CPU for each.
+            means GPUs 0, 1, ..., if there are enough, else the CPU for each.
         auto_new_epoch: see :class:`StandardUpdater`.
 
     Raises:
         ValueError: the numbers of iterators and devices differ, or GPUs and CPUs are mixed.
-        TypeError: at the first update: something cannot be sent to another process.
+        TypeError: at the first update: an object cannot be sent to another process.
+
+    Example:
+        >>> from mpchain import iterators
+        >>> model = L.Classifier(L.Linear(3, 2))
+        >>> data = [(np.ones(3, np.float32), np.int32(1))] * 8
+        >>> batches = [iterators.SerialIterator(data, batch_size=4)]  # one process
+        >>> optimizer = optimizers.SGD().setup(model)
+        >>> updater = training.updaters.MultiprocessParallelUpdater(batches, optimizer)
+        >>> updater.update(); updater.finalize(); updater.epoch_detail
+        0.5
     """
 
     def __init__(
-        self, iterators, optimizer, converter=concat_examples, devices=None, auto_new_epoch=True
+        self,
+        iterators: Iterable[Iterator],
+        optimizer: Optimizer,
+        converter: Callable[..., Any] = concat_examples,
+        devices: Sequence[DeviceLike] | Mapping[str, DeviceLike] | None = None,
+        auto_new_epoch: bool = True,
     ):
         iterators = list(iterators)
         self._devices = _as_devices(devices, len(iterators))
@@ -71,12 +88,12 @@ class MultiprocessParallelUpdater(StandardUpdater):
         self._workers, self._exchange, self._stop = None, None, None
 
     @staticmethod
-    def available():
+    def available() -> bool:
         """Returns whether it can be used: True. (Several GPUs need NCCL.)"""
         return True
 
-    def setup_workers(self):
-        """Starts the other processes, if they do not run; the first update does so otherwise.
+    def setup_workers(self) -> None:
+        """Starts the other processes, unless they run; by default the first update does so.
 
         Raises:
             RuntimeError: parameters are not initialized; the first update initializes them.
@@ -94,7 +111,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
         exchange_class = NcclExchange if uses_gpus else SharedMemoryExchange
         exchange = exchange_class(dict(target.namedparams()), len(self._others))
         workers = []
-        # It also runs when this is collected, and before the process ends.
+        # This also runs when the updater is collected, and before the process ends.
         self._stop = util.Finalize(self, _stop, (workers, exchange), exitpriority=10)
         self._start(workers, exchange, target)
         self._workers, self._exchange = workers, exchange
@@ -140,7 +157,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             self._end_workers()
             raise
 
-    def step(self, batch):
+    def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with one batch of each process."""
         with self._ending_workers_on_error():
             observed = None
@@ -189,15 +206,15 @@ class MultiprocessParallelUpdater(StandardUpdater):
     def _receive(self):
         return [worker.receive() for worker in self._workers]
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Ends the other processes and finalizes the iterators."""
         self._end_workers()
         super().finalize()
         for iterator in self._others.values():
             iterator.finalize()
 
-    def serialize(self, serializer):
-        """As :meth:`StandardUpdater.serialize`, with all processes' iterators."""
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Like :meth:`StandardUpdater.serialize`, with all processes' iterators."""
         if isinstance(serializer, Deserializer):
             self._end_workers()
         elif self._workers is not None:
@@ -207,7 +224,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
             iterator.serialize(serializer[f"iterator:{name}"])
 
     def _fetch_positions(self):
-        """Puts the iterators here where those of the processes are."""
+        """Sets the iterators here to the positions of the processes' iterators."""
         with self._ending_workers_on_error():
             self._send(_save_iterator)
             for iterator, state in zip(self._others.values(), self._receive()):
@@ -227,8 +244,8 @@ def _as_devices(devices, n):
         specs = list(devices)
     if n == 0 or len(specs) != n:
         raise ValueError(
-            "MultiprocessParallelUpdater: there must be as many devices as iterators, one at "
-            f"least, but there are {len(specs)} and {n}"
+            "MultiprocessParallelUpdater: there must be as many devices as iterators, at least "
+            f"one, not {len(specs)} and {n}"
         )
     found = [backend.get_device(spec) for spec in specs]
     if len({type(device) for device in found}) > 1:
@@ -259,7 +276,7 @@ def _stop(workers, exchange):
 
 @dataclasses.dataclass
 class _Part:
-    """What another process works with."""
+    """The objects that another process needs."""
 
     model: Link
     iterator: Iterator

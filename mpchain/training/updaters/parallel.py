@@ -2,11 +2,16 @@
 
 import concurrent.futures
 import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from mpchain import backend
 from mpchain.configuration import config, using_config
-from mpchain.dataset import concat_examples
+from mpchain.dataset import Iterator, concat_examples
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
+from mpchain.serializer import AbstractSerializer
 from mpchain.training.updaters.replica import (
     collecting,
     compute_gradients,
@@ -14,44 +19,58 @@ from mpchain.training.updaters.replica import (
     reporter_of,
 )
 from mpchain.training.updaters.standard import StandardUpdater
+from mpchain.typing import DeviceLike
+from mpchain.variable import Variable
 
 
 class ParallelUpdater(StandardUpdater):
     """Updates the optimizer's target with gradients that several devices compute.
 
     Each device has a copy of the model and every n-th sample of a batch. Gradients, and the values
-    that the model reports, are means over the samples of all devices: those that one device would
-    compute of the whole batch. (Chainer added up the devices' mean gradients, so that the learning
-    rate meant another step for each number of devices, and reported each device's values.) The
-    optimizer steps on the main device, and the copies take its parameters and persistent values
-    over. The main device computes in the calling thread, each other in a thread of its own.
+    that the model reports, are means over the samples of all devices, as if one device had computed
+    the whole batch. (Chainer added up the devices' mean gradients, so that the learning rate
+    depended on the number of devices, and reported each device's values.) The optimizer steps on
+    the main device, and its parameters and persistent values are copied to the other devices. The
+    main device computes in the calling thread, each other one in a separate thread.
 
     Args:
         iterator, optimizer, converter, loss_scale, auto_new_epoch: see :class:`StandardUpdater`.
-        models (dict): the model of each device by name; ``'main'`` is the optimizer's target. None
-            copies that to each of ``devices``.
-        devices (dict): the devices by the same names, with a ``'main'``; None means where the
-            models are.
+        models: the model of each device by name; ``'main'`` is the optimizer's target. None copies
+            that to each of ``devices``.
+        devices: the devices by the same names, with a ``'main'``. None means the models' devices.
         loss_func: the model, one of its links, or a method of one; each device calls that of its
             own copy. None means the model.
 
     Raises:
-        ValueError: there are neither models nor devices, their names differ or lack ``'main'``, or
-            the main model is not the optimizer's target.
+        ValueError: both models and devices are None, their names differ or lack ``'main'``, or the
+            main model is not the optimizer's target.
+
+    Example:
+        >>> from mpchain import iterators
+        >>> model = L.Classifier(L.Linear(3, 2))
+        >>> data = [(np.ones(3, np.float32), np.int32(1))] * 8
+        >>> batches = iterators.SerialIterator(data, batch_size=4)
+        >>> updater = training.updaters.ParallelUpdater(
+        ...     batches,
+        ...     optimizers.SGD().setup(model),
+        ...     devices={"main": "@numpy", "second": "@numpy"},
+        ... )
+        >>> updater.update(); updater.finalize(); updater.epoch_detail
+        0.5
     """
 
     _threads = None
 
     def __init__(
         self,
-        iterator,
-        optimizer,
-        converter=concat_examples,
-        models=None,
-        devices=None,
-        loss_func=None,
-        loss_scale=None,
-        auto_new_epoch=True,
+        iterator: Iterator | Mapping[str, Iterator],
+        optimizer: Optimizer | Mapping[str, Optimizer],
+        converter: Callable[..., Any] = concat_examples,
+        models: Mapping[str, Link] | None = None,
+        devices: Mapping[str, DeviceLike] | None = None,
+        loss_func: Callable[..., Variable] | None = None,
+        loss_scale: float | None = None,
+        auto_new_epoch: bool = True,
     ):
         devices = _check_names(models, devices)
         super().__init__(
@@ -74,7 +93,7 @@ class ParallelUpdater(StandardUpdater):
         self._take_over_parameters()
 
     def _loss_func_of(self, model):
-        """The counterpart of ``loss_func`` that belongs to a copy of the model."""
+        """Returns the counterpart of ``loss_func`` in a copy of the model."""
         target = self._models["main"]
         if self.loss_func is None or model is target:
             return self.loss_func or model
@@ -95,7 +114,7 @@ class ParallelUpdater(StandardUpdater):
                 with self._devices[name].create_context():
                     model.copyparams(self._models["main"])
 
-    def step(self, batch):
+    def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with one batch (a list of samples)."""
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
@@ -104,7 +123,7 @@ class ParallelUpdater(StandardUpdater):
         parts = {name: part for name, part in parts.items() if part}
         scales = {name: _scaled(optimizer, len(p) / len(batch)) for name, p in parts.items()}
         if any(not param.is_initialized for param in self._models["main"].params()):
-            # The other devices begin when they can take over what the forward pass initializes.
+            # The other devices need the parameters that the forward pass initializes.
             observed = self._compute_on_main(parts["main"], scales["main"])
             self._take_over_parameters()
             futures = self._start_others(parts, scales)
@@ -151,20 +170,20 @@ class ParallelUpdater(StandardUpdater):
             compute_gradients(model, self._loss_funcs[name], arrays, scale)
         return observation
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Finalizes the iterators and ends the threads."""
         super().finalize()
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         super().serialize(serializer)
         self._take_over_parameters()
 
 
 def _check_names(models, devices):
-    """Returns the dict of devices, where None means that of the model."""
+    """Returns the dict of devices, in which None means the model's device."""
     if models is None and devices is None:
         raise ValueError("ParallelUpdater: models or devices must be given")
     for kind, parts in (("models", models), ("devices", devices)):

@@ -1,23 +1,34 @@
-"""What updaters for several devices share: one device's part of an update, and what is reported."""
+"""Parts of updaters for several devices: gradients of one device, and reports."""
 
 import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.link import Link
 from mpchain.reporter import DictSummary, Reporter, get_current_reporter, report_scope
 from mpchain.training.named_parts import as_arguments
 from mpchain.variable import Variable
 
 
-def compute_gradients(model, loss_func, batch, loss_scale):
+def compute_gradients(
+    model: Link, loss_func: Callable[..., Variable], batch: Any, loss_scale: float | None
+) -> None:
     """Sets the gradients of ``model`` to those of the loss, times ``loss_scale`` unless None.
 
     Args:
-        model (Link): whose gradients are cleared before.
+        model: its gradients are cleared before.
         loss_func: function that returns the loss.
         batch: its arguments, as a converter returns them.
-        loss_scale (float): factor on the gradients, or None.
+        loss_scale: factor on the gradients, or None.
+
+    Example:
+        >>> model = L.Linear(2, 1)
+        >>> compute_gradients(model, lambda x: F.sum(model(x)), np.ones((3, 2), np.float32), None)
+        >>> model.W.grad
+        array([[3., 3.]], dtype=float32)
     """
     model.cleargrads()
     args, kwargs = as_arguments(batch)
@@ -27,17 +38,30 @@ def compute_gradients(model, loss_func, batch, loss_scale):
     loss.backward(loss_scale=loss_scale)
 
 
-def reporter_of(model):
+def reporter_of(model: Link) -> Reporter:
     """Returns a reporter that knows the links of ``model`` by the names that a trainer gives to
-    those of the main optimizer's target."""
+    those of the main optimizer's target.
+
+    Example:
+        >>> model = L.Linear(2, 1)
+        >>> with reporter_of(model) as reporter:
+        ...     mpchain.report({"loss": 2.0}, model)
+        >>> reporter.observation
+        {'main/loss': 2.0}
+    """
     reporter = Reporter()
     reporter.add_observer("main", model)
     reporter.add_observers("main", model.namedlinks(skipself=True))
     return reporter
 
 
-def as_host_values(observation):
-    """Returns the scalars of an observation (those with weights are pairs), on the host."""
+def as_host_values(observation: dict[str, Any]) -> dict[str, Any]:
+    """Returns the scalars of an observation (those with weights are pairs), on the host.
+
+    Example:
+        >>> as_host_values({"loss": Variable(np.array(2.0)), "image": np.zeros((3, 3))})
+        {'loss': 2.0}
+    """
 
     def on_host(value):
         if isinstance(value, tuple):
@@ -58,12 +82,16 @@ def _is_array(value):
     return isinstance(value, np.ndarray) or cuda.is_gpu_array(value)
 
 
-def mean_observation(parts):
-    """Returns what devices have reported, as means over their samples.
+def mean_observation(parts: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    """Returns the means of the devices' reported values over their samples.
 
     Args:
-        parts: pairs of a number of samples and the observation; what is no scalar, or comes from
-            the first device alone, stays as it is there.
+        parts: pairs of a number of samples and the observation. Values that are not scalars, or
+            that only the first device has, stay as they are there.
+
+    Example:
+        >>> mean_observation([(3, {"loss": 1.0}), (1, {"loss": 5.0})])
+        {'loss': 2.0}
     """
     (_, first), *others = parts
     if not others:
@@ -75,8 +103,16 @@ def mean_observation(parts):
     return first | summary.compute_mean()
 
 
-def collecting(observation):
-    """Context manager: lets the current reporter collect in ``observation``, if there is one."""
+def collecting(observation: dict[str, Any]) -> contextlib.AbstractContextManager:
+    """Context manager: makes the current reporter, if any, collect in ``observation``.
+
+    Example:
+        >>> observation = {}
+        >>> with mpchain.Reporter(), collecting(observation):
+        ...     mpchain.report({"loss": 2.0})
+        >>> observation
+        {'loss': 2.0}
+    """
     try:
         get_current_reporter()
     except RuntimeError:

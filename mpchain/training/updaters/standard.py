@@ -1,10 +1,17 @@
-"""The updater that takes a batch, computes the loss and lets the optimizer step."""
+"""The updater that takes a batch, computes the loss and updates the optimizer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from mpchain import backend
-from mpchain.dataset import concat_examples
-from mpchain.serializer import SerializationError
+from mpchain.backends.device import Device
+from mpchain.dataset import Iterator, concat_examples
+from mpchain.optimizer import Optimizer
+from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.updaters.updater import Updater
+from mpchain.typing import DeviceLike
+from mpchain.variable import Variable
 
 
 class StandardUpdater(Updater):
@@ -27,7 +34,7 @@ class StandardUpdater(Updater):
             gradients from vanishing; passed to every optimizer.
         auto_new_epoch: whether the main optimizer's ``new_epoch`` is called at the end of each
             sweep over the main iterator's data.
-        input_device: device to which batches are sent, if another than ``device``.
+        input_device: device to which batches are sent, if not ``device``.
 
     Attributes:
         converter: the converter.
@@ -36,21 +43,30 @@ class StandardUpdater(Updater):
         auto_new_epoch: see above.
 
     Raises:
-        TypeError: an iterator or an optimizer is none.
-        ValueError: there is no main iterator, or an optimizer was not set up.
+        TypeError: an iterator is not an iterator, or an optimizer not an optimizer.
+        ValueError: no iterator is named ``'main'``, or an optimizer was not set up.
+
+    Example:
+        >>> from mpchain import iterators
+        >>> model = L.Classifier(L.Linear(3, 2))
+        >>> data = [(np.ones(3, np.float32), np.int32(1))] * 8
+        >>> batches = iterators.SerialIterator(data, batch_size=4)
+        >>> updater = training.updaters.StandardUpdater(batches, optimizers.SGD().setup(model))
+        >>> updater.update(); updater.iteration, updater.epoch_detail
+        (1, 0.5)
     """
 
     def __init__(
         self,
-        iterator,
-        optimizer,
-        converter=concat_examples,
-        device=None,
-        loss_func=None,
-        loss_scale=None,
-        auto_new_epoch=True,
+        iterator: Iterator | Mapping[str, Iterator],
+        optimizer: Optimizer | Mapping[str, Optimizer],
+        converter: Callable[..., Any] = concat_examples,
+        device: DeviceLike | None = None,
+        loss_func: Callable[..., Variable] | None = None,
+        loss_scale: float | None = None,
+        auto_new_epoch: bool = True,
         *,
-        input_device=None,
+        input_device: DeviceLike | None = None,
     ):
         self._iterators = name_parts(iterator)
         self._optimizers = name_parts(optimizer)
@@ -95,67 +111,67 @@ class StandardUpdater(Updater):
                 )
 
     @property
-    def device(self):
+    def device(self) -> Device | None:
         """The device that the models were moved to, or None."""
         return self._device
 
     @property
-    def input_device(self):
+    def input_device(self) -> Device | None:
         """The device that batches are sent to, or None."""
         return self._device if self._input_device is None else self._input_device
 
     @property
-    def epoch(self):
+    def epoch(self) -> int:
         """Number of sweeps of the main iterator done."""
         return self._iterators["main"].epoch
 
     @property
-    def epoch_detail(self):
+    def epoch_detail(self) -> float:
         """Number of sweeps of the main iterator done, with the fraction of the current one."""
         return self._iterators["main"].epoch_detail
 
     @property
-    def previous_epoch_detail(self):
+    def previous_epoch_detail(self) -> float | None:
         """:attr:`epoch_detail` before the latest batch; None before the first."""
         return self._iterators["main"].previous_epoch_detail
 
     @property
-    def is_new_epoch(self):
+    def is_new_epoch(self) -> bool:
         """Whether the latest batch finished a sweep of the main iterator."""
         return self._iterators["main"].is_new_epoch
 
-    def get_iterator(self, name):
+    def get_iterator(self, name: str) -> Iterator:
         """Returns the iterator of that name."""
         return find_part(self._iterators, name, f"{type(self).__name__}.get_iterator", "iterator")
 
-    def agree_on_signal(self, number):
-        """As a multi-node optimizer's ranks agree, if there is one; see :class:`Updater`."""
+    def agree_on_signal(self, number: int | None) -> int | None:
+        """Agrees with the ranks of a multi-node optimizer, if it has one; see :class:`Updater`."""
         for optimizer in self._optimizers.values():
             if hasattr(optimizer, "agree_on_signal"):
                 return optimizer.agree_on_signal(number)
         return number
 
-    def get_optimizer(self, name):
+    def get_optimizer(self, name: str) -> Any:
         """Returns the optimizer of that name."""
         return find_part(
             self._optimizers, name, f"{type(self).__name__}.get_optimizer", "optimizer"
         )
 
-    def get_all_optimizers(self):
+    def get_all_optimizers(self) -> dict[str, Any]:
         """Returns a dict of all optimizers by name."""
         return dict(self._optimizers)
 
-    def update(self):
+    def update(self) -> None:
         """Does one iteration and counts it."""
         self.update_core()
         self.iteration += 1
 
-    def update_core(self):
+    def update_core(self) -> None:
         """Takes the next batch, updates the main optimizer's target with it, ends the epoch."""
         self.step(self.next_batch())
         self.finish_epoch()
 
-    def next_batch(self):
+    def next_batch(self) -> list[Any]:
         """Returns the next batch of the main iterator, a list of samples.
 
         Raises:
@@ -166,35 +182,35 @@ class StandardUpdater(Updater):
         except StopIteration as error:
             raise StopIteration(
                 f"{type(self).__name__}: iterator 'main' ended after {self.iteration} iterations; "
-                "to train for more, make it with repeat=True"
+                "to train longer, create it with repeat=True"
             ) from error
 
-    def convert(self, batch):
+    def convert(self, batch: list[Any]) -> Any:
         """Returns the batch as arrays on the input device; see ``converter``."""
         return self.converter(batch, self.input_device)
 
-    def step(self, batch):
+    def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with one batch (a list of samples).
 
-        The optimizer is told the number of samples, by which optimizers of several processes
-        weigh their gradients.
+        Sets the optimizer's ``n_samples``, by which optimizers of several processes weight their
+        gradients.
         """
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
         args, kwargs = as_arguments(self.convert(batch))
         optimizer.update(self.loss_func or optimizer.target, *args, **kwargs)
 
-    def finish_epoch(self):
-        """Tells the main optimizer if the latest batch has finished an epoch."""
+    def finish_epoch(self) -> None:
+        """Calls the main optimizer's ``new_epoch`` if the latest batch has finished an epoch."""
         if self.auto_new_epoch and self.is_new_epoch:
             self.get_optimizer("main").new_epoch(auto=True)
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Finalizes the iterators."""
         for iterator in self._iterators.values():
             iterator.finalize()
 
-    def serialize(self, serializer):
+    def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores iterators, models, optimizers and the number of iterations."""
         for name, iterator in self._iterators.items():
             iterator.serialize(serializer[f"iterator:{name}"])

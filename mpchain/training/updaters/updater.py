@@ -1,5 +1,9 @@
 """The interface between a trainer and what it repeats."""
 
+from typing import Any
+
+from mpchain.serializer import AbstractSerializer
+
 
 class Updater:
     """Base of updaters.
@@ -8,40 +12,49 @@ class Updater:
         iteration: number of updates done.
         epoch: number of sweeps over the training data done.
         epoch_detail: the same with the fraction of the current sweep.
+
+    Example:
+        >>> class Countdown(training.Updater):
+        ...     iteration = 0
+        ...     def update(self) -> None:
+        ...         self.iteration += 1
+        ...         print(3 - self.iteration)
+        >>> Countdown().update()
+        2
     """
 
-    def connect_trainer(self, trainer):
+    def connect_trainer(self, trainer: Any) -> None:
         """Called once by the trainer that will run the updater."""
 
-    def update(self):
+    def update(self) -> None:
         """Does one iteration."""
         raise NotImplementedError(f"{type(self).__name__} does not implement update")
 
-    def finalize(self):
-        """Called once when training has ended, to release what the updater holds."""
+    def finalize(self) -> None:
+        """Called once when training has ended, to release resources."""
 
-    def get_optimizer(self, name):
+    def get_optimizer(self, name: str) -> Any:
         """Returns the optimizer of that name."""
         raise NotImplementedError(f"{type(self).__name__} does not implement get_optimizer")
 
-    def get_all_optimizers(self):
+    def get_all_optimizers(self) -> dict[str, Any]:
         """Returns a dict of all optimizers by name."""
         raise NotImplementedError(f"{type(self).__name__} does not implement get_all_optimizers")
 
-    def agree_on_signal(self, number):
-        """Called before each iteration, and after the last: returns the signal that ends training.
+    def agree_on_signal(self, number: int | None) -> int | None:
+        """Returns the signal that ends training; called before each iteration, and after the last.
 
         An updater of several processes overrides it so that all of them end after the same
-        iteration, although they note a signal at different times.
+        iteration, although they receive a signal at different times.
 
         Args:
-            number: the signal (SIGINT or SIGTERM) that this process has noted; None for none.
+            number: the signal (SIGINT or SIGTERM) that this process has received, or None.
 
         Returns:
-            The signal by which training ends now, the same in all processes; None to go on.
+            The signal that ends training now, the same in all processes; None to continue.
         """
         return number
 
-    def serialize(self, serializer):
-        """Saves or restores the state of the updater and of all that it holds."""
+    def serialize(self, serializer: AbstractSerializer) -> None:
+        """Saves or restores the state of the updater and of the objects that it holds."""
         raise NotImplementedError(f"{type(self).__name__} does not implement serialize")

@@ -387,7 +387,7 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
         t[0, 0] = np.inf
     with (
         np.errstate(invalid="ignore"),
-        pytest.warns(RuntimeWarning, match="step 1 is left out, because with loss scale 1"),
+        pytest.warns(RuntimeWarning, match="step 1 is skipped, because with loss scale 1"),
     ):
         optimizer.update(model.loss, x, t)
     for array, param in zip(before, model.params()):

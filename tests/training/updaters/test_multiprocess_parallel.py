@@ -306,8 +306,8 @@ def test_two_gpus(make):
 @pytest.mark.parametrize(
     ("n", "devices", "message"),
     [
-        (2, CPUS, "as many devices as iterators, one at least, but there are 3 and 2"),
-        (0, [], "as many devices as iterators, one at least, but there are 0 and 0"),
+        (2, CPUS, "as many devices as iterators, at least one, not 3 and 2"),
+        (0, [], "as many devices as iterators, at least one, not 0 and 0"),
         (1, {"a": -1}, r"devices must have a 'main', not only \['a'\]"),
     ],
 )
