@@ -71,6 +71,8 @@ class GlobalConfig:
         >>> del mpchain.global_config.user_depth
     """
 
+    _readers: list[Any]
+
     def __init__(self, **entries: Any):
         object.__setattr__(self, "_readers", [])
         for name, value in entries.items():
@@ -314,7 +316,7 @@ def _float_dtype(spec):
 
 
 def get_dtype(
-    dtype: DTypeLike | Mixed16 = None, map_mixed16: DTypeLike = None
+    dtype: DTypeLike | Mixed16 | None = None, map_mixed16: DTypeLike | None = None
 ) -> np.dtype | Mixed16:
     """Resolves a dtype specification.
 

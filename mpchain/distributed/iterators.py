@@ -120,6 +120,8 @@ class SynchronizedIterator(Iterator):
         (0.0, 3)
     """
 
+    actual_iterator: Any
+
     def __init__(self, actual_iterator: Iterator, communicator: Communicator, maker: str):
         if not hasattr(actual_iterator, "_next_indices"):
             raise TypeError(
@@ -233,6 +235,8 @@ class MultiNodeIterator(Iterator):
         ([1], 0.5)
     """
 
+    actual_iterator: Any
+
     def __init__(
         self, actual_iterator: Iterator | None, communicator: Communicator, rank_master: int
     ):
@@ -303,6 +307,8 @@ class JoinedIterator(Iterator):
         >>> distributed.create_joined_iterator(batches, comm).n_batches
         2
     """
+
+    actual_iterator: Any
 
     def __init__(self, actual_iterator: Iterator, communicator: Communicator, repeat: bool):
         if getattr(actual_iterator, "repeat", False):
