@@ -32,16 +32,20 @@ EXTRAS = {
     "onnx": ["onnx"],
     # Caffe's files are messages of protocol buffers.
     "caffe": ["protobuf>=4.22"],
-    # The tests: pytest runs them, pytest-timeout ends what hangs; SciPy, mpmath, PyTorch and
-    # safetensors are references; ruff checks the code. What the extras bring is tested too.
+    # The tests: pytest runs them, pytest-xdist on several cores, pytest-timeout ends what hangs;
+    # SciPy, mpmath and safetensors are references. What the extras bring is tested too.
+    # ruff checks the code, basedpyright the types: Pyright as a wheel with its own Node.
     "test": [
         "pytest>=8",
+        "pytest-xdist>=3.5",
         "pytest-timeout",
         "mpmath",
         "safetensors",
-        "torch==2.13.0",
         "ruff",
+        "basedpyright",
     ],
+    # PyTorch, which many tests compare with and skip without; its wheel may bring gigabytes.
+    "reference": ["torch==2.13.0"],
 }
 for _extra in ("mpi", "cpu", "data", "plot", "tensorboard", "io", "caffe"):
     EXTRAS["test"] += EXTRAS[_extra]

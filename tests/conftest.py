@@ -20,22 +20,32 @@ os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# These are programs.
+collect_ignore = ["benchmarks", "tools"]
+
 # Its thread would stay for the rest of the run; some tests need to be alone.
 tqdm.tqdm.monitor_interval = 0
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Where there is no GPU, leaves out what needs one, or skips it if ``-m gpu`` asks for it."""
-    on_gpu = [item for item in items if "gpu" in item.keywords]
-    if not on_gpu or cuda.available:
-        return
-    if "gpu" in config.option.markexpr:
-        reason = pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}")
-        for item in on_gpu:
-            item.add_marker(reason)
-    else:
-        config.hook.pytest_deselected(items=on_gpu)
-        items[:] = [item for item in items if "gpu" not in item.keywords]
+    """Leaves out what needs a GPU where there is none, and what is for the night.
+
+    ``-m gpu`` skips with a reason instead, ``-m nightly`` runs them.
+    """
+    asked, out = config.option.markexpr, set()
+    for item in items:
+        is_nightly = item.get_closest_marker("nightly") is not None
+        if is_nightly:
+            item.add_marker("slow")
+        on_gpu = not cuda.available and item.get_closest_marker("gpu") is not None
+        if on_gpu and "gpu" in asked:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}"))
+        elif on_gpu or (is_nightly and "nightly" not in asked):
+            out.add(item)
+    if out:
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
 
 
 def pytest_collection_finish():

@@ -126,6 +126,7 @@ def test_fan_out_of_ten_thousand(double):
     x.cleargrad()
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_hundred_thousand():
     x = Variable(full(1, (1,), np.float64))
     y = x
@@ -139,6 +140,7 @@ def test_a_chain_of_a_hundred_thousand():
     del y  # the deletion must not recurse either
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_double_backprop_and_unchaining():
     x = Variable(full(1, (1,), np.float64))
     y = x

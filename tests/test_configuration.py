@@ -223,6 +223,7 @@ def test_mixed16_is_one_object():
 # The environment, read once at import.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variable, text, entry, expected",
     [

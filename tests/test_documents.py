@@ -208,6 +208,7 @@ def _write_mushrooms(path):
     path.write_text("\n".join(lines))
 
 
+@pytest.mark.slow
 def test_chainer_at_a_glance(folder, capsys):
     pytest.importorskip("matplotlib")
     _write_mushrooms(folder / "mushrooms.csv")
@@ -262,6 +263,7 @@ def test_chainer_at_a_glance(folder, capsys):
     assert names == sorted(["accuracy.png", "cg.dot", "log", "loss.png", *snapshots])
 
 
+@pytest.mark.slow
 def test_mnist_using_trainer(folder, digits, capsys):
     pytest.importorskip("matplotlib")
     train, test = digits

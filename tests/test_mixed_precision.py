@@ -84,6 +84,7 @@ def trained(name, policy, scaling=None, steps=60):
     return model, losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_training_in_half_precision_converges_as_in_single(name):
     model, losses = trained(name, mixed16, {"scale": 128.0})
@@ -94,6 +95,7 @@ def test_training_in_half_precision_converges_as_in_single(name):
     assert np.dtype(np.float16) in {p.dtype for p in model.params()}
 
 
+@pytest.mark.slow
 def test_a_dynamic_loss_scale_finds_its_range():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -171,6 +171,7 @@ def test_download_of_a_file_address(tmp_path):
     assert read(dataset.cached_download((tmp_path / "source").as_uri(), SHA256)) == CONTENT
 
 
+@pytest.mark.slow
 def test_several_processes_download_once(server):
     program = (
         "from mpchain import dataset; print('ready', flush=True); "

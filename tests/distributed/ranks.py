@@ -36,8 +36,8 @@ def _mpirun():
 
 
 def environment():
-    """Returns the environment variables of ranks, without those of a launcher."""
-    launcher = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_")
+    """Returns the environment variables of ranks, without those of a launcher and of pytest."""
+    launcher = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "SLURM_", "PYTEST_")
     return {
         **{k: v for k, v in os.environ.items() if not k.startswith(launcher)},
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -58,32 +58,40 @@ def run(n_ranks, command, *, timeout=120, environ=None):
         The exit status (None if the time limit ended it), the list of the ranks' outputs, and
         mpirun's own output.
     """
-    variables = environment() | {MARK: str(n_ranks)} | (environ or {})
     with tempfile.TemporaryDirectory() as folder:
-        start = [_mpirun(), "-n", str(n_ranks), sys.executable, __file__, folder]
-        process = subprocess.Popen(
-            [*start, *command],
-            env=variables,
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        process = start(n_ranks, command, folder, environ)
         try:
             own_output, _ = process.communicate(timeout=timeout)
             status = process.returncode
         except subprocess.TimeoutExpired:
-            own_output, status = _end(process), None
-        files = [pathlib.Path(folder, f"rank_{rank}.txt") for rank in range(n_ranks)]
-        outputs = [file.read_text(errors="replace") if file.exists() else "" for file in files]
+            own_output, status = end(process), None
+        outputs = outputs_in(folder, n_ranks)
     if PASSING_FAILURE in own_output and not any(outputs):
         return run(n_ranks, command, timeout=timeout, environ=environ)
     return status, outputs, own_output
 
 
-def _end(process):
+def start(n_ranks, command, folder, environ=None):
+    """Starts a command on every rank, whose outputs go into a folder; returns mpirun's process."""
+    return subprocess.Popen(
+        [_mpirun(), "-n", str(n_ranks), sys.executable, __file__, str(folder), *command],
+        env=environment() | {MARK: str(n_ranks)} | (environ or {}),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def outputs_in(folder, n_ranks):
+    """Returns what each rank has written."""
+    files = [pathlib.Path(folder, f"rank_{rank}.txt") for rank in range(n_ranks)]
+    return [file.read_text(errors="replace") if file.exists() else "" for file in files]
+
+
+def end(process):
     """Ends mpirun and its ranks: mpirun is asked first, since only it knows the ranks."""
     process.terminate()
     try:

@@ -15,6 +15,7 @@ def test_n_ranks_are_one_process(comm, name):
     assert len(reference["losses"]) >= 6
 
 
+@pytest.mark.nightly
 def test_derivatives_on_four_ranks(needs_mpirun):
     """The folder as a whole runs on fewer (test_under_mpirun.py)."""
     names = ("communication", "point_to_point")
@@ -22,7 +23,7 @@ def test_derivatives_on_four_ranks(needs_mpirun):
     files.append("tests/distributed/test_critics.py::test_n_ranks_are_one_process")
     options = ["-x", "-q", "-p", "no:cacheprovider", "-k", "not wgan_gp and not r1"]
     command = ["-m", "mpi4py", "-m", "pytest", *options, *files]
-    status, outputs, own_output = ranks.run(4, command, timeout=90)
+    status, outputs, own_output = ranks.run(4, command, timeout=240)
     assert status == 0, ranks.report(status, outputs, own_output)
 
 

@@ -1,21 +1,25 @@
 """Training on several ranks gives what it gives on one: a selection of the equality suite."""
 
 import numpy as np
+import pytest
 
 from tests.tools import equality, example_equality
 
 
-def test_models_and_options(needs_mpirun):
+@pytest.mark.parametrize(
+    "n_ranks", [3, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 4))]
+)
+def test_models_and_options(n_ranks, needs_mpirun):
     """Each model, with everything at once that makes it hard: accumulated, sharded, uneven."""
     suite = equality.Suite(list(equality.MODELS), ["Adam"], [equality.OPTIONS], 6)
-    differences = suite.compare([2, 3, 4], time_limit=100)
+    differences = suite.compare([n_ranks], time_limit=240)
     assert {run: x for run, x in differences.items() if not x <= equality.LIMIT} == {}
 
 
 def test_reproducible(needs_mpirun):
     models = ["CNN", "WGAN-GP", "LSTM LM"]
     suite = equality.Suite(models, ["Adam"], [("sharded",)], 5, reproducible=True)
-    differences = suite.compare([1, 3], time_limit=100)
+    differences = suite.compare([1, 3], time_limit=240)
     assert set(differences.values()) == {0}
 
 
@@ -29,7 +33,7 @@ def test_the_difference_sees_all_arrays():
 def test_the_example_gives_the_same_on_several_ranks(needs_mpirun):
     options = {"model": "conv", "batchsize": 401, "epoch": 1}
     for n_ranks, of_losses, of_parameters in example_equality.compare(
-        [3], time_limit=80, **options
+        [3], time_limit=240, **options
     ):
         assert of_losses <= example_equality.LIMIT, n_ranks
         assert of_parameters <= example_equality.LIMIT, n_ranks

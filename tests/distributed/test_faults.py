@@ -29,7 +29,7 @@ WAITS = {
 def test_a_rank_raises(exception, wait, needs_mpirun):
     script = f"{BEGIN}\nif comm.rank == 1:\n    raise {exception}\n{wait}\n"
     # Without mpi4py's runner: the communicator's own hook must do it.
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=15)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     assert status not in (0, None), ranks.report(status, outputs, own_output)
     assert outputs[0] == ""
     assert outputs[1].startswith("rank 1 of 2:\nTraceback")
@@ -71,7 +71,7 @@ trainer.run()
 @pytest.mark.parametrize("failure", ["raise KeyError(i)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_in_the_middle_of_an_epoch(failure, needs_mpirun, tmp_path):
     script = BEGIN + TRAIN.format(failure=failure, folder=tmp_path)
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=15)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     assert status not in (0, None), ranks.report(status, outputs, own_output)
     if failure.startswith("raise"):
         assert "rank 1 of 2:\nTraceback" in outputs[1]
@@ -87,7 +87,7 @@ def test_in_the_middle_of_an_epoch(failure, needs_mpirun, tmp_path):
 def test_a_rank_is_killed(wait, needs_mpirun):
     kill = "os.kill(os.getpid(), signal.SIGKILL)"
     script = f"{BEGIN}\nif comm.rank == 1:\n    {kill}\n{wait}\n"
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=15)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     assert status not in (0, None), ranks.report(status, outputs, own_output)
 
 

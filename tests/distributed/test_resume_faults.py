@@ -45,7 +45,9 @@ def run_in_turn(folder, sizes, plan):
 @pytest.mark.parametrize(
     ("plan", "tolerance"),
     [
-        ({"normalization": "batch", "reproducible": False}, None),
+        pytest.param(
+            {"normalization": "batch", "reproducible": False}, None, marks=pytest.mark.nightly
+        ),
         ({"normalization": "multi-node", "reproducible": False}, 1e-12),
         ({"normalization": "batch", "reproducible": True}, 0),
     ],

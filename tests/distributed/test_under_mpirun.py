@@ -1,22 +1,40 @@
-"""Runs this folder again on several ranks."""
+"""Runs the files of this folder again on several ranks."""
 
+import contextlib
 import pathlib
+import re
 
 import pytest
 
-from tests.distributed import ranks
+from tests.distributed.pytest_on_ranks import Ranks
+
+FOLDER = pathlib.Path(__file__).parent
+FILES = sorted(
+    path.relative_to(FOLDER).as_posix()
+    for path in FOLDER.rglob("test_*.py")
+    if re.search(r"^def \w+\([^)]*\bcomm\b", path.read_text("utf-8"), re.MULTILINE)
+)
+
+
+@pytest.fixture(scope="module")
+def ranks_of():
+    """Function that returns so many ranks; they live as long as others are not asked for."""
+    with contextlib.ExitStack() as stack:
+        last = None
+
+        def ranks_of(n):
+            nonlocal last
+            if last is None or last.n != n:
+                stack.close()
+                last = stack.enter_context(Ranks(n))
+            return last
+
+        yield ranks_of
 
 
 # One rank is what plain pytest has run.
-@pytest.mark.timeout(700)
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("n_ranks", [2, 3])
-def test_folder_on_ranks(n_ranks, needs_mpirun, monkeypatch, tmp_path):
-    # With temporary folders beside those of other runs, the ranks would race to delete old ones.
-    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))
-    folder = str(pathlib.Path(__file__).parent)
-    # Under mpi4py's runner a rank that fails ends the others, which would wait for it.
-    command = ["-m", "mpi4py", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", folder]
-    status, outputs, own_output = ranks.run(n_ranks, command, timeout=600)
-    assert status == 0, ranks.report(status, outputs, own_output)
-    for rank, output in enumerate(outputs):
-        assert " passed" in output, f"rank {rank} ran no tests:\n{output}"
+def test_file_on_ranks(n_ranks, file, needs_mpirun, ranks_of):
+    failure = ranks_of(n_ranks).run(str(FOLDER / file))
+    assert not failure, failure

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy import stats
-from torch import distributions as T
 
 from mpchain import Variable
 from mpchain import distributions as D
+from tests.reference import torch
 
 SHAPE = (2, 3)
+T = torch.distributions
 
 
 class Row(NamedTuple):

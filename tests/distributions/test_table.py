@@ -4,7 +4,6 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from scipy import special, stats
 
 import mpchain
@@ -15,6 +14,7 @@ from mpchain.backends import cuda
 from mpchain.utils.type_check import InvalidType
 from tests.distributions.table import TABLE
 from tests.functions.harness import check_orders, weighted_sum
+from tests.reference import torch
 
 _OF_SCIPY = {
     "log_cdf": "logcdf",

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain import Variable
 from mpchain.functions.declaration import registry
 from tests.functions.harness import check_orders, weighted_sum
+from tests.reference import torch
 
 _TOLERANCES = {np.float16: 2e-2, np.float32: 2e-5, np.float64: 1e-11}
 

@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable, using_config
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.functions.test_table import TABLE as FIRST
+from tests.reference import torch
 
 _T = torch.nn.functional
 _R = np.random.RandomState(4).uniform(0.1, 0.5, (3, 4))

@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row
+from tests.reference import torch
 
 attend = torch.nn.functional.scaled_dot_product_attention
 _MASK = np.array([[True, False, True, True], [False, True, False, False], [True] * 4])

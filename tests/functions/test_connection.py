@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 conv2d = torch.nn.functional.conv2d
 

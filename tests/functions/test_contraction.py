@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.functions.test_table import TABLE as FIRST
+from tests.reference import torch
 
 
 def _einsum(subscripts, *shapes, **options):

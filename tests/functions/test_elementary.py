@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.functions.test_table import TABLE as FIRST
+from tests.reference import torch
 
 TABLE = [
     row("expm1", F.expm1, torch.expm1, (3, 4)),

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
@@ -12,6 +11,7 @@ from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from mpchain.utils.walker_alias import WalkerAlias
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _NN = torch.nn.functional
 _PAIRS = np.array([1, 0, 0, 1])

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _ORDER = np.array([2, 0, 3, 1])
 _INVERSE = np.argsort(_ORDER)

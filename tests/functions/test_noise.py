@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _EPS = np.random.RandomState(1).randn(3, 4)
 _MASK = np.random.RandomState(2).randint(0, 2, (2, 3, 4)).astype(bool)

@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _WIDTHS = ((1, 2), (0, 3))
 

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 pool = torch.nn.functional
 _PLACES = np.array([[[[0, 3], [2, 1]], [[1, 1], [3, 0]]]])

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 
 def _torch_rollaxis(x, axis, start):

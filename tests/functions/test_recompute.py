@@ -206,6 +206,7 @@ def test_what_is_kept(arrays):
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, 2])
 def test_memory(order):
     """Of 12 functions in each of 12 calls, the results of one call are there at a time."""

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
@@ -13,6 +12,7 @@ from mpchain.functions import recurrent
 from mpchain.utils.type_check import InvalidType
 from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 
 def _cell(pairs, forgets, cs, o):

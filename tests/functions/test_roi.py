@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _SHAPE = (2, 2, 7, 6)  # of the images
 _SCALE = 0.5

@@ -4,13 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 ctc = F.connectionist_temporal_classification
 _T = np.array([[1, 2], [1, 1], [3, 2]])

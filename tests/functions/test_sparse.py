@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.sparse import CooMatrix, get_order, to_coo
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _ROW, _COL = np.array([0, 2, 1, 0, 2]), np.array([3, 0, 1, 3, 2])  # one place twice, unsorted
 _ROWS, _COLS = np.array([[0, 2, 1], [1, -1, -1]]), np.array([[3, 0, 1], [2, -1, -1]])

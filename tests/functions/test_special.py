@@ -6,12 +6,12 @@ import sys
 import mpmath
 import numpy as np
 import pytest
-import torch
 
 import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 _S = torch.special
 _N = np.array([[1], [2], [3]])

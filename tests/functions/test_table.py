@@ -3,10 +3,10 @@
 import functools
 
 import numpy as np
-import torch
 
 import mpchain.functions as F
 from tests.functions.table import checks_of, row, uncovered
+from tests.reference import torch
 
 
 def _conv(f, **options):

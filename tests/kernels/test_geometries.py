@@ -52,7 +52,7 @@ def _blocks(ordinary, slow, size):
     """Seeds and sizes of blocks of geometries; the slow blocks have 1000 each."""
     blocks = [pytest.param(seed, size, id=f"{size} of seed {seed}") for seed in range(ordinary)]
     return blocks + [
-        pytest.param(seed, 1000, id=f"1000 of seed {seed}", marks=pytest.mark.slow)
+        pytest.param(seed, 1000, id=f"1000 of seed {seed}", marks=pytest.mark.nightly)
         for seed in range(1000, 1000 + slow)
     ]
 
@@ -170,6 +170,7 @@ def _draw_convolution(rng, deep):
     return min(n, 3), c * groups, o * groups, window, dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed, size", _blocks(5, 80, 100))
 def test_convolutions(seed, size, memory):
     rng = np.random.default_rng(seed)

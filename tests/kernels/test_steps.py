@@ -75,6 +75,7 @@ def test_blocks(name, arguments, dtype, monkeypatch):
         np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, arguments", ARGUMENTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_compiled_loops(name, arguments, dtype, compiling):

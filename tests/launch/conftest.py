@@ -16,6 +16,14 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks what starts the launcher as slow."""
+    for item in items:
+        if item.path.parent == pathlib.Path(__file__).parent and "start" in item.fixturenames:
+            item.add_marker("slow")
+
+
 class Launched:
     """A running launcher; `stop` ends it and its process group."""
 

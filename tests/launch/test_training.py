@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_restart_in_the_middle_of_an_epoch(tmp_path):
     job = TrainingJob(tmp_path, 2, 1)
     try:

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain import Variable
@@ -34,6 +33,7 @@ from mpchain.gradient_check import check_order
 from mpchain.link import Link
 from mpchain.optimizers import SGD
 from mpchain.serializers import load_npz, save_npz
+from tests.reference import torch
 
 _TOLERANCES = {np.float32: 2e-5, np.float64: 1e-11}
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import functions as F
 from mpchain import links as L
@@ -13,6 +12,7 @@ from mpchain.optimizer_hooks import WeightDecay
 from mpchain.optimizers import SGD, Adam
 from mpchain.serializers import load_npz, save_npz
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 
 def _reference(w, x):

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 B, N, S, SIZE, HEADS = 2, 3, 5, 4, 2
 X, SOURCE = (B, N, SIZE), (B, S, SIZE)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import functions as F
 from mpchain import links as L
@@ -15,6 +14,7 @@ from mpchain.serializers import load_npz, save_npz
 from mpchain.training import Trainer
 from mpchain.training.updaters import StandardUpdater
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 TABLE = [
     row(

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.configuration import config
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 TF = torch.nn.functional
 

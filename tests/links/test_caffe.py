@@ -4,7 +4,6 @@ import pathlib
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain.links.caffe import CaffeFunction
@@ -18,6 +17,7 @@ from tests.links.caffe_writer import (
     old_layer,
     varint,
 )
+from tests.reference import torch
 
 DATA = pathlib.Path(__file__).parent / "data"
 random = np.random.RandomState(0)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import links as L
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 TF = torch.nn.functional
 

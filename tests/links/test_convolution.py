@@ -4,11 +4,11 @@ import inspect
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import links as L
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 TF = torch.nn.functional
 

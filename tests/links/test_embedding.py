@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import links as L
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 IDS = np.array([[0, 3, 3], [1, 0, 2]], np.int32)
 TABLE = [

@@ -4,12 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain import links as L
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 TREE = ((3, 1), (2, (0, 6)))
 # For each label, its way: rows of W, and turns, 1 to the left and -1 to the right.
@@ -185,6 +185,7 @@ def test_a_tree_of_one_label():
     assert link.W.shape == (0, 4) and link(f(2, 4), np.array([0, 0])).item() == 0
 
 
+@pytest.mark.slow
 def test_deep_trees():
     tree = 0
     for label in range(1, 3000):

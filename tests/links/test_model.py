@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import functions as F
 from mpchain import links as L
@@ -10,6 +9,7 @@ from mpchain.link import Sequential
 from mpchain.optimizers import SGD
 from mpchain.reporter import Reporter
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 x = np.random.RandomState(0).randn(6, 3).astype(np.float32)
 t = np.array([0, 1, 1, 0, 1, 0], np.int32)

@@ -4,13 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 LENGTHS = (2, 4, 1)
 # The gates of PyTorch's weights, and further options.

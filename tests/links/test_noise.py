@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.configuration import using_config
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 MASK = np.array([[1, 0, 1], [0, 1, 1]], bool)
 TABLE = [

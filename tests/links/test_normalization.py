@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import functions as F
 from mpchain import links as L
@@ -11,6 +10,7 @@ from mpchain.serializers import load_npz, save_npz
 from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 X = (5, 3, 2)
 PARAMS = {"gamma": (3,), "beta": (3,)}

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 import mpchain
 from mpchain import Variable
@@ -12,6 +11,7 @@ from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.serializers import load_npz, save_npz
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 X, S = (2, 3), (2, 4)
 UPWARD = {"upward/W": (16, 3), "upward/b": (16,)}

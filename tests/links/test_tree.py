@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 
 from mpchain import links as L
 from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
+from tests.reference import torch
 
 X, S = (2, 3), (2, 4)
 CHILD_SUM = {"W_x/W": (16, 3), "W_x/b": (16,), "W_h_aio/W": (12, 4), "W_h_f/W": (4, 4)}

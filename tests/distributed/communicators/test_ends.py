@@ -35,7 +35,7 @@ HANGS = {
 
 @pytest.mark.parametrize(("script", "expected"), HANGS.values(), ids=HANGS)
 def test_a_rank_that_does_not_end(script, expected, needs_mpirun):
-    status, outputs, own_output = ranks.run(2, ["-c", BEGIN + script], timeout=60)
+    status, outputs, own_output = ranks.run(2, ["-c", BEGIN + script], timeout=120)
     report = ranks.report(status, outputs, own_output)
     assert status not in (0, None), report
     assert re.search(rf"rank 0 of 2: has waited \d s {expected}", outputs[0]), report
@@ -59,7 +59,7 @@ ENDS = {
 @pytest.mark.parametrize(("script", "expected"), ENDS.values(), ids=ENDS)
 def test_programs_end(script, expected, needs_mpirun):
     script = f"{BEGIN}atexit.register(print, 'the end', flush=True)\n{script}"
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=60)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     report = ranks.report(status, outputs, own_output)
     assert status == expected, report
     for output in outputs:
@@ -73,7 +73,7 @@ def test_a_rank_that_works_is_waited_for(needs_mpirun):
         "while is_last and time.process_time() < end: pass\n"
         "print(comm.allreduce(np.ones(1)))\n"
     )
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=60)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     report = ranks.report(status, outputs, own_output)
     assert status == 0, report
     assert re.search(
@@ -86,7 +86,7 @@ def test_a_rank_that_works_is_waited_for(needs_mpirun):
 
 def test_a_rank_that_leaves_too_early_is_named(needs_mpirun):
     script = BEGIN + "if not is_last: comm.allreduce(np.ones(1))"
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=60)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     report = ranks.report(status, outputs, own_output)
     assert status not in (0, None), report
     assert re.match(
@@ -97,7 +97,7 @@ def test_a_rank_that_leaves_too_early_is_named(needs_mpirun):
 
 def test_an_exception_comes_first(needs_mpirun):
     script = BEGIN + "if is_last: raise KeyError('lost')"
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=30)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     report = ranks.report(status, outputs, own_output)
     assert status not in (0, None), report
     assert outputs[0] == "", report
@@ -110,7 +110,7 @@ def test_threads_that_share_a_communicator(needs_mpirun):
         "    while True: comm.allreduce(np.ones(1))\n"
         "for _ in range(2): threading.Thread(target=work).start()\n"
     )
-    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=60)
+    status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)
     report = ranks.report(status, outputs, own_output)
     assert status not in (0, None), report
     assert re.search(

@@ -143,8 +143,8 @@ if comm.rank == 0:
 """
 
 
-@pytest.mark.timeout(600)  # starts 15 ranks
-def test_bits_do_not_depend_on_the_number_of_ranks(needs_mpirun):
+@pytest.fixture(scope="module")
+def text_of_one_process():
     alone = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         capture_output=True,
@@ -155,10 +155,17 @@ def test_bits_do_not_depend_on_the_number_of_ranks(needs_mpirun):
     ).stdout.strip()
     assert [line.split()[1] for line in alone.splitlines()] == ["24"] * 3 + ["19"] * 2
     assert len({line.split()[3] for line in alone.splitlines()}) == 5
-    for n_ranks in (2, 3, 4, 6):
-        status, outputs, own_output = ranks.run(n_ranks, ["-c", SCRIPT], timeout=120)
-        assert status == 0, ranks.report(status, outputs, own_output)
-        assert outputs[0].strip() == alone, n_ranks
+    return alone
+
+
+SIZES = [2, 3, *(pytest.param(n, marks=pytest.mark.nightly) for n in (4, 6))]
+
+
+@pytest.mark.parametrize("n_ranks", SIZES)
+def test_bits_do_not_depend_on_the_number_of_ranks(needs_mpirun, n_ranks, text_of_one_process):
+    status, outputs, own_output = ranks.run(n_ranks, ["-c", SCRIPT], timeout=240)
+    assert status == 0, ranks.report(status, outputs, own_output)
+    assert outputs[0].strip() == text_of_one_process
 
 
 def test_it_trains_like_an_ordinary_one(comm):

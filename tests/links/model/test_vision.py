@@ -364,6 +364,7 @@ def test_where_a_block_strides():
     assert block(np.zeros((2, 4, 8, 8), np.float32)).shape == (2, 8, 4, 4)
 
 
+@pytest.mark.slow
 def test_resnet_runs_and_learns_from_a_step():
     np.random.seed(0)
     model = L.ResNet50Layers(None)
@@ -391,6 +392,7 @@ def test_resnet_runs_and_learns_from_a_step():
     }
 
 
+@pytest.mark.slow
 def test_googlenet_runs():
     model = L.GoogLeNet(None)
     x = np.random.RandomState(0).randn(1, 3, 224, 224).astype(np.float32)

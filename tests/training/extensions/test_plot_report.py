@@ -72,6 +72,7 @@ def test_plot_leaves_pyplot_alone(run_with_values):
     assert pyplot.get_fignums() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0, 2, 3, 6])
 def test_resume(make_trainer, tmp_path, pause):
     pytest.importorskip("matplotlib")

@@ -73,6 +73,7 @@ def write_all(writer, out, n=6):
     writer.finalize()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writer_class", [SimpleWriter, *THREADS, *PROCESSES])
 def test_every_snapshot_is_written_as_it_was(writer_class, tmp_path, no_process_is_left):
     n_threads = threading.active_count()

@@ -1,0 +1,125 @@
+"""Ranks that run pytest as often as they are asked to, so that they start and import only once.
+
+``python -m tests.distributed.pytest_on_ranks FOLDER`` is what each rank runs.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+from tests.distributed import ranks
+
+LIMIT = 280  # seconds; less than what pytest gives a test
+
+
+class Ranks:
+    """Ranks under mpirun. They wait for the next run without using a core.
+
+    Args:
+        n: Their number.
+    """
+
+    def __init__(self, n):
+        self.n = n
+        self._process = None
+
+    def run(self, *arguments):
+        """Runs pytest on every rank.
+
+        Args:
+            arguments: What pytest is given.
+
+        Returns:
+            What to show of a run that failed; empty if every rank passed at least one test.
+        """
+        if self._process is None:
+            self._start()
+        before = [len(text) for text in ranks.outputs_in(self._folder.name, self.n)]
+        statuses = []
+        for stream in self._streams:
+            print(json.dumps(arguments), file=stream, flush=True)
+        for stream in self._streams:
+            try:
+                statuses.append(stream.readline().strip())
+            except OSError:  # the time limit, or a rank that was killed
+                statuses.append("")
+        if statuses == ["0"] * self.n:
+            return ""
+        status, own_output = self.end()
+        outputs = [text[n:] for text, n in zip(self._outputs, before, strict=True)]
+        return ranks.report(status, outputs, own_output)
+
+    def _start(self):
+        """Starts mpirun, again where Open MPI fails to start in passing."""
+        self._folder = tempfile.TemporaryDirectory()
+        command = ["-m", "tests.distributed.pytest_on_ranks", self._folder.name]
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{self._folder.name}/socket")
+            server.listen(self.n)
+            server.settimeout(1)
+            self._process = ranks.start(self.n, command, self._folder.name)
+            connections = []
+            while len(connections) < self.n:
+                try:
+                    connections.append(server.accept()[0])
+                except TimeoutError:
+                    if self._process.poll() is not None:
+                        break
+        self._streams = []
+        for connection in connections:
+            connection.settimeout(LIMIT)
+            self._streams.append(connection.makefile("rw"))
+            connection.close()  # the stream keeps it open
+        if len(connections) < self.n:
+            _, own_output = self.end()
+            if ranks.PASSING_FAILURE not in own_output:
+                raise RuntimeError(ranks.report(1, self._outputs, own_output))
+            self._start()
+
+    def end(self):
+        """Ends the ranks; returns mpirun's exit status, None if it was killed, and its output."""
+        process, self._process = self._process, None
+        for stream in self._streams:
+            stream.close()
+        try:
+            own_output, status = process.communicate(timeout=30)[0], process.returncode
+        except subprocess.TimeoutExpired:
+            own_output, status = ranks.end(process), None
+        self._outputs = ranks.outputs_in(self._folder.name, self.n)
+        self._folder.cleanup()
+        return status, own_output
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        if self._process is not None:
+            self.end()
+
+
+def _serve(folder):
+    """What a rank runs."""
+    import pytest
+    from mpi4py import MPI
+
+    # Sessions delete old temporary folders: each rank has its own.
+    temporary = pathlib.Path(folder, f"temporary_{MPI.COMM_WORLD.rank}")
+    temporary.mkdir()
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(temporary)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"{folder}/socket")
+        with connection.makefile("rw") as stream:
+            for line in stream:
+                status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *json.loads(line)]))
+                sys.stdout.flush()
+                if status != 0:  # the others would wait for this rank
+                    MPI.COMM_WORLD.Abort(status)
+                print(status, file=stream, flush=True)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
