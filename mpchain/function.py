@@ -176,6 +176,13 @@ class FunctionAdapter(FunctionNode):
 
     Args:
         function: the function.
+
+    Example:
+        >>> class Twice(Function):
+        ...     def forward(self, inputs):
+        ...         return (inputs[0] * 2,)
+        >>> type(Twice()(Variable(np.ones(2))).creator_node).__name__
+        'FunctionAdapter'
     """
 
     def __init__(self, function: Function):

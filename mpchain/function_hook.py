@@ -18,6 +18,15 @@ class FunctionHook:
 
     Attributes:
         name: by which it is known; of one name, only one hook can be active at a time.
+
+    Example:
+        >>> class Names(mpchain.FunctionHook):
+        ...     def forward_preprocess(self, function, in_data):
+        ...         print(function.label)
+        >>> with Names():
+        ...     y = F.tanh(F.exp(np.zeros(2)))
+        exp
+        tanh
     """
 
     name = "FunctionHook"
@@ -84,5 +93,10 @@ class FunctionHook:
 
 
 def get_function_hooks() -> dict[str, FunctionHook]:
-    """Returns the hooks that see all functions of this thread, a dict by name."""
+    """Returns the hooks that see all functions of this thread, a dict by name.
+
+    Example:
+        >>> mpchain.get_function_hooks()
+        {}
+    """
     return config.function_hooks

@@ -50,6 +50,16 @@ class FunctionNode:
         inputs: tuple of the input variables' nodes.
         outputs: tuple of weak references to the output variables' nodes.
         stack: where :meth:`apply` was called, in debug mode.
+
+    Example:
+        >>> class Square(mpchain.FunctionNode):
+        ...     def forward(self, inputs):
+        ...         self.retain_inputs((0,))
+        ...         return (inputs[0] ** 2,)
+        ...     def backward(self, target_input_indexes, grad_outputs):
+        ...         return (2 * self.get_retained_inputs()[0] * grad_outputs[0],)
+        >>> Square().apply((Variable(np.array([3.0])),))[0].array
+        array([9.])
     """
 
     inputs = None

@@ -40,6 +40,11 @@ def source(xp: Any, steps: Sequence[int] | None = None) -> Any:
 
     Returns:
         ``xp.random``, or an object with the methods of that module that this package uses.
+
+    Example:
+        >>> from mpchain.random import source
+        >>> source(np) is np.random  # outside of the updates of a multi-node optimizer
+        True
     """
     generator = _local.generator
     return xp.random if generator is None else _Source(generator, xp, steps)
@@ -53,6 +58,12 @@ def draw(xp: Any, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
         name: the method of ``numpy.random``.
         parameters: arrays that broadcast to ``size``.
         size: the shape of the result.
+
+    Example:
+        >>> from mpchain.random import SampleGenerator, draw
+        >>> with SampleGenerator((1, 2), 0, first=0, n=3).in_use():
+        ...     draw(np, "uniform", size=(2, 3, 4)).shape
+        (2, 3, 4)
     """
     if not _local.generator.is_repeated_batch(size):
         return getattr(source(xp), name)(*parameters, size=size)
@@ -67,6 +78,11 @@ def sorted_samples(order: np.ndarray) -> Iterator[None]:
 
     Args:
         order: the sample of each sequence.
+
+    Example:
+        >>> from mpchain.random import sorted_samples
+        >>> with sorted_samples(np.array([1, 0])):
+        ...     pass  # functions get the second sequence first
     """
     outer, _local.order = _local.order, order
     try:
@@ -76,18 +92,32 @@ def sorted_samples(order: np.ndarray) -> Iterator[None]:
 
 
 def is_by_sample() -> bool:
-    """Whether draws belong to samples now."""
+    """Whether draws belong to samples now.
+
+    Example:
+        >>> mpchain.random.is_by_sample()
+        False
+    """
     return _local.generator is not None
 
 
 def get_state() -> tuple:
-    """Returns the generator in use, None for the global ones, and its number of calls."""
+    """Returns the generator in use, None for the global ones, and its number of calls.
+
+    Example:
+        >>> mpchain.random.get_state()
+        (None, None)
+    """
     generator = _local.generator
     return generator, None if generator is None else generator.n_calls
 
 
 def set_state(state: tuple) -> None:
-    """Makes the generator and the number of calls those that :func:`get_state` returned."""
+    """Makes the generator and the number of calls those that :func:`get_state` returned.
+
+    Example:
+        >>> mpchain.random.set_state(mpchain.random.get_state())
+    """
     _local.generator, n_calls = state
     if _local.generator is not None:
         _local.generator.n_calls = n_calls
@@ -109,6 +139,14 @@ class SampleGenerator:
             all arrays are drawn for the stream.
         n: the number of samples.
         stream: distinguishes what is drawn for no sample in particular: the rank.
+
+    Example:
+        >>> from mpchain.random import SampleGenerator, source
+        >>> with SampleGenerator((1, 2), step=0, first=0, n=4).in_use():
+        ...     whole = source(np).uniform(size=(4, 2))
+        >>> with SampleGenerator((1, 2), step=0, first=2, n=2).in_use():  # the second rank of two
+        ...     bool((source(np).uniform(size=(2, 2)) == whole[2:]).all())
+        True
 
     See J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """

@@ -14,37 +14,51 @@ from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
 from mpchain.device_resident import Transferable
 from mpchain.typing import Array, DeviceLike, InitialValue
-from mpchain.variable_values import Values
+from mpchain.variable_values import Values, is_array
 
 if TYPE_CHECKING:
     from mpchain.backends.device import Device
     from mpchain.function_node import FunctionNode
 
 
-def _is_array(value):
-    # A symbol passes for an array, so that formulas on Variables can be written down.
-    return isinstance(value, np.ndarray) or is_gpu_array(value) or hasattr(value, "is_symbol")
-
-
 def get_array_types() -> tuple[type, ...]:
-    """Returns the types of array that a Variable can hold."""
-    gpu = backend.cuda.ndarray
-    return (np.ndarray, gpu)
+    """Returns the types of array that a Variable can hold.
+
+    Example:
+        >>> np.ndarray in mpchain.get_array_types()
+        True
+    """
+    return (np.ndarray, backend.cuda.ndarray)
 
 
 def get_cpu_array_types() -> tuple[type, ...]:
-    """Returns the types of array in host memory that a Variable can hold."""
+    """Returns the types of array in host memory that a Variable can hold.
+
+    Example:
+        >>> [t.__name__ for t in mpchain.get_cpu_array_types()]
+        ['ndarray']
+    """
     return (np.ndarray,)
 
 
 def is_arrays_compatible(arrays: Iterable[Any]) -> bool:
-    """Returns whether the arrays (None elements aside) can be used together in one operation."""
+    """Returns whether the arrays (None elements aside) can be used together in one operation.
+
+    Example:
+        >>> mpchain.is_arrays_compatible([np.zeros(2), None, np.ones(3)])
+        True
+    """
     on_gpu = {is_gpu_array(array) for array in arrays if array is not None}
     return len(on_gpu) <= 1
 
 
 def as_variable(obj: Any) -> "Variable":
-    """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient."""
+    """Returns ``obj`` if it is a Variable, else a Variable of the array that needs no gradient.
+
+    Example:
+        >>> mpchain.as_variable(np.ones(2)).requires_grad
+        False
+    """
     if isinstance(obj, Variable):
         return obj
     if obj is None:
@@ -61,10 +75,15 @@ def _no_array(argument, value):
 
 
 def as_array(obj: Any) -> Array:
-    """Returns the array of a Variable, or ``obj`` as an array."""
+    """Returns the array of a Variable, or ``obj`` as an array.
+
+    Example:
+        >>> mpchain.as_array(Variable(np.ones(2)))
+        array([1., 1.])
+    """
     if isinstance(obj, Variable):
         return obj.array
-    return obj if _is_array(obj) else np.asarray(obj)
+    return obj if is_array(obj) else np.asarray(obj)
 
 
 class VariableNode:
@@ -74,6 +93,10 @@ class VariableNode:
         creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
         output_index: which of that function's outputs it is.
         shape, dtype, requires_grad, name: those of the variable.
+
+    Example:
+        >>> (Variable(np.ones(2)) * 2).node.creator_node.label
+        'multiply_by_constant'
     """
 
     creator_node = None
@@ -183,6 +206,12 @@ class Variable(Values, Transferable):
 
     Comparison operators raise, since ``==`` cannot be differentiated: compare the arrays.
     NumPy functions that mpchain knows (``np.exp(x)``, ``np.sum(x, axis=0)``) accept Variables.
+
+    Example:
+        >>> x = Variable(np.array([1.0, 2.0]))
+        >>> F.sum(x * x).backward()
+        >>> x.grad
+        array([2., 4.])
     """
 
     __array_priority__ = 200
@@ -202,7 +231,7 @@ class Variable(Values, Transferable):
         grad: Any = None,
         requires_grad: bool = True,
     ):
-        if data is not None and not _is_array(data):
+        if data is not None and not is_array(data):
             raise _no_array("Variable: data", data)
         self._array = data
         self._requires_grad = requires_grad
@@ -308,24 +337,6 @@ class Variable(Values, Transferable):
         if grad_var is not None:
             self._check_grad(grad_var.array)
         self._grad, self._grad_var = None, grad_var
-
-    def _check_grad(self, grad):
-        if not _is_array(grad):
-            raise TypeError(
-                f"{self._called()}.grad must be a numpy.ndarray or cupy.ndarray, "
-                f"not {type(grad).__name__}"
-            )
-        if self._array is not None:
-            if grad.shape != self._array.shape:
-                raise ValueError(
-                    f"{self._called()}.grad must have the shape of its array: "
-                    f"grad {grad.shape}, array {self._array.shape}"
-                )
-            if grad.dtype != self._array.dtype:
-                raise TypeError(
-                    f"{self._called()}.grad must have the dtype of its array: "
-                    f"grad {grad.dtype}, array {self._array.dtype}"
-                )
 
     def accumulate_grad(self, grad: "Variable | Array") -> None:
         """Adds ``grad``, an array or a Variable with its graph, to the gradient."""
@@ -479,6 +490,12 @@ class Parameter(Variable):
     Attributes:
         divided_among: the ranks each of which has another part of the parameter;
             None, the default, for a whole one. Norms are those of all parts together.
+
+    Example:
+        >>> W = mpchain.Parameter(mpchain.initializers.Constant(0.5))  # shape known later
+        >>> W.initialize((1, 2))
+        >>> W.array
+        array([[0.5, 0.5]], dtype=float32)
     """
 
     initializer = None
@@ -495,7 +512,7 @@ class Parameter(Variable):
     ):
         if initializer is None:
             initializer = math.nan
-        if _is_array(initializer):
+        if is_array(initializer):
             if shape is not None and tuple(np.atleast_1d(shape)) != initializer.shape:
                 raise ValueError(
                     f"Parameter: shape {shape} is not that of the initial array {initializer.shape}"

@@ -12,8 +12,25 @@ if TYPE_CHECKING:
     from mpchain.backends.device import Device
 
 
+def is_array(value: Any) -> bool:
+    """Returns whether a Variable can hold ``value``.
+
+    Example:
+        >>> is_array(np.zeros(2)), is_array([0.0, 0.0])
+        (True, False)
+    """
+    # A symbol passes for an array, so that formulas on Variables can be written down.
+    return isinstance(value, np.ndarray) or cuda.is_gpu_array(value) or hasattr(value, "is_symbol")
+
+
 class Values:
-    """The part of Variable that describes its array, for what knows no Variables."""
+    """The part of Variable that describes its array, for what knows no Variables.
+
+    Example:
+        >>> x = Variable(np.full((1, 1), 2.5), name="x")
+        >>> x.shape, x.item(), x.summary()
+        ((1, 1), 2.5, '<variable x (1, 1), float64>')
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,6 +132,24 @@ class Values:
             return f"{prefix}None)"
         host = cuda.to_cpu(self._array)
         return f"{prefix}{np.array2string(host, separator=separator, prefix=prefix)})"
+
+    def _check_grad(self, grad):
+        if not is_array(grad):
+            raise TypeError(
+                f"{self._called()}.grad must be a numpy.ndarray or cupy.ndarray, "
+                f"not {type(grad).__name__}"
+            )
+        if self._array is not None:
+            if grad.shape != self._array.shape:
+                raise ValueError(
+                    f"{self._called()}.grad must have the shape of its array: "
+                    f"grad {grad.shape}, array {self._array.shape}"
+                )
+            if grad.dtype != self._array.dtype:
+                raise TypeError(
+                    f"{self._called()}.grad must have the dtype of its array: "
+                    f"grad {grad.dtype}, array {self._array.dtype}"
+                )
 
 
 def _statistics(array):

@@ -69,6 +69,12 @@ class UntraceableError(AttributeError):
     """The formula uses something that has no counterpart in an elementwise kernel.
 
     An AttributeError, because ``hasattr`` must be able to ask a symbol for what it lacks.
+
+    Example:
+        >>> trace(lambda x: np.sum(x), ["x"])
+        Traceback (most recent call last):
+            ...
+        mpchain.formulas.symbol.UntraceableError: numpy.sum
     """
 
 
@@ -153,6 +159,14 @@ def written_as(text: str) -> Callable[[Callable], Callable]:
 
     Args:
         text: an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
+
+    Example:
+        >>> @written_as("erf({})")
+        ... def erf(x):
+        ...     return np.vectorize(math.erf)(x)
+        >>> print(render_c(trace(erf, ["x"])))
+        T t0 = erf(in_x);
+        out = t0;
     """
 
     def decorate(function):
@@ -183,7 +197,12 @@ def _as_operand(value):
 
 
 def needed(*results: Any) -> dict[str, Symbol]:
-    """Returns the symbols that the results depend on, by name."""
+    """Returns the symbols that the results depend on, by name.
+
+    Example:
+        >>> sorted(needed(trace(lambda x, y: x + 1, ["x", "y"])))
+        ['in_x', 't0']
+    """
     needed, stack = {}, [r for r in results if isinstance(r, Symbol)]
     while stack:
         symbol = stack.pop()
@@ -200,7 +219,14 @@ def _in_c(operand, as_bool=False):
 
 
 def render_c(result: Any) -> str:
-    """Returns C statements over the type ``T`` that compute ``out`` from the parameters."""
+    """Returns C statements over the type ``T`` that compute ``out`` from the parameters.
+
+    Example:
+        >>> print(render_c(trace(lambda g, y: g * np.greater(y, 0), ["g", "y"])))
+        bool t0 = in_y > (T)0.0;
+        T t1 = in_g * (T)t0;
+        out = t1;
+    """
     lines = []
     for symbol in in_order(result):
         function, operands = symbol.function, symbol.operands
@@ -214,7 +240,12 @@ def render_c(result: Any) -> str:
 
 
 def in_order(*results: Any) -> list[Symbol]:
-    """Returns the operations that lead to the results, in the order in which they were made."""
+    """Returns the operations that lead to the results, in the order in which they were made.
+
+    Example:
+        >>> [step.name for step in in_order(trace(lambda x: np.exp(x) + 1, ["x"]))]
+        ['t0', 't1']
+    """
     found = needed(*results)
     steps = next((s.steps for s in found.values()), [])
     return [s for s in steps if s.function is not None and s.name in found]
@@ -230,6 +261,10 @@ def in_python(
         texts: its operands.
         operators: operations that are written otherwise than as a call.
         known: receives the function by the name that the call uses.
+
+    Example:
+        >>> in_python(np.add, ["x", "1"], PYTHON, {}), in_python(np.exp, ["x"], PYTHON, {})
+        ('x + 1', 'f_exp(x)')
     """
     if function in operators:
         return operators[function].format(*texts)
@@ -239,7 +274,12 @@ def in_python(
 
 
 def operand_in_python(operand: Any) -> str:
-    """Returns the name of a symbol, or the number."""
+    """Returns the name of a symbol, or the number.
+
+    Example:
+        >>> operand_in_python(-0.5)
+        '(-0.5)'
+    """
     if isinstance(operand, Symbol):
         return operand.name
     return f"({operand!r})" if operand < 0 else repr(operand)
@@ -259,7 +299,12 @@ def trace(formula: Callable, parameters: Iterable[str]) -> Any:
 
 
 def fused_kernel(name: str, formula: Callable) -> Any:
-    """Returns the fused ``cupy.ElementwiseKernel`` of a formula; None if it cannot be fused."""
+    """Returns the fused ``cupy.ElementwiseKernel`` of a formula; None if it cannot be fused.
+
+    Example:
+        >>> fused_kernel("of_sums", lambda x: np.sum(x)) is None  # it cannot be fused
+        True
+    """
     parameters = list(inspect.signature(formula).parameters)
     try:
         code = render_c(trace(formula, parameters))

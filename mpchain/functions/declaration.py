@@ -58,6 +58,10 @@ class Declaration:
 
     Raises:
         TypeError: a derivative has a parameter that means nothing.
+
+    Example:
+        >>> F.exp.declaration.array_names, F.leaky_relu.declaration.constant_names
+        (('x',), ('slope',))
     """
 
     def __init__(
@@ -257,7 +261,12 @@ def _are_alike(arrays):
 
 
 class Application(FunctionNode):
-    """One application of a declared function: the only node class that declarations need."""
+    """One application of a declared function: the only node class that declarations need.
+
+    Example:
+        >>> type(F.exp(Variable(np.zeros(2))).creator_node).__mro__[1].__name__
+        'Application'
+    """
 
     returns_fresh_gradients = True
     constants = ()
@@ -326,7 +335,13 @@ def _pull_any_arrays(node, targets, gys):
 
 
 def fit(gx: Any, node: VariableNode, may_be_broadcast: bool) -> Any:
-    """Returns a gradient in the dtype of its argument and, if that was broadcast, in its shape."""
+    """Returns a gradient in the dtype of its argument and, if that was broadcast, in its shape.
+
+    Example:
+        >>> x = Variable(np.zeros(3, np.float32))
+        >>> fit(np.ones((2, 3)), x.node, True)
+        array([2., 2., 2.], dtype=float32)
+    """
     if gx is not None and gx.shape != node.shape and may_be_broadcast:
         gx = _fitting["sum_to"](gx, node.shape)
     if gx is not None and gx.dtype != node.dtype:
@@ -338,7 +353,11 @@ _fitting = {}
 
 
 def fit_with(sum_to: Callable, cast: Callable) -> None:
-    """Sets the functions that :func:`fit` uses, which are themselves declared."""
+    """Sets the functions that :func:`fit` uses, which are themselves declared.
+
+    Example:
+        >>> fit_with(sum_to=F.sum_to, cast=F.cast)
+    """
     _fitting.update(sum_to=sum_to, cast=cast)
 
 
@@ -354,6 +373,10 @@ class Declared(Protocol[P, Result]):
         declaration: how it is declared.
         on: the function for derivatives, which are given Variables or arrays: see
             :meth:`Declaration.on`.
+
+    Example:
+        >>> F.relu.declaration.name
+        'relu'
     """
 
     declaration: Declaration

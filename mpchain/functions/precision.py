@@ -12,7 +12,12 @@ from mpchain.variable import Variable
 
 
 def differ(x: Input, *parameters: Any) -> bool:
-    """Returns whether a parameter that is not None has another dtype than ``x``."""
+    """Returns whether a parameter that is not None has another dtype than ``x``.
+
+    Example:
+        >>> differ(np.zeros(2, np.float16), np.zeros(2, np.float32), None)
+        True
+    """
     dtype = x.dtype
     for p in parameters:
         if p is not None and p.dtype != dtype:
@@ -28,6 +33,9 @@ def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) 
     Args:
         name: the function that the message names.
         inputs, parameters: floating-point Variables or arrays by argument name, or None.
+
+    Example:
+        >>> check_widths("linear", {"x": np.zeros(2, np.float16)}, {"W": np.zeros(2, np.float32)})
     """
     for p_name, p in parameters.items():
         for x_name, x in inputs.items():
@@ -59,6 +67,11 @@ def mixed(
 
     Returns:
         Variable of the widest dtype of the inputs.
+
+    Example:
+        >>> x, W = np.ones((1, 2), np.float16), np.ones((1, 2), np.float32)
+        >>> mixed("linear", F.linear, {"x": x}, {"W": W}).dtype
+        dtype('float16')
     """
     check_widths(name, inputs, parameters)
     given = {k: v for k, v in (inputs | parameters).items() if v is not None}

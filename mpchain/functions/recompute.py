@@ -79,6 +79,10 @@ class Forget(FunctionNode):
 
     Its inputs are the function's arguments, then all other variables that it used: parameters, for
     example. So the walk knows of everything that the function depends on.
+
+    Example:
+        >>> type(forget(F.exp, Variable(np.zeros(2))).creator_node).__name__
+        'Forget'
     """
 
     def __init__(self, func: Callable, xs: list[Variable]):
@@ -213,6 +217,10 @@ def remembered(compute: Callable[[], Any]) -> Any:
 
     Args:
         compute: takes nothing; what it returns is kept by each forget that is going on.
+
+    Example:
+        >>> remembered(lambda: "drawn once")
+        'drawn once'
     """
     value = compute() if _memory.replay is None else next(_memory.replay, _nothing)
     if value is _nothing:

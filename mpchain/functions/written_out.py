@@ -91,6 +91,10 @@ def call(declaration: "Declaration") -> Callable:
     """Returns the function that a user calls, with the signature of the declaration's body.
 
     Its code is written when it is called for the first time.
+
+    Example:
+        >>> call(F.relu.declaration)(np.array([-1.0, 2.0])).array
+        array([0., 2.])
     """
 
     def write():
@@ -221,6 +225,11 @@ def pull_arrays(declaration: "Declaration", pull_any: Callable, fit: Callable) -
         declaration: with a derivative per array argument.
         pull_any: the method for what is unusual: gradients that are no NumPy arrays.
         fit: what gives a gradient the shape and dtype of its input's node.
+
+    Example:
+        >>> y = F.exp(Variable(np.zeros(2)))
+        >>> y.creator_node.pull_arrays((0,), [np.ones(2)])
+        (array([1., 1.]),)
     """
     guard = "if g.__class__ is not ndarray: return pull_any(self, targets, gys)"
     known = {"ndarray": np.ndarray, "pull_any": pull_any}
@@ -228,7 +237,13 @@ def pull_arrays(declaration: "Declaration", pull_any: Callable, fit: Callable) -
 
 
 def pull_variables(declaration: "Declaration", fit: Callable) -> Callable:
-    """Returns the method that computes them as Variables, with their graph."""
+    """Returns the method that computes them as Variables, with their graph.
+
+    Example:
+        >>> y = F.exp(Variable(np.zeros(2)))
+        >>> y.creator_node.pull_variables((0,), [Variable(np.ones(2))])
+        (variable([1., 1.]),)
+    """
     return _pull(declaration, {}, fit, "", _variable_lines, type(declaration).recorded_derivative)
 
 

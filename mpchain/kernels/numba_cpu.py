@@ -18,7 +18,11 @@ _WORTH_COMPILING = 1 << 16  # elements of an array
 
 @functools.cache
 def load_numba() -> Any:
-    """Returns the module, or None if it is not there to compile."""
+    """Returns the module, or None if it is not there to compile.
+
+    Example:
+        >>> numba = load_numba()  # None where numba is not installed
+    """
     try:
         import numba
     except ImportError:
@@ -38,6 +42,16 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
 
     Returns:
         The compiled function.
+
+    Example:
+        >>> def double(x):
+        ...     for i in range(x.size):
+        ...         x[i] *= 2
+        >>> loop = compile_loop(double) if load_numba() else double
+        >>> x = np.ones(2)
+        >>> loop(x)
+        >>> x
+        array([2., 2.])
     """
     options |= {"nogil": True, "error_model": "numpy"}
     njit = load_numba().njit

@@ -52,7 +52,12 @@ _BLOCK = 1 << 16
 
 
 def refuse_unless_channels(x: Array, gamma: Array, axis: tuple[int, ...]) -> str | None:
-    """Takes arrays (N, C, ...) that are normalized over all axes but the second."""
+    """Takes arrays (N, C, ...) that are normalized over all axes but the second.
+
+    Example:
+        >>> refuse_unless_channels(np.ones((2, 3)), np.ones(3), (0,))
+        'not over all axes but the second'
+    """
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"
     if x.dtype not in (np.float32, np.float64) or gamma.dtype != x.dtype:

@@ -234,7 +234,11 @@ def _convolution(operation, x_shape, W_shape, y_shape, window):
 
 
 def why_absent() -> str | None:
-    """Returns why the library cannot be used, None if it can."""
+    """Returns why the library cannot be used, None if it can.
+
+    Example:
+        >>> reason = why_absent()  # such as 'onednn-cpu-gomp is not installed ...'
+    """
     library = _library()
     return library if isinstance(library, str) else None
 
@@ -259,6 +263,10 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     threads, its workers and those of NumPy's BLAS wait for one another in a loop, and a network's
     step takes longer. Where ``config.kernels`` names onednn it takes all that it can, and
     ``config.autotune`` measures.
+
+    Example:
+        >>> refusal("output", np.ones((1, 1, 3)), np.ones((1, 1, 2)), None)
+        'not two arrays of single precision'
     """
     if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
         return "not two NumPy arrays"

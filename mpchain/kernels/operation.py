@@ -21,6 +21,10 @@ class Kernel(NamedTuple):
         compute: the function of arrays.
         refuse: a function of the same arguments that returns why the kernel does not take them, or
             None; None takes all.
+
+    Example:
+        >>> mpchain.kernels.linear.kernels[-1].library
+        'reference'
     """
 
     operation: str

@@ -31,6 +31,11 @@ def random_words(
     Returns:
         array of uint32 (rows, 4 n_blocks).
 
+    Example:
+        >>> from mpchain.kernels import random_words
+        >>> random_words(np.array([0]), np.array([0]), 1, 0, 0, 0, 0)
+        array([[1713891541, 3781805453, 3159862348, 2600524760]], dtype=uint32)
+
     See J. K. Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011.
     """
     xp = get_array_module(samples)

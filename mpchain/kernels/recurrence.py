@@ -39,7 +39,14 @@ def _spread(g, factors):
 
 
 class Lstm:
-    """Gates in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o)."""
+    """Gates in blocks a, i, f, o: c = tanh(a) s(i) + c s(f), h = tanh(c) s(o).
+
+    Example:
+        >>> x, R, h = np.zeros((2, 4 * 3)), np.zeros((4 * 3, 3)), np.zeros((1, 3))
+        >>> (y, h, c), kept = Lstm.forward([slice(0, 1), slice(1, 2)], x, R, h, h)
+        >>> y.shape, h.shape
+        ((2, 3), (1, 3))
+    """
 
     @staticmethod
     def forward(
@@ -96,7 +103,14 @@ class Lstm:
 
 
 class Gru:
-    """Gates in blocks r, z, n: n = tanh(x_n + s(r) u_n), h = n + s(z) (h - n), u = R h + b."""
+    """Gates in blocks r, z, n: n = tanh(x_n + s(r) u_n), h = n + s(z) (h - n), u = R h + b.
+
+    Example:
+        >>> x, R, b, h = np.zeros((2, 9)), np.zeros((9, 3)), np.zeros(9), np.zeros((1, 3))
+        >>> (y, h), kept = Gru.forward([slice(0, 1), slice(1, 2)], x, R, b, h)
+        >>> y.shape, h.shape
+        ((2, 3), (1, 3))
+    """
 
     @staticmethod
     def forward(
@@ -151,7 +165,14 @@ class Gru:
 
 
 class Simple:
-    """One gate: h = f(x + R h), f being tanh or relu."""
+    """One gate: h = f(x + R h), f being tanh or relu.
+
+    Example:
+        >>> x, R, h = np.ones((1, 2)), np.eye(2), np.ones((1, 2))
+        >>> (y, h), kept = Simple(is_tanh=False).forward([slice(0, 1)], x, R, h)
+        >>> y
+        array([[2., 2.]])
+    """
 
     def __init__(self, is_tanh: bool):
         self.is_tanh = is_tanh

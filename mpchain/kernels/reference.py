@@ -15,7 +15,13 @@ def _wide(*arrays):
 
 @Operation
 def linear(x: Array, W: Array, b: Array | None) -> Array:
-    """y = x W^T + b for x (N, I), W (O, I), b (O,) or None."""
+    """y = x W^T + b for x (N, I), W (O, I), b (O,) or None.
+
+    Example:
+        >>> linear(np.ones((2, 3)), np.ones((1, 3)), np.ones(1))
+        array([[4.],
+               [4.]])
+    """
     wide_x, wide_W = _wide(x, W)
     y = wide_x.dot(wide_W.T)
     if b is not None:
@@ -30,7 +36,12 @@ def _add_in_place(y, b):
 
 @Operation
 def softmax(x: Array, axis: int) -> Array:
-    """exp(x) / sum(exp(x)) along ``axis``."""
+    """exp(x) / sum(exp(x)) along ``axis``.
+
+    Example:
+        >>> softmax(np.zeros((1, 2)), 1)
+        array([[0.5, 0.5]])
+    """
     xp = get_array_module(x)
     (wide,) = _wide(x)
     y = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
@@ -41,7 +52,12 @@ def softmax(x: Array, axis: int) -> Array:
 
 @Operation
 def log_softmax(x: Array, axis: int) -> Array:
-    """x - log(sum(exp(x))) along ``axis``."""
+    """x - log(sum(exp(x))) along ``axis``.
+
+    Example:
+        >>> np.exp(log_softmax(np.zeros((1, 2)), 1))
+        array([[0.5, 0.5]])
+    """
     xp = get_array_module(x)
     (wide,) = _wide(x)
     y = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
@@ -56,6 +72,12 @@ def batch_normalization(
     """gamma (x - mean) / sqrt(var + eps) + beta over ``axis``; gamma and beta broadcast to x.
 
     Also returns mean, 1 / sqrt(var + eps) and var, with axes of size one.
+
+    Example:
+        >>> one = np.ones((1, 1))
+        >>> batch_normalization(np.array([[1.0], [3.0]]), one, one, (0,), 0.0)[0]
+        array([[0.],
+               [2.]])
     """
     (wide,) = _wide(x)
     average = np.mean if x.size else np.sum  # an empty batch has no mean, but its sum is zero
@@ -72,7 +94,13 @@ def batch_normalization(
 def batch_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
-    """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`."""
+    """The gradients of x, gamma and beta from that of y; see :func:`batch_normalization`.
+
+    Example:
+        >>> x, one = np.array([[1.0], [3.0]]), np.ones((1, 1))
+        >>> batch_normalization_gradient(x, x, one, 2 * one, one, (0,))[2]
+        array([[4.]])
+    """
     (g,) = _wide(g)
     normalized = (x - mean) * inverse_std
     g_beta = g.sum(axis=axis, keepdims=True)
@@ -113,7 +141,14 @@ def _by_group(y, window):
 
 @Operation
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
-    """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size)."""
+    """y of x * W: x (N, C, *in_size), W (O, C / groups, *ksize), y (N, O, *out_size).
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> convolution_output(np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, 1.0]]]), window)
+        array([[[3., 5.]]])
+    """
     wide_x, wide_W = _wide(x, W)
     y = wide_W.reshape(window.groups, W.shape[0] // window.groups, -1) @ _columns(wide_x, window)
     y = y.reshape(W.shape[0], x.shape[0], *window.out_size).swapaxes(0, 1)
@@ -122,7 +157,14 @@ def convolution_output(x: Array, W: Array, window: Window) -> Array:
 
 @Operation
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
-    """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size)."""
+    """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size).
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> convolution_input(np.array([[[1.0, 2.0]]]), np.array([[[1.0, 1.0]]]), window)
+        array([[[1., 3., 2.]]])
+    """
     xp = get_array_module(y)
     wide_y, wide_W = _wide(y, W)
     n, c, groups = y.shape[0], W.shape[1] * window.groups, window.groups
@@ -138,7 +180,14 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
 
 @Operation
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
-    """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y."""
+    """The adjoint of W -> x * W: W (O, C / groups, *ksize) from x and y.
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> convolution_filter(np.array([[[1.0, 2.0, 3.0]]]), np.array([[[1.0, 0.0]]]), window)
+        array([[[1., 2.]]])
+    """
     wide_x, wide_y = _wide(x, y)
     W = _by_group(wide_y, window) @ _columns(wide_x, window).swapaxes(1, 2)
     shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
@@ -147,7 +196,14 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
 
 @Operation
 def sum_windows(x: Array, window: Window) -> Array:
-    """The sum of each window, padding counted as zeros: (N, C, *out_size)."""
+    """The sum of each window, padding counted as zeros: (N, C, *out_size).
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> sum_windows(np.array([[[1.0, 2.0, 3.0]]]), window)
+        array([[[3., 5.]]])
+    """
     padded = _padded(*_wide(x), window)
     first, *others = layout(window).offsets
     y = padded[(..., *first)].copy()
@@ -158,7 +214,14 @@ def sum_windows(x: Array, window: Window) -> Array:
 
 @Operation
 def spread_windows(y: Array, window: Window) -> Array:
-    """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values."""
+    """The adjoint of :func:`sum_windows`: each element gets the sum of its windows' values.
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> spread_windows(np.array([[[1.0, 2.0]]]), window)
+        array([[[1., 3., 2.]]])
+    """
     padded_size, inner, offsets = layout(window)
     x = get_array_module(y).zeros((*y.shape[:2], *padded_size), y.dtype)
     for place in offsets:
@@ -168,7 +231,14 @@ def spread_windows(y: Array, window: Window) -> Array:
 
 @Operation
 def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
-    """The maximum of each window, and where in the window it is (the first, as an integer)."""
+    """The maximum of each window, and where in the window it is (the first, as an integer).
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> max_windows(np.array([[[1.0, 3.0, 2.0]]]), window)
+        (array([[[3., 3.]]]), array([[[1, 0]]]...))
+    """
     xp = get_array_module(x)
     padded = _padded(x, window, -np.inf)
     values = [padded[(..., *place)] for place in layout(window).offsets]
@@ -189,7 +259,14 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
 
 @Operation
 def take_from_windows(x: Array, places: Array, window: Window) -> Array:
-    """From each window the element at its place."""
+    """From each window the element at its place.
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> take_from_windows(np.array([[[1.0, 3.0, 2.0]]]), np.array([[[1, 1]]]), window)
+        array([[[3., 2.]]])
+    """
     xp = get_array_module(x)
     padded = _padded(x, window)
     y = xp.zeros(places.shape, x.dtype)
@@ -200,7 +277,14 @@ def take_from_windows(x: Array, places: Array, window: Window) -> Array:
 
 @Operation
 def place_in_windows(y: Array, places: Array, window: Window) -> Array:
-    """The adjoint of :func:`take_from_windows`: each value is added at its window's place."""
+    """The adjoint of :func:`take_from_windows`: each value is added at its window's place.
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> place_in_windows(np.array([[[1.0, 2.0]]]), np.array([[[1, 0]]]), window)
+        array([[[0., 3., 0.]]])
+    """
     xp = get_array_module(y)
     padded_size, inner, offsets = layout(window)
     x = xp.zeros((*y.shape[:2], *padded_size), y.dtype)
@@ -211,7 +295,15 @@ def place_in_windows(y: Array, places: Array, window: Window) -> Array:
 
 @Operation
 def unfold_windows(x: Array, window: Window) -> Array:
-    """All elements of each window, padding as zeros: (N, C, n_elements, *out_size)."""
+    """All elements of each window, padding as zeros: (N, C, n_elements, *out_size).
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> unfold_windows(np.array([[[1.0, 2.0, 3.0]]]), window)[0, 0]
+        array([[1., 2.],
+               [2., 3.]])
+    """
     padded = _padded(x, window)
     shape = (*x.shape[:2], window.n_elements, *window.out_size)
     y = get_array_module(x).empty(shape, x.dtype)
@@ -222,7 +314,14 @@ def unfold_windows(x: Array, window: Window) -> Array:
 
 @Operation
 def fold_windows(y: Array, window: Window) -> Array:
-    """The adjoint of :func:`unfold_windows`: each element is the sum of what windows have of it."""
+    """The adjoint of :func:`unfold_windows`: each element is the sum of what windows have of it.
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> fold_windows(np.ones((1, 1, 2, 2)), window)
+        array([[[1., 2., 1.]]])
+    """
     xp = get_array_module(y)
     padded_size, inner, offsets = layout(window)
     x = xp.zeros((*y.shape[:2], *padded_size), y.dtype)

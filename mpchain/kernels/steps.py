@@ -36,6 +36,12 @@ def take_step(
         param, grad: the arrays, of one shape and on one device; ``grad`` is not changed.
         states: further arrays of that shape.
         scalars: further arguments of ``step``, Python numbers.
+
+    Example:
+        >>> p = np.array([1.0, 2.0])
+        >>> take_step(lambda p, g, lr: (p - lr * g,), p, np.ones(2), [], {"lr": 0.5})
+        >>> p
+        array([0.5, 1.5])
     """
     written = [param, *states]
     n = _BLOCK_BYTES // param.itemsize
@@ -81,7 +87,12 @@ def _step_fused(step, written, grad, scalars):
 
 
 def square_sum(array: Array) -> float:
-    """Returns the sum of the squares of an array as a Python number; float16 does not overflow."""
+    """Returns the sum of the squares of an array as a Python number; float16 does not overflow.
+
+    Example:
+        >>> square_sum(np.array([3.0, 4.0]))
+        25.0
+    """
     xp = get_array_module(array)
     flat = array.reshape(-1).astype(np.promote_types(array.dtype, np.float32), copy=False)
     return float(xp.vdot(flat, flat))

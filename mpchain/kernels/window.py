@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 
 class Window(NamedTuple):
-    """How windows lie on the spatial axes; every field but ``groups`` is a tuple, by axis."""
+    """How windows lie on the spatial axes; every field but ``groups`` is a tuple, by axis.
+
+    Example:
+        >>> Window((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), (8, 8)).n_elements
+        9
+    """
 
     ksize: tuple
     stride: tuple
@@ -54,7 +59,12 @@ def cache_windows(function: Callable) -> Callable:
 
 
 class Layout(NamedTuple):
-    """What a window's geometry means for memory; see :func:`layout`."""
+    """What a window's geometry means for memory; see :func:`layout`.
+
+    Example:
+        >>> layout(Window((2,), (1,), (0,), (1,), 1, (3,), (2,))).offsets
+        ((slice(0, 2, 1),), (slice(1, 3, 1),))
+    """
 
     padded_size: tuple
     inner: tuple
@@ -66,6 +76,10 @@ def layout(window: Window) -> Layout:
     """Returns the padded spatial size, where in it the array lies, and slices per window element.
 
     The slices pick, from the padded array, that element of every window: the output's size.
+
+    Example:
+        >>> layout(Window((2,), (2,), (1,), (1,), 1, (4,), (3,))).padded_size
+        (6,)
     """
     axes = list(zip(*window[:4], window.in_size, window.out_size))
     ends = [(o - 1) * s + (k - 1) * d + 1 for k, s, _, d, _, o in axes]

@@ -10,21 +10,36 @@ from mpchain.typing import Array, DTypeLike
 
 
 def force_array(x: Any, dtype: DTypeLike | None = None) -> Array:
-    """Returns ``x`` as an array, of the given dtype if any: NumPy makes scalars of 0-d results."""
+    """Returns ``x`` as an array, of the given dtype if any: NumPy makes scalars of 0-d results.
+
+    Example:
+        >>> force_array(np.ones(()) + 1, np.float32)
+        array(2., dtype=float32)
+    """
     if np.isscalar(x):
         return np.asarray(x, dtype)
     return x if dtype is None else x.astype(dtype, copy=False)
 
 
 def force_type(dtype: np.dtype, value: Any) -> Any:
-    """Returns a number or an array with the given dtype, so that it does not widen others."""
+    """Returns a number or an array with the given dtype, so that it does not widen others.
+
+    Example:
+        >>> force_type(np.dtype(np.float32), 0.5).dtype
+        dtype('float32')
+    """
     if np.isscalar(value):
         return dtype.type(value)
     return value if value.dtype == dtype else value.astype(dtype)
 
 
 def size_of_shape(shape: Sequence[int]) -> int:
-    """Returns the number of elements of an array of that shape."""
+    """Returns the number of elements of an array of that shape.
+
+    Example:
+        >>> size_of_shape((2, 3))
+        6
+    """
     return math.prod(shape)
 
 
@@ -33,6 +48,10 @@ def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
 
     Args:
         shape, target: the shapes.
+
+    Example:
+        >>> broadcasts_to((1, 3), (2, 3)), broadcasts_to((2,), (2, 3))
+        (True, False)
     """
     lead = len(target) - len(shape)
     return lead >= 0 and all(n in (1, m) for n, m in zip(shape, target[lead:]))
@@ -50,6 +69,10 @@ def sum_to(x: Array, shape: Sequence[int]) -> Array:
 
     Raises:
         ValueError: ``shape`` does not broadcast to that of ``x``.
+
+    Example:
+        >>> sum_to(np.ones((2, 3)), (3,))
+        array([2., 2., 2.])
     """
     if not broadcasts_to(shape, x.shape):
         raise ValueError(f"sum_to: shape {shape} does not broadcast to that of x, {x.shape}")

@@ -13,7 +13,12 @@ from mpchain.utils.type_check import check
 
 
 def as_tuple(value: Sizes, n: int) -> tuple[int, ...]:
-    """Returns ``value`` as a tuple of ``n`` integers: itself if it is one, else repeated."""
+    """Returns ``value`` as a tuple of ``n`` integers: itself if it is one, else repeated.
+
+    Example:
+        >>> as_tuple(3, 2)
+        (3, 3)
+    """
     if isinstance(value, Integral):
         return (int(value),) * n
     value = tuple(int(v) for v in value)
@@ -32,6 +37,10 @@ def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:
 
     Raises:
         InvalidType: an argument has another length, or is out of range.
+
+    Example:
+        >>> spatial("f", 2, stride=2, pad=(0, 1))
+        [(2, 2), (0, 1)]
     """
     tuples = []
     for name, value in arguments.items():
@@ -51,6 +60,10 @@ def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False,
         size: the axis's size.
         k, s, p, d: window size, stride, padding on each side, dilation.
         cover_all: add a window where elements would be left over.
+
+    Example:
+        >>> get_conv_outsize(8, k=3, s=2, p=1)
+        4
     """
     room = size + 2 * p - (k - 1) * d - 1
     return (room + (s - 1 if cover_all else 0)) // s + 1
@@ -59,7 +72,12 @@ def get_conv_outsize(size: int, k: int, s: int, p: int, cover_all: bool = False,
 def get_deconv_outsize(
     size: int, k: int, s: int, p: int, cover_all: bool = False, d: int = 1
 ) -> int:
-    """Returns the smallest axis size that has ``size`` windows; see :func:`get_conv_outsize`."""
+    """Returns the smallest axis size that has ``size`` windows; see :func:`get_conv_outsize`.
+
+    Example:
+        >>> get_deconv_outsize(4, k=3, s=2, p=1)
+        7
+    """
     return s * (size - 1) + (k - 1) * d + 1 - (s - 1 if cover_all else 0) - 2 * p
 
 
@@ -75,6 +93,11 @@ def im2col_nd(
 
     Returns:
         array (N, C, *ksize, *out), out being the numbers of windows.
+
+    Example:
+        >>> im2col_nd(np.arange(4.0).reshape(1, 1, 4), 2, 1, 0)[0, 0]
+        array([[0., 1., 2.],
+               [1., 2., 3.]])
     """
     n = img.ndim - 2
     ksize, stride, pad, dilate = (as_tuple(v, n) for v in (ksize, stride, pad, dilate))
@@ -102,6 +125,10 @@ def col2im_nd(
 
     Returns:
         array (N, C, *dims).
+
+    Example:
+        >>> col2im_nd(np.ones((1, 1, 2, 3)), 1, 0, (4,))
+        array([[[1., 2., 2., 1.]]])
     """
     n = len(dims)
     stride, pad, dilate = (as_tuple(v, n) for v in (stride, pad, dilate))
@@ -138,6 +165,10 @@ def im2col(
 
     Returns:
         array (N, C, kh, kw, out_h, out_w).
+
+    Example:
+        >>> im2col(np.zeros((1, 3, 8, 8)), 3, 3, 1, 1, 1, 1).shape
+        (1, 3, 3, 3, 8, 8)
     """
     steps = ksize, stride, pad, dilate = (kh, kw), (sy, sx), (ph, pw), (dy, dx)
     given = zip((out_h, out_w), img.shape[2:], *steps)
@@ -166,6 +197,10 @@ def col2im(
 
     Returns:
         array (N, C, h, w).
+
+    Example:
+        >>> col2im(np.zeros((1, 3, 3, 3, 8, 8)), 1, 1, 1, 1, 8, 8).shape
+        (1, 3, 8, 8)
     """
     return col2im_nd(col, (sy, sx), (ph, pw), (h, w), (dy, dx))
 

@@ -31,6 +31,11 @@ class InvalidType(Exception):
 
     Attributes:
         expect, actual: those arguments.
+
+    Example:
+        >>> print(InvalidType("x.ndim == 4", "2 != 4"))
+        Expect: x.ndim == 4
+        Actual: 2 != 4
     """
 
     def __init__(self, expect: Any, actual: Any = None, msg: str | None = None):
@@ -100,6 +105,12 @@ def explain_arguments(
         name: what the message calls the function.
         function: the function, whose signature has the names of the arguments.
         args, kwargs: what it was called with.
+
+    Example:
+        >>> F.relu("text")
+        Traceback (most recent call last):
+            ...
+        TypeError: relu: x must be a Variable or an array, not str: 'text'
     """
     is_of_arrays = error.name in _OF_ARRAYS if isinstance(error, AttributeError) else True
     if not is_of_arrays or not hasattr(error, "obj") or hasattr(error.obj, "shape"):
@@ -121,7 +132,17 @@ def explain_arguments(
 
 
 def explaining_arguments(function: Callable) -> Callable:
-    """Decorator: see :func:`explain_arguments`."""
+    """Decorator: see :func:`explain_arguments`.
+
+    Example:
+        >>> @explaining_arguments
+        ... def n_rows(x):
+        ...     return x.shape[0]
+        >>> n_rows([1, 2])
+        Traceback (most recent call last):
+            ...
+        TypeError: n_rows: x must be a Variable or an array, not list: [1, 2]
+    """
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -139,6 +160,10 @@ class TypeInfo:
 
     Attributes:
         shape (tuple of int), dtype (numpy.dtype), ndim (int), size (int): those of the array.
+
+    Example:
+        >>> TypeInfo((2, 3), np.dtype(np.float32))
+        float32 (2, 3)
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype):
@@ -156,7 +181,13 @@ class TypeInfo:
 
 
 class TypeInfoTuple(tuple):
-    """The types of a function's arguments, each a :class:`Variable` that holds a TypeInfo."""
+    """The types of a function's arguments, each a :class:`Variable` that holds a TypeInfo.
+
+    Example:
+        >>> in_types = get_types((np.zeros(3),), "in_types", False)
+        >>> print(in_types.size(), in_types[0].shape)
+        in_types.size in_types[0].shape
+    """
 
     name = "in_types"
 
@@ -175,6 +206,10 @@ def get_types(data: Sequence[Any], name: str, accept_none: bool) -> TypeInfoTupl
 
     Raises:
         TypeError: an element is None, but may not be.
+
+    Example:
+        >>> get_types((np.zeros((2, 3)),), "in_types", False)[0].eval()
+        float64 (2, 3)
     """
     types = []
     for i, x in enumerate(data):
@@ -195,6 +230,9 @@ def check_forward(function: Any, in_data: Sequence[Array]) -> None:
 
     Raises:
         InvalidType: the function does not accept these inputs.
+
+    Example:
+        >>> check_forward(mpchain.FunctionNode(), (np.zeros(3),))  # accepts everything
     """
     try:
         function.check_type_forward(get_types(in_data, "in_types", False))
@@ -207,6 +245,11 @@ class Expr:
     """An expression that is evaluated later, by :meth:`eval`; its ``str`` is what was written.
 
     Attributes, indexing, calls, arithmetic and comparison of expressions are expressions.
+
+    Example:
+        >>> x = make_variable(np.zeros((2, 3)), "x")
+        >>> print(x.shape[0] + 1, (x.shape[0] + 1).eval())
+        x.shape[0] + 1 3
     """
 
     _kind = None
@@ -242,6 +285,10 @@ class Variable(Expr):
     Args:
         value: the value.
         name: what messages call it.
+
+    Example:
+        >>> print(make_variable(3, "n") * 2)
+        n * 2
     """
 
     def __init__(self, value: Any, name: str):
@@ -256,7 +303,12 @@ class Variable(Expr):
 
 
 class Constant(Variable):
-    """A value that is shown as it is."""
+    """A value that is shown as it is.
+
+    Example:
+        >>> print(Constant(3) * 2)
+        3 * 2
+    """
 
     def __init__(self, value: Any):
         super().__init__(value, _text(value))
@@ -354,7 +406,12 @@ _define_unary("invert", "~")
 
 
 def eval(exp: Any) -> Any:
-    """Returns the value of an expression; of a tuple or list, those of its elements."""
+    """Returns the value of an expression; of a tuple or list, those of its elements.
+
+    Example:
+        >>> eval((make_variable(3, "n") + 1, 5))
+        (4, 5)
+    """
     return _value(exp)
 
 
@@ -365,6 +422,13 @@ def expect(*bool_exprs: Any) -> None:
 
     Args:
         bool_exprs: expressions; mostly comparisons, of which both sides are shown.
+
+    Example:
+        >>> expect(make_variable(3, "n") == 4)
+        Traceback (most recent call last):
+            ...
+        mpchain.utils.type_check.InvalidType: Expect: n == 4
+        Actual: 3 != 4
     """
     for i, condition in enumerate(bool_exprs):
         if _value(condition):
@@ -384,17 +448,32 @@ def _as_printed(x):
 
 
 def make_variable(value: Any, name: str) -> Variable:
-    """Returns a value as an expression that messages call ``name``."""
+    """Returns a value as an expression that messages call ``name``.
+
+    Example:
+        >>> print(make_variable(3, "n") > 2)
+        n > 2
+    """
     return Variable(value, name)
 
 
 def same_types(*arrays: Any) -> bool:
-    """Returns whether the types (classes) of all arguments are the same."""
+    """Returns whether the types (classes) of all arguments are the same.
+
+    Example:
+        >>> same_types(np.zeros(2), np.ones(3)), same_types(np.zeros(2), [0])
+        (True, False)
+    """
     return len({type(array) for array in arrays}) <= 1
 
 
 def prod(xs: Any) -> Expr:
-    """Returns an expression of the product of a sequence of integers, such as a shape."""
+    """Returns an expression of the product of a sequence of integers, such as a shape.
+
+    Example:
+        >>> prod(make_variable((2, 3), "shape")).eval()
+        6
+    """
     return Variable(lambda values: int(np.prod(values)), "prod")(xs)
 
 
@@ -403,6 +482,9 @@ def expect_broadcast_shapes(*shape_types: Expr) -> None:
 
     Args:
         shape_types: expressions of shapes.
+
+    Example:
+        >>> expect_broadcast_shapes(make_variable((2, 1), "a"), make_variable((3,), "b"))
     """
     shapes = [shape.eval() for shape in shape_types]
     try:
