@@ -98,7 +98,7 @@ def absolute(x: Input) -> Variable:
     return np.absolute(x)
 
 
-def add(*xs: Input) -> Variable:
+def add(*xs: Input | float) -> Variable:
     """Elementwise sum of two or more arrays, which broadcast.
 
     Args:

@@ -37,6 +37,16 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
     return _cast(x, np.dtype(typ)) if x.dtype != typ else x
 
 
+def widened(x: Input) -> Input:
+    """Returns ``x`` in single precision if it is half, which is too coarse for many steps.
+
+    Example:
+        >>> widened(np.ones(2, np.float16)).dtype
+        dtype('float32')
+    """
+    return cast(x, np.float32) if x.dtype == np.float16 else x
+
+
 @differentiable(lambda g, x_shape: np.reshape(g, x_shape))
 def _reshape(x, shape):
     return x.reshape(shape)
@@ -137,7 +147,12 @@ def broadcast_to(x: Input, shape: Sequence[int]) -> Variable:
 
 
 def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
-    """Sums an array; half precision in single, since a float16 sum of ones stops at 2048."""
+    """Sums an array; half precision in single, since a float16 sum of ones stops at 2048.
+
+    Example:
+        >>> summed(np.ones(3000, np.float16), 0, False)
+        np.float16(3000.0)
+    """
     if x.dtype != np.float16:
         return x.sum(axis=axis, keepdims=keepdims)
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)

@@ -10,15 +10,15 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable
 
 
-def _wide(x):
-    """The dtype for running totals of ``x``: half precision would lose them."""
-    return np.float32 if x.dtype == np.float16 else x.dtype
+def _running(function, x):
+    """A running total along the last axis, which half precision would lose."""
+    y = function(x, axis=-1, dtype=np.promote_types(x.dtype, np.float32))
+    return y.astype(x.dtype, copy=False)
 
 
 def _filled(x, n, value):
     """``n`` elements of ``value`` for the last axis of ``x``."""
-    xp = get_array_module(x)
-    return xp.full((*x.shape[:-1], n), value, x.dtype)
+    return get_array_module(x).full((*x.shape[:-1], n), value, x.dtype)
 
 
 def _before(y):
@@ -65,14 +65,12 @@ def _cumprod_derivative(g, x, y):
 
 @differentiable(_cumprod_derivative)
 def _cumprod(x):
-    xp = get_array_module(x)
-    return xp.cumprod(x, axis=-1, dtype=_wide(x)).astype(x.dtype, copy=False)
+    return _running(get_array_module(x).cumprod, x)
 
 
 @differentiable(lambda g: _cumsum.on(g[..., ::-1])[..., ::-1])
 def _cumsum(x):
-    xp = get_array_module(x)
-    return xp.cumsum(x, axis=-1, dtype=_wide(x)).astype(x.dtype, copy=False)
+    return _running(get_array_module(x).cumsum, x)
 
 
 def _along(name, function, x, axis):

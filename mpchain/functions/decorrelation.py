@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import cast, reshape, swapaxes
+from mpchain.functions.array import cast, reshape, swapaxes, widened
 from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
@@ -49,7 +49,7 @@ def _grouped(name, x, groups):
     check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
     fits = groups >= 1 and x.shape[1] % groups == 0
     check(fits, name, f"groups={groups} must divide the channels of x", x=x)
-    channels_first = swapaxes(cast(x, np.float32) if x.dtype == np.float16 else x, 0, 1)
+    channels_first = swapaxes(widened(x), 0, 1)
     count = x.shape[0] * math.prod(x.shape[2:])
     return reshape(channels_first, (groups, x.shape[1] // groups, count))
 

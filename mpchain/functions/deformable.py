@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mpchain.functions.array import cast, reshape
+from mpchain.functions.array import cast, reshape, widened
 from mpchain.functions.contraction import matmul
 from mpchain.functions.image import spatial_transformer_sampler
 from mpchain.functions.padding import pad as pad_with
@@ -70,9 +70,7 @@ def deformable_convolution_2d_sampler(
     check(offset.shape == shape, name, f"offset must be of shape {shape}", offset=offset)
     if b is not None:
         check(b.shape == (n_out,), name, "b must have one element per output channel", b=b, W=W)
-    dtype = x.dtype
-    if dtype == np.float16:  # too coarse for positions
-        x, offset = cast(x, np.float32), cast(offset, np.float32)
+    dtype, x, offset = x.dtype, widened(x), widened(offset)
     # One more row and column, since the sampler scales to [-1, 1], which needs two.
     x = pad_with(x, ((0, 0), (0, 0), *((p, p + 1) for p in window.pad)), "constant")
     starts = x.xp.asarray(_starts(window.ksize, window.stride, sizes), x.dtype)

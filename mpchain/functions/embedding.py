@@ -5,7 +5,7 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.indexing import add_at
+from mpchain.functions.indexing import add_at, check_labels
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
@@ -61,17 +61,8 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     xp = get_array_module(x)
     ignored = xp.zeros(x.shape, bool) if ignore_label is None else x == ignore_label
     if config.debug or not is_gpu_array(x):
-        _check_ids(ids, ignored, W.shape[0], ignore_label)
+        check_labels("embed_id", x, W.shape[0], ignore_label, "x")
     return _take_rows(W, xp.where(ignored, -1, ids))
-
-
-def _check_ids(ids, ignored, n, ignore_label):
-    wrong = ~ignored & ((ids < 0) | (ids >= n))
-    if wrong.any():
-        raise ValueError(
-            f"embed_id: every element of x must be at least 0 and below {n}, the number of rows of "
-            f"W (or {ignore_label=}), but one is {int(ids[wrong][0])}"
-        )
 
 
 @differentiable(lambda g, cos, sin, is_interleaved: _rotate.on(g, cos, -sin, is_interleaved))

@@ -10,9 +10,9 @@ from mpchain.functions.activation import log_softmax, relu, softplus
 from mpchain.functions.arithmetic import absolute
 from mpchain.functions.array import reshape
 from mpchain.functions.contraction import matmul
-from mpchain.functions.indexing import get_item
+from mpchain.functions.indexing import check_labels, get_item
 from mpchain.functions.joining import concat
-from mpchain.functions.loss import check_labels, check_option, reduced
+from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_difference, where
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp, mean, sum
@@ -236,7 +236,7 @@ def discriminative_margin_based_clustering_loss(
     n, k, height, width = embeddings.shape
     fits = labels.dtype.kind in "iu" and labels.shape == (n, height, width)
     check(fits, name, "labels must be integers (N, height, width)", labels=labels, **sizes)
-    check_labels(name, labels, k + 1, None, "labels")
+    check_labels(name, labels, k + 1, argument="labels")
 
     xp = get_array_module(labels)
     pixels = reshape(embeddings, (n, k, height * width))
@@ -363,8 +363,8 @@ def black_out(x: Input, t: Input, W: Input, samples: Input, reduce: str = "mean"
     fits = samples.dtype.kind in "iu" and samples.ndim == 2 and len(samples) == len(t)
     rule = "samples must be integers (N, S), S at least 1"
     check(fits and samples.shape[1] > 0, name, rule, samples=samples, t=t)
-    check_labels(name, t, len(W), None)
-    check_labels(name, samples, len(W), None, "samples")
+    check_labels(name, t, len(W))
+    check_labels(name, samples, len(W), argument="samples")
     xp = get_array_module(t)
     log_p = log_softmax(_scores(x, W, xp.concatenate([t[:, None], samples], axis=1)))
     # 1 - p is accurate where p is small; for the largest p it is the sum of the others.

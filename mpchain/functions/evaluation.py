@@ -3,7 +3,8 @@
 import math
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.loss import check_labels, check_option
+from mpchain.functions.indexing import check_labels
+from mpchain.functions.loss import check_option
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable

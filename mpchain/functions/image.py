@@ -8,7 +8,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
-from mpchain.functions.array import cast, reshape, transpose
+from mpchain.functions.array import cast, reshape, transpose, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import unpooling_nd
@@ -258,8 +258,7 @@ def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
     check(fits, name, "grid must be of shape (N, 2, H, W) and of the dtype of x", grid=grid, x=x)
     n, c, h, w = x.shape
     dtype, xp, out = x.dtype, x.xp, grid.shape[2:]
-    if dtype == np.float16:  # too coarse for positions
-        x, grid = cast(x, np.float32), cast(grid, np.float32)
+    x, grid = widened(x), widened(grid)
     to_pixels = xp.asarray([[w - 1], [h - 1]], grid.dtype) / 2
     positions = (reshape(grid, (n, 2, math.prod(out))) + 1) * to_pixels
     u, v = positions[:, 0], positions[:, 1]

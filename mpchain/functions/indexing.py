@@ -139,6 +139,25 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
     return _take(x, (slice(None),) * axis + (order if inv else indices,))
 
 
+def check_labels(
+    name: str, t: Array, n: int, ignored: int | None = None, argument: str = "t", low: int = 0
+) -> None:
+    """Raises ValueError if an element of ``t`` is neither in range(low, n) nor ``ignored``.
+
+    Example:
+        >>> check_labels("f", np.array([0, 2, -1]), 3, ignored=-1)
+    """
+    wrong = (t < low) | (t >= n)
+    if ignored is not None:
+        wrong &= t != ignored
+    if wrong.any():
+        others = "" if ignored is None else f", or {ignored} (ignored)"
+        raise ValueError(
+            f"{name}: every element of {argument} must be at least {low} and below {n}{others}, "
+            f"but one is {int(t[wrong][0])}"
+        )
+
+
 def select_item(x: Input, t: Input) -> Variable:
     """Selects an element from each row: y[i] = x[i, t[i]].
 
@@ -161,20 +180,9 @@ def select_item(x: Input, t: Input) -> Variable:
     check(x.ndim == 2, "select_item", "x must have 2 axes", x=x)
     fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
     check(fits, "select_item", "t must hold an integer per row of x", t=t, x=x)
-    n = x.shape[1]
-    _check_range("select_item", "t", t, -n, n)
+    check_labels("select_item", t, x.shape[1], low=-x.shape[1])
     xp = get_array_module(x)
     return _take(x, (xp.arange(len(t)), xp.asarray(t)))
-
-
-def _check_range(name, argument, t, low, high):
-    wrong = (t < low) | (t >= high)
-    if wrong.any():
-        value = int(t[wrong][0])
-        raise ValueError(
-            f"{name}: every index in {argument} must be at least {low} and below {high}, "
-            f"but one is {value}"
-        )
 
 
 @differentiable(lambda g: g, lambda g, slices: get_item.on(g, slices))
@@ -379,6 +387,6 @@ def one_hot(t: Input, num_classes: int, dtype: DTypeLike = None) -> Variable:
     """
     t = as_array(t)
     check(t.dtype.kind in "iu", "one_hot", "t must be integers", t=t)
-    _check_range("one_hot", "t", t, 0, num_classes)
+    check_labels("one_hot", t, num_classes)
     vectors = t[..., None] == get_array_module(t).arange(num_classes)
     return Variable(vectors.astype(get_dtype(dtype)), requires_grad=False)

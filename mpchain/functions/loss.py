@@ -8,32 +8,12 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
-from mpchain.typing import Array, Input
+from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
-
-
-def check_labels(
-    name: str, t: Array, n_classes: int, ignore_label: int | None, argument: str = "t"
-) -> None:
-    """Raises ValueError if a label is neither a class nor the ignored label.
-
-    Example:
-        >>> check_labels("f", np.array([0, 2, -1]), 3, ignore_label=-1)
-    """
-    xp = get_array_module(t)
-    wrong = (t < 0) | (t >= n_classes)
-    if ignore_label is not None:
-        wrong &= t != ignore_label
-    if xp.any(wrong):
-        label = int(t[wrong].ravel()[0])
-        ignored = "" if ignore_label is None else f", or {ignore_label} (ignored)"
-        raise ValueError(
-            f"{name}: every label in {argument} must be at least 0 and below {n_classes}, the "
-            f"number of classes{ignored}, but one is {label}"
-        )
 
 
 def check_option(function: str, argument: str, value: Any, allowed: Sequence[str]) -> None:
@@ -332,7 +312,7 @@ def hinge(x: Input, t: Input, norm: str = "L1", reduce: str = "mean") -> Variabl
     check(x.ndim == 2 and x.dtype.kind == "f", "hinge", "x must be floating point (N, C)", x=x)
     fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
     check(fits, "hinge", "t must hold an integer per sample", t=t, x=x)
-    check_labels("hinge", t, x.shape[1], None)
+    check_labels("hinge", t, x.shape[1])
     xp = get_array_module(t)
     is_label = t[:, None] == xp.arange(x.shape[1])
     loss = relu(1 - x * (is_label.astype(x.dtype) * 2 - 1))

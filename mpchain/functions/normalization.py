@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain import kernels
-from mpchain.functions.array import cast, reshape, sum_to
+from mpchain.functions.array import cast, reshape, sum_to, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
 from mpchain.typing import Array, Axes, Input
@@ -28,7 +28,7 @@ def _statistics(x, axis, eps):
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
         return kernels.batch_normalization_gradient(g, x, gamma, *aux, axis)
-    g, x, gamma = _wide(g), _wide(x), _wide(gamma)
+    g, x, gamma = widened(g), widened(x), widened(gamma)
     mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
     g_beta = np.sum(g, axis=axis, keepdims=True)
@@ -154,7 +154,7 @@ def fixed_batch_normalization(
 
 def _fixed(name, x, gamma, beta, mean, var, eps, axis):
     axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, mean=mean, var=var)
-    gamma, beta, mean, var = (reshape(_wide(p), shape) for p in (gamma, beta, mean, var))
+    gamma, beta, mean, var = (reshape(widened(p), shape) for p in (gamma, beta, mean, var))
     y = (x - mean) * (gamma * (var + eps) ** -0.5) + beta
     return cast(y, x.dtype)
 
@@ -224,7 +224,7 @@ def batch_renormalization(
         raise TypeError(f"{name}: running_mean and running_var are required")
     statistics = {"running_mean": running_mean, "running_var": running_var}
     axis, shape = _shape_of_parameters(name, x, None, gamma, beta=beta, **statistics)
-    mean, inverse_std = _statistics(as_array(_wide(x)), axis, eps)
+    mean, inverse_std = _statistics(as_array(widened(x)), axis, eps)
     running_inverse_std = (running_var.reshape(shape) + eps) ** -0.5
     r = (running_inverse_std / inverse_std).clip(1 / rmax, rmax).astype(x.dtype, copy=False)
     d = ((mean - running_mean.reshape(shape)) * running_inverse_std).clip(-dmax, dmax)
@@ -236,11 +236,6 @@ def batch_renormalization(
 
 
 # Normalization of each sample by itself.
-
-
-def _wide(x):
-    """Casts half precision to single, as sums of squares need its range."""
-    return cast(x, np.float32) if x.dtype == np.float16 else x
 
 
 def _inverse_rms(x, axis, eps):
@@ -311,7 +306,7 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
     See J. L. Ba et al., Layer normalization, arXiv:1607.06450.
     """
     axis = _trailing_axes("layer_normalization", x, gamma=gamma, beta=beta)
-    y = _sample_normalization(_wide(x), _wide(gamma), _wide(beta), axis, eps)
+    y = _sample_normalization(widened(x), widened(gamma), widened(beta), axis, eps)
     return cast(y, x.dtype)
 
 
@@ -366,9 +361,9 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
     size = math.prod(x.shape[2:])
     shape = (1, groups, channels // groups, 1)
     y = _sample_normalization(
-        reshape(_wide(x), (n, *shape[1:3], size)),
-        reshape(_wide(gamma), shape),
-        reshape(_wide(beta), shape),
+        reshape(widened(x), (n, *shape[1:3], size)),
+        reshape(widened(gamma), shape),
+        reshape(widened(beta), shape),
         (2, 3),
         eps,
     )
@@ -438,7 +433,7 @@ def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:
     See B. Zhang and R. Sennrich, Root mean square layer normalization, NeurIPS 2019.
     """
     axis = _trailing_axes("rms_normalization", x, gamma=gamma)
-    return cast(_rms_normalization(_wide(x), _wide(gamma), axis, eps), x.dtype)
+    return cast(_rms_normalization(widened(x), widened(gamma), axis, eps), x.dtype)
 
 
 def _norm(x, axis):
@@ -482,7 +477,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
     check(x.dtype.kind == "f", "normalize", "x must be floating point", x=x)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, "normalize", "x must have every axis", x=x, axis=axis)
-    return cast(_normalize(_wide(x), eps, axes), x.dtype)
+    return cast(_normalize(widened(x), eps, axes), x.dtype)
 
 
 # The sum over neighboring channels is its own adjoint.
@@ -536,4 +531,4 @@ def local_response_normalization(
     """
     name = "local_response_normalization"
     check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
-    return cast(_local_response_normalization(_wide(x), n, k, alpha, beta), x.dtype)
+    return cast(_local_response_normalization(widened(x), n, k, alpha, beta), x.dtype)

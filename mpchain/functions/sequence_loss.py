@@ -6,11 +6,11 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.activation import log_softmax
-from mpchain.functions.array import cast, reshape
+from mpchain.functions.array import cast, reshape, widened
 from mpchain.functions.declaration import differentiable, elementwise
-from mpchain.functions.indexing import get_item, select_item
+from mpchain.functions.indexing import check_labels, get_item, select_item
 from mpchain.functions.joining import concat, split_axis
-from mpchain.functions.loss import check_labels, check_option, reduced
+from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp
 from mpchain.typing import Array, Input
@@ -110,19 +110,17 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
     states, times = xp.arange(path.shape[1]), xp.arange(n_steps).reshape(-1, 1, 1, 1)
     lengths, ends = lengths.reshape(1, 1, -1, 1), ends[:, None]
 
-    def chain(first, path, begins):
+    def chain(path, first, begins, continues):
         skips = xp.zeros(path.shape, bool)
         skips[:, 2:] = (path[:, 2:] != path[:, :-2]) & (path[:, 2:] != blank)
         zero, log_zero = (xp.asarray(v, dtype) for v in (0, _LOG_ZERO))
         logs = (xp.where(allowed, zero, log_zero)[None] for allowed in (first, skips))
-        return logs, begins
+        return _Chain(*logs, begins, continues)
 
     first, last = states <= xp.minimum(ends, 1), (states == 2 * ends) | (states == 2 * ends - 1)
-    continues = times < lengths
-    logs, begins = chain(first, path, times == 0)
-    forward = _Chain(*logs, begins, continues)
-    logs, begins = chain(last[:, ::-1], path[:, ::-1], (times == lengths - 1)[::-1])
-    return forward, _Chain(*logs, begins, continues[::-1])
+    forward = chain(path, first, times == 0, times < lengths)
+    backward = (times == lengths - 1)[::-1], (times < lengths)[::-1]
+    return forward, chain(path[:, ::-1], last[:, ::-1], *backward)
 
 
 def connectionist_temporal_classification(
@@ -178,12 +176,12 @@ def connectionist_temporal_classification(
     ends = _lengths(name, "label_length", label_length, n_labels, t)
     xp = get_array_module(t)
     t = xp.where(xp.arange(n_labels) < ends[:, None], t, blank_symbol)
-    check_labels(name, t, n_symbols, None)
+    check_labels(name, t, n_symbols)
 
     path = xp.full((n, 2 * n_labels + 1), blank_symbol)
     path[:, 1::2] = t
     scores = reshape(concat(x, axis=0), (n_steps, n, n_symbols))
-    log_p = log_softmax(cast(scores, np.float32) if scores.dtype == np.float16 else scores, axis=2)
+    log_p = log_softmax(widened(scores), axis=2)
     where = (slice(None), xp.arange(n)[:, None], path)
     emissions = np.maximum(get_item(log_p, where), _LOG_ZERO)
     chains = _chains(path, ends, lengths, n_steps, blank_symbol, emissions.dtype)
@@ -237,7 +235,7 @@ def _check_field(name, cost, xs, ys=None):
     for x, y in zip(xs, ys):
         fits = y.dtype.kind in "iu" and y.shape == x.shape[:1]
         check(fits, name, "every y must hold an integer per row of x", y=y, x=x)
-        check_labels(name, y, k, None, "ys")
+        check_labels(name, y, k, argument="ys")
     return ys
 
 

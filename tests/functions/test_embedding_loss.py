@@ -220,7 +220,7 @@ def test_an_unknown_reduction(name, arguments):
 
 def test_an_instance_out_of_range():
     x, labels = np.ones((1, 2, 1, 2)), np.array([[[1, 3]]])
-    with pytest.raises(ValueError, match=r"_clustering_loss: every label in labels .* one is 3"):
+    with pytest.raises(ValueError, match=r"_clustering_loss: every element of labels .* one is 3"):
         F.discriminative_margin_based_clustering_loss(x, labels, 0.5, 1.5, 2)
     with pytest.raises(InvalidType, match=r"\(N, max_embedding_dim, height, width\)"):
         F.discriminative_margin_based_clustering_loss(x, labels, 0.5, 1.5, 3)

@@ -66,7 +66,9 @@ def test_a_summary_of_nothing():
 
 @pytest.mark.parametrize("label", [-2, 3])
 def test_a_label_out_of_range(label):
-    with pytest.raises(ValueError, match=rf"recall: every label in t .* below 3.* one is {label}"):
+    with pytest.raises(
+        ValueError, match=rf"recall: every element of t .* below 3.* one is {label}"
+    ):
         F.recall(np.ones((2, 3)), np.array([0, label]), 3)
 
 

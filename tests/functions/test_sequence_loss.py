@@ -211,7 +211,7 @@ def test_empty_batches():
         ({"x": [np.ones((2, 4), int)]}, InvalidType, "x must be floating point"),
         ({"t": np.ones((2, 1))}, InvalidType, r"t must be integers \(N, L\)"),
         ({"t": np.ones((3, 1), int)}, InvalidType, r"t must be integers \(N, L\)"),
-        ({"t": np.full((2, 1), 4)}, ValueError, "every label in t .* below 4, .* one is 4"),
+        ({"t": np.full((2, 1), 4)}, ValueError, "every element of t .* below 4, .* one is 4"),
         ({"blank_symbol": 4}, ValueError, "blank_symbol must be .* below 4, .* but is 4"),
         ({"blank_symbol": -1}, ValueError, "blank_symbol must be .* but is -1"),
         ({"input_length": np.array([1, 3])}, ValueError, r"input_length .* 0 to 2, .* \[1, 3\]"),
@@ -283,7 +283,7 @@ def test_a_field_of_no_sequences():
         ({"xs": [np.ones((1, 3)), np.ones((2, 3))]}, InvalidType, "batches must not grow"),
         ({"ys": [np.ones(2, int)]}, InvalidType, "ys must be as many as xs: ys: 1, xs: 2"),
         ({"ys": [np.ones(2)] * 2}, InvalidType, "every y must hold an integer per row.*float64"),
-        ({"ys": [np.full(2, 3)] * 2}, ValueError, "every label in ys .* one is 3"),
+        ({"ys": [np.full(2, 3)] * 2}, ValueError, "every element of ys .* one is 3"),
         ({"reduce": "sum"}, ValueError, "reduce must be one of .* not 'sum'"),
     ],
 )

@@ -194,7 +194,7 @@ WRONG = {
         ((f(3), i(4)), "t must be integers of the shape of x", "(3,)", "(4,)"),
         ((f(3), f(3)), "t must be integers", "float32"),
         ((i(3), i(3)), "floating point", "int32"),
-        ((f(3), i(3, high=3)), "every label in t must be at least 0 and below 2", "one is 2"),
+        ((f(3), i(3, high=3)), "every element of t must be at least 0 and below 2", "one is 2"),
         ((f(3), i(3, high=-1)), "or -1 (ignored)", "one is -2"),
         ((f(3), i(3), True, "sum"), "reduce must be one of ('mean', 'no')", "'sum'"),
     ],
@@ -330,9 +330,9 @@ def test_the_error_is_the_same_with_debug_mode_and_hooks():
 def test_labels_are_checked_on_images_and_with_ignored_ones():
     x, t = f(2, 3, 2), np.array([[0, -1], [2, 1]])
     assert F.softmax_cross_entropy(x, t).shape == ()
-    with pytest.raises(ValueError, match=r"below 3, .* or 5 \(ignored\), but one is -1"):
+    with pytest.raises(ValueError, match=r"below 3, or 5 \(ignored\), but one is -1"):
         F.softmax_cross_entropy(x, t, ignore_label=5)
-    with pytest.raises(ValueError, match=r"below 3, the number of classes, but one is -1"):
+    with pytest.raises(ValueError, match=r"below 3, but one is -1"):
         F.softmax_cross_entropy(x, t, ignore_label=None)
     t[1, 0] = 3
     with pytest.raises(ValueError, match=r"but one is 3"):

@@ -44,14 +44,14 @@ WRONG = {
         ((i(3, 2), i(3)), "floating point", "int32"),
         ((f(3, 2), i(2)), "an integer per sample", "(2,)"),
         ((f(3, 2), f(3)), "an integer per sample", "float32"),
-        ((f(3, 2), i(3, value=2)), "every label in t", "one is 2"),
-        ((f(3, 2), i(3, value=-1)), "every label in t", "one is -1"),
+        ((f(3, 2), i(3, value=2)), "every element of t", "one is 2"),
+        ((f(3, 2), i(3, value=-1)), "every element of t", "one is -1"),
     ],
     "focal_loss": [
         ((f(3), i(2)), "t must be integers of the shape of x", "(2,)"),
         ((f(3), f(3)), "t must be integers", "float32"),
         ((i(3), i(3)), "floating point", "int32"),
-        ((f(3), i(3, value=2)), "every label in t", "one is 2"),
+        ((f(3), i(3, value=2)), "every element of t", "one is 2"),
     ],
     "contrastive": [
         ((f(2, 3), f(2, 2), i(2)), "(N, D), of one shape", "(2, 2)"),
@@ -83,15 +83,15 @@ WRONG = {
         ((f(2), i(2), f(4, 2), None, 1), "x (N, D)", "(2,)"),
         ((f(2, 3), i(3), f(4, 3), None, 1), "an integer per sample", "(3,)"),
         ((f(2, 3), f(2), f(4, 3), None, 1), "an integer per sample", "float32"),
-        ((f(2, 3), i(2, value=4), f(4, 3), None, 1), "every label in t", "one is 4"),
+        ((f(2, 3), i(2, value=4), f(4, 3), None, 1), "every element of t", "one is 4"),
     ],
     "black_out": [
         ((f(2, 3), i(2), f(4, 2), i(2, 1)), "must fit", "(4, 2)"),
         ((f(2, 3), i(2), f(4, 3), i(2)), "samples must be integers (N, S)", "(2,)"),
         ((f(2, 3), i(2), f(4, 3), i(2, 0)), "S at least 1", "(2, 0)"),
         ((f(2, 3), i(2), f(4, 3), f(2, 1)), "samples must be integers", "float32"),
-        ((f(2, 3), i(2), f(4, 3), i(2, 1, value=-1)), "every label in samples", "one is -1"),
-        ((f(2, 3), i(2, value=4), f(4, 3), i(2, 1)), "every label in t", "one is 4"),
+        ((f(2, 3), i(2), f(4, 3), i(2, 1, value=-1)), "every element of samples", "one is -1"),
+        ((f(2, 3), i(2, value=4), f(4, 3), i(2, 1)), "every element of t", "one is 4"),
     ],
     "gumbel_softmax": [
         ((i(2, 3),), "floating point", "int32"),
@@ -184,7 +184,7 @@ for _name in ("classification_summary", "precision", "recall", "f1_score"):
         ((f(3), i(3)), "y must be floating point (N, C, ...)", "(3,)"),
         ((f(3, 2), f(3)), "t integers", "float32"),
         ((f(3, 2), i(2)), "t must have the shape of y without axis 1", "(2,)"),
-        ((f(3, 2), i(3, value=5), 4), "every label in t", "one is 5"),
+        ((f(3, 2), i(3, value=5), 4), "every element of t", "one is 5"),
     ]
 CASES = [
     pytest.param(name, arguments, shown, id=f"{name}-{number}")

@@ -6,9 +6,9 @@ from mpchain import functions
 from mpchain.backend import get_array_module
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.functions.communication import allreduce
-from mpchain.functions import cast, reshape
+from mpchain.functions.array import cast, reshape, widened
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.normalization import _shape_of_parameters, _wide
+from mpchain.functions.normalization import _shape_of_parameters
 from mpchain.typing import Array, Axes
 from mpchain.variable import Variable
 
@@ -126,6 +126,6 @@ def batch_normalization(
             if running is not None:
                 running += step * (value.reshape(running.shape) - running)
 
-    gamma, beta = (_wide(reshape(p, shape)) for p in (gamma, beta))
-    y = _multi_node_batch_normalization(_wide(x), gamma, beta, comm, axis, eps, follow)
+    gamma, beta = (widened(reshape(p, shape)) for p in (gamma, beta))
+    y = _multi_node_batch_normalization(widened(x), gamma, beta, comm, axis, eps, follow)
     return cast(y, x.dtype)
