@@ -136,6 +136,12 @@ from mpchain.functions.mathematics import sqrt as sqrt
 from mpchain.functions.mathematics import square as square
 from mpchain.functions.mathematics import squared_difference as squared_difference
 from mpchain.functions.mathematics import where as where
+from mpchain.functions.n_step import n_step_bigru as n_step_bigru
+from mpchain.functions.n_step import n_step_bilstm as n_step_bilstm
+from mpchain.functions.n_step import n_step_birnn as n_step_birnn
+from mpchain.functions.n_step import n_step_gru as n_step_gru
+from mpchain.functions.n_step import n_step_lstm as n_step_lstm
+from mpchain.functions.n_step import n_step_rnn as n_step_rnn
 from mpchain.functions.noise import dropout as dropout
 from mpchain.functions.noise import gaussian as gaussian
 from mpchain.functions.noise import gumbel_softmax as gumbel_softmax
@@ -191,12 +197,6 @@ from mpchain.functions.rearrangement import squeeze as squeeze
 from mpchain.functions.rearrangement import tile as tile
 from mpchain.functions.recompute import forget as forget
 from mpchain.functions.recurrent import lstm as lstm
-from mpchain.functions.recurrent import n_step_bigru as n_step_bigru
-from mpchain.functions.recurrent import n_step_bilstm as n_step_bilstm
-from mpchain.functions.recurrent import n_step_birnn as n_step_birnn
-from mpchain.functions.recurrent import n_step_gru as n_step_gru
-from mpchain.functions.recurrent import n_step_lstm as n_step_lstm
-from mpchain.functions.recurrent import n_step_rnn as n_step_rnn
 from mpchain.functions.recurrent import slstm as slstm
 from mpchain.functions.recurrent import tree_lstm as tree_lstm
 from mpchain.functions.reduction import argmax as argmax

@@ -197,8 +197,8 @@ def aligned(name: str, x: Input, y: Input, axis: int) -> Variable:
         (1, 3, 1)
     """
     fits = 0 <= axis <= x.ndim and x.shape[axis : axis + y.ndim] == y.shape
-    rule = f"the second argument must have the shape of x from axis {axis} on"
-    check(fits, name, rule, x=x, second=y)
+    rule = "the second argument must have the shape of x from axis {axis} on"
+    check(fits, name, rule, x=x, second=y, axis=axis)
     return reshape(y, (1,) * axis + y.shape + (1,) * (x.ndim - axis - y.ndim))
 
 

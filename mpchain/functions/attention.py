@@ -24,7 +24,7 @@ def _allowed(name, xp, shape, mask, is_causal):
     if mask is not None:
         mask = xp.asarray(as_array(mask))
         fits = mask.dtype.kind == "b" and broadcasts_to(mask.shape, shape)
-        check(fits, name, f"mask must be bool and broadcast to {shape}", mask=mask)
+        check(fits, name, "mask must be bool and broadcast to {shape}", mask=mask, shape=shape)
         allowed = mask if allowed is None else allowed & mask
     return allowed
 
@@ -81,7 +81,8 @@ def scaled_dot_product_attention(
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     if bias is not None:
         fits = bias.dtype.kind == "f" and broadcasts_to(bias.shape, scores.shape)
-        check(fits, name, f"bias must be floating and broadcast to {scores.shape}", bias=bias)
+        rule = "bias must be floating point and broadcast to {scores.shape}"
+        check(fits, name, rule, bias=bias, scores=scores)
         scores = scores + bias
     allowed = _allowed(name, query.xp, scores.shape, mask, is_causal)
     if allowed is not None:

@@ -559,7 +559,7 @@ def shift(x: Input, ksize: Sizes = 3, dilate: Sizes = 1) -> Variable:
     if 0 in (dy, dx):
         raise ValueError(f"shift: dilate must not be zero, but is {dilate}")
     n = kh * kw
-    check(x.shape[1] >= n, "shift", f"x must have {n} channels or more", x=x, ksize=ksize)
+    check(x.shape[1] >= n, "shift", "x must have {n} channels or more", x=x, ksize=ksize, n=n)
     places = [((i - kh // 2) * dy, (j - kw // 2) * dx) for i in range(kh) for j in range(kw)]
     places[n // 2], places[-1] = places[-1], places[n // 2]
     size = x.shape[1] // n

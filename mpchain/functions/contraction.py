@@ -105,7 +105,7 @@ def batch_matmul(a: Input, b: Input, transa: bool = False, transb: bool = False)
     lambda g, a, labels: _contract.on(g, a, (labels[2], labels[0], labels[1])),
 )
 def _contract(a, b, labels):
-    """Multiplies and sums over the labels that the third of ``labels``, the result's, lacks."""
+    """Multiplies, and sums over the labels that the output, the third of ``labels``, lacks."""
     la, lb, out = labels
     size = dict(zip(la, a.shape)) | dict(zip(lb, b.shape))
     batch = [i for i in la if i in lb and i in out]
@@ -193,7 +193,7 @@ def _spelled_out(xs, inputs, output):
     rest = [x.ndim - len(labels) + labels.count(...) for x, labels in zip(xs, inputs)]
     for x, labels, n in zip(xs, inputs, rest):
         fits = n == 0 if ... not in labels else n >= 0 and labels.count(...) == 1
-        check(fits, "einsum", f"the operand must have the axes {labels}", operand=x)
+        check(fits, "einsum", "the operand must have the axes {labels}", operand=x, labels=labels)
     ellipsis = [("...", i) for i in range(-max(rest), 0)]
     named = [i for labels in inputs for i in labels if i is not ...]
     if output is None:
@@ -219,8 +219,8 @@ def _sizes(xs, inputs):
             if isinstance(i, tuple) and 1 in (known, n):
                 sizes[i] = known if n == 1 else n
             else:
-                rule = f"axes labeled {i!r} must have one size, {known}"
-                check(known == n, "einsum", rule, operand=x)
+                rule = "axes labeled {label!r} must have one size, {size}"
+                check(known == n, "einsum", rule, operand=x, label=i, size=known)
     return sizes
 
 

@@ -48,7 +48,7 @@ def _grouped(name, x, groups):
     """The channels in groups: (groups, C / groups, N * d1 * ...), in single precision at least."""
     check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
     fits = groups >= 1 and x.shape[1] % groups == 0
-    check(fits, name, f"groups={groups} must divide the channels of x", x=x)
+    check(fits, name, "groups={groups} must divide the channels of x", x=x, groups=groups)
     channels_first = swapaxes(widened(x), 0, 1)
     count = x.shape[0] * math.prod(x.shape[2:])
     return reshape(channels_first, (groups, x.shape[1] // groups, count))
@@ -121,9 +121,9 @@ def _check_statistics(name, grouped, mean, projection):
     groups, size = grouped.shape[:2]
     shapes = {"mean": (mean, (groups, size)), "projection": (projection, (groups, size, size))}
     for statistic, (value, shape) in shapes.items():
-        fits = value is None or value.shape == shape
-        rule = f"the {statistic} must have the shape {shape} (groups, channels of a group)"
-        check(fits, name, rule, **{statistic: value})
+        if value is not None and value.shape != shape:
+            rule = f"the {statistic} must have the shape {shape} (groups, channels of a group)"
+            check(False, name, rule, **{statistic: value})
 
 
 def fixed_decorrelated_batch_normalization(

@@ -67,7 +67,8 @@ def deformable_convolution_2d_sampler(
     n, n_out = x.shape[0], W.shape[0]
     window = windows_over(name, x, W.shape[2:], stride, pad, W=W)
     sizes, shape = window.out_size, (n, 2 * window.n_elements, *window.out_size)
-    check(offset.shape == shape, name, f"offset must be of shape {shape}", offset=offset)
+    rule = "offset must be of shape {shape}"
+    check(offset.shape == shape, name, rule, offset=offset, shape=shape)
     if b is not None:
         check(b.shape == (n_out,), name, "b must have one element per output channel", b=b, W=W)
     dtype, x, offset = x.dtype, widened(x), widened(offset)

@@ -69,7 +69,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
 def _rotate(x, cos, sin, is_interleaved):
     """Rotates pairs of elements of the last axis."""
     half = x.shape[-1] // 2
-    first, second = slice(0, half), slice(half, None)
+    first, second = slice(half), slice(half, None)
     if is_interleaved:
         first, second = slice(0, None, 2), slice(1, None, 2)
     a, b = x[..., first], x[..., second]

@@ -71,7 +71,7 @@ def contrastive(
 def _check_vectors(name, **arrays):
     first = next(iter(arrays.values()))
     fits = all(x.shape == first.shape and x.dtype.kind == "f" for x in arrays.values())
-    rule = f"{', '.join(arrays)} must be floating point (N, D), of one shape"
+    rule = "the vectors must be floating point (N, D), of one shape"
     check(fits and first.ndim == 2, name, rule, **arrays)
 
 
@@ -113,8 +113,8 @@ def triplet(
 
 def _covariance(name, **arrays):
     for argument, x in arrays.items():
-        fits = x.ndim == 2 and x.dtype.kind == "f"
-        check(fits, name, f"{argument} must be floating point (N, D)", **{argument: x})
+        if x.ndim != 2 or x.dtype.kind != "f":
+            check(False, name, f"{argument} must be floating point (N, D)", **{argument: x})
     x, y = arrays.values()
     check(len(x) == len(y), name, "there must be as many samples in both", **arrays)
     x, y = (v - mean(v, 0, keepdims=True) if len(v) else as_variable(v) for v in (x, y))

@@ -8,18 +8,12 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
+from mpchain.functions import resampling
 from mpchain.functions.array import cast, reshape, transpose, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import unpooling_nd
 from mpchain.functions.reduction import sum
-from mpchain.functions.resampling import (
-    bins_matrix,
-    cubic_matrix,
-    index_matrix,
-    linear_matrix,
-    map_axis,
-)
 from mpchain.functions.windows import windows_over
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import spatial
@@ -100,15 +94,8 @@ def resize_images(
     return _resize("resize_images", x, sizes, (None, None), mode, align_corners)
 
 
-_MODES = {
-    "nearest": None,
-    "nearest-exact": None,
-    "area": None,
-    "linear": 3,
-    "bilinear": 4,
-    "trilinear": 5,
-    "bicubic": 4,
-}
+_NDIM = {"linear": 3, "bilinear": 4, "trilinear": 5, "bicubic": 4}
+_MODES = ("nearest", "nearest-exact", "area", *_NDIM)
 
 
 def _resize(name, x, sizes, scales, mode, align_corners):
@@ -125,12 +112,13 @@ def _resize(name, x, sizes, scales, mode, align_corners):
             index = np.arange(size) + (0.5 if mode == "nearest-exact" else 0.0)
             index = np.floor(index / scale) if scale else index * old // size
             index = index.astype(np.intp).clip(0, old - 1)
-            x = map_axis(x, index_matrix(old, tuple(index.tolist())), axis)
+            matrix = resampling.index_matrix(old, tuple(index.tolist()))
         elif mode == "area":
-            x = map_axis(x, bins_matrix(old, size), axis)
+            matrix = resampling.bins_matrix(old, size)
         else:
-            matrix = cubic_matrix if mode == "bicubic" else linear_matrix
-            x = map_axis(x, matrix(old, size, scale or size / old, bool(align_corners)), axis)
+            make = resampling.cubic_matrix if mode == "bicubic" else resampling.linear_matrix
+            matrix = make(old, size, scale or size / old, bool(align_corners))
+        x = resampling.map_axis(x, matrix, axis)
     return x
 
 
@@ -169,22 +157,22 @@ def interpolate(
     if mode not in _MODES:
         raise ValueError(f"interpolate: mode must be one of {', '.join(_MODES)}, not {mode!r}")
     if (size is None) == (scale_factor is None):
-        raise ValueError(
-            f"interpolate: give one of size and scale_factor: {size=}, {scale_factor=}"
-        )
+        raise ValueError(f"interpolate: give size or scale_factor: {size=}, {scale_factor=}")
     check(x.ndim > 2 and x.dtype.kind == "f", "interpolate", "x must be floating, (N, C, ...)", x=x)
-    ndim = _MODES[mode] or x.ndim
-    check(x.ndim == ndim, "interpolate", f"for mode {mode!r}, x must have {ndim} axes", x=x)
+    ndim = _NDIM.get(mode, x.ndim)
+    rule = "for mode {mode!r}, x must have {ndim} axes"
+    check(x.ndim == ndim, "interpolate", rule, x=x, mode=mode, ndim=ndim)
     n = x.ndim - 2
     if size is not None:
         (sizes,), scales = spatial("interpolate", n, size=size), (None,) * n
     else:
         scales = (scale_factor,) * n if isinstance(scale_factor, Real) else tuple(scale_factor)
-        rule = f"scale_factor must be one number or {n}, each positive"
+        rule = "scale_factor must be one number or {n}, each positive"
         positive = len(scales) == n and min(scales) > 0
-        check(positive, "interpolate", rule, scale_factor=scale_factor)
+        check(positive, "interpolate", rule, scale_factor=scale_factor, n=n)
         sizes = tuple(math.floor(old * scale) for old, scale in zip(x.shape[2:], scales))
-        check(min(sizes) > 0, "interpolate", f"the output size {sizes} must be positive", x=x)
+        rule = "the output size {sizes} must be positive"
+        check(min(sizes) > 0, "interpolate", rule, x=x, sizes=sizes)
     return _resize("interpolate", x, sizes, scales, mode, align_corners)
 
 

@@ -133,9 +133,8 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
     indices = xp.asarray(indices)
     order = indices.argsort()
     if not bool((indices[order] == xp.arange(indices.size)).all()):
-        raise ValueError(
-            f"permutate: indices must hold each of 0 to {indices.size - 1} once, not {indices}"
-        )
+        rule = f"indices must hold each of 0 to {indices.size - 1} once"
+        raise ValueError(f"permutate: {rule}, not {indices}")
     return _take(x, (slice(None),) * axis + (order if inv else indices,))
 
 
@@ -355,11 +354,8 @@ def topk(x: Input, k: int, axis: Input = -1, largest: bool = True) -> tuple[Vari
         return _take(x, _along(indices, axis)), indices
     # A partition finds the few elements; only they are sorted.
     xp = x.xp
-    if largest:
-        few = (slice(None),) * axis + (slice(x.shape[axis] - k, None),)
-        indices = x.array.argpartition(-max(k, 1), axis)[few]
-    else:
-        indices = x.array.argpartition(k, axis)[first]
+    few = (slice(None),) * axis + (slice(x.shape[axis] - k, None) if largest else slice(k),)
+    indices = x.array.argpartition(-max(k, 1) if largest else k, axis)[few]
     values = xp.take_along_axis(x.array, indices, axis)
     indices = xp.take_along_axis(indices, _order(values, axis, largest), axis)
     return _take(x, _along(indices, axis)), indices

@@ -361,7 +361,7 @@ def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:
         return ()
     _check_sequences("transpose_sequence", xs)
     for i, (before, x) in enumerate(itertools.pairwise(xs), 1):
-        rule = f"lengths must not increase: see xs[{i - 1}] and xs[{i}]"
-        ordered = before.shape[0] >= x.shape[0]
-        check(ordered, "transpose_sequence", rule, before=before, x=x)
+        if before.shape[0] < x.shape[0]:
+            rule = f"lengths must not increase: see xs[{i - 1}] and xs[{i}]"
+            check(False, "transpose_sequence", rule, before=before, x=x)
     return _transpose_sequence(xs) if xs[0].shape[0] else ()

@@ -6,18 +6,17 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.typing import Input
-from mpchain.utils.type_check import check
+from mpchain.utils.type_check import check, describe
 from mpchain.variable import Variable
 
 
 def _computed(function, a, rule):
-    """Applies a function of ``numpy.linalg``, which do not support half precision."""
+    """Applies a function of ``numpy.linalg``, which does not support half precision."""
     wide = a.astype(np.float32) if a.dtype == np.float16 else a
     try:
         y = function(wide)
     except np.linalg.LinAlgError as error:
-        message = f"{rule}, but: {error}; a is {a.dtype} of shape {a.shape}"
-        raise np.linalg.LinAlgError(message) from None
+        raise np.linalg.LinAlgError(f"{rule}: {error}: a: {describe(a)}") from None
     return y.astype(a.dtype, copy=False)
 
 
@@ -41,9 +40,9 @@ def _determinant(a):
 
 
 def _check_matrices(name, a, ndim):
-    rule = f"a must be floating point, with {ndim} axes, of which the last two are of one size"
+    rule = "a must be floating point, with {ndim} axes, of which the last two are of one size"
     fits = a.ndim == ndim and a.dtype.kind == "f" and a.shape[-1] == a.shape[-2]
-    check(fits, name, rule, a=a)
+    check(fits, name, rule, a=a, ndim=ndim)
 
 
 def inv(a: Input) -> Variable:

@@ -115,9 +115,8 @@ def gaussian(
     rule = "mean and ln_var must have one shape and be floating point"
     check(fits, "gaussian", rule, mean=mean, ln_var=ln_var)
     if eps is None:
-        xp = backend.get_array_module(mean)
-        eps = random.source(xp).standard_normal(mean.shape)
-        eps = xp.asarray(eps, ln_var.dtype)
+        eps = random.source(mean.xp).standard_normal(mean.shape)
+        eps = mean.xp.asarray(eps, ln_var.dtype)
     fits = eps.shape == mean.shape
     check(fits, "gaussian", "eps must have the shape of mean", eps=eps, mean=mean)
     y = mean + exp(ln_var * 0.5) * as_array(eps)
@@ -155,8 +154,8 @@ def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
     check(known, name, "axis must be one of log_pi", log_pi=log_pi, axis=axis)
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
-    xp = backend.get_array_module(log_pi)
-    noise = xp.asarray(random.source(xp).gumbel(size=log_pi.shape), log_pi.dtype)
+    noise = random.source(log_pi.xp).gumbel(size=log_pi.shape)
+    noise = log_pi.xp.asarray(noise, log_pi.dtype)
     return softmax((log_pi + noise) / tau, axis)
 
 
@@ -211,7 +210,7 @@ def simplified_dropconnect(
         return mixed(name, simplified_dropconnect, {"x": x}, {"W": W, "b": b}, **options)
     if mask is None and train:
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
-        mask = random.source(backend.get_array_module(x)).random_sample(shape) >= ratio
+        mask = random.source(x.xp).random_sample(shape) >= ratio
     if mask is not None:
         fits = mask.shape in (W.shape, (len(x), *W.shape))
         check(fits, name, "mask must be (N, O, I) or (O, I)", mask=mask, x=x, W=W)
@@ -255,5 +254,5 @@ def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     check(fits, "zoneout", "h and x must have one shape and be floating point", h=h, x=x)
     if not config.train:
         return x
-    uniform = random.source(backend.get_array_module(x)).random_sample(x.shape)
+    uniform = random.source(x.xp).random_sample(x.shape)
     return where(uniform < ratio, h, x)

@@ -316,8 +316,9 @@ def _trailing_axes(name, x, **parameters):
     check(x.ndim > 0 and x.dtype.kind == "f", name, "x must be floating point, with axes", x=x)
     for argument, value in parameters.items():
         fits = shape and value.shape == shape == x.shape[-len(shape) :]
-        rule = f"{argument} must have the shape of the last axes of x"
-        check(fits and value.dtype.kind == "f", name, rule, x=x, **{argument: value})
+        if not fits or value.dtype.kind != "f":
+            rule = f"{argument} must be floating point and have the shape of the last axes of x"
+            check(False, name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, parameters)
     return tuple(range(-len(shape), 0))
 
@@ -355,18 +356,14 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
     if groups < 1 or channels % groups:
         raise ValueError(f"{name}: groups must divide the {channels} channels, but is {groups}")
     for argument, value in {"gamma": gamma, "beta": beta}.items():
-        fits = value.shape == (channels,) and value.dtype.kind == "f"
-        check(fits, name, f"{argument} must have one element per channel", x=x, **{argument: value})
+        if value.shape != (channels,) or value.dtype.kind != "f":
+            rule = f"{argument} must be floating point with one element per channel"
+            check(False, name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, {"gamma": gamma, "beta": beta})
-    size = math.prod(x.shape[2:])
     shape = (1, groups, channels // groups, 1)
-    y = _sample_normalization(
-        reshape(widened(x), (n, *shape[1:3], size)),
-        reshape(widened(gamma), shape),
-        reshape(widened(beta), shape),
-        (2, 3),
-        eps,
-    )
+    gamma, beta = (reshape(widened(p), shape) for p in (gamma, beta))
+    grouped = reshape(widened(x), (n, *shape[1:3], math.prod(x.shape[2:])))
+    y = _sample_normalization(grouped, gamma, beta, (2, 3), eps)
     return cast(reshape(y, x.shape), x.dtype)
 
 

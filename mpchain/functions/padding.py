@@ -19,13 +19,9 @@ from mpchain.variable import Variable, as_variable
 
 _ALLOWED = {
     "constant": {"constant_values": 0},
-    "edge": {},
-    "reflect": {"reflect_type": "even"},
-    "symmetric": {"reflect_type": "even"},
-    "wrap": {},
-    "mean": {"stat_length": None},
-    "maximum": {"stat_length": None},
-    "minimum": {"stat_length": None},
+    **{mode: {} for mode in ("edge", "wrap")},
+    **{mode: {"reflect_type": "even"} for mode in ("reflect", "symmetric")},
+    **{mode: {"stat_length": None} for mode in ("mean", "maximum", "minimum")},
     "linear_ramp": {"end_values": 0},
 }
 
@@ -72,7 +68,7 @@ def pad(
     if mode == "constant":
         values = _per_axis("constant_values", options["constant_values"], x.ndim)
         return _pad_with_constants(x, widths, values)
-    settings = {k: _per_axis_of(k, v, x.ndim) for k, v in options.items()}
+    settings = {k: _per_axis(k, v, x.ndim) for k, v in options.items()}
     for axis, width in enumerate(widths):
         if width != (0, 0):
             if x.shape[axis] == 0:
@@ -95,16 +91,14 @@ def _options(mode, keywords):
 
 
 def _per_axis(name, value, n):
-    """A pair (before, after) for each axis."""
+    """A pair (before, after) for each axis; None and strings are repeated."""
+    if value is None or isinstance(value, str):
+        return (value,) * n
     try:
         pairs = np.broadcast_to(np.asarray(value), (n, 2))
     except ValueError:
         check(False, "pad", f"{name} must be a number, a pair, or {n} pairs", **{name: value})
     return tuple(map(tuple, pairs.tolist()))
-
-
-def _per_axis_of(name, value, n):
-    return [value] * n if value is None or isinstance(value, str) else _per_axis(name, value, n)
 
 
 def _pad_axis(x, axis, width, mode, settings):
@@ -147,7 +141,8 @@ def _as_slice(places, x):
 
 
 def _pad_by_matrix(x, axis, width, mode, settings):
-    check(x.dtype.kind == "f", "pad", f"for mode {mode!r}, x must be floating point", x=x)
+    rule = "for mode {mode!r}, x must be floating point"
+    check(x.dtype.kind == "f", "pad", rule, x=x, mode=mode)
     matrix, constant = _matrix(x.shape[axis], width, mode, **settings)
     y = map_axis(x, matrix, axis)
     if not constant.any():

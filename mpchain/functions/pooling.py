@@ -431,7 +431,7 @@ def _adaptive_average(name, x, outsize):
 
 
 def adaptive_average_pooling_2d(x: Input, outsize: int | Sequence[int | None]) -> Variable:
-    """Two-dimensional case: :func:`adaptive_average_pooling_nd` of x (N, C, H, W).
+    """Adaptive average pooling of images: :func:`adaptive_average_pooling_nd` of x (N, C, H, W).
 
     Example:
         >>> F.adaptive_average_pooling_2d(np.zeros((2, 3, 7, 9)), 4).shape
@@ -480,7 +480,7 @@ def _adaptive_max(name, x, outsize, return_indices):
 def adaptive_max_pooling_2d(
     x: Input, outsize: int | Sequence[int | None], return_indices: bool = False
 ) -> Variable | Any:
-    """Two-dimensional case: :func:`adaptive_max_pooling_nd` of x (N, C, H, W).
+    """Adaptive max pooling of images: :func:`adaptive_max_pooling_nd` of x (N, C, H, W).
 
     Example:
         >>> F.adaptive_max_pooling_2d(np.zeros((2, 3, 7, 9)), 4).shape

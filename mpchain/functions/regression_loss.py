@@ -19,8 +19,9 @@ def _alike(name, **arrays):
     """Returns the arguments as Variables, which must have one shape and be floating point."""
     first, *others = arrays.values()
     alike = all(x.shape == first.shape for x in others)
-    rule = f"{', '.join(arrays)} must have one shape and be floating point"
-    check(alike and all(x.dtype.kind == "f" for x in arrays.values()), name, rule, **arrays)
+    if not alike or any(x.dtype.kind != "f" for x in arrays.values()):
+        rule = f"{', '.join(arrays)} must have one shape and be floating point"
+        check(False, name, rule, **arrays)
     return [as_variable(x) for x in arrays.values()]
 
 

@@ -168,10 +168,8 @@ def connectionist_temporal_classification(
     _check_sequences(name, x, t)
     n_steps, (n, n_symbols), n_labels = len(x), x[0].shape, t.shape[1]
     if not 0 <= blank_symbol < n_symbols:
-        raise ValueError(
-            f"{name}: blank_symbol must be at least 0 and below {n_symbols}, the number of "
-            f"symbols, but is {blank_symbol}"
-        )
+        symbols = f"at least 0 and below {n_symbols}, the number of symbols"
+        raise ValueError(f"{name}: blank_symbol must be {symbols}, but is {blank_symbol}")
     lengths = _lengths(name, "input_length", input_length, n_steps, t)
     ends = _lengths(name, "label_length", label_length, n_labels, t)
     xp = get_array_module(t)
@@ -205,7 +203,7 @@ def _lengths(name, argument, given, largest, t):
         return get_array_module(t).full(len(t), largest)
     given = as_array(given)
     fits = given.dtype.kind in "iu" and given.shape == (len(t),)
-    check(fits, name, f"{argument} must hold an integer per sequence", t=t, **{argument: given})
+    check(fits, name, "lengths must hold an integer per sequence", t=t, **{argument: given})
     if ((given < 0) | (given > largest)).any():
         raise ValueError(f"{name}: {argument} must be from 0 to {largest}, but is {given.tolist()}")
     return given

@@ -1,7 +1,5 @@
 """Geometry of the windows of convolution and pooling, with checks of the arguments."""
 
-import functools
-from collections.abc import Sequence
 from typing import Any
 
 from mpchain.kernels.window import Window
@@ -10,7 +8,6 @@ from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize, spatial
 from mpchain.utils.type_check import check
 
 
-@functools.lru_cache(maxsize=1024)
 def _window(ksize, stride, pad, dilate, in_size, groups, cover_all):
     axes = zip(in_size, ksize, stride, pad, dilate)
     out_size = tuple(get_conv_outsize(n, k, s, p, cover_all, d) for n, k, s, p, d in axes)
@@ -71,7 +68,7 @@ def windows_onto(
     dilate: Sizes = 1,
     groups: int = 1,
     cover_all: bool = False,
-    outsize: Sizes | Sequence[int] | None = None,
+    outsize: Sizes | None = None,
     **shown: Any,
 ) -> Window:
     """Returns the windows of which there are as many as ``y`` has elements on its spatial axes.

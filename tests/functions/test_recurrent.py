@@ -8,7 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
-from mpchain.functions import recurrent
+from mpchain.functions import n_step
 from mpchain.utils.type_check import InvalidType
 from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
@@ -148,7 +148,7 @@ test_value_and_gradient, test_derivatives, test_non_contiguous = checks_of(TABLE
 
 def test_every_declaration_is_in_the_table():
     # In derivatives, and in what a layer on the host stands for: see the next test.
-    assert uncovered(TABLE, "recurrent") <= {"split_gates", "join_gates", "gru"}
+    assert uncovered(TABLE, "recurrent", "n_step") <= {"split_gates", "join_gates", "gru"}
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (2, 0), (3, 1)])
@@ -167,7 +167,7 @@ def test_a_layer_is_the_same_step_by_step(kind, n_directions, lengths, monkeypat
         return [v.array for v in (*ys, *grads) if v is not None] + [x.grad for x in xs]
 
     at_once = run()
-    monkeypatch.setattr(recurrent, "_recurrent_layer", recurrent._composed_layer)
+    monkeypatch.setattr(n_step, "_recurrent_layer", n_step._composed_layer)
     step_by_step = run()
     for x, y in zip(at_once, step_by_step, strict=True):
         np.testing.assert_allclose(x, y, 1e-11, 1e-12)
