@@ -106,6 +106,9 @@ def swapaxes(x: Input, axis1: int, axis2: int) -> Variable:
     Returns:
         Variable, a view.
 
+    Raises:
+        InvalidType: there is no such axis.
+
     Example:
         >>> F.swapaxes(np.zeros((2, 3, 4)), 0, -1).shape
         (4, 3, 2)
@@ -150,8 +153,8 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
     """Sums an array; half precision in single, since a float16 sum of ones stops at 2048.
 
     Example:
-        >>> summed(np.ones(3000, np.float16), 0, False)
-        np.float16(3000.0)
+        >>> summed(np.ones((3000, 1), np.float16), 0, False)
+        array([3000.], dtype=float16)
     """
     if x.dtype != np.float16:
         return x.sum(axis=axis, keepdims=keepdims)

@@ -144,6 +144,9 @@ def fixed_batch_normalization(
     Returns:
         Variable of the shape of ``x``.
 
+    Raises:
+        InvalidType: shapes do not fit, or gamma or beta are of a narrower dtype than ``x``.
+
     Example:
         >>> x, ones, zeros = np.array([[1.0, 10.0]]), np.ones(2), np.zeros(2)
         >>> F.fixed_batch_normalization(x, ones, zeros, mean=ones, var=ones).array.round(2)
@@ -317,7 +320,7 @@ def _trailing_axes(name, x, **parameters):
     for argument, value in parameters.items():
         fits = shape and value.shape == shape == x.shape[-len(shape) :]
         if not fits or value.dtype.kind != "f":
-            rule = f"{argument} must be floating point and have the shape of the last axes of x"
+            rule = f"{argument} must have the shape of the last axes of x and be floating point"
             check(False, name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, parameters)
     return tuple(range(-len(shape), 0))
@@ -357,7 +360,7 @@ def _group_normalization(name, x, groups, gamma, beta, eps):
         raise ValueError(f"{name}: groups must divide the {channels} channels, but is {groups}")
     for argument, value in {"gamma": gamma, "beta": beta}.items():
         if value.shape != (channels,) or value.dtype.kind != "f":
-            rule = f"{argument} must be floating point with one element per channel"
+            rule = f"{argument} must have one element per channel and be floating point"
             check(False, name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, {"gamma": gamma, "beta": beta})
     shape = (1, groups, channels // groups, 1)

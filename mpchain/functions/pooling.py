@@ -85,6 +85,9 @@ def max_pooling_nd(
     Returns:
         Variable (N, C, ...); with ``return_indices``, that and an array of integers of its shape.
 
+    Raises:
+        InvalidType: rank, dtype or a size does not fit, or no window fits.
+
     Example:
         >>> F.max_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array
         array([[[5., 3.]]])
@@ -166,6 +169,9 @@ def average_pooling_nd(
 
     Returns:
         Variable (N, C, ...).
+
+    Raises:
+        InvalidType: rank, dtype or a size does not fit, or no window fits.
 
     Example:
         >>> F.average_pooling_nd(np.array([[[1.0, 5.0, 2.0, 3.0]]]), 2).array

@@ -201,6 +201,9 @@ def fliplr(a: Input) -> Variable:
     Returns:
         Variable of the shape of ``a``, a view.
 
+    Raises:
+        InvalidType: ``a`` has fewer than two axes.
+
     Example:
         >>> F.fliplr(np.arange(6.0).reshape(2, 3)).array
         array([[2., 1., 0.],
@@ -218,6 +221,9 @@ def flipud(a: Input) -> Variable:
 
     Returns:
         Variable of the shape of ``a``, a view.
+
+    Raises:
+        InvalidType: ``a`` has no axes.
 
     Example:
         >>> F.flipud(np.arange(6.0).reshape(2, 3)).array

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, to_cpu
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.indexing import check_labels, get_item
+from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import places_of_maxima
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.reduction import sum
@@ -75,7 +75,10 @@ def _check(name, x, rois, roi_indices, spatial_scale):
     fits = images.shape == rois.shape[:1] and images.dtype.kind in "iu"
     rule = "roi_indices must be an integer per box"
     check(fits, name, rule, roi_indices=roi_indices, rois=rois)
-    check_labels(name, images, len(x), argument="roi_indices")
+    unknown = images[(images < 0) | (images >= len(x))]
+    if unknown.size:
+        rule = f"every box must be in one of {len(x)} images"
+        raise ValueError(f"{name}: {rule}, but one is in image {unknown[0]}")
     if not isinstance(spatial_scale, Real) or not spatial_scale > 0:
         raise ValueError(f"{name}: spatial_scale must be positive, not {spatial_scale!r}")
     return x, rois * rois.dtype.type(spatial_scale), images
