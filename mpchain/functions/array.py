@@ -153,8 +153,8 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
     """Sums an array; half precision in single, since a float16 sum of ones stops at 2048.
 
     Example:
-        >>> summed(np.ones((3000, 1), np.float16), 0, False)
-        array([3000.], dtype=float16)
+        >>> summed(np.ones((3000, 1), np.float16), 0, False).tolist()
+        [3000.0]
     """
     if x.dtype != np.float16:
         return x.sum(axis=axis, keepdims=keepdims)
