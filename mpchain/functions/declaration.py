@@ -353,11 +353,7 @@ _fitting = {}
 
 
 def fit_with(sum_to: Callable, cast: Callable) -> None:
-    """Sets the functions that :func:`fit` uses, which are themselves declared.
-
-    Example:
-        >>> fit_with(sum_to=F.sum_to, cast=F.cast)
-    """
+    """Sets the functions that :func:`fit` uses, which are themselves declared."""
     _fitting.update(sum_to=sum_to, cast=cast)
 
 
