@@ -1,6 +1,5 @@
 """Links of convolutions."""
 
-import functools
 import inspect
 from collections.abc import Iterable
 from typing import Any, Self
@@ -176,34 +175,55 @@ class ConvolutionND(_Windowed):
         return convolution(x, self.W, self.b, self.stride, self.pad, self.cover_all, **options)
 
 
-class Convolution1D(ConvolutionND):
+class _FixedConvolution(ConvolutionND):
+    """Base of convolutions along ``_ndim`` axes."""
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: Sizes,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        nobias: bool = False,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+        cover_all: bool = False,
+        dilate: Sizes = 1,
+        groups: int = 1,
+    ) -> None:
+        window, options = (ksize, stride, pad), (nobias, initialW, initial_bias, cover_all)
+        super().__init__(self._ndim, in_channels, out_channels, *window, *options, dilate, groups)
+
+
+class Convolution1D(_FixedConvolution):
     """:class:`ConvolutionND` along one axis.
 
     >>> L.Convolution1D(3, 8, ksize=3, pad=1)(np.ones((2, 3, 10), np.float32)).shape
     (2, 8, 10)
     """
 
-    __init__ = functools.partialmethod(ConvolutionND.__init__, 1)
+    _ndim = 1
 
 
-class Convolution2D(ConvolutionND):
+class Convolution2D(_FixedConvolution):
     """:class:`ConvolutionND` of images.
 
     >>> L.Convolution2D(3, 8, ksize=3, pad=1)(np.ones((5, 3, 28, 28), np.float32)).shape
     (5, 8, 28, 28)
     """
 
-    __init__ = functools.partialmethod(ConvolutionND.__init__, 2)
+    _ndim = 2
 
 
-class Convolution3D(ConvolutionND):
+class Convolution3D(_FixedConvolution):
     """:class:`ConvolutionND` of volumes.
 
     >>> L.Convolution3D(3, 8, ksize=2)(np.ones((2, 3, 4, 5, 6), np.float32)).shape
     (2, 8, 3, 4, 5)
     """
 
-    __init__ = functools.partialmethod(ConvolutionND.__init__, 3)
+    _ndim = 3
 
 
 class DilatedConvolution2D(Convolution2D):
@@ -292,34 +312,55 @@ class DeconvolutionND(_Windowed):
         return deconvolution(x, self.W, self.b, self.stride, self.pad, self.outsize, **options)
 
 
-class Deconvolution1D(DeconvolutionND):
+class _FixedDeconvolution(DeconvolutionND):
+    """Base of transposed convolutions along ``_ndim`` axes."""
+
+    def __init__(
+        self,
+        in_channels: int | None,
+        out_channels: Sizes,
+        ksize: Sizes | None = None,
+        stride: Sizes = 1,
+        pad: Sizes = 0,
+        nobias: bool = False,
+        outsize: Sizes | None = None,
+        initialW: InitialValue = None,
+        initial_bias: InitialValue = None,
+        dilate: Sizes = 1,
+        groups: int = 1,
+    ) -> None:
+        window, options = (ksize, stride, pad), (nobias, outsize, initialW, initial_bias)
+        super().__init__(self._ndim, in_channels, out_channels, *window, *options, dilate, groups)
+
+
+class Deconvolution1D(_FixedDeconvolution):
     """:class:`DeconvolutionND` along one axis.
 
     >>> L.Deconvolution1D(8, 3, ksize=4, stride=2)(np.ones((2, 8, 5), np.float32)).shape
     (2, 3, 12)
     """
 
-    __init__ = functools.partialmethod(DeconvolutionND.__init__, 1)
+    _ndim = 1
 
 
-class Deconvolution2D(DeconvolutionND):
+class Deconvolution2D(_FixedDeconvolution):
     """:class:`DeconvolutionND` of images.
 
     >>> L.Deconvolution2D(8, 3, ksize=4, stride=2, pad=1)(np.ones((2, 8, 7, 7), np.float32)).shape
     (2, 3, 14, 14)
     """
 
-    __init__ = functools.partialmethod(DeconvolutionND.__init__, 2)
+    _ndim = 2
 
 
-class Deconvolution3D(DeconvolutionND):
+class Deconvolution3D(_FixedDeconvolution):
     """:class:`DeconvolutionND` of volumes.
 
     >>> L.Deconvolution3D(8, 3, ksize=2, stride=2)(np.ones((2, 8, 3, 3, 3), np.float32)).shape
     (2, 3, 6, 6, 6)
     """
 
-    __init__ = functools.partialmethod(DeconvolutionND.__init__, 3)
+    _ndim = 3
 
 
 class DepthwiseConvolution2D(_Windowed):
