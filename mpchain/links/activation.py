@@ -88,7 +88,7 @@ class PReLU(Link):
         yield "shape", self.W.shape
 
     def forward(self, x: Input) -> Variable:
-        """Applies the activation to a Variable or array x (N, ...)."""
+        """Applies the activation to a Variable or array x (N, ...): the same shape."""
         return F.prelu(x, self.W)
 
 
@@ -117,7 +117,7 @@ class Swish(Link):
         yield "beta_shape", self.beta.shape if self.beta.is_initialized else None
 
     def forward(self, x: Input) -> Variable:
-        """Applies the activation to a Variable or array x (N, ...)."""
+        """Applies the activation to a Variable or array x (N, ...): the same shape."""
         if not self.beta.is_initialized:
             self.beta.initialize(x.shape[1:])
         return F.swish(x, self.beta)

@@ -40,7 +40,7 @@ class Dropout(Link):
         self.ratio = ratio
 
     def forward(self, x: Input) -> Variable:
-        """Zeroes random elements of a Variable or array x if ``config.train`` is set."""
+        """Zeroes random elements of x, of any shape, if ``config.train`` is set: the same shape."""
         return F.dropout(x, self.ratio)
 
 

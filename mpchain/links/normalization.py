@@ -464,6 +464,6 @@ class InstanceNormalization(_ChannelNormalization):
     """
 
     def forward(self, x: Input) -> Variable:
-        """Normalizes each channel of each sample of a Variable or array x (N, size, ...)."""
+        """Normalizes each channel of each sample of x (N, size, ...): the same shape."""
         self._initialize(x.shape[1:2])
         return F.instance_normalization(x, self.gamma, self.beta, self.eps)
