@@ -52,7 +52,7 @@ class Bias(Link):
         yield from (("axis", self.axis), ("shape", None if self.b is None else self.b.shape))
 
     def forward(self, *xs: Input) -> Variable:
-        """Returns x plus the bias, of the shape of x: ``link(x)``; without parameter ``link(x, b)``."""
+        """Returns x plus the bias, of the shape of x: ``link(x)``, else ``link(x, b)``."""
         return F.bias(*_second_operand(self, "b", self.b, xs), self.axis)
 
 
@@ -100,7 +100,7 @@ class Scale(Chain):
                 self.bias = Bias(axis, shape)
 
     def forward(self, *xs: Input) -> Variable:
-        """Returns x scaled, of the same shape: ``link(x)``; without parameter ``link(x, W)``."""
+        """Returns the scaled x, of the shape of x: ``link(x)``, else ``link(x, W)``."""
         y = F.scale(*_second_operand(self, "W", self.W, xs), self.axis)
         return self.bias(y) if self.bias_term else y
 
