@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 
 from . import reach
 
@@ -17,7 +18,7 @@ NO_PYTHON, NO_LAUNCHER, NO_FOLDER = 71, 72, 73
 _INSTALL = "install mpchain there at the same place as here, or on a file system that both share"
 
 
-def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
+def command_on(host: str, remote_shell: Sequence[str], line: str, seconds: float) -> list[str]:
     """Returns the command that runs a line of shell on a host, with a timeout to connect.
 
     Example:
@@ -32,7 +33,9 @@ def command_on(host: str, remote_shell, line: str, seconds: float) -> list[str]:
     return [*remote_shell, *options, host, *wrapped]
 
 
-def complaints(hosts, remote_shell, needed_file: str, seconds: float) -> dict[str, str]:
+def complaints(
+    hosts: Iterable[str], remote_shell: Sequence[str], needed_file: str, seconds: float
+) -> dict[str, str]:
     """Returns, for each host on which ranks cannot run, one sentence that says why.
 
     Args:

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+from collections.abc import Iterable
 
 
 def is_local(host: str) -> bool:
@@ -17,7 +18,7 @@ def is_local(host: str) -> bool:
     return any(_is_ours(family, address[0]) for family, address in _addresses(host))
 
 
-def own_addresses(hosts) -> list[str]:
+def own_addresses(hosts: Iterable[str]) -> list[str]:
     """Returns our addresses as seen from those hosts, the most likely first.
 
     Example:

@@ -8,12 +8,12 @@ class Iterator(abc.ABC):
     """Yields batches, each a list of examples.
 
     Attributes:
-        batch_size: number of examples in a batch.
-        epoch: number of completed sweeps over the dataset.
-        epoch_detail: the same with the fraction of the current pass.
-        previous_epoch_detail: ``epoch_detail`` before the last batch; None before the
+        batch_size (int): number of examples in a batch.
+        epoch (int): number of completed sweeps over the dataset.
+        epoch_detail (float): the same with the fraction of the current pass.
+        previous_epoch_detail (float): ``epoch_detail`` before the last batch; None before the
             first.
-        is_new_epoch: whether the last batch completed a pass.
+        is_new_epoch (bool): whether the last batch completed a pass.
 
     Example:
         >>> iterator = mpchain.iterators.SerialIterator("abcd", 2, repeat=False, shuffle=False)

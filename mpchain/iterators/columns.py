@@ -7,9 +7,9 @@ class Columns:
     """Examples of one kind, column by column: all first elements, all second ones, ...
 
     Attributes:
-        kind: tuple, dict, or None for examples that are their only element.
-        keys: of the dicts.
-        columns: for each element, an array of shape (n, ...) or a list of length n.
+        kind (type): tuple, dict, or None for examples that are their only element.
+        keys (tuple): of the dicts.
+        columns (list): for each element, an array of shape (n, ...) or a list of length n.
 
     Example:
         >>> Columns(tuple, None, [np.zeros((2, 3)), ["a", "b"]]).columns[1]

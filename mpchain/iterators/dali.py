@@ -20,7 +20,7 @@ class DaliIterator(Iterator):
         repeat: whether to continue after the first epoch.
 
     Attributes:
-        current_position: number of examples of this epoch that have been read.
+        current_position (int): number of examples of this epoch that have been read.
 
     Raises:
         RuntimeError: DALI is not installed.

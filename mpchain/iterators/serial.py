@@ -31,8 +31,8 @@ class SerialIterator(Iterator):
             order (see :class:`OrderSampler`); then ``shuffle`` must be None.
 
     Attributes:
-        current_position: number of examples of this epoch that have been visited.
-        repeat: as given.
+        current_position (int): number of examples of this epoch that have been visited.
+        repeat (bool): as given.
 
     Raises:
         TypeError: ``batch_size`` is not an integer.

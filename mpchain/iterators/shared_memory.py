@@ -84,7 +84,7 @@ class Pickled:
     """A pickled object, whose arrays have not been copied yet.
 
     Attributes:
-        nbytes: bytes that the arrays need in shared memory.
+        nbytes (int): bytes that the arrays need in shared memory.
 
     Example:
         >>> pickled = Pickled({"x": np.arange(3)})

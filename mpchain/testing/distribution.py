@@ -36,18 +36,18 @@ class distribution_unittest(unittest.TestCase):
 
     Attributes:
         dist: the class of distributions.
-        params: its parameters, arrays of batch shape ``shape`` (and further axes).
-        options: further arguments of it.
+        params (dict): its parameters, arrays of batch shape ``shape`` (and further axes).
+        options (dict): further arguments of it.
         scipy_dist: SciPy's distribution, such as ``scipy.stats.norm``.
-        scipy_params: its parameters.
-        scipy_onebyone: whether SciPy's takes parameters and points of one distribution only.
-        test_targets: what to test: names of methods and properties, except "survival"
+        scipy_params (dict): its parameters.
+        scipy_onebyone (bool): whether SciPy's takes parameters and points of one distribution only.
+        test_targets (set of str): what to test: names of methods and properties, except "survival"
             and "log_survival" for these functions; other tests are skipped.
-        shape, event_shape, sample_shape: of batch, event and points.
-        is_variable: whether parameters and points are Variables.
-        continuous: whether SciPy's has a density.
-        support: the support that is expected.
-        check_options: options of :func:`assert_allclose`.
+        shape, event_shape, sample_shape (tuple of int): of batch, event and points.
+        is_variable (bool): whether parameters and points are Variables.
+        continuous (bool): whether SciPy's has a density.
+        support (str): the support that is expected.
+        check_options (dict): options of :func:`assert_allclose`.
 
     Example:
         >>> class TestExponential(distribution_unittest):

@@ -203,15 +203,15 @@ class FunctionTestCase(_DeviceTestCase):
     :func:`inject_backend_tests` its tests run on several devices.
 
     Attributes:
-        check_forward_options, check_backward_options, check_double_backward_options: options
+        check_forward_options, check_backward_options, check_double_backward_options (dict): options
             (tolerances, ``eps``) of :func:`assert_allclose`, ``check_backward`` and
             ``check_double_backward``.
-        skip_forward_test, skip_backward_test, skip_double_backward_test: skip the test.
-        dodge_nondifferentiable: sample again if the inputs happen to be near a kink.
+        skip_forward_test, skip_backward_test, skip_double_backward_test (bool): skip the test.
+        dodge_nondifferentiable (bool): sample again if the inputs happen to be near a kink.
         numerical_grad_dtype: dtype of the numerical gradients, float64.
         contiguous: None, and inputs are not contiguous where possible; or ``'C'``.
-        test_name: the test that is running.
-        backend_config: its device and settings.
+        test_name (str): the test that is running.
+        backend_config (BackendConfig): its device and settings.
 
     Example:
         >>> @testing.parameterize({"dtype": np.float32}, {"dtype": np.float64})
@@ -352,7 +352,7 @@ class LinkTestCase(_LinkTestBase):
     ``forward_expected``.
 
     Attributes:
-        param_names: the parameters whose gradients are tested.
+        param_names (tuple of str): the parameters whose gradients are tested.
         check_forward_options, check_backward_options, skip_forward_test, skip_backward_test,
         dodge_nondifferentiable, numerical_grad_dtype, contiguous, test_name, backend_config:
             as for :class:`FunctionTestCase`.
@@ -408,8 +408,8 @@ class LinkInitializersTestCase(_LinkTestBase):
     ``get_initializers``.
 
     Attributes:
-        param_names: the parameters, in the order of their initializers.
-        check_initializers_options: options of :func:`assert_allclose`.
+        param_names (tuple of str): the parameters, in the order of their initializers.
+        check_initializers_options (dict): options of :func:`assert_allclose`.
         contiguous, test_name, backend_config: as for :class:`FunctionTestCase`.
 
     Example:
