@@ -78,16 +78,9 @@ def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
 
 
 def _start(command):
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # so that ssh asks nobody for a password
-            text=True,
-            errors="replace",
-        )
+    files = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:  # in a new session, so that ssh does not ask for a password
+        return subprocess.Popen(command, **files, errors="replace", start_new_session=True)
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
 

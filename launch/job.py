@@ -50,6 +50,7 @@ class Job:
         ranks: The `Rank` of each number that said hello.
         starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
         standstill: The `Standstill` that watches the job.
+        verdict: Why the job is being ended, with the exit code; None before that.
 
     Example:
         >>> Job(plan).run()  # doctest: +SKIP
@@ -68,7 +69,7 @@ class Job:
         self.ranks = {}
         self._connections, self._strangers, self._ends = [], [], []
         self._starter = self._starter_code = self.starter_stopped = self._stop_signal = None
-        self._first_without_guard = self._culprit = self._verdict = None
+        self._first_without_guard = self._culprit = self.verdict = None
         self._asks_where = False
         self.lines_shown = self._signals = self._starts = 0
         self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
@@ -194,14 +195,14 @@ class Job:
             sentence = f"{rank.name} {fate}{self._fate_of_others}"
             self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
         if not self._connections and len(self.ranks) == self.plan.n:
-            if self._verdict:
+            if self.verdict:
                 self.loop.after(TIME_TO_FOLLOW, self._end_starter)
             else:
                 self.loop.after(TIME_TO_CLOSE, self._give_up_starter)
 
     def _introduce(self, rank, fate):
         """Shows the last words of the rank that failed first before those of all others."""
-        if self._culprit or self._verdict:
+        if self._culprit or self.verdict:
             return
         self._culprit = rank
         last = rank.last_lines()
@@ -213,7 +214,7 @@ class Job:
 
     def _look_for_missing(self):
         missing = sorted(set(range(self.plan.n)) - set(self.ranks))
-        if not missing or self._verdict:
+        if not missing or self.verdict:
             return
         if sentence := self._complaint_about_hosts():
             self.end(sentence)
@@ -255,7 +256,7 @@ class Job:
 
     def _failed_in_passing(self):
         """Whether nothing was started, for a reason that may be gone already."""
-        nothing = not self.ranks and not self._connections and self._verdict is None
+        nothing = not self.ranks and not self._connections and self.verdict is None
         passing = any(words in self._starter_words for words in PASSING_FAILURES)
         return nothing and passing and self._starts < MOST_STARTS
 
@@ -318,17 +319,9 @@ class Job:
     def _pause_or_resume(self):
         full = self.screen_is_full
         for rank in self._connections:
-            if full:
-                rank.channel.pause()
-            else:
-                rank.channel.resume()
+            (rank.channel.pause if full else rank.channel.resume)()
 
     # The end
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether the job is being ended already."""
-        return self._verdict is not None
 
     def end(
         self,
@@ -345,8 +338,8 @@ class Job:
             number: The signal for the ranks.
             asks_where: Whether the ranks are asked for their stacks before.
         """
-        if not self._verdict:
-            self._verdict = sentence, code
+        if not self.verdict:
+            self.verdict = sentence, code
             self._asks_where = asks_where
             self._stop(number)
 
@@ -370,7 +363,7 @@ class Job:
         self.stderr.close()
 
     def _explain(self):
-        sentence, code = self._verdict or self._verdict_of_mpirun()
+        sentence, code = self.verdict or self._verdict_of_mpirun()
         if code and self.ranks and self._asks_where:
             for line in report.describe_ranks(self.ranks, self.plan.n, without=self._culprit):
                 say(f"  {line}")

@@ -147,10 +147,9 @@ def _is_daemon(process):
 
 
 def _let_go_of_mpirun():
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
-    os.close(null)
+    with open(os.devnull, "r+b") as null:
+        for descriptor in (0, 1, 2):
+            os.dup2(null.fileno(), descriptor)
 
 
 class Supervisor:

@@ -64,7 +64,7 @@ class Standstill:
 
     def _look(self):
         job = self._job
-        if job.is_ending:
+        if job.verdict:
             return
         if sentence := self._find():
             job.end(sentence, asks_where=True)

@@ -7,6 +7,7 @@ import mmap
 import os
 import re
 import sys
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,17 +16,9 @@ from mpchain.dataset import DatasetMixin
 # Python's "utf-16" and "utf-32" write a mark first that says which of the two byte orders it is.
 _NATIVE = "-le" if sys.byteorder == "little" else "-be"
 _MARKS = {
-    "utf-16": {
-        codecs.BOM_UTF16_LE: "utf-16-le",
-        codecs.BOM_UTF16_BE: "utf-16-be",
-        b"": "utf-16" + _NATIVE,
-    },
-    "utf-32": {
-        codecs.BOM_UTF32_LE: "utf-32-le",
-        codecs.BOM_UTF32_BE: "utf-32-be",
-        b"": "utf-32" + _NATIVE,
-    },
-    "utf-8-sig": {codecs.BOM_UTF8: "utf-8", b"": "utf-8"},
+    "utf-16": {BOM_UTF16_LE: "utf-16-le", BOM_UTF16_BE: "utf-16-be", b"": f"utf-16{_NATIVE}"},
+    "utf-32": {BOM_UTF32_LE: "utf-32-le", BOM_UTF32_BE: "utf-32-be", b"": f"utf-32{_NATIVE}"},
+    "utf-8-sig": {BOM_UTF8: "utf-8", b"": "utf-8"},
 }
 _Option = str | Sequence[str | None] | None
 _ENDS = {None: ("\r\n", "\r", "\n"), "": ("\r\n", "\r", "\n")}
