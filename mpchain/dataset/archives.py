@@ -37,6 +37,10 @@ def read_tar(path: str | os.PathLike, sizes: Mapping[str, int]) -> dict[str, byt
 
     Raises:
         ValueError: the archive is damaged, lacks a member, or a member has another size.
+
+    Example:
+        >>> read_tar("cifar-10-binary.tar.gz", {"batches.meta.txt": 61})  # doctest: +SKIP
+        {'batches.meta.txt': b'airplane...'}
     """
     found = {}
     try:

@@ -34,7 +34,14 @@ def get_dataset_root() -> str:
 
 
 def set_dataset_root(path: str | None) -> None:
-    """Sets the folder of the cache; None restores the default of :func:`get_dataset_root`."""
+    """Sets the folder of the cache; None restores the default of :func:`get_dataset_root`.
+
+    Example:
+        >>> mpchain.dataset.set_dataset_root("/data")
+        >>> mpchain.dataset.get_dataset_directory("mnist", create_directory=False)
+        '/data/mnist'
+        >>> mpchain.dataset.set_dataset_root(None)
+    """
     global _root  # noqa: PLW0603 (a setting of the process)
     _root = None if path is None else os.path.expanduser(path)
 

@@ -31,6 +31,11 @@ class Reader:
         n_indices: largest number of indices in a request.
         shared_mem: bytes of shared memory for each example, or None to adapt.
         max_tasks: number of requests after which the process is replaced, or None.
+
+    Example:
+        >>> reader = Reader(context, shared_dataset, (0,), 2, 32, None, None)  # doctest: +SKIP
+        >>> reader.request(np.array([2, 0]))  # doctest: +SKIP
+        >>> examples = reader.receive()  # doctest: +SKIP
     """
 
     def __init__(

@@ -110,14 +110,29 @@ class Pickled:
 
 
 def unpickle(text: bytes, places: list, memory: Any) -> Any:
-    """Returns the object; its arrays are views into ``memory``, which can be written to."""
+    """Returns the object; its arrays are views into ``memory``, which can be written to.
+
+    Example:
+        >>> pickled = Pickled([np.arange(3)])
+        >>> memory = bytearray(pickled.nbytes)
+        >>> text, places, _ = pickled.lay_into(memory)
+        >>> unpickle(text, places, memory)
+        [array([0, 1, 2])]
+    """
     memory = memoryview(memory)
     buffers = [memory[start : start + nbytes] for start, nbytes in places]
     return pickle.loads(text, buffers=buffers)
 
 
 def unpickle_copy(text: bytes, places: list, nbytes: int, memory: Any) -> Any:
-    """Returns the object, its arrays copied from the start of ``memory``."""
+    """Returns the object, its arrays copied from the start of ``memory``.
+
+    Example:
+        >>> pickled = Pickled([np.arange(3)])
+        >>> memory = bytearray(pickled.nbytes)
+        >>> unpickle_copy(*pickled.lay_into(memory), memory)
+        [array([0, 1, 2])]
+    """
     copy = np.empty(nbytes, np.uint8)
     copy[:] = np.frombuffer(memory, np.uint8, nbytes)
     return unpickle(text, places, copy)

@@ -71,7 +71,12 @@ def get_context(start_method: str | None, caller: str) -> Any:
 
 
 def openmp_with_threads() -> str | None:
-    """Returns the name of an OpenMP runtime that has threads here, or None (only Linux knows)."""
+    """Returns the name of an OpenMP runtime that has threads here, or None (only Linux knows).
+
+    Example:
+        >>> openmp_with_threads()  # doctest: +SKIP
+        'libgomp.so.1'
+    """
     try:
         with open("/proc/self/maps") as file:
             paths = {line.split(maxsplit=5)[-1].strip() for line in file if ".so" in line}
@@ -98,6 +103,10 @@ def runs_main_program_again() -> bool:
     """Returns whether processes that are not forked would run the main program again.
 
     They import the script, and it does not check ``__name__``.
+
+    Example:
+        >>> runs_main_program_again()
+        False
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
@@ -128,7 +137,13 @@ def peek_at_random_state() -> int:
 
 
 class WorkerError(RuntimeError):
-    """A worker process ended without an answer."""
+    """A worker process ended without an answer.
+
+    Example:
+        >>> raise WorkerError("MultiprocessIterator: process 0 ended with exit code 1")
+        Traceback (most recent call last):
+        mpchain.iterators.worker.WorkerError: MultiprocessIterator: process 0 ended with exit code 1
+    """
 
 
 class Worker:
@@ -144,6 +159,11 @@ class Worker:
         function: called with the pipe (``recv()`` requests, ``send()`` answers) and ``args``.
         args: arguments that can be pickled (unless the context forks).
         daemon: whether it must not start processes.
+
+    Example:
+        >>> worker = Worker(get_context(None, "f"), "reader", function)  # doctest: +SKIP
+        >>> worker.send("a request")  # doctest: +SKIP
+        >>> answer = worker.receive()  # doctest: +SKIP
     """
 
     def __init__(

@@ -24,16 +24,7 @@ def _usual_names(doctest_namespace, request, monkeypatch):
     if isinstance(request.node, pytest.DoctestItem):
         monkeypatch.chdir(request.getfixturevalue("tmp_path"))
     np.random.seed(0)
-    doctest_namespace.update(
-        np=np,
-        mpchain=mpchain,
-        Variable=mpchain.Variable,
-        F=functions,
-        L=links,
-        optimizers=optimizers,
-        training=training,
-        extensions=extensions,
-        testing=testing,
-        unittest=unittest,
-        comm=_communicator(),
-    )
+    modules = mpchain, optimizers, training, extensions, testing, unittest
+    doctest_namespace.update({module.__name__.rpartition(".")[2]: module for module in modules})
+    doctest_namespace.update(np=np, Variable=mpchain.Variable, F=functions, L=links)
+    doctest_namespace.update(comm=_communicator())
