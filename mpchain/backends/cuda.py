@@ -38,18 +38,18 @@ def _load() -> tuple[Any, bool, str]:
 
 
 class _MissingError(AttributeError, RuntimeError):
-    """What needs CuPy or a GPU was asked for; ``hasattr`` answers False."""
+    """CuPy or a GPU is missing; ``hasattr`` returns False."""
 
 
 class _Unavailable:
-    """Stands where the cupy module would be; any use of it says what is missing."""
+    """Stands for the cupy module; any use raises an error that says what is missing."""
 
     def __getattr__(self, name):
         raise _MissingError(f"cupy.{name}: {_load()[2]}")
 
 
 class _NoArray:
-    """Stands for ``cupy.ndarray`` where there is no CuPy: nothing is an instance of it."""
+    """Stands for ``cupy.ndarray`` without CuPy: no object is an instance of it."""
 
 
 class DummyDevice:
@@ -244,7 +244,7 @@ def get_array_module(*args: Any) -> Any:
 
 
 def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
-    """Copies an array to a GPU; a CuPy array that is there already is returned as it is.
+    """Copies an array to a GPU; returns a CuPy array that is already there.
 
     Args:
         array: NumPy or CuPy array, a scalar, None, or a tuple or list of these.
@@ -314,10 +314,10 @@ _LEVELS = {"==always": ("always",), ">=auto": ("always", "auto")}
 
 
 def should_use_cudnn(level: str, lowest_version: int = 0) -> bool:
-    """Returns whether the configuration wants cuDNN at this level, and there is one.
+    """Returns whether the configuration asks for cuDNN at this level, and it is available.
 
     Args:
-        level: '==always' or '>=auto', as ``config.use_cudnn`` is to be.
+        level: '==always' or '>=auto', the required ``config.use_cudnn``.
         lowest_version: cuDNN's version that is needed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What datasets, iterators and converters have in common, and the cache of downloaded files."""
+"""The bases of datasets, iterators and converters, and the cache of downloaded files."""
 
 from mpchain.dataset import tabular as tabular
 from mpchain.dataset.asynchronous_transfer import ConcatWithAsyncTransfer as ConcatWithAsyncTransfer

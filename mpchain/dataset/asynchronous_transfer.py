@@ -72,7 +72,7 @@ class ConcatWithAsyncTransfer(Converter):
         slot, previous = self._slots
         self._slots = [previous, slot]
         # By now all kernels are queued that use the previous batch; those that use this slot's were
-        # when the previous batch was asked for.
+        # when the previous batch was requested.
         previous.end_of_use = compute.record()
         if slot.end_of_use is not None:
             self._stream.wait_event(slot.end_of_use)

@@ -12,7 +12,7 @@ from mpchain.serializers.files import open_atomic, sync_folder
 
 _CHUNK = 1 << 16
 _TIMEOUT = 60  # seconds without a single byte
-_ATTEMPTS = 5  # to go on where a connection broke off
+_ATTEMPTS = 5  # after broken connections
 
 
 def cached_download(url: str, sha256: str | None = None) -> str:
@@ -81,7 +81,7 @@ class _Download:
         except OSError:
             if not was_resumed:
                 raise
-            # What an earlier call left was wrong, or the file has changed: once more as a whole.
+            # The earlier part was wrong, or the file has changed: fetch all of it again.
             self._complete()
             self._verify()
 
@@ -97,7 +97,7 @@ class _Download:
         _remove(self.version)
 
     def _complete(self):
-        """Fetches what is missing; returns whether part of it came from an earlier connection."""
+        """Fetches the rest; returns whether a part came from an earlier connection."""
         # urllib takes a third of numpy's import time, and few programs download anything.
         import http.client
         import urllib.request
@@ -123,7 +123,7 @@ class _Download:
         return OSError(f"cached_download: {self.url} could not be fetched: {reason}")
 
     def _done(self):
-        """How many bytes there are that can be continued; removes what cannot."""
+        """Returns the number of bytes to resume from; removes a part that cannot be resumed."""
         if _read_text(self.version) is None:
             _remove(self.part)
         return os.path.getsize(self.part) if os.path.exists(self.part) else 0

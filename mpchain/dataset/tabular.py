@@ -18,7 +18,7 @@ def from_data(data: Any, *, size: int | None = None) -> TabularDataset:
             gets a unique name; a pair of name and list, array or function of the row number; or a
             pair of a tuple of names and a function that returns a tuple or dict of values. In a
             dict the names, or tuples of names, are its keys.
-        size: number of rows; needed where there are functions only.
+        size: number of rows; required if all columns are functions.
 
     Returns:
         A dataset whose mode is None for one column, ``tuple`` for a tuple, ``dict`` for a dict.
@@ -74,7 +74,7 @@ def _join(columns, size):
         raise ValueError("from_data: size must be given if all columns are functions")
     if len(lengths) > 1:
         raise ValueError(
-            f"from_data: columns must have one length, but there are {sorted(lengths)}"
+            f"from_data: columns must have one length, but the lengths are {sorted(lengths)}"
         )
     (size,) = lengths
     datasets = []

@@ -37,8 +37,7 @@ class TabularDataset(DatasetMixin):
     @property
     @abc.abstractmethod
     def mode(self) -> type | None:
-        """What an example is: ``tuple``, ``dict``, or None for the bare value of the only
-        column."""
+        """The type of an example: ``tuple``, ``dict``, or None for the value of the only column."""
 
     @abc.abstractmethod
     def get_examples(

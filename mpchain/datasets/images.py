@@ -109,7 +109,7 @@ class ZippedImageDataset(DatasetMixin):
     :class:`ImageDataset`).
 
     The archive stays open while the dataset is used; other processes, and copies that were pickled,
-    open it anew.
+    open it again.
 
     Args:
         zipfilename: path of the archive, which must have nothing but pictures.

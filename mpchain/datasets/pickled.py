@@ -117,7 +117,7 @@ class PickleDatasetWriter:
         pickle.dump(x, self._writer, self._protocol)
 
     def flush(self) -> None:
-        """Hands what is buffered to the system."""
+        """Flushes the buffer to the file."""
         self._writer.flush()
 
     def close(self) -> None:

@@ -34,10 +34,10 @@ class TextDataset(DatasetMixin):
         paths: path of a file, whose lines are the examples (str); or a list of paths of files with
             the same number of lines, where an example is a tuple of str.
         encoding, errors, newline: as for :func:`open`; lists have one for each file.
-        filter_func: function of a line of each file that tells whether the example is kept.
+        filter_func: function of a line of each file that returns whether to keep the example.
 
     Raises:
-        ValueError: there is no file, or the numbers of lines differ.
+        ValueError: no file is given, or the numbers of lines differ.
 
     Example:
         >>> with mpchain.utils.tempdir() as folder:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 _ABOUT_MPI = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "HYDRA_", "HYDI_", "MPI_LOCAL", "MV2_", "MPIR_")
-"""Prefixes of the variables that tell a process that it is a rank."""
+"""Prefixes of the variables by which a process knows that it is a rank."""
 
 _OPENMP = re.compile(r"lib(gomp|iomp5|omp)\b.*\.so")
 

@@ -14,7 +14,7 @@ from mpchain.testing.parameterized import Bundle
 
 
 def mark(test: Any, *names: str, skip_reason: str | None = None) -> Any:
-    """Returns a test with pytest marks, and skipped if there is a reason.
+    """Returns a test with pytest marks, which is skipped if ``skip_reason`` is given.
 
     Example:
         >>> @mark
@@ -70,7 +70,7 @@ def multi_gpu(gpu_num: int) -> Callable[[Any], Any]:
 
 
 def cudnn(test: Any) -> Any:
-    """Marks a test that needs a GPU and uses cuDNN, if there is cuDNN.
+    """Marks a test that needs a GPU, and uses cuDNN if it is installed.
 
     Example:
         >>> @testing.attr.cudnn

@@ -36,7 +36,7 @@ class LinkTestError(AssertionError):
 
 
 class _DeviceTestCase(unittest.TestCase):
-    """What the test cases of functions and links share: inputs and the comparison of outputs."""
+    """The base of the test cases of functions and links: inputs and comparison of outputs."""
 
     _error = FunctionTestError
     contiguous = None
@@ -136,10 +136,10 @@ class _DeviceTestCase(unittest.TestCase):
                     )
 
     def _check_gradients(self, what, check, options, sample):
-        """Runs a gradient check on sampled data, again if these are at a kink that is to be dodged.
+        """Runs a gradient check on sampled data, and repeats it if they are at a kink.
 
         Args:
-            what: what is checked, for the message.
+            what: the subject, for messages.
             check: the function that does it.
             options: its options, as the user gave them.
             sample: returns its positional arguments.

@@ -1,4 +1,4 @@
-"""Computing in single precision what is stored in half."""
+"""Computes float16 arrays in float32."""
 
 import functools
 from collections.abc import Callable
