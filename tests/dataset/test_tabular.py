@@ -390,7 +390,7 @@ def test_columns_keep_their_kind():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ((A, [1, 2]), r"columns must have one length, but there are \[2, 5\]"),
+        ((A, [1, 2]), r"columns must have one length, but the lengths are \[2, 5\]"),
         ((lambda i: i), "a function needs a key"),
         ((A, lambda i: i), "a function needs a key"),
         ((), "data has no column"),
