@@ -409,5 +409,5 @@ def test_from_data_rejects(data, message):
 
 def test_a_size_that_is_not_the_data_s():
     assert len(tabular.from_data(A, size=5)) == 5
-    with pytest.raises(ValueError, match=r"one length, but there are \[3, 5\]"):
+    with pytest.raises(ValueError, match=r"one length, but the lengths are \[3, 5\]"):
         tabular.from_data(A, size=3)
