@@ -9,10 +9,10 @@ class Allocation:
     """A kind of batch system.
 
     Args:
-        name: What messages call it.
+        name: Its name in messages.
         variables: Names of environment variables, of which it sets one at least: the path of a file
             that lists the hosts. Without any, it stands for no batch system.
-        remote_shell: What starts a command on one of the hosts, as mpirun does by itself.
+        remote_shell: Command that runs another one on a host, as mpirun does by itself.
 
     Example:
         >>> kind = Allocation("Slurm", ("SLURM_JOB_NODELIST",), ("srun",))

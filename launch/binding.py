@@ -10,7 +10,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 
 def cores() -> int:
-    """Number of physical cores that this process may use, the limit of its container included.
+    """Returns the number of physical cores that this process may use, also in a container.
 
     Example:
         >>> cores() >= 1
@@ -28,7 +28,7 @@ def cores() -> int:
 
 
 def gpus(variables: Mapping[str, str]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES would call each GPU that this process may use.
+    """Returns the names, for CUDA_VISIBLE_DEVICES, of the GPUs that this process may use.
 
     Args:
         variables: The environment; its list of devices is read as CUDA does.
@@ -53,7 +53,7 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
 def rank_variables(
     variables: Mapping[str, str], local_rank: int, local_size: int
 ) -> dict[str, str]:
-    """Environment variables that give a rank its share of the host.
+    """Returns the environment variables that give a rank its share of the host.
 
     Args:
         variables: The environment so far; it keeps the numbers of threads that it sets.

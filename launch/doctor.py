@@ -101,10 +101,10 @@ def _parser():
 
 
 def judge(answer: dict, host: str = "") -> list[Finding]:
-    """Findings about one host.
+    """Returns the findings about one host.
 
     Args:
-        answer: What probe_host.py printed there.
+        answer: The output of probe_host.py there.
         host: Its name; empty if there is but one.
 
     Example:
@@ -129,10 +129,10 @@ def judge(answer: dict, host: str = "") -> list[Finding]:
 
 
 def compare(answers: dict[str, dict]) -> list[Finding]:
-    """Findings about things that differ between hosts.
+    """Returns the findings about differences between hosts.
 
     Args:
-        answers: What probe_host.py printed on each host.
+        answers: The output of probe_host.py on each host.
 
     Example:
         >>> versions = dict.fromkeys(SAME, "1")
@@ -152,7 +152,7 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
 
 
 def table(findings: list[Finding]) -> str:
-    """The report for people.
+    """Returns the report as a table.
 
     Example:
         >>> print(table([Finding("numpy", OK, "2.4.6"), Finding("cuda", NOTE, "none")]))

@@ -15,10 +15,10 @@ STARTERS = {
 
 
 class Environment:
-    """What started this process, and as which rank; by default the shell, as rank 0 of 1.
+    """The starter of this process, and its rank; by default the shell, and rank 0 of 1.
 
     Attributes:
-        starter: What started it.
+        starter: The name of the starter.
         rank, size: Its number among all processes, and how many they are.
         local_rank, local_size: The same among the processes of its host.
 
@@ -41,7 +41,7 @@ class Environment:
 
 
 def detect(variables: Mapping[str, str]) -> Environment:
-    """Returns what started this process, and as which rank.
+    """Returns the starter and the rank of this process.
 
     >>> here = detect({"PMI_RANK": "3", "PMI_SIZE": "8"})
     >>> here.starter, here.rank, here.size

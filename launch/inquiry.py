@@ -40,8 +40,8 @@ def complaints(
 
     Args:
         hosts: Their names.
-        remote_shell: What runs a command on one of them, as `allocations.Allocation`.
-        needed_file: A file of the launcher that must be there.
+        remote_shell: As in `allocations.Allocation`.
+        needed_file: A file of the launcher that the host must have.
         seconds: How long to wait for the connection, and again for the answer.
 
     Example:

@@ -22,7 +22,7 @@ from .talk import say
 # For ranks to end after mpirun, and for mpirun to end after ranks that failed, or that did not.
 TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
-# What the processes of one job have in common, for those that write the same files.
+# An identifier of the job, for its processes that write the same files.
 JOB_VARIABLE = "MPCHAIN_JOB"
 # For whoever connects to say who it is, and how many may be about it besides the ranks.
 TIME_TO_INTRODUCE = 30.0
@@ -31,8 +31,8 @@ MOST_STRANGERS = 50
 TIME_TO_START = 20.0
 MOST_KEPT_OF_MPIRUN = 1 << 16
 
-# What Open MPI says when, now and then, it fails to start for a reason that is gone a moment later.
-# Its daemons on other hosts say the same by their exit status.
+# Messages of Open MPI when it occasionally fails to start for a transient reason. Its daemons on
+# other hosts report the same by their exit status.
 PASSING_FAILURES = (b"listener thread failed to start", b"Daemon exit status: 213")
 MOST_STARTS = 3
 
@@ -41,7 +41,7 @@ class Job:
     """Runs a plan.
 
     Args:
-        plan: What to run.
+        plan: The plan to run.
         start: 1 for the first start, 2 for the first restart, and so on.
 
     Attributes:
@@ -138,7 +138,7 @@ class Job:
         has_ended = self._starter_code is not None and not self._connections
         return has_ended and not len(self.stdout) and not len(self.stderr)
 
-    # What happens on the side of the ranks
+    # Events of the ranks
 
     def _accept(self):
         with contextlib.suppress(OSError):  # gone before we looked, or too many files are open
@@ -222,7 +222,7 @@ class Job:
             say(f"{len(missing)} of {self.plan.n} ranks have not started yet")
 
     def _complaint_about_hosts(self):
-        """One sentence about a host on which nothing can be started; empty if there is none."""
+        """One sentence about a host on which no rank can start; empty without such a host."""
         from . import inquiry  # seldom needed, and slow to import
 
         seen = {rank.host for rank in self.ranks.values()}
@@ -232,7 +232,7 @@ class Job:
         more = f" (and {len(bad) - 1} more hosts have problems)" if len(bad) > 1 else ""
         return "".join(bad[:1]) + more
 
-    # What happens on the side of mpirun
+    # Events of mpirun
 
     def _collect(self):
         if self._starter_code is not None:
@@ -250,7 +250,7 @@ class Job:
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
-            if self._starter_code < 0:  # somebody killed it, and no rank is to blame
+            if self._starter_code < 0:  # it was killed, and no rank is to blame
                 code = shell_code(self._starter_code)
                 self.end(self._end_of_starter, code, asks_where=True)
 
@@ -284,7 +284,7 @@ class Job:
         if self._starter_code is None:
             signal_session(self._starter, number)
 
-    # What happens on the side of the user
+    # Events of the user
 
     def _pass_on(self, number):
         for rank in self.ranks.values():
@@ -307,7 +307,7 @@ class Job:
         self.end(sentence, 128 + signal.SIGPIPE)
 
     def _screen(self, descriptor):
-        # Where poll allows to write, so many bytes never block.
+        # After poll reports a file as writable, PIPE_BUF bytes never block.
         write = lambda data: os.write(descriptor, data[: select.PIPE_BUF])
         return Writer(self.loop, descriptor, write, self._pause_or_resume, self._lose_screen)
 
@@ -420,7 +420,7 @@ class Job:
 
 
 def _children():
-    """The children that this process already has: some shells leave theirs to what they exec."""
+    """The children that this process already has: some shells exec with children."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return frozenset(map(int, file.read().split()))

@@ -114,7 +114,7 @@ class Channel:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits to be sent that the source should pause."""
+        """Whether so much is buffered that the source should pause."""
         return self._writer.full
 
     @property

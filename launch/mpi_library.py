@@ -74,7 +74,7 @@ def in_installation(program: str) -> list[str]:
 
 
 def _find_as_wheel(variables):
-    """What a wheel of mpi4py would find by itself; None if it would leave that to the loader."""
+    """The library that a wheel of mpi4py finds; None if it leaves the search to the loader."""
     if "mpi" in variables.get("LD_PRELOAD", ""):
         return None
     wanted = variables.get("MPI4PY_LIBMPI")
@@ -107,7 +107,7 @@ def _is_library(path):
 
 
 def _ask():
-    """Asks mpi4py itself, in a process of its own."""
+    """Asks mpi4py, in a separate process."""
     path = ask([sys.executable, "-P", "-m", "mpi4py", "--mpi-library"]).strip().rpartition("\n")[2]
     return path if os.path.isfile(path) else None
 

@@ -166,7 +166,7 @@ class Srun(Mpich):
 
 
 def find(kind: str = "auto", *, in_slurm: bool = False) -> Direct | None:
-    """The mpirun that belongs to the MPI library which mpi4py loads; None if there is none at all.
+    """Returns the mpirun of the MPI library that mpi4py loads, or None without any mpirun.
 
     Without mpi4py the first one of the running interpreter's environment or in PATH.
 
@@ -273,7 +273,7 @@ def _candidates(library):
 
 
 def _fits(starter, library):
-    """Whether a starter is of the installation of a library, as far as its folders tell."""
+    """Whether a starter and a library belong to one installation, judging by folders."""
     if not library:
         return True
     others = mpi_library.in_installation(starter.path)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
-# What MPICH writes in a rank when its mpirun has gone, of which the launcher itself speaks.
+# MPICH writes these in a rank when its mpirun is gone, which the launcher reports itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
 LONGEST_LINE = 1 << 20
 
@@ -40,8 +40,8 @@ class Lines:
 
     def _cut(self, data):
         rest = self._rest
-        # What was there before has no end of a line, but for a carriage return at its end, which
-        # may turn out to be half of one.
+        # The rest has no end of a line, except for a carriage return at its end, which may be half
+        # of one.
         start = max(0, len(rest) - 1)
         rest += data
         end = 1 + max(rest.rfind(b"\n", start), rest.rfind(b"\r", start, len(rest) - 1))
@@ -140,7 +140,7 @@ class LogFiles:
         folder: Where they are; None for no files.
         n: Number of ranks.
         start: 1 for the first start of the job; later ones add to the files.
-        say: Function that tells the user a sentence.
+        say: Function that prints a message to the user.
 
     Example:
         >>> import tempfile

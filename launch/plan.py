@@ -15,10 +15,10 @@ class Plan:
 
     Args:
         n: Number of ranks.
-        program: What each rank gives to ``python``.
-        starter: What starts the ranks.
+        program: The arguments of ``python`` on each rank.
+        starter: The starter of the ranks.
         hosts: Number of slots of each host; empty if all ranks run on this host.
-        remote_shell: What runs a command on one of the hosts.
+        remote_shell: As in `allocations.Allocation`.
         oversubscribed: Whether there may be more ranks than cores or slots.
         variables: Environment variables added for all ranks.
         prefix: Whether lines get the number of their rank.

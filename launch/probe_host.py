@@ -15,7 +15,12 @@ from importlib.metadata import version
 
 
 def blas() -> str:
-    """Name and version of the BLAS of NumPy."""
+    """Name and version of the BLAS of NumPy.
+
+    Example:
+        >>> blas()  # doctest: +SKIP
+        'scipy-openblas 0.3.30'
+    """
     import numpy as np
 
     found = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -23,7 +28,12 @@ def blas() -> str:
 
 
 def mpi() -> str:
-    """The MPI library that mpi4py loads."""
+    """The MPI library that mpi4py loads.
+
+    Example:
+        >>> mpi()  # doctest: +SKIP
+        'Open MPI v5.0.10'
+    """
     import mpi4py
 
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
@@ -34,10 +44,15 @@ def mpi() -> str:
 
 
 def cuda_aware() -> str:
-    """Whether that library takes arrays on GPUs; empty without GPUs."""
+    """Whether that library takes arrays on GPUs; empty without GPUs.
+
+    Example:
+        >>> cuda_aware()  # doctest: +SKIP
+        'yes'
+    """
     if not gpus():
         return ""  # Open MPI leaves files behind where it is started without mpirun
-    # In a process of its own, because MPICH ends those that ask before all is set up.
+    # In a separate process, because MPICH aborts one that asks before MPI_Init.
     code = "import ctypes; from mpi4py import MPI; library = ctypes.CDLL(MPI.__file__)\n"
     code += "print(['no', 'yes'][library.MPIX_Query_cuda_support()])"
     command = [sys.executable, "-c", code]
@@ -58,19 +73,34 @@ def gpus() -> list[str]:
 
 
 def driver() -> str:
-    """Version of NVIDIA's driver."""
+    """Version of NVIDIA's driver.
+
+    Example:
+        >>> driver()  # doctest: +SKIP
+        '580.65.06'
+    """
     versions = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     return versions[0] if versions else ""
 
 
 def topology() -> list[str]:
-    """How the GPUs are connected, one row each."""
+    """How the GPUs are connected, one row each.
+
+    Example:
+        >>> topology()  # doctest: +SKIP
+        ['GPU0 X NV18', 'GPU1 NV18 X']
+    """
     rows = _nvidia_smi("topo", "-m").splitlines()
     return [" ".join(row.split()) for row in rows if row.startswith("GPU")]
 
 
 def cuda() -> str:
-    """Version of the CUDA runtime that CuPy uses."""
+    """Version of the CUDA runtime that CuPy uses.
+
+    Example:
+        >>> cuda()  # doctest: +SKIP
+        '13.0'
+    """
     import cupy
 
     number = cupy.cuda.runtime.runtimeGetVersion()
@@ -78,7 +108,12 @@ def cuda() -> str:
 
 
 def nccl() -> str:
-    """Version of NCCL."""
+    """Version of NCCL.
+
+    Example:
+        >>> nccl()  # doctest: +SKIP
+        '2.27.7'
+    """
     from cupy.cuda import nccl
 
     number = nccl.get_version()
@@ -86,12 +121,22 @@ def nccl() -> str:
 
 
 def shared_memory() -> int:
-    """Size of /dev/shm in bytes."""
+    """Size of /dev/shm in bytes.
+
+    Example:
+        >>> shared_memory()  # doctest: +SKIP
+        68719476736
+    """
     return shutil.disk_usage("/dev/shm").total
 
 
 def free_disk() -> int:
-    """Free bytes where results are written."""
+    """Free bytes where results are written.
+
+    Example:
+        >>> free_disk()  # doctest: +SKIP
+        68719476736
+    """
     folder = os.path.abspath(sys.argv[1])
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
@@ -99,7 +144,12 @@ def free_disk() -> int:
 
 
 def mpchain() -> str:
-    """Version of mpchain."""
+    """Version of mpchain.
+
+    Example:
+        >>> mpchain()  # doctest: +SKIP
+        '0.1.0'
+    """
     import mpchain
 
     return mpchain.__version__
@@ -130,7 +180,12 @@ def _ask(question):
 
 
 def main() -> None:
-    """Answers all questions."""
+    """Answers all questions.
+
+    Example:
+        >>> main()  # doctest: +SKIP
+        {"host": "n1", "python": "3.13.1", ...}
+    """
     answers = {name: _ask(question) for name, question in QUESTIONS.items()}
     print(json.dumps({"host": socket.gethostname(), **answers}))
 

@@ -172,7 +172,7 @@ def signal_session(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
-        signal_process(leader, number)  # it is so young that it has no group of its own yet
+        signal_process(leader, number)  # it is so young that it has no group yet
 
 
 def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int]:
@@ -220,7 +220,7 @@ def _parent(process):
 
 
 def _status(process):
-    """What the kernel knows about a process, from its state on; nothing when it has ended."""
+    """The fields of /proc/<process>/stat from the state on; empty when it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

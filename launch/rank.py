@@ -32,7 +32,7 @@ OVER = b"\0"  # what start_program.py writes into the pipe for stacks at the end
 # For helpers of the program that clean up after it, such as multiprocessing's resource tracker.
 TIME_TO_CLEAN_UP = 1.0
 GRACE = 2.0
-# For the program to write where it is. The signal for that is one that nobody else uses.
+# For the program to write its stacks, upon a signal that has no other use.
 TIME_TO_TELL = 0.2
 WHERE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 5) + 5
 TIME_TO_CONNECT = 5.0
@@ -40,8 +40,8 @@ TIME_TO_CONNECT = 5.0
 TIME_TO_FOLLOW = 8.0
 # When to look which shared memory MPI has made for the program, which may be killed at any time.
 TIMES_TO_LOOK = (1.0, 5.0, 20.0, 60.0)
-# What mpirun starts on other hosts to start the guards there. They wait for long, or for ever, for
-# an mpirun whose host is gone.
+# mpirun starts these on other hosts to start the guards there. They wait long, or forever, for an
+# mpirun whose host is gone.
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy")
 MOST_READ = 1 << 16
 MOST_READS_OF_A_PIPE = (1 << 20) // MOST_READ
@@ -120,7 +120,7 @@ def _report_errors(connection, function, *arguments):
 def _outlast_daemon(process):
     """Waits for the end of mpirun's daemon; now and then one does not end by itself.
 
-    What it started ends by itself, or has yet to be asked by the launcher.
+    Its children end by themselves, or when the launcher asks them.
     """
     with contextlib.suppress(AttributeError, OSError):  # no pidfd here, or it has ended
         has_ended = select.select([os.pidfd_open(process)], [], [], TIME_TO_FOLLOW)[0]
@@ -260,7 +260,7 @@ class Supervisor:
         self._loop.after(self._patience, lambda: self._ask_then_stop(signal.SIGTERM, GRACE))
 
     def _ask_then_stop(self, number, grace):
-        """Ends the program after it told where it is."""
+        """Ends the program after it has written its stacks."""
         if not self._asked and self._runs:
             self._asked = self._signalled = True
             processes.signal_process(self._program, WHERE)
@@ -293,7 +293,7 @@ class Supervisor:
         self._code = os.waitstatus_to_exitcode(status)
         self._check_guard()  # a program that ended after its guard may have ended because of it
         # All that the program itself wrote is in the pipes by now: it goes before the news. A
-        # pipe holds 1 MiB at most, and what it started may go on writing.
+        # pipe holds 1 MiB at most, and its children may continue to write.
         for pipe in list(self._pipes):
             for _ in range(MOST_READS_OF_A_PIPE):
                 if not self._relay(pipe):

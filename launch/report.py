@@ -45,7 +45,7 @@ def describe_place(stacks: bytes) -> str:
     """Returns where a program was: its innermost function, and the innermost one of the user.
 
     Args:
-        stacks: What faulthandler wrote about its threads; may be empty.
+        stacks: The stacks of its threads, as faulthandler writes them; may be empty.
 
     Returns:
         Such as ``in wait (threading.py:320) called by main (train.py:40)``, or an empty string.
@@ -106,7 +106,7 @@ def describe_exception(lines: list[bytes]) -> str:
     """Returns the line of a traceback that names the exception; empty without one.
 
     Args:
-        lines: What was printed from the head of the first traceback on.
+        lines: The output from the head of the first traceback on.
 
     Example:
         >>> describe_exception([b"Traceback (most recent call last):", b"  ...", b"KeyError: 1"])

@@ -24,7 +24,7 @@ def run(
     """Runs a plan, and restarts it when it fails.
 
     Args:
-        plan: What to run; its timeout is that of all starts together.
+        plan: The plan to run; its timeout covers all starts together.
         restarts: Maximum number of restarts.
         wait: Seconds before a restart; twice as many after each start without a new checkpoint.
         checkpoints: Where ranks resume: they find the path of the newest one in the environment

@@ -55,7 +55,7 @@ def _check_texts(parser, options, command):
 
 
 class _Job:
-    """What the writers of all batch systems need to know."""
+    """The values that all kinds of batch systems need."""
 
     def __init__(self, options, own_arguments):
         script = options.program[0]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
 LONGEST_PERIOD = 5.0
-# A rank that computes after all others have finished may take so many timeouts.
+# Number of timeouts that a rank may compute after all others have finished.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
 STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
@@ -75,12 +75,12 @@ class Standstill:
         self._plan_next()
 
     def _find(self):
-        """A sentence about who stands still; empty if nobody has for too long."""
+        """A sentence about the ranks that stand still for too long; empty without any."""
         job, now = self._job, self._job.loop.time
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
         for rank in job.ranks.values():
-            if job.screen_is_full:  # nobody is heard then
+            if job.screen_is_full:  # then the ranks are paused
                 rank.heard = now
             if rank.channel.open and now - rank.heard > self._timeout:
                 return self._describe_loss(rank)

@@ -23,8 +23,8 @@ def tell_where(pipe: int, number: int) -> None:
         faulthandler.enable()  # a crash shows its stack, too
     os.set_inheritable(pipe, False)
     faulthandler.register(number, file=pipe)
-    # What is registered first is called last: the program, its threads and its own functions have
-    # ended then, and only MPI_Finalize follows.
+    # The function that is registered first is called last: by then the program, its threads and its
+    # other functions have ended, and only MPI_Finalize follows.
     atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
 
 
