@@ -3,10 +3,18 @@
 import importlib
 from typing import Any
 
-from mpchain.utils.arrays import force_array, force_type, size_of_shape, sum_to
-from mpchain.utils.conv import get_conv_outsize, get_deconv_outsize
-from mpchain.utils.notices import enable_final, experimental, final, nondeterministic, tempdir
-from mpchain.utils.walker_alias import WalkerAlias
+from mpchain.utils.arrays import force_array as force_array
+from mpchain.utils.arrays import force_type as force_type
+from mpchain.utils.arrays import size_of_shape as size_of_shape
+from mpchain.utils.arrays import sum_to as sum_to
+from mpchain.utils.conv import get_conv_outsize as get_conv_outsize
+from mpchain.utils.conv import get_deconv_outsize as get_deconv_outsize
+from mpchain.utils.notices import enable_final as enable_final
+from mpchain.utils.notices import experimental as experimental
+from mpchain.utils.notices import final as final
+from mpchain.utils.notices import nondeterministic as nondeterministic
+from mpchain.utils.notices import tempdir as tempdir
+from mpchain.utils.walker_alias import WalkerAlias as WalkerAlias
 
 _SPARSE = ("CooMatrix", "get_order", "to_coo")
 
