@@ -25,7 +25,7 @@ class Function:
     better written as a :class:`FunctionNode`, which can be differentiated to any order.
 
     An instance is called with Variables or arrays, any number of times; each call makes a node of
-    the graph. What ``forward`` assigns to ``self`` is there in the ``backward`` of the same call.
+    the graph. The ``backward`` of a call sees what its ``forward`` assigned to ``self``.
 
     Example:
         >>> class Square(Function):

@@ -32,10 +32,7 @@ class _Fallback:
 
 
 Fallback = _Fallback()
-"""What a function's ``forward_chainerx`` returned to leave the work to its other forms.
-
-Functions that define that method still do; nothing calls it here.
-"""
+"""What ChainerX functions returned to request a fallback. Kept for compatibility; unused."""
 
 
 class FunctionNode:
@@ -113,7 +110,7 @@ class FunctionNode:
     def description(self) -> str:
         """The label and, in debug mode, the place of the call."""
         if self.stack is None:
-            return f"{self.label}; in debug mode this would name the forward call"
+            return f"{self.label}; mpchain.set_debug(True) shows where it was called"
         return f"{self.label}, called at\n" + "".join(traceback.format_list(self.stack)).rstrip()
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -199,7 +196,7 @@ class FunctionNode:
         self._retained_outputs = tuple([outputs[i] for i in self._outputs_to_retain])
 
     def check_inputs(self, variables: Sequence[Variable]) -> None:
-        """Explains a failed forward by its inputs, where these are to blame."""
+        """Raises an error that explains a failed forward, if its inputs are the cause."""
         for i, x in enumerate(variables):
             if x._array is None:
                 raise RuntimeError(f"{self.label}: input {i}, {x._called()}, has no array yet")
@@ -224,16 +221,16 @@ class FunctionNode:
         """
 
     def check_layout_forward(self, inputs: Sequence[Input]) -> None:
-        """Called by nothing: the plain memory layout is the only one."""
+        """Never called: mpchain has a single memory layout."""
 
     @property
     def input_layouts(self) -> tuple[None, ...]:
-        """The memory layouts of the inputs: None for each, the plain one."""
+        """The memory layouts of the inputs: None for each."""
         return (None,) * len(self.inputs)
 
     @property
     def output_layouts(self) -> tuple[None, ...]:
-        """The memory layouts of the outputs: None for each, the plain one."""
+        """The memory layouts of the outputs: None for each."""
         return (None,) * self.n_outputs
 
     def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -87,7 +87,7 @@ def as_array(obj: Any) -> Array:
 
 
 class VariableNode:
-    """The place of a variable in the graph; it does not hold the array, which so can be freed.
+    """A variable's node in the graph. It does not hold the array, so that the array can be freed.
 
     Attributes:
         creator_node: the :class:`FunctionNode` that computed the variable, or None for a leaf.
@@ -548,12 +548,12 @@ class Parameter(Variable):
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype, known before the array is if the initializer tells it."""
+        """The dtype; known before initialization if the initializer specifies one."""
         if self._array is not None:
             return self._array.dtype
         # A NumPy scalar's own dtype says nothing: numbers take the dtype of the configuration.
-        told = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
-        return get_dtype(told, map_mixed16=np.float16)
+        given = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
+        return get_dtype(given, map_mixed16=np.float16)
 
     @property
     def device(self) -> "Device":

@@ -10,6 +10,7 @@ from mpchain.typing import DTypeLike
 
 if TYPE_CHECKING:
     from mpchain.backends.device import Device
+    from mpchain.variable import Variable
 
 
 def is_array(value: Any) -> bool:
@@ -31,6 +32,19 @@ class Values:
         >>> x.shape, x.item(), x.summary()
         ((1, 1), 2.5, '<variable x (1, 1), float64>')
     """
+
+    if TYPE_CHECKING:  # mpchain.functions.protocol sets these
+
+        def _binary(self, other: Any) -> "Variable": ...
+        def _unary(self) -> "Variable": ...
+        def _of_axes(self, *args: Any, **kwargs: Any) -> "Variable": ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = _binary
+        __rmatmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = _binary
+        __pow__ = __rpow__ = __getitem__ = _binary
+        __neg__ = __pos__ = __abs__ = _unary
+        T = property(_unary)
+        mean = reshape = transpose = _of_axes
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -167,7 +167,7 @@ def test_an_error_in_backward_names_the_function(double):
     with pytest.raises(ZeroDivisionError) as caught:
         F.sum(y).backward(enable_double_backprop=double)
     assert caught.value.__notes__ == [
-        "(in the backward of Failing; in debug mode this would name the forward call)"
+        "(in the backward of Failing; mpchain.set_debug(True) shows where it was called)"
     ]
 
 

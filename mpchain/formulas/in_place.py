@@ -1,10 +1,10 @@
 """Elementwise formulas for NumPy arrays, rewritten so that small arrays cost less.
 
-NumPy spends about 0.4 microseconds to turn a Python number into an array and 0.2 to find memory for
-a result of a few kilobytes, where the operation itself takes as much. A formula that can be traced
-is therefore written out with its numbers as arrays, once for each dtype; with every intermediate
-result computed into the memory of one that is no longer needed; and with comparisons converted
-before they are multiplied. Its values are the same, bit by bit.
+NumPy takes about 0.4 microseconds to make an array of a Python number and 0.2 to find memory for a
+result of a few kilobytes; the operation itself takes as long. A formula that can be traced is
+therefore rewritten: its numbers are arrays, made once for each dtype; intermediate results reuse
+the memory of those no longer needed; comparisons are converted before they are multiplied. The
+values are the same, bit by bit.
 """
 
 from collections.abc import Callable, Collection, Sequence

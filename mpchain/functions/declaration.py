@@ -1,9 +1,9 @@
 """Declaring differentiable functions.
 
 A declaration is a body, which computes the output from arrays, and a derivative for each array
-argument. Both are plain array code: NumPy's own dispatch lets the same text read NumPy arrays, CuPy
-arrays, Variables (whence every order of derivative) and the symbols from which fused GPU kernels
-and the derivatives' own derivatives are written.
+argument. Both are plain array code. NumPy's dispatch runs the same text on NumPy arrays, on CuPy
+arrays, on Variables (which yields all orders of derivatives), and on the symbols that trace it for
+fused GPU kernels and for the derivatives of derivatives.
 
 A derivative's first parameter is the gradient of the output; the names of the others say what it
 needs:
@@ -95,7 +95,7 @@ class Declaration:
         attributes = {"declaration": self, "differentiable_inputs": tuple(range(n_arrays))}
         self.node_class = type(self.name, (Application,), attributes)
 
-    # What is written out or traced is so when it is first needed, not when mpchain is imported.
+    # Text is generated and formulas are traced at first use, not when mpchain is imported.
 
     @functools.cached_property
     def joint(self) -> Callable:
@@ -327,7 +327,7 @@ class Application(FunctionNode):
 
 
 def _pull_any_arrays(node, targets, gys):
-    """As the written-out method, for gradients that are no NumPy arrays."""
+    """Does what the generated method does, for gradients that are not NumPy arrays."""
     declaration, nodes = node.declaration, node.inputs
     g = gys if declaration.has_many_outputs else gys[0]
     gxs = [declaration.pull(i, g)(g, node._kept, node.constants, nodes) for i in targets]
@@ -366,7 +366,7 @@ class Declared(Protocol[P, Result]):
     """A declared function: called with Variables or arrays, it returns a Variable.
 
     Attributes:
-        declaration: how it is declared.
+        declaration: body and derivatives.
         on: the function for derivatives, which are given Variables or arrays: see
             :meth:`Declaration.on`.
 

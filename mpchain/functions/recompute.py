@@ -19,15 +19,15 @@ from mpchain.variable import Variable, as_variable
 def forget(func: Callable, *xs: Input) -> Any:
     """Calls a function without keeping what it computes on the way: backward computes it again.
 
-    The memory of the intermediate arrays is saved, for the time of one more forward computation.
+    This saves the memory of the intermediate arrays and costs one more forward computation.
     Gradients flow to ``xs`` and to every other variable that ``func`` uses, such as the parameters
     of a link. They are differentiable to any order, and those of higher order forget as well.
 
     While ``func`` is called again, ``config.in_recomputing`` is True, and ``config.train``,
     ``config.dtype`` and the random numbers are those of the first call: those drawn from NumPy's
-    global state, from ``config.rng`` and from CuPy. ``func`` must not draw from a generator of its
-    own, nor from NumPy's while another thread does. What must happen only once, it has to leave
-    while ``config.in_recomputing``.
+    global state, from ``config.rng`` and from CuPy. ``func`` must not draw from any other
+    generator, nor from NumPy's while another thread does. It must skip what may happen only once
+    if ``config.in_recomputing`` is set.
 
     Args:
         func: takes Variables, returns a Variable or a tuple of them.
@@ -88,13 +88,13 @@ class Forget(FunctionNode):
     def __init__(self, func: Callable, xs: list[Variable]):
         self._func = func
         self._n_arguments = len(xs)
-        self._circumstances = _Circumstances(xs)
+        self._environment = _Environment(xs)
 
     def first_call(self, xs: list[Variable]) -> tuple:
         """Calls the function; returns its outputs, and the other variables that it used."""
         # The graph of this call is made to see what it depends on. It is gone with the outputs, and
         # takes no more memory than the graph that backward will need anyway.
-        with self._circumstances.noted(), _Trace() as trace:
+        with self._environment.noted(), _Trace() as trace:
             outputs = self._func(*xs)
         self._shapes = [None if y is None else y.shape for y in outputs]
         self._arrays = tuple([y.array for y in outputs if y is not None])
@@ -141,7 +141,7 @@ class Forget(FunctionNode):
 
     def _call_again(self, xs):
         """Calls the function with its graph; returns its outputs, and the nodes it depends on."""
-        with self._circumstances.restored(), _Trace() as trace:
+        with self._environment.restored(), _Trace() as trace:
             outputs = self._func(*xs)
         shapes = [None if y is None else y.shape for y in outputs]
         if shapes != self._shapes:
@@ -230,13 +230,13 @@ def remembered(compute: Callable[[], Any]) -> Any:
     return value
 
 
-class _Circumstances:
+class _Environment:
     """What the values of a function depend on beside its arguments."""
 
     def __init__(self, xs):
         names = ("compute_mode", "dtype", "rng", "train")
         self._settings = {name: getattr(config, name) for name in names}
-        # The state of CuPy's generator cannot be read: on a GPU the function gets one of its own.
+        # The state of CuPy's generator cannot be read: on a GPU, the function gets another one.
         on_gpu = any(cuda.is_gpu_array(x.array) for x in xs)
         self._gpu_seed = np.random.randint(2**31) if on_gpu else None
         self._random_state = _random_state()

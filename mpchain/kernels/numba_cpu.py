@@ -1,4 +1,4 @@
-"""Loops that numba compiles, where NumPy would go through memory many times.
+"""Loops compiled by numba, where NumPy would pass through memory many times.
 
 Compiling takes a second or two, once for each dtype: the result is kept on the disk if it can be.
 """
@@ -18,7 +18,7 @@ _WORTH_COMPILING = 1 << 16  # elements of an array
 
 @functools.cache
 def load_numba() -> Any:
-    """Returns the module, or None if it is not there to compile.
+    """Returns the module numba, or None if it is not installed or compiles nothing.
 
     Example:
         >>> numba = load_numba()  # None where numba is not installed

@@ -70,7 +70,7 @@ def refuse_unless_channels(x: Array, gamma: Array, axis: tuple[int, ...]) -> str
 
 
 def _blocks_of_channels(x):
-    """``x`` as (N, C, rest), and slices of so many channels as make a block."""
+    """Returns ``x`` as (N, C, rest), and slices of the channels that make up one block each."""
     x = x.reshape(*x.shape[:2], -1)
     n, channels, size = x.shape
     step = max(_BLOCK // (n * size), 1)

@@ -110,7 +110,7 @@ class _Library:
 
 @functools.cache
 def _library():
-    """The library; or, a text, why there is none."""
+    """Returns the library, or the reason why it is unavailable (str)."""
     if os.name != "posix":
         return "onednn-cpu-gomp exists for Linux alone"
     for folder in (sys.prefix, site.getuserbase()):

@@ -314,7 +314,7 @@ def unfold_windows(x: Array, window: Window) -> Array:
 
 @Operation
 def fold_windows(y: Array, window: Window) -> Array:
-    """The adjoint of :func:`unfold_windows`: each element is the sum of what windows have of it.
+    """The adjoint of :func:`unfold_windows`: each element is the sum of its copies in the windows.
 
     Example:
         >>> from mpchain.kernels.window import Window

@@ -1,8 +1,7 @@
-"""Optimizer steps: one elementwise body on arrays, in place, by the fastest way that is there.
+"""Optimizer steps: one elementwise body on arrays, in place, with the fastest implementation.
 
-All ways compute the same, to the bit: NumPy on the whole arrays, NumPy on blocks that stay in the
-cache, and one fused loop that numba compiles from what the body writes down when it is called with
-symbols.
+All implementations return the same bits: NumPy on whole arrays, NumPy on blocks that stay in the
+cache, and one fused loop that numba compiles from the trace of the body.
 """
 
 import functools
