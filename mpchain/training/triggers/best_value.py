@@ -31,10 +31,7 @@ class BestValueTrigger:
     """
 
     def __init__(
-        self,
-        key: str,
-        compare: Callable[[float, float], bool],
-        trigger: TriggerLike = (1, "epoch"),
+        self, key: str, compare: Callable[[float, float], bool], trigger: TriggerLike = (1, "epoch")
     ) -> None:
         self.key = key
         self.best_value: float | None = None
