@@ -10,7 +10,6 @@ from mpchain.training.extensions.log_followers import LogFollower as LogFollower
 from mpchain.training.extensions.log_followers import PrintReport as PrintReport
 from mpchain.training.extensions.log_followers import TensorBoardReport as TensorBoardReport
 from mpchain.training.extensions.log_report import LogReport as LogReport
-from mpchain.training.extensions.micro_average import MicroAverage as MicroAverage
 from mpchain.training.extensions.plot_report import PlotReport as PlotReport
 from mpchain.training.extensions.progress_bar import ProgressBar as ProgressBar
 from mpchain.training.extensions.schedules import CosineShift as CosineShift
@@ -35,5 +34,6 @@ from mpchain.training.extensions.snapshot_writers import ThreadWriter as ThreadW
 from mpchain.training.extensions.snapshot_writers import Writer as Writer
 from mpchain.training.extensions.statistics import ParameterStatistics as ParameterStatistics
 from mpchain.training.extensions.statistics import VariableStatisticsPlot as VariableStatisticsPlot
+from mpchain.training.extensions.value_observation import MicroAverage as MicroAverage
 from mpchain.training.extensions.value_observation import observe_lr as observe_lr
 from mpchain.training.extensions.value_observation import observe_value as observe_value

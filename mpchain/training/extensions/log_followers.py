@@ -9,8 +9,7 @@ from typing import Any, TextIO
 
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import Extension
-from mpchain.training.extensions.awaited_keys import AwaitedKeys
-from mpchain.training.extensions.log_report import LogReport
+from mpchain.training.extensions.log_report import AwaitedKeys, LogReport
 from mpchain.training.output_files import OutputFiles
 from mpchain.training.progress import print_line
 from mpchain.training.states import serialize_optional

@@ -2,12 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import Extension
-from mpchain.training.extensions.awaited_keys import AwaitedKeys
+from mpchain.training.named_parts import listing
 from mpchain.training.output_files import OutputFiles
 from mpchain.training.states import serialize_part
 from mpchain.training.trainer import Trainer
@@ -93,3 +94,46 @@ class LogReport(Extension):
         """Saves or restores the entries, the interval and the sums so far."""
         self._means.serialize(serializer, serialize_part)
         self._log = json.loads(serializer("_log", json.dumps(self._log, default=float)))
+
+
+class AwaitedKeys:
+    """Names of values that an extension waits for; warns of those that are never reported.
+
+    They are often misspelled.
+
+    Args:
+        extension: the extension's class, for the warning.
+        keys: the names.
+
+    Example:
+        >>> awaited = AwaitedKeys("LogReport", ["loss"])
+        >>> awaited.see({"loss": 0.5})
+        >>> awaited.warn()
+    """
+
+    def __init__(self, extension: str, keys: Iterable[str]) -> None:
+        self._extension = extension
+        self._missing = list(dict.fromkeys(keys))
+        self._others: set[str] = set()
+        self._is_complete = False
+
+    def see(self, observation: Collection[str], is_complete: bool = True) -> None:
+        """Records which names were reported.
+
+        Args:
+            observation: the names.
+            is_complete: whether an interval ends here, at which all should have been reported.
+        """
+        self._is_complete |= is_complete
+        if self._missing:
+            self._missing = [key for key in self._missing if key not in observation]
+            self._others.update(observation)
+
+    def warn(self) -> None:
+        """Warns, after training, of the names that were never reported in a whole interval."""
+        if self._missing and self._is_complete:
+            warnings.warn(
+                f"{self._extension}: never reported: {listing(self._missing)}; "
+                f"reported: {', '.join(map(repr, sorted(self._others)))}",
+                UserWarning,
+            )

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpchain.serializer import AbstractSerializer
-from mpchain.training.extensions.awaited_keys import AwaitedKeys
 from mpchain.training.extensions.figures import FigureWriter
+from mpchain.training.extensions.log_report import AwaitedKeys
 from mpchain.training.states import serialize_part_if_stored
 from mpchain.training.trainer import Trainer
 from mpchain.training.triggers.interval import IntervalMeans, TriggerLike

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class ParameterStatistics(Extension):
     def __init__(
         self,
         links: Link | Iterable[Link],
-        statistics: dict[str, Callable[[Array], Any]] | str = "default",
+        statistics: dict[str, Callable[[Array], Any]] | Literal["default"] = "default",
         report_params: bool = True,
         report_grads: bool = True,
         prefix: str | None = None,
@@ -72,8 +72,7 @@ class ParameterStatistics(Extension):
         skip_nan_params: bool = False,
     ) -> None:
         self._links = [links] if isinstance(links, Link) else list(links)
-        self._statistics: Any = self.default_statistics if statistics == "default" else statistics
-        self._statistics = dict(self._statistics)
+        self._statistics = dict(self.default_statistics if statistics == "default" else statistics)
         self._kinds = ["data"] * bool(report_params) + ["grad"] * bool(report_grads)
         self._prefix = "" if prefix is None else f"{prefix}/"
         self._skip_nan_params = skip_nan_params
