@@ -1,6 +1,6 @@
 """Hooks that see every application of a function, forward and backward."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mpchain.configuration import config, global_config
 from mpchain.typing import Array
@@ -31,7 +31,7 @@ class FunctionHook:
 
     name = "FunctionHook"
 
-    def __enter__(self) -> "FunctionHook":
+    def __enter__(self) -> Self:
         hooks = config.function_hooks
         if self.name in hooks:
             raise KeyError(f"hook {self.name} already exists: it is active in this thread")

@@ -8,7 +8,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -270,8 +270,16 @@ class GradientMethod(Optimizer):
     _use_fp32_update: bool | None = None  # None: not chosen
     _has_looked_for_float16 = False
 
-    def __init__(self):
-        self.hyperparam = Hyperparameter()
+    if TYPE_CHECKING:  # arguments and attributes of subclasses are hyperparameters of their rules
+
+        def __init__(self, *args: Any, **hyperparams: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    else:
+
+        def __init__(self):
+            self.hyperparam = Hyperparameter()
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

@@ -94,6 +94,10 @@ class ParameterTree(DeviceResident):
 
     # Registration
 
+    if TYPE_CHECKING:  # add_param, add_persistent and add_link make attributes
+
+        def __getattr__(self, name: str) -> Any: ...
+
     @property
     def within_init_scope(self) -> bool:
         """Whether attributes that are assigned now are registered."""

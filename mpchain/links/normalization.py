@@ -52,8 +52,8 @@ class BatchNormalization(Link):
     See S. Ioffe and C. Szegedy, Batch normalization, ICML 2015.
     """
 
-    gamma = None
-    beta = None
+    gamma: Any = None
+    beta: Any = None
     _normalize = staticmethod(F.batch_normalization)
 
     def __init__(

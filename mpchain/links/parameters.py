@@ -9,9 +9,7 @@ from mpchain.typing import InitialValue
 from mpchain.variable import Parameter
 
 
-def bias_parameter(
-    nobias: bool, initial_bias: InitialValue, size: int | None = None
-) -> Parameter | None:
+def bias_parameter(nobias: bool, initial_bias: InitialValue, size: int | None = None) -> Any:
     """Returns a bias, by default zeros, uninitialized without a size; None if ``nobias``.
 
     >>> bias_parameter(False, None, 2).array

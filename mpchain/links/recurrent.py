@@ -44,7 +44,7 @@ class _Stateful(Chain):
     """Base of cells that keep their state: Variables that move with the link, but are not saved."""
 
     _state_names = ("h",)
-    h = None
+    h: Variable | None = None
 
     def reset_state(self) -> None:
         """Clears the state: the next call starts a new sequence."""
@@ -96,7 +96,7 @@ class _StatefulMemory(_Stateful):
     """Base of cells that keep a memory beside their output."""
 
     _state_names = ("c", "h")
-    c = None
+    c: Variable | None = None
 
     def set_state(self, c: Input, h: Input) -> None:
         """Sets memory and output, Variables or arrays (N, out_size)."""
