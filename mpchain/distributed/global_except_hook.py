@@ -28,10 +28,9 @@ def add_hook() -> None:
 
             mpchain.distributed.global_except_hook.add_hook()
     """
-    if not isinstance(sys.excepthook, _AbortAllRanks):
-        sys.excepthook = _AbortAllRanks(sys.excepthook)
-    if not isinstance(threading.excepthook, _AbortFromThread):
-        threading.excepthook = _AbortFromThread(threading.excepthook)
+    for module in (sys, threading):
+        if not isinstance(module.excepthook, _AbortAllRanks):
+            module.excepthook = _AbortAllRanks(module.excepthook)
 
 
 def add_hook_if_asked(environ: Mapping[str, str] = os.environ) -> None:
@@ -44,37 +43,24 @@ def add_hook_if_asked(environ: Mapping[str, str] = os.environ) -> None:
 
 
 class _AbortAllRanks:
+    """Takes the three arguments of ``sys.excepthook``, or the one of ``threading.excepthook``."""
+
     def __init__(self, previous):
         self.previous = previous
 
-    def __call__(self, exc_type, exc_value, exc_traceback):
+    def __call__(self, *args):
+        exc_type, exc_value, exc_traceback, *threads = args[0] if len(args) == 1 else args
         world = _running_world()
-        if world is None:
-            self.previous(exc_type, exc_value, exc_traceback)
-        else:
-            _abort(world, "", exc_type, exc_value, exc_traceback)
-
-
-class _AbortFromThread:
-    def __init__(self, previous):
-        self.previous = previous
-
-    def __call__(self, args):
-        world = _running_world()
-        if world is None or args.exc_type is SystemExit:  # a thread may end by it
-            self.previous(args)
-        else:
-            name = f"exception in thread {args.thread.name!r}\n" if args.thread else ""
-            _abort(world, name, args.exc_type, args.exc_value, args.exc_traceback)
-
-
-def _abort(world, where, exc_type, exc_value, exc_traceback):
-    sys.stdout.flush()
-    text = "".join(traceback.format_exception(exc_type, exc_value, exc_traceback))
-    # One write, so that the lines of several failing ranks do not mix.
-    sys.stderr.write(f"rank {world.rank} of {world.size}:\n{where}{text}")
-    sys.stderr.flush()
-    world.Abort(1)
+        if world is None or (threads and exc_type is SystemExit):  # a thread may end by it
+            self.previous(*args)
+            return
+        where = "".join(f"exception in thread {t.name!r}\n" for t in threads if t is not None)
+        text = "".join(traceback.format_exception(exc_type, exc_value, exc_traceback))
+        sys.stdout.flush()
+        # One write, so that the lines of several failing ranks do not mix.
+        sys.stderr.write(f"rank {world.rank} of {world.size}:\n{where}{text}")
+        sys.stderr.flush()
+        world.Abort(1)
 
 
 def _running_world():

@@ -8,6 +8,7 @@ from typing import Any
 
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
+from mpchain.distributed.checkpoints.layout import Path
 from mpchain.distributed.checkpoints.states import StateSerializer
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.watch import waiting_for
@@ -19,7 +20,7 @@ _ENTRY = 300  # bytes that an array takes in a file besides its own
 
 
 def save_checkpoint(
-    folder: layout.Path, target: Any, comm: Communicator, iteration: int, n_retains: int = -1
+    folder: Path, target: Any, comm: Communicator, iteration: int, n_retains: int = -1
 ) -> None:
     """Saves an object on all ranks together, and waits until all is written; collective.
 
@@ -54,7 +55,7 @@ def save_checkpoint(
         lock.release()
 
 
-def open_folder(folder: layout.Path, comm: Communicator) -> tuple[str, FileLock]:
+def open_folder(folder: Path, comm: Communicator) -> tuple[str, FileLock]:
     """Prepares a folder for checkpoints of this run, and locks it; collective.
 
     Returns:
@@ -122,13 +123,7 @@ class Saving:
     """
 
     def __init__(
-        self,
-        folder: layout.Path,
-        name: str,
-        run: str,
-        comm: Communicator,
-        target: Any,
-        n_retains: int,
+        self, folder: Path, name: str, run: str, comm: Communicator, target: Any, n_retains: int
     ):
         self._folder, self.name, self._run = folder, name, run
         self._temporary = os.path.join(folder, layout.temporary_name_of(name, run))
@@ -268,14 +263,11 @@ def list_values(
     table = {}
     for rank, index in enumerate(indexes):
         for key, entry in index.items():
-            of_key = table.setdefault(key, {})
-            found = of_key.get(entry["digest"])
-            if found is None:
-                found = of_key[entry["digest"]] = {"part": writers[key, entry["digest"]]}
-                found["ranks"] = []
-                if entry.get("is_persistent"):
-                    found["persistent"] = True
-                if entry["start"] is not None:
-                    found |= {"start": entry["start"], "shape": entry["shape"]}
+            part = {"part": writers[key, entry["digest"]], "ranks": []}
+            found = table.setdefault(key, {}).setdefault(entry["digest"], part)
+            if entry.get("is_persistent"):
+                found["persistent"] = True
+            if entry["start"] is not None:
+                found |= {"start": entry["start"], "shape": entry["shape"]}
             found["ranks"].append(rank)
     return {key: list(of_key.values()) for key, of_key in table.items()}

@@ -221,7 +221,7 @@ class Communicator:
         >>> comm.iallreduce(np.ones(2)).Wait()
         array([1., 1.])
         """
-        self._check_summable_in_place("iallreduce", x)
+        self._check_contiguous("iallreduce", x, is_summed=True)
         if wire_dtype is not None and (wire_dtype not in HALF_PRECISION or x.dtype.kind != "f"):
             raise ValueError(
                 f"iallreduce: wire_dtype must be one of {', '.join(HALF_PRECISION)}, for float "
@@ -682,21 +682,15 @@ class Communicator:
                 f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"
             )
 
-    def _check_contiguous(self, function, x):
+    def _check_contiguous(self, function, x, is_summed=False):
         check_array(function, "x", x)
         if isinstance(x, np.generic) or not x.flags.c_contiguous:
             raise ValueError(f"{function}: x must be contiguous, but has strides {x.strides}")
-
-    def _check_summable_in_place(self, function, x):
-        check_array(function, "x", x)
-        if isinstance(x, np.generic) or WIRE_DTYPES[x.dtype] != x.dtype or not x.flags.c_contiguous:
-            raise ValueError(
-                f"{function}: x must be contiguous and not float16, to be summed in place: "
-                f"dtype {x.dtype}, strides {x.strides}"
-            )
+        if is_summed and WIRE_DTYPES[x.dtype] != x.dtype:
+            raise ValueError(f"{function}: x must not be {x.dtype}, to be summed in place")
 
     def _check_parts(self, function, x):
-        self._check_summable_in_place(function, x)
+        self._check_contiguous(function, x, is_summed=True)
         if x.ndim == 0 or len(x) != self.size:
             raise ValueError(
                 f"{function}: x must hold {self.size} arrays, one per rank, but has shape {x.shape}"

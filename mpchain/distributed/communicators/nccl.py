@@ -13,12 +13,8 @@ from mpchain.distributed.watch import GpuWork, watched
 from mpchain.typing import Array, DTypeLike
 
 NCCL_TYPES = {
-    "int32": "NCCL_INT32",
-    "int64": "NCCL_INT64",
-    "float16": "NCCL_FLOAT16",
-    "float32": "NCCL_FLOAT32",
-    "float64": "NCCL_FLOAT64",
-    "bfloat16": "NCCL_BFLOAT16",
+    name: f"NCCL_{name.upper()}"
+    for name in ("int32", "int64", "float16", "float32", "float64", "bfloat16")
 }
 
 
@@ -72,37 +68,44 @@ class NcclCommunicator(MpiCommunicator):
         return self._nccl_comm
 
     def _type(self, name):
-        """NCCL's number for a dtype."""
+        """Returns NCCL's number for a dtype."""
         return getattr(self._nccl, NCCL_TYPES[name])
 
-    def _broadcast(self, array, root):
-        if not cuda.is_gpu_array(array):
-            super()._broadcast(array, root)
-            return
-        self._connect()
-        self._broadcast_on(array, root, _current_stream())
+    def _call(self, name, sent, received, *more, stream=None, dtype_name=None):
+        """Calls a method of NCCL's communicator, on the current stream unless one is given."""
+        dtype = self._type(dtype_name or sent.dtype.name)
+        count = min(sent.size, received.size)  # of one rank
+        pointers, stream = (sent.data.ptr, received.data.ptr), stream or _current_stream()
+        getattr(self._connect(), name)(*pointers, count, dtype, *more, stream.ptr)
 
-    def _broadcast_on(self, array, root, stream):
-        pointer, dtype = array.data.ptr, self._type(array.dtype.name)
-        self._nccl_comm.broadcast(pointer, pointer, array.size, dtype, root, stream.ptr)
+    def _begin(self, name, sent, received, *more, dtype_name=None):
+        """Calls a method on the stream that runs beside later work of the current stream.
+
+        Returns:
+            An event after its work.
+        """
+        self._connect()
+        self._stream.wait_event(_current_stream().record())
+        self._call(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
+        return self._stream.record()
+
+    def _broadcast(self, array, root):
+        if cuda.is_gpu_array(array):
+            self._call("broadcast", array, array, root)
+        else:
+            super()._broadcast(array, root)
 
     def _sum(self, array):
         if cuda.is_gpu_array(array):
-            self._sum_on(array, _current_stream(), array.dtype.name)
+            self._call("allReduce", array, array, self._nccl.NCCL_SUM)
         else:
             super()._sum(array)
 
-    def _sum_on(self, array, stream, dtype_name):
-        pointer, dtype, op = array.data.ptr, self._type(dtype_name), self._nccl.NCCL_SUM
-        self._connect().allReduce(pointer, pointer, array.size, dtype, op, stream.ptr)
-
     def _sum_at(self, array, root):
-        if not cuda.is_gpu_array(array):
+        if cuda.is_gpu_array(array):
+            self._call("reduce", array, array, self._nccl.NCCL_SUM, root)
+        else:
             super()._sum_at(array, root)
-            return
-        pointer, dtype, op = array.data.ptr, self._type(array.dtype.name), self._nccl.NCCL_SUM
-        stream = _current_stream()
-        self._connect().reduce(pointer, pointer, array.size, dtype, op, root, stream.ptr)
 
     def _exchange(self, outgoing, incoming):
         # Both ends of a message connected at the same place of the program, so they choose alike.
@@ -113,8 +116,7 @@ class NcclCommunicator(MpiCommunicator):
             [pair for pair in outgoing if not by_nccl(pair)],
             [pair for pair in incoming if not by_nccl(pair)],
         )
-        sent = [pair for pair in outgoing if by_nccl(pair)]
-        received = [pair for pair in incoming if by_nccl(pair)]
+        sent, received = (list(filter(by_nccl, pairs)) for pairs in (outgoing, incoming))
         if sent or received:
             stream = _current_stream().ptr
             self._nccl.groupStart()
@@ -132,49 +134,30 @@ class NcclCommunicator(MpiCommunicator):
         narrow = HALF_PRECISION.get(wire_dtype)
         sent = x if narrow is None else narrow.encode(x)
         name = x.dtype.name if narrow is None else wire_dtype
-        self._on_own_stream(lambda stream: self._sum_on(sent, stream, name))
-        return _OnStream(
-            self._stream.record(), x, narrow and (lambda: narrow.decode(sent, x.dtype))
-        )
+        event = self._begin("allReduce", sent, sent, self._nccl.NCCL_SUM, dtype_name=name)
+        return _OnStream(event, x, narrow and (lambda: narrow.decode(sent, x.dtype)))
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ibcast(x, root)
         self._check_rank("ibcast", "root", root)
         self._check_contiguous("ibcast", x)
-        self._on_own_stream(lambda stream: self._broadcast_on(x, root, stream))
-        return _OnStream(self._stream.record(), x)
+        return _OnStream(self._begin("broadcast", x, x, root), x)
 
     def iallgather(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().iallgather(x)
         x = contiguous(check_array("iallgather", "x", x))
         gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
-        self._on_own_stream(
-            lambda stream: self._nccl_comm.allGather(
-                x.data.ptr, gathered.data.ptr, x.size, self._type(x.dtype.name), stream.ptr
-            )
-        )
-        return _OnStream(self._stream.record(), gathered)
+        return _OnStream(self._begin("allGather", x, gathered), gathered)
 
     def ireduce_scatter(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ireduce_scatter(x)
         self._check_parts("ireduce_scatter", x)
         total = cuda.cupy.empty(x.shape[1:], x.dtype)
-        dtype, op = self._type(x.dtype.name), self._nccl.NCCL_SUM
-        self._on_own_stream(
-            lambda stream: self._nccl_comm.reduceScatter(
-                x.data.ptr, total.data.ptr, total.size, dtype, op, stream.ptr
-            )
-        )
-        return _OnStream(self._stream.record(), total)
-
-    def _on_own_stream(self, begin):
-        """Begins an operation that runs beside later work of the current stream."""
-        self._connect()
-        self._stream.wait_event(_current_stream().record())
-        begin(self._stream)
+        event = self._begin("reduceScatter", x, total, self._nccl.NCCL_SUM)
+        return _OnStream(event, total)
 
     def finalize(self) -> None:
         """Destroys NCCL's communicator and frees those of MPI; collective."""

@@ -17,8 +17,12 @@ from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_variable
 
 
-def _parts(comm, x, axis):
-    """Returns the slices of ``x`` that belong to the ranks."""
+def parts_of(comm: Communicator, x: Array, axis: int) -> list[Array]:
+    """Returns the slices of ``x`` that belong to the ranks.
+
+    >>> parts_of(comm, np.arange(3), 0)
+    [array([0, 1, 2])]
+    """
     before = (slice(None),) * axis
     bounds = [partition(x.shape[axis], rank, comm.size) for rank in range(comm.size)]
     return [x[(*before, slice(*pair))] for pair in bounds]
@@ -28,7 +32,7 @@ def _joined(comm, x, axis):
     parts = comm.allgather(x)
     whole = get_array_module(x).concatenate(parts, axis)
     held = [part.shape[axis] for part in parts]
-    if held != [part.shape[axis] for part in _parts(comm, whole, axis)]:
+    if held != [part.shape[axis] for part in parts_of(comm, whole, axis)]:
         raise ValueError(f"join: the ranks must have the parts that split makes, not {held}")
     return whole
 
@@ -97,7 +101,7 @@ _TABLE = {
     # Between values that are the same on all ranks, and count once, and each rank's own values:
     "distribute": ("sum_up", lambda node, xs: xs),
     "sum_up": ("distribute", lambda node, xs: [node.comm.allreduce(*xs)]),
-    "split": ("join", lambda node, xs, axis: [_parts(node.comm, *xs, axis)[node.comm.rank]]),
+    "split": ("join", lambda node, xs, axis: [parts_of(node.comm, *xs, axis)[node.comm.rank]]),
     "join": ("split", lambda node, xs, axis: [_joined(node.comm, *xs, axis)]),
 }
 # The leaf of all tokens that depend on nothing else. It holds no gradient, as there is no Variable.

@@ -8,8 +8,8 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.functions import distribute, join, split, sum_up
+from mpchain.distributed.functions.communication import parts_of
 from mpchain.initializers import generate_array, get_initializer
 from mpchain.link import Link
 from mpchain.links.parameters import check_sizes
@@ -61,10 +61,7 @@ class _ParallelLinear(Link):
         """Initializes a parameter by this rank's part of rank 0's values."""
         comm, axis = self.comm, self.axis if whole.ndim == 2 else 0
         if is_divided:
-            bounds = [partition(whole.shape[axis], rank, comm.size) for rank in range(comm.size)]
-            before = (slice(None),) * axis
-            parts = [whole[(*before, slice(*pair))] for pair in bounds]
-            values = comm.scatter(parts if comm.rank == 0 else None)
+            values = comm.scatter(parts_of(comm, whole, axis) if comm.rank == 0 else None)
         else:
             values = comm.bcast(whole if comm.rank == 0 else None)
         param.initializer = get_initializer(values)

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from mpchain.distributed.shared_memory import share
 from mpchain.distributed.watch import call_sites, reports
@@ -198,21 +198,19 @@ class Watch:
         Raises:
             RuntimeError: another thread uses the communicator.
         """
-        self._take_turn()
-        self.is_inside = True
-        self.announced = name, kind, args, kwargs
-        self._text = None
-
-    def _take_turn(self):
         me = threading.get_ident()
-        if not self._turn.acquire(blocking=False):
-            self.refuse_thread("is in a method of this communicator")
+        self._acquire()
         if self.thread != me:
             begun = self.begun and self.begun()
             if begun is not None and not begun.is_complete:
                 self._turn.release()
-                self.refuse_thread("has begun an operation that is not complete")
+                self._refuse_thread("has begun an operation that is not complete")
             self.thread, self.begun = me, None
+        self.is_inside, self.announced, self._text = True, (name, kind, args, kwargs), None
+
+    def _acquire(self):
+        if not self._turn.acquire(blocking=False):
+            self._refuse_thread()
 
     def is_inside_here(self) -> bool:
         """Returns whether this thread is in a method of the communicator.
@@ -221,11 +219,10 @@ class Watch:
             RuntimeError: another thread is.
         """
         if self.is_inside and self.thread != threading.get_ident():
-            self.refuse_thread("is in a method of this communicator")
+            self._refuse_thread()
         return self.is_inside
 
-    def refuse_thread(self, why: str) -> NoReturn:
-        """Raises RuntimeError: messages of two threads would be mixed."""
+    def _refuse_thread(self, why="is in a method of this communicator"):
         names = {thread.ident: repr(thread.name) for thread in threading.enumerate()}
         other = names.get(self.thread, "that has ended")
         raise RuntimeError(
@@ -299,8 +296,7 @@ class Watch:
     @contextlib.contextmanager
     def within(self) -> Iterator[None]:
         """Context manager: calls within it are parts of another operation."""
-        if not self._turn.acquire(blocking=False):
-            self.refuse_thread("is in a method of this communicator")
+        self._acquire()
         before = self.is_inside, self.announced, self.thread
         self.is_inside, self.announced, self.thread = True, None, threading.get_ident()
         try:
