@@ -116,7 +116,7 @@ class Communicator:
         """
 
     def bcast_obj(self, obj: Any, max_buf_len: int = 256 * 1024 * 1024, root: int = 0) -> Any:
-        """Returns the root's ``obj`` on every rank; it travels in pieces of ``max_buf_len`` bytes.
+        """Returns the root's ``obj`` on every rank; it is sent in pieces of ``max_buf_len`` bytes.
 
         >>> comm.bcast_obj({"seed": 3})
         {'seed': 3}

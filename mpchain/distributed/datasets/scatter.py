@@ -65,7 +65,8 @@ def scatter_dataset(
     begin, end = _share("scatter_dataset", n, comm, force_equal_length)
     order = None
     if shuffle:
-        order = comm.bcast(_permutation(n, seed) if comm.rank == root else None, root)
+        random = np.random if seed is None else np.random.RandomState(seed)
+        order = comm.bcast(random.permutation(n) if comm.rank == root else None, root)
     return SubDataset(dataset, begin, end, order)
 
 
@@ -99,11 +100,6 @@ def _share(function, n, comm, force_equal_length):
     if force_equal_length:
         return begin, begin - (-n // comm.size)
     return begin, n * (comm.rank + 1) // comm.size
-
-
-def _permutation(n, seed):
-    random = np.random if seed is None else np.random.RandomState(seed)
-    return random.permutation(n)
 
 
 def create_empty_dataset(dataset: Sized) -> list[tuple[()]]:

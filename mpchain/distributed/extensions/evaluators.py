@@ -40,20 +40,17 @@ def create_multi_node_evaluator(actual_evaluator: Evaluator, communicator: Commu
     """
     summarize = actual_evaluator.summarize
     if type(actual_evaluator).evaluate is not Evaluator.evaluate:
-        summarize = _as_summary(actual_evaluator.evaluate)
+        evaluate = actual_evaluator.evaluate
+
+        def summarize():
+            summary = DictSummary()
+            summary.add(evaluate())
+            return summary
+
     if communicator.rank > 0:
         actual_evaluator._progress_bar = False  # one bar is enough
     actual_evaluator.evaluate = lambda: means_over_ranks(communicator, summarize())
     return actual_evaluator
-
-
-def _as_summary(evaluate):
-    def summarize():
-        summary = DictSummary()
-        summary.add(evaluate())
-        return summary
-
-    return summarize
 
 
 class GenericMultiNodeEvaluator(Evaluator):

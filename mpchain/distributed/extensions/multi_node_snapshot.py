@@ -1,6 +1,6 @@
 """Snapshots of ranks with different states: one file for each set of ranks with the same state."""
 
-import os
+import pathlib
 import tempfile
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -86,17 +86,13 @@ class _MultiNodeSnapshot(Snapshot):
 
     def _share(self, trainer):
         """Loads what the first rank of the set has loaded on the others."""
-        content = None
-        if self._loaded is not None:
-            with open(self._loaded, "rb") as file:
-                content = file.read()
+        content = None if self._loaded is None else pathlib.Path(self._loaded).read_bytes()
         content = self._part.bcast_obj(content)
         if content is None or self._part.rank == 0:
             return
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "snapshot")
-            with open(path, "wb") as file:
-                file.write(content)
+            path = pathlib.Path(folder, "snapshot")
+            path.write_bytes(content)
             load(path, self._get_target(trainer))
 
     def _save(self, trainer):

@@ -4,6 +4,7 @@ A rank that others wait for is not lost as long as it works. A rank that waits i
 a line of input, does not work.
 """
 
+import glob
 import os
 import time
 
@@ -63,24 +64,17 @@ def _ticks_of_children(pid):
     """Returns the processor time of a process's descendants, in ticks of the system."""
     ticks, known = 0, [pid]
     for process in known:
-        for thread in _list(f"/proc/{process}/task"):
-            known += map(int, _read(f"/proc/{process}/task/{thread}/children").split())
+        for path in glob.glob(f"/proc/{process}/task/*/children"):
+            known += map(int, _read(path).split())
         if process != pid:
             fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
             ticks += sum(map(int, fields[11:13]))
     return ticks
 
 
-def _list(folder):
-    try:
-        return os.listdir(folder)
-    except OSError:  # not on this system, or the process has ended
-        return []
-
-
 def _read(path):
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
-    except OSError:
+    except OSError:  # not on this system, or the process has ended
         return ""

@@ -226,7 +226,7 @@ def snapshot_object(
     return Snapshot(savefun, filename, target=target, **options)
 
 
-def load(path: str, target: Any) -> None:
+def load(path: str | os.PathLike[str], target: Any) -> None:
     """Loads a file of any format that mpchain writes; its first bytes say which one."""
     with open(path, "rb") as file:
         start = file.read(520)

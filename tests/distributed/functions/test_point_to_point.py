@@ -267,6 +267,31 @@ def test_identities_that_differ(comm):
         assert comm.recv(0, identity=("a pear", "a plum")).tolist() == [1.0]
 
 
+def test_only_gradients_are_confirmed(comm, monkeypatch):
+    """In forward no rank waits for an answer, and the shape of an array says what is awaited."""
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    answers, sizes = [], []
+    answer, exchange = comm._answer, comm._exchange
+    monkeypatch.setattr(comm, "_answer", lambda *args: answers.append(args) or answer(*args))
+    monkeypatch.setattr(
+        comm,
+        "_exchange",
+        lambda *pairs: sizes.extend(x.size for _, x in pairs[0] + pairs[1]) or exchange(*pairs),
+    )
+    x = mpchain.Variable(np.ones(2))
+    if comm.rank == 0:
+        loss = send(x**2, comm, 1)
+    elif comm.rank == 1:
+        loss = F.sum(recv(comm, 0))
+    else:
+        return
+    assert answers == []
+    assert sizes == [0, 2]
+    loss.backward()
+    assert answers == ([(None, 1)] if comm.rank == 0 else [])
+
+
 def test_a_gradient_of_another_message(comm):
     if comm.size == 1:
         pytest.skip("needs two ranks")
