@@ -74,13 +74,13 @@ def net_class() -> Any:
     for message, fields in _MESSAGES.items():
         added = file.message_type.add(name=message)
         for number, *label, kind, name in map(_field, fields.split(",")):
-            field = added.field.add(name=name, number=int(number))
-            field.label = "LABEL_REPEATED" if label else "LABEL_OPTIONAL"
-            field.options.packed = label == ["packed"]
+            field = {"label": "LABEL_REPEATED" if label else "LABEL_OPTIONAL"}
             if kind in _MESSAGES:
-                field.type_name = kind
+                field["type_name"] = kind
             else:
-                field.type = "TYPE_INT64" if kind == "int" else f"TYPE_{kind.upper()}"
+                field["type"] = "TYPE_INT64" if kind == "int" else f"TYPE_{kind.upper()}"
+            options = {"packed": label == ["packed"]}
+            added.field.add(name=name, number=int(number), options=options, **field)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("caffe.Net"))
