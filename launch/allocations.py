@@ -66,9 +66,7 @@ class _Slurm(Allocation):
 
 
 SLURM = _Slurm(
-    "Slurm",
-    ("SLURM_JOB_NODELIST",),
-    ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist"),
+    "Slurm", ("SLURM_JOB_NODELIST",), ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist")
 )
 PBS = Allocation("PBS", ("PBS_NODEFILE",))  # or Torque: a line for each slot
 LSF = Allocation("LSF", ("LSB_DJOB_HOSTFILE",), ("blaunch",))  # a line for each slot

@@ -324,11 +324,7 @@ class Job:
     # The end
 
     def end(
-        self,
-        sentence: str,
-        code: int = 1,
-        number: int = signal.SIGTERM,
-        asks_where: bool = False,
+        self, sentence: str, code: int = 1, number: int = signal.SIGTERM, asks_where: bool = False
     ) -> None:
         """Ends the job, unless that has happened already.
 

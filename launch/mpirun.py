@@ -3,11 +3,12 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from . import mpi_library
 from .processes import ask, find_program
 
+Hosts = Mapping[str, int]  # number of slots of each host
 INSTALL = "pip install 'mpchain[mpi]'"
 # Variables for ranks on other hosts besides those that the launcher adds: Open MPI forwards none by
 # itself.
@@ -45,22 +46,18 @@ class Direct:
     # did, and makes a noise if it is not ended at once; Open MPI's is known by ending by itself.
     patience = 0.0
 
-    def command(
-        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
-    ) -> list[str]:
+    def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """Arguments that come before the program.
 
         Args:
             n: Number of ranks.
             hosts: Number of slots of each host; empty for this host alone.
             oversubscribed: Whether there may be more ranks than cores or slots.
-            forwarded: Names of the environment variables that ranks on other hosts must have.
+            forward: Names of the environment variables that ranks on other hosts must have.
         """
         return []
 
-    def variables(
-        self, environment: Mapping[str, str], n: int, hosts: Mapping[str, int]
-    ) -> dict[str, str]:
+    def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
         """Environment variables to be added; the arguments are as in `command`."""
         return {}
 
@@ -78,9 +75,7 @@ class Mpich(Direct):
     def __init__(self, path: str):
         self.path = path
 
-    def command(
-        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
-    ) -> list[str]:
+    def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """As in `Direct`; it sets no limit to the number of ranks, and forwards all variables."""
         where = ["-hosts", _list(hosts)] if hosts else []
         return [self.path, *where, "-n", str(n)]
@@ -97,9 +92,7 @@ class OpenMpi(Mpich):
     flavour = mpi_library.OPEN_MPI
     patience = 0.5
 
-    def command(
-        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
-    ) -> list[str]:
+    def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """As in `Direct`.
 
         By default Open MPI binds each rank with all its threads to one core, and two jobs to the
@@ -107,13 +100,11 @@ class OpenMpi(Mpich):
         """
         options = ["--oversubscribe"] if oversubscribed else []
         where = ["--host", _list(hosts)] if hosts else []
-        for name in forwarded if hosts else ():
+        for name in forward if hosts else ():
             where += ["-x", name]
         return [self.path, *options, "--bind-to", "none", *where, "-n", str(n)]
 
-    def variables(
-        self, environment: Mapping[str, str], n: int, hosts: Mapping[str, int]
-    ) -> dict[str, str]:
+    def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
         """Returns what allows it to run as root, and keeps ranks of one host off the network."""
         names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         added = {name: "1" for name in names if environment.get(name) != "1"}
@@ -151,9 +142,7 @@ class Srun(Mpich):
     flavour = None
     patience = 0.5
 
-    def command(
-        self, n: int, hosts: Mapping[str, int], oversubscribed: bool, forwarded: Sequence[str]
-    ) -> list[str]:
+    def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
         """As in `Direct`; the launcher ends ranks, so srun must not."""
         options = ["--kill-on-bad-exit=0", "--cpu-bind=none", f"--ntasks={n}"]
         library = mpi_library.find()

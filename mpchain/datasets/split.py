@@ -51,9 +51,10 @@ class SubDataset(DatasetMixin):
         return self._dataset[self._indices[i]]
 
 
-def split_dataset(
-    dataset: Dataset, split_at: int, order: _Order = None
-) -> tuple[SubDataset, SubDataset]:
+_Pair = tuple[SubDataset, SubDataset]
+
+
+def split_dataset(dataset: Dataset, split_at: int, order: _Order = None) -> _Pair:
     """Splits a dataset in two.
 
     Args:
@@ -78,9 +79,7 @@ def split_dataset(
     return SubDataset(dataset, 0, split_at, order), SubDataset(dataset, split_at, n, order)
 
 
-def split_dataset_random(
-    dataset: Dataset, first_size: int, seed: int | None = None
-) -> tuple[SubDataset, SubDataset]:
+def split_dataset_random(dataset: Dataset, first_size: int, seed: int | None = None) -> _Pair:
     """Splits a dataset in two at random.
 
     Args:
@@ -136,7 +135,7 @@ def split_dataset_n_random(dataset: Dataset, n: int, seed: int | None = None) ->
 
 def get_cross_validation_datasets(
     dataset: Dataset, n_folds: int, order: _Order = None
-) -> list[tuple[SubDataset, SubDataset]]:
+) -> list[_Pair]:
     """Makes pairs of training and test set such that each example is in exactly one test set.
 
     Args:
@@ -168,7 +167,7 @@ def get_cross_validation_datasets(
 
 def get_cross_validation_datasets_random(
     dataset: Dataset, n_folds: int, seed: int | None = None
-) -> list[tuple[SubDataset, SubDataset]]:
+) -> list[_Pair]:
     """As :func:`get_cross_validation_datasets`, in random order.
 
     Args:

@@ -14,10 +14,7 @@ from mpchain.variable import Variable
 
 _HALF = {"atol": 5e-2, "rtol": 5e-2}
 _FORWARD_HALF = {"atol": 1e-3, "rtol": 1e-3}
-_SHAPES_AND_DTYPES = {
-    "shape": [(3, 2), ()],
-    "dtype": [np.float16, np.float32, np.float64],
-}
+_SHAPES_AND_DTYPES = {"shape": [(3, 2), ()], "dtype": [np.float16, np.float32, np.float64]}
 
 
 def _uniform(shape, dtype):
