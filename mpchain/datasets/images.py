@@ -33,7 +33,7 @@ class ImageDataset(DatasetMixin):
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:
-        >>> dataset = ImageDataset(["cat.png", "dog.png"], root="images")
+        >>> dataset = ImageDataset(["cat.png", "dog.png"], root="images")  # doctest: +SKIP
         >>> dataset[0].shape  # doctest: +SKIP
         (3, 224, 224)
     """
@@ -88,7 +88,8 @@ class LabeledImageDataset(_Labeled):
         RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
 
     Example:
-        >>> dataset = LabeledImageDataset([("cat.png", 0), ("dog.png", 1)], root="images")
+        >>> pairs = [("cat.png", 0), ("dog.png", 1)]
+        >>> dataset = LabeledImageDataset(pairs, root="images")  # doctest: +SKIP
         >>> image, label = dataset[1]  # doctest: +SKIP
     """
 
