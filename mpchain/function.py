@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
-from mpchain.function_node import FunctionNode
-from mpchain.typing import Array, Input
+from mpchain.function_node import FunctionNode, Gradients
+from mpchain.typing import Arrays, Input
 from mpchain.utils.type_check import TypeInfoTuple
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
@@ -82,7 +82,7 @@ class Function:
         return self.node.outputs
 
     @property
-    def output_data(self) -> tuple[Array | None, ...]:
+    def output_data(self) -> Arrays:
         """The output arrays: those retained, and those whose variables are alive; else None."""
         return self.node.output_data
 
@@ -127,21 +127,19 @@ class Function:
         """
         self.node.retain_outputs(indexes)
 
-    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward(self, inputs: Arrays) -> Arrays:
         """Computes the tuple of output arrays; by default, by ``forward_cpu`` or ``_gpu``."""
         return (self.forward_gpu if _any_on_gpu(inputs) else self.forward_cpu)(inputs)
 
-    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward_cpu(self, inputs: Arrays) -> Arrays:
         """Computes the tuple of output arrays from NumPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_cpu")
 
-    def forward_gpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward_gpu(self, inputs: Arrays) -> Arrays:
         """Computes the tuple of output arrays from CuPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
 
-    def backward(
-        self, inputs: tuple[Array, ...], grad_outputs: tuple[Array | None, ...]
-    ) -> tuple[Array | None, ...]:
+    def backward(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
         """Computes gradients of inputs; by default, ``backward_cpu`` or ``backward_gpu`` does.
 
         Args:
@@ -154,15 +152,11 @@ class Function:
         on_gpu = _any_on_gpu(inputs + grad_outputs)
         return (self.backward_gpu if on_gpu else self.backward_cpu)(inputs, grad_outputs)
 
-    def backward_cpu(
-        self, inputs: tuple[Array, ...], grad_outputs: tuple[Array | None, ...]
-    ) -> tuple[Array | None, ...]:
+    def backward_cpu(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
         """Computes gradients from NumPy arrays; by default none: the function is constant."""
         return (None,) * len(inputs)
 
-    def backward_gpu(
-        self, inputs: tuple[Array, ...], grad_outputs: tuple[Array | None, ...]
-    ) -> tuple[Array | None, ...]:
+    def backward_gpu(self, inputs: Arrays, grad_outputs: Arrays) -> Arrays:
         """Computes gradients from CuPy arrays; by default none: the function is constant."""
         return (None,) * len(inputs)
 
@@ -200,7 +194,7 @@ class FunctionAdapter(FunctionNode):
         return self._function.label
 
     @property
-    def output_data(self) -> tuple[Array | None, ...]:
+    def output_data(self) -> Arrays:
         data = list(super().output_data)
         for i, array in zip(self._outputs_to_retain, self._retained_outputs):
             data[i] = array
@@ -222,12 +216,12 @@ class FunctionAdapter(FunctionNode):
         function._node_in_graph, function._own_node = weakref.ref(self), None
         return super().apply(inputs)
 
-    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward(self, inputs: Arrays) -> Arrays:
         self.retain_inputs(range(len(inputs)))
         return self._function.forward(inputs)
 
     def backward(
-        self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Variable | None, ...]
+        self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients
     ) -> Sequence[Variable | None]:
         in_data = [None] * len(self.inputs)
         for i, array in zip(self._inputs_to_retain, self._retained_inputs):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Self
 
 from mpchain.configuration import config, global_config
-from mpchain.typing import Array
+from mpchain.typing import Arrays
 
 if TYPE_CHECKING:
     from mpchain.function_node import FunctionNode
@@ -54,9 +54,7 @@ class FunctionHook:
     def deleted(self, function: "FunctionNode | None") -> None:
         """Called when the hook is removed from ``function``; None means from all."""
 
-    def forward_preprocess(
-        self, function: "FunctionNode", in_data: tuple[Array | None, ...]
-    ) -> None:
+    def forward_preprocess(self, function: "FunctionNode", in_data: Arrays) -> None:
         """Called before a forward computation.
 
         Args:
@@ -64,16 +62,11 @@ class FunctionHook:
             in_data: tuple of the input arrays.
         """
 
-    def forward_postprocess(
-        self, function: "FunctionNode", in_data: tuple[Array | None, ...]
-    ) -> None:
+    def forward_postprocess(self, function: "FunctionNode", in_data: Arrays) -> None:
         """Called after a forward computation; see :meth:`forward_preprocess`."""
 
     def backward_preprocess(
-        self,
-        function: "FunctionNode",
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: "FunctionNode", in_data: Arrays, out_grad: Arrays
     ) -> None:
         """Called before a backward computation.
 
@@ -84,10 +77,7 @@ class FunctionHook:
         """
 
     def backward_postprocess(
-        self,
-        function: "FunctionNode",
-        in_data: tuple[Array | None, ...],
-        out_grad: tuple[Array | None, ...],
+        self, function: "FunctionNode", in_data: Arrays, out_grad: Arrays
     ) -> None:
         """Called after a backward computation; see :meth:`backward_preprocess`."""
 

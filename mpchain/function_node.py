@@ -3,13 +3,13 @@
 import traceback
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
-from mpchain.typing import Array, Input
+from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
 from mpchain.variable import (
     Variable,
@@ -21,6 +21,8 @@ from mpchain.variable import (
 
 if TYPE_CHECKING:
     from mpchain.function_hook import FunctionHook
+
+Gradients: TypeAlias = tuple[Variable | None, ...]
 
 
 class _Fallback:
@@ -96,7 +98,7 @@ class FunctionNode:
         return self._rank
 
     @property
-    def output_data(self) -> tuple[Array | None, ...]:
+    def output_data(self) -> Arrays:
         """The arrays of the outputs, None for those that are gone."""
         if self.outputs is None:
             raise RuntimeError(f"{self.label}.output_data: the function has not been applied")
@@ -233,17 +235,17 @@ class FunctionNode:
         """The memory layouts of the outputs: None for each."""
         return (None,) * self.n_outputs
 
-    def forward(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward(self, inputs: Arrays) -> Arrays:
         """Computes the tuple of output arrays; by default by ``forward_cpu`` or ``forward_gpu``."""
         if any(is_gpu_array(x) for x in inputs):
             return self.forward_gpu(inputs)
         return self.forward_cpu(inputs)
 
-    def forward_cpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward_cpu(self, inputs: Arrays) -> Arrays:
         """Computes the tuple of output arrays from NumPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_cpu")
 
-    def forward_gpu(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    def forward_gpu(self, inputs: Arrays) -> Arrays:
         """Computes the tuple of output arrays from CuPy arrays."""
         raise NotImplementedError(f"{self.label} defines neither forward nor forward_gpu")
 
@@ -279,7 +281,7 @@ class FunctionNode:
         return y
 
     def backward(
-        self, target_input_indexes: tuple[int, ...], grad_outputs: tuple[Variable | None, ...]
+        self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients
     ) -> Sequence[Variable | None]:
         """Computes gradients of inputs from those of outputs.
 
@@ -293,11 +295,8 @@ class FunctionNode:
         raise NotImplementedError(f"{self.label} does not implement backward")
 
     def backward_accumulate(
-        self,
-        target_input_indexes: tuple[int, ...],
-        grad_outputs: tuple[Variable | None, ...],
-        grad_inputs: tuple[Variable | None, ...],
-    ) -> tuple[Variable | None, ...]:
+        self, target_input_indexes: tuple[int, ...], grad_outputs: Gradients, grad_inputs: Gradients
+    ) -> Gradients:
         """As :meth:`backward`, with what is already known of the gradients to add to."""
         gxs = self._checked(self.backward(target_input_indexes, grad_outputs), target_input_indexes)
         return tuple(

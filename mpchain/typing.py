@@ -20,6 +20,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Arrays: TypeAlias = tuple[Array | None, ...]
 """The inputs of a function, or the gradients of its outputs; None where an array is absent."""
 
+Arrays: TypeAlias = tuple[Array | None, ...]
+"""The inputs, outputs or gradients of a function; None stands for what is absent."""
+
 Input: TypeAlias = Union["Variable", Array, float]
 """What functions take: a variable, an array, or a number."""
 

@@ -4,12 +4,7 @@ import math
 
 import numpy as np
 
-from mpchain.kernels.reference import (
-    batch_normalization,
-    batch_normalization_gradient,
-    convolution_input,
-    convolution_output,
-)
+from mpchain.kernels import reference
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
@@ -33,14 +28,14 @@ def _refuse_unless_pointwise(first, second, window):
     return None
 
 
-@convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise)
+@reference.convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise)
 def _pointwise_output(x, W, window):
     """y[n] = W x[n], without copying x."""
     y = W.reshape(W.shape[:2]) @ x.reshape(*x.shape[:2], math.prod(window.in_size))
     return y.reshape(x.shape[0], W.shape[0], *window.out_size)
 
 
-@convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise)
+@reference.convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise)
 def _pointwise_input(y, W, window):
     """x[n] = W^T y[n], without copying y."""
     x = W.reshape(W.shape[:2]).T @ y.reshape(*y.shape[:2], math.prod(window.out_size))
@@ -81,7 +76,7 @@ def _sum_of_channels(x):
     return (x @ np.ones(x.shape[2], x.dtype)).sum(axis=0)
 
 
-@batch_normalization.kernel(
+@reference.batch_normalization.kernel(
     "numpy_cpu", lambda x, gamma, beta, axis, eps: refuse_unless_channels(x, gamma, axis)
 )
 def _batch_normalization(x, gamma, beta, axis, eps):
@@ -101,7 +96,7 @@ def _batch_normalization(x, gamma, beta, axis, eps):
     return y, *(v.reshape(gamma.shape) for v in (mean, (var + eps) ** -0.5, var))
 
 
-@batch_normalization_gradient.kernel(
+@reference.batch_normalization_gradient.kernel(
     "numpy_cpu",
     lambda g, x, gamma, mean, inverse_std, axis: refuse_unless_channels(x, gamma, axis),
 )

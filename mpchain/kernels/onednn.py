@@ -17,11 +17,7 @@ import threading
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.kernels.reference import (
-    convolution_filter,
-    convolution_input,
-    convolution_output,
-)
+from mpchain.kernels import reference
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -43,14 +39,7 @@ _KINDS = {
     "input": (_DIFF_DST, _WEIGHTS, _DIFF_SRC),
     "filter": (_SRC, _DIFF_DST, _DIFF_WEIGHTS),
 }
-_ARRAYS = {
-    _SRC: "x",
-    _DIFF_SRC: "x",
-    _WEIGHTS: "W",
-    _DIFF_WEIGHTS: "W",
-    _DST: "y",
-    _DIFF_DST: "y",
-}
+_ARRAYS = dict(zip((_SRC, _DIFF_SRC, _WEIGHTS, _DIFF_WEIGHTS, _DST, _DIFF_DST), "xxWWyy"))
 _DESTRUCTORS = (
     ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
     ("primitive_create", "dnnl_primitive_destroy"),
@@ -297,21 +286,21 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     return None
 
 
-@convolution_output.kernel("onednn", functools.partial(refusal, "output"))
+@reference.convolution_output.kernel("onednn", functools.partial(refusal, "output"))
 def _output(x, W, window):
     """y of x * W."""
     y_shape = (x.shape[0], W.shape[0], *window.out_size)
     return _convolution("output", x.shape, W.shape, y_shape, window)(x, W)
 
 
-@convolution_input.kernel("onednn", functools.partial(refusal, "input"))
+@reference.convolution_input.kernel("onednn", functools.partial(refusal, "input"))
 def _input(y, W, window):
     """The adjoint of x -> x * W."""
     x_shape = (y.shape[0], W.shape[1] * window.groups, *window.in_size)
     return _convolution("input", x_shape, W.shape, y.shape, window)(y, W)
 
 
-@convolution_filter.kernel("onednn", functools.partial(refusal, "filter"))
+@reference.convolution_filter.kernel("onednn", functools.partial(refusal, "filter"))
 def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)

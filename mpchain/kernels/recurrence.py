@@ -10,9 +10,13 @@ In backward, all that does not depend on the gradient is computed at once for al
 gradients of matrices are one product each: what remains in the loop is little.
 """
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+
+from mpchain.typing import Array, Arrays
+
+Spans: TypeAlias = list[slice]
 
 
 def _sigmoid(x):
@@ -49,9 +53,7 @@ class Lstm:
     """
 
     @staticmethod
-    def forward(
-        spans: list[slice], gates: np.ndarray, R: np.ndarray, h: np.ndarray, c: np.ndarray
-    ) -> tuple[tuple, tuple]:
+    def forward(spans: Spans, gates: Array, R: Array, h: Array, c: Array) -> tuple[tuple, tuple]:
         gates, h, c = gates.copy(), h.copy(), c.copy()
         size = h.shape[1]
         y, tanh_c, h_before, c_before = np.empty((4, len(gates), size), gates.dtype)
@@ -72,9 +74,7 @@ class Lstm:
         return (y, h, c), (gates, tanh_c, h_before, c_before)
 
     @staticmethod
-    def backward(
-        spans: list[slice], gys: Sequence[np.ndarray], kept: tuple, R: np.ndarray
-    ) -> tuple:
+    def backward(spans: Spans, gys: Arrays, kept: tuple, R: Array) -> tuple:
         gates, tanh_c, h_before, c_before = kept
         gy, gh, gc = (g.copy() for g in gys)
         size = gh.shape[1]
@@ -113,9 +113,7 @@ class Gru:
     """
 
     @staticmethod
-    def forward(
-        spans: list[slice], x: np.ndarray, R: np.ndarray, b: np.ndarray, h: np.ndarray
-    ) -> tuple[tuple, tuple]:
+    def forward(spans: Spans, x: Array, R: Array, b: Array, h: Array) -> tuple[tuple, tuple]:
         h, size = h.copy(), h.shape[1]
         gates = np.empty_like(x)
         y, u_n, h_before = np.empty((3, len(x), size), x.dtype)
@@ -140,9 +138,7 @@ class Gru:
         return (y, h), (gates, u_n, h_before)
 
     @staticmethod
-    def backward(
-        spans: list[slice], gys: Sequence[np.ndarray], kept: tuple, R: np.ndarray, b: np.ndarray
-    ) -> tuple:
+    def backward(spans: Spans, gys: Arrays, kept: tuple, R: Array, b: Array) -> tuple:
         gates, u_n, h_before = kept
         gy, gh = (g.copy() for g in gys)
         size = gh.shape[1]
@@ -177,9 +173,7 @@ class Simple:
     def __init__(self, is_tanh: bool):
         self.is_tanh = is_tanh
 
-    def forward(
-        self, spans: list[slice], x: np.ndarray, R: np.ndarray, h: np.ndarray
-    ) -> tuple[tuple, tuple]:
+    def forward(self, spans: Spans, x: Array, R: Array, h: Array) -> tuple[tuple, tuple]:
         h, y = h.copy(), np.empty_like(x)
         h_before = np.empty_like(x)
         for rows in spans:
@@ -195,9 +189,7 @@ class Simple:
             hn[...] = g
         return (y, h), (y, h_before)
 
-    def backward(
-        self, spans: list[slice], gys: Sequence[np.ndarray], kept: tuple, R: np.ndarray
-    ) -> tuple:
+    def backward(self, spans: Spans, gys: Arrays, kept: tuple, R: Array) -> tuple:
         y, h_before = kept
         gy, gh = (g.copy() for g in gys)
         slope = _tanh_slope(y) if self.is_tanh else (y > 0).astype(y.dtype)
