@@ -95,14 +95,21 @@ class ErrorFeedback:
 
     def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:
         """Saves or restores the errors of this rank."""
-        saved = _serialize_arrays(serializer["errors"], self._errors)
+        saved = serialize_arrays(serializer["errors"], self._errors)
         whose = serializer("rank", f"{comm.rank} of {comm.size}")
         is_mine = str(whose) == f"{comm.rank} of {comm.size}"
         self._errors = saved if is_mine else {}
 
 
-def _serialize_arrays(serializer, arrays):
-    """Saves arrays by name, or returns the saved ones; none if the file has none."""
+def serialize_arrays(serializer: AbstractSerializer, arrays: dict[str, Any]) -> dict[str, Any]:
+    """Saves arrays by name, or returns the saved ones; none if the file has none.
+
+    Example:
+        >>> saved = mpchain.serializers.DictionarySerializer()
+        >>> _ = serialize_arrays(saved, {"/W": np.ones(2)})
+        >>> serialize_arrays(mpchain.serializers.NpzDeserializer(saved.target), {})
+        {'/W': array([1., 1.])}
+    """
     names = sorted(arrays)
     try:
         names = json.loads(str(serializer("names", json.dumps(names))))
@@ -180,7 +187,7 @@ class PowerSGD(ErrorFeedback):
     def serialize(self, serializer: AbstractSerializer, comm: Communicator) -> None:
         """Saves or restores the errors of this rank, and the factors."""
         super().serialize(serializer, comm)
-        self._factors = _serialize_arrays(serializer["factors"], self._factors)
+        self._factors = serialize_arrays(serializer["factors"], self._factors)
 
     def __call__(self, comm: Communicator, bucket: "Bucket") -> Any:
         views = bucket.views()

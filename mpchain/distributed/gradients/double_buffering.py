@@ -1,12 +1,12 @@
 """Averaging gradients while the next step is computed already."""
 
 import copy
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.distributed.gradients.compression import serialize_arrays
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.serializer import AbstractSerializer
 from mpchain.variable import Parameter, Variable
@@ -90,8 +90,7 @@ class DoubleBufferingReducer(Reducer):
         self._current.serialize(serializer["current"])
         self._previous.serialize(serializer["previous"])
         n_samples, means = self._kept or (0, {})
-        names = json.dumps([name for name, mean in means.items() if mean is not None])
-        n_samples = serializer("n_samples", n_samples)
-        names = json.loads(str(serializer("names", names)))
-        means = {name: serializer(str(i), means.get(name)) for i, name in enumerate(names)}
-        self._kept = (int(n_samples), means) if n_samples else None
+        n_samples = int(serializer("n_samples", n_samples))
+        waiting = {name: mean for name, mean in means.items() if mean is not None}
+        waiting = serialize_arrays(serializer, waiting)
+        self._kept = (n_samples, waiting) if n_samples else None

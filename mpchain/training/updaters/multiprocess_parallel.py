@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pickle
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -180,12 +181,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     def _compute(self, batch):
         optimizer = self.get_optimizer("main")
-        observation = {}
-        with collecting(observation):
-            compute_gradients(
-                optimizer.target, optimizer.target, self.convert(batch), optimizer._loss_scale
-            )
-        return observation
+        model, scale = optimizer.target, optimizer._loss_scale
+        return compute_gradients(model, model, lambda: self.convert(batch), scale, collecting)
 
     def _collect(self, n, answers):
         """Replaces the gradients by the means over the samples of all; returns their number."""
@@ -312,9 +309,10 @@ def _compute(pipe, part, loss_scale):
     except StopIteration:  # it has no more samples, and takes part without any
         batch = []
     if batch:
-        with reporter_of(part.model).scope(observation):
-            arrays = part.converter(batch, backend.get_device(part.device))
-            compute_gradients(part.model, part.model, arrays, loss_scale)
+        model, device = part.model, backend.get_device(part.device)
+        make_batch = functools.partial(part.converter, batch, device)
+        scope = reporter_of(model).scope
+        observation = compute_gradients(model, model, make_batch, loss_scale, scope)
     names = [name for name, param in part.model.namedparams() if param.grad is not None]
     pipe.send((len(batch), names, as_host_values(observation)))
 

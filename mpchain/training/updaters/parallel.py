@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -142,11 +143,8 @@ class ParallelUpdater(StandardUpdater):
         report(mean_observation(observations))
 
     def _compute_on_main(self, part, scale):
-        observation = {}
-        with collecting(observation):
-            arrays = self.convert(part)
-            compute_gradients(self._models["main"], self._loss_funcs["main"], arrays, scale)
-        return observation
+        model, loss_func = self._models["main"], self._loss_funcs["main"]
+        return compute_gradients(model, loss_func, lambda: self.convert(part), scale, collecting)
 
     def _start_others(self, parts, scales):
         if self._threads is None:
@@ -160,15 +158,13 @@ class ParallelUpdater(StandardUpdater):
 
     def _compute_on(self, name, part, scale, settings):
         model, device = self._models[name], self._devices[name]
-        observation = {}
         with contextlib.ExitStack() as stack:
             for entry, value in settings.items():
                 stack.enter_context(using_config(entry, value))
             stack.enter_context(device.create_context())
-            stack.enter_context(reporter_of(model).scope(observation))
-            arrays = self.converter(part, device)
-            compute_gradients(model, self._loss_funcs[name], arrays, scale)
-        return observation
+            make_batch = functools.partial(self.converter, part, device)
+            scope = reporter_of(model).scope
+            return compute_gradients(model, self._loss_funcs[name], make_batch, scale, scope)
 
     def finalize(self) -> None:
         """Finalizes the iterators and ends the threads."""

@@ -14,28 +14,41 @@ from mpchain.variable import Variable
 
 
 def compute_gradients(
-    model: Link, loss_func: Callable[..., Variable], batch: Any, loss_scale: float | None
-) -> None:
+    model: Link,
+    loss_func: Callable[..., Variable],
+    make_batch: Callable[[], Any],
+    loss_scale: float | None,
+    scope: Callable[[dict[str, Any]], contextlib.AbstractContextManager],
+) -> dict[str, Any]:
     """Sets the gradients of ``model`` to those of the loss, times ``loss_scale`` unless None.
 
     Args:
         model: its gradients are cleared before.
         loss_func: function that returns the loss.
-        batch: its arguments, as a converter returns them.
+        make_batch: function that returns its arguments, as a converter does.
         loss_scale: factor on the gradients, or None.
+        scope: returns a context manager in which reports are collected in its argument.
+
+    Returns:
+        The reported values.
 
     Example:
-        >>> model = L.Linear(2, 1)
-        >>> compute_gradients(model, lambda x: F.sum(model(x)), np.ones((3, 2), np.float32), None)
+        >>> model, batch = L.Linear(2, 1), np.ones((3, 2), np.float32)
+        >>> compute_gradients(model, lambda x: F.sum(model(x)), lambda: batch, None, collecting)
+        {}
         >>> model.W.grad
         array([[3., 3.]], dtype=float32)
     """
-    model.cleargrads()
-    args, kwargs = as_arguments(batch)
-    loss = loss_func(*args, **kwargs)
-    if not isinstance(loss, Variable):
-        raise TypeError(f"the loss function must return a Variable, not {type(loss).__name__}")
-    loss.backward(loss_scale=loss_scale)
+    observation = {}
+    with scope(observation):
+        batch = make_batch()
+        model.cleargrads()
+        args, kwargs = as_arguments(batch)
+        loss = loss_func(*args, **kwargs)
+        if not isinstance(loss, Variable):
+            raise TypeError(f"the loss function must return a Variable, not {type(loss).__name__}")
+        loss.backward(loss_scale=loss_scale)
+    return observation
 
 
 def reporter_of(model: Link) -> Reporter:
