@@ -12,6 +12,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import WIRE_DTYPES
 from mpchain.distributed.gradients.persistents import Persistent
 from mpchain.parameter_tree import is_array
+from mpchain.utils.flat_layout import layouts
 from mpchain.variable import Parameter
 
 BUCKET_BYTES = 16 * 1024 * 1024
@@ -111,48 +112,37 @@ def _room_in_persistent(persistent, kind):
 
 def _broadcast(comm, arrays, root):
     """Overwrites arrays with those of the root, with all messages in flight at the same time."""
-    requests, with_room = [], {}
-    # From wide to narrow elements, so that each array of a bucket is aligned.
-    for array in sorted(arrays, key=lambda array: -array.itemsize):
-        xp = backend.get_array_module(array)
+    requests, small = [], {}
+    for i, array in enumerate(arrays):
         if (
             array.nbytes >= BUCKET_BYTES // 16
             and array.dtype in WIRE_DTYPES
             and array.flags.c_contiguous
         ):
             requests.append((comm.ibcast(array, root), None))
-            continue
-        if array.size == 0:
-            continue
-        bucket = with_room.setdefault(xp, [])
-        bucket.append(array)
-        if sum(x.nbytes for x in bucket) >= BUCKET_BYTES:
-            requests.append(_send_together(comm, with_room.pop(xp), root))
-    requests += [_send_together(comm, bucket, root) for bucket in with_room.values()]
+        elif array.size > 0:
+            small.setdefault(backend.get_array_module(array), {})[i] = array
+    for xp, group in small.items():
+        for layout in layouts(group.items(), BUCKET_BYTES):
+            requests.append(_send_together(comm, xp, layout, group, root))
     for request, take in requests:
         request.Wait()
         if take is not None and comm.rank != root:
             take()
 
 
-def _send_together(comm, arrays, root):
+def _send_together(comm, xp, layout, arrays, root):
     """Begins to broadcast arrays as one; returns the request, and a function that unpacks it."""
-    xp = backend.get_array_module(arrays[0])
-    ends = np.cumsum([array.nbytes for array in arrays]).tolist()
-    message = xp.empty(-(-ends[-1] // 4), np.int32)
-    in_bytes = message.view(np.uint8)
-    parts = [
-        in_bytes[end - array.nbytes : end].view(array.dtype).reshape(array.shape)
-        for end, array in zip(ends, arrays, strict=True)
-    ]
+    n_bytes = layout.size * layout.dtype.itemsize
+    message = xp.empty(-(-n_bytes // 4), np.int32)
+    flat = message.view(np.uint8)[:n_bytes].view(layout.dtype)
 
     def take():
-        for part, array in zip(parts, arrays, strict=True):
-            array[...] = part
+        for i, view in layout.views(flat).items():
+            arrays[i][...] = view
 
     if comm.rank == root:
-        for part, array in zip(parts, arrays, strict=True):
-            part[...] = array
+        layout.fill(flat, arrays)
     return comm.ibcast(message, root), take
 
 

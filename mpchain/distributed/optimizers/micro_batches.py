@@ -1,7 +1,7 @@
 """Cutting the arguments of a loss function into micro-shards."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from mpchain.distributed.communicators.arrays import partition
@@ -11,8 +11,8 @@ from mpchain.variable import Parameter, Variable
 
 def cut(
     lossfun: Callable[..., Variable],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     n_samples: int | None,
     n_parts: int,
 ) -> list[tuple[int, Callable[[], Variable] | None]]:
@@ -55,20 +55,11 @@ def cut(
             "arguments, and bind what must stay whole by functools.partial"
         )
     n_samples = next(iter(lengths.values()))
-    parts = []
-    for i in range(n_parts):
-        part = slice(*partition(n_samples, i, n_parts))
-        parts.append(
-            (
-                part.stop - part.start,
-                functools.partial(
-                    lossfun,
-                    *(_part_of(value, part) for value in args),
-                    **{name: _part_of(value, part) for name, value in kwargs.items()},
-                ),
-            )
-        )
-    return parts
+    bounds = [slice(*partition(n_samples, i, n_parts)) for i in range(n_parts)]
+    return [
+        (p.stop - p.start, functools.partial(lossfun, *_part_of(args, p), **_part_of(kwargs, p)))
+        for p in bounds
+    ]
 
 
 def _is_batch(value):
