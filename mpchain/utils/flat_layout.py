@@ -32,9 +32,9 @@ class FlatLayout:
 
     def __init__(self, dtype: DTypeLike):
         self.dtype = np.dtype(dtype)
-        self.slices: dict[Hashable, slice] = {}
+        self.slices: dict[Any, slice] = {}
         self.size = 0
-        self._shapes: dict[Hashable, tuple[int, ...]] = {}
+        self._shapes: dict[Any, tuple[int, ...]] = {}
 
     def append(self, name: Hashable, shape: tuple[int, ...]) -> None:
         """Adds an array of that name at the end."""
