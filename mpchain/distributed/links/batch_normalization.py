@@ -4,7 +4,7 @@ from mpchain.distributed.communicators import Communicator, NcclCommunicator
 from mpchain.distributed.functions import batch_normalization
 from mpchain.link import Link
 from mpchain.links import BatchNormalization
-from mpchain.typing import DTypeLike, InitialValue, Sizes
+from mpchain.typing import DTypeLike, InitialValue
 
 BACKENDS = ("auto", "mpi", "nccl")
 
@@ -43,11 +43,11 @@ class MultiNodeBatchNormalization(BatchNormalization):
 
     def __init__(
         self,
-        size: Sizes | None,
+        size: int | tuple[int, ...] | None,
         comm: Communicator,
         decay: float = 0.9,
         eps: float = 2e-5,
-        dtype: DTypeLike | None = None,
+        dtype: DTypeLike = None,
         use_gamma: bool = True,
         use_beta: bool = True,
         initial_gamma: InitialValue = None,
