@@ -165,13 +165,9 @@ def multi_head_attention(
     check(fits, name, rule, Wq=Wq, Wk=Wk, Wv=Wv, n_heads=n_heads)
     fits = Wo.ndim == 2 and Wo.shape[1] == rows[2]
     check(fits, name, "Wo must have as many columns as Wv has rows", Wo=Wo, Wv=Wv)
-    y = scaled_dot_product_attention(
-        _heads(query, Wq, bq, n_heads),
-        _heads(key, Wk, bk, n_heads),
-        _heads(value, Wv, bv, n_heads),
-        mask,
-        is_causal=is_causal,
-        dropout_ratio=dropout_ratio,
-    )
+    projections = (query, Wq, bq), (key, Wk, bk), (value, Wv, bv)
+    heads = [_heads(*operands, n_heads) for operands in projections]
+    options = {"is_causal": is_causal, "dropout_ratio": dropout_ratio}
+    y = scaled_dot_product_attention(*heads, mask, **options)
     y = reshape(transpose(y, (0, 2, 1, 3)), (*query.shape[:2], rows[2]))
     return linear(y, Wo, bo, n_batch_axes=2)

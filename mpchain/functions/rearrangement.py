@@ -295,10 +295,8 @@ def tile(x: Input, reps: int | Sequence[int]) -> Variable:
     reps = (1,) * (n - len(reps)) + reps
     shape = (1,) * (n - x.ndim) + x.shape
     pairs = list(zip(reps, shape))
-    copies = broadcast_to(
-        reshape(x, tuple(m for size in shape for m in (1, size))),
-        tuple(m for pair in pairs for m in pair),
-    )
+    x = reshape(x, tuple(m for size in shape for m in (1, size)))
+    copies = broadcast_to(x, tuple(m for pair in pairs for m in pair))
     return reshape(copies, tuple(r * size for r, size in pairs))
 
 

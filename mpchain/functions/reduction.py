@@ -248,16 +248,13 @@ def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
         array([ 0., 60.])
     """
     axes = _reduced_axes("prod", x, axis)
-    rest = tuple(i for i in range(x.ndim) if i not in axes)
+    kept, rest = _kept(x.shape, axes), tuple(i for i in range(x.ndim) if i not in axes)
     shape = tuple(x.shape[i] for i in rest)
     count = math.prod(x.shape[i] for i in axes)
     if rest + axes != tuple(range(x.ndim)):
         x = transpose(x, (*rest, *axes))
     y = _prod(reshape(x, (*shape, count)))
-    if not keepdims:
-        return y
-    sizes = iter(shape)
-    return reshape(y, tuple(1 if i in axes else next(sizes) for i in range(len(rest + axes))))
+    return reshape(y, kept) if keepdims else y
 
 
 def _logsumexp_derivative(g, x, y, axes):
