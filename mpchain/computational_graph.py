@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mpchain.function import Function
+from mpchain.function_node import FunctionNode
 from mpchain.variable import Variable, VariableNode
 
 _VARIABLE_STYLE = {"shape": "octagon", "fillcolor": "#E0E0E0", "style": "filled"}
@@ -153,6 +154,12 @@ def _node(output):
     return output
 
 
+def _shown(function):
+    """What describes a function: itself, if it does not say otherwise."""
+    creator = function.creator()
+    return creator if isinstance(creator, FunctionNode) else function
+
+
 def _collect(outputs):
     """The nodes from which there is a way to the outputs, and the edges between them."""
     shown = {}  # by place: one output of a function can have several nodes, when it was remade
@@ -173,7 +180,7 @@ def _collect(outputs):
     while stack:
         node = stack.pop()
         if isinstance(node, VariableNode):
-            sources = () if node.creator_node is None else (node.creator_node,)
+            sources = () if node.creator_node is None else (_shown(node.creator_node),)
         else:
             sources = node.inputs or ()
         for source in sources:

@@ -5,11 +5,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mpchain import links
 from mpchain.datasets import LabeledImageDataset, SubDataset
 from mpchain.link import ChainList, Link
 from mpchain.training.extensions import DumpGraph, LogReport
 from mpchain.training.triggers import EarlyStoppingTrigger
+from mpchain.utils.walker_alias import WalkerAlias
 from mpchain.variable import Variable, VariableNode
 
 _ATTRIBUTES: list[tuple[type, str, Callable[[Any], Any]]] = [
@@ -22,6 +25,7 @@ _ATTRIBUTES: list[tuple[type, str, Callable[[Any], Any]]] = [
     (SubDataset, "_order", lambda s: None if isinstance(s._indices, range) else s._indices),
     (SubDataset, "_size", len),
     (Variable, "_data", lambda self: [self.array]),
+    (WalkerAlias, "use_gpu", lambda self: self.xp is not np),
     (VariableNode, "_requires_grad", lambda self: self.requires_grad),
 ]
 

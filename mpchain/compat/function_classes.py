@@ -241,7 +241,11 @@ def describe(node: FunctionNode) -> FunctionNode:
     cls = None if issubclass(type(node), ChainerFunction) else class_of(node)
     if cls is None:
         return node
+    made = node.__dict__.get("_description", lambda: None)()
+    if made is not None:
+        return made
     made = cls.__new__(cls)
+    node._description = weakref.ref(made)
     made._node, made.inputs, made.outputs = node, node.inputs, node.outputs
     call = node.__dict__.get("_call")
     if call is None:
@@ -284,7 +288,7 @@ def _observed(name, function):
             refuse_removed(name, function, kwargs)
         hooks = config.function_hooks
         if hooks:
-            return _with_hooks(name, function, args, kwargs, hooks.values())
+            return _with_hooks(name, function, args, kwargs, hooks)
         outputs = function(*args, **kwargs)
         _note(outputs, name, args, kwargs)
         return outputs
@@ -299,8 +303,9 @@ def _note(outputs, name, args, kwargs):
             node.__dict__.setdefault("_call", (name, _light(args), kwargs))
 
 
-def _with_hooks(name, function, args, kwargs, hooks):
+def _with_hooks(name, function, args, kwargs, all_hooks):
     """Shows hooks one call of Chainer's function, not the nodes beneath it."""
+    hooks = [hook for hook in all_hooks.values() if not getattr(hook, "sees_nodes", False)]
     cls = _classes()[name]
     arrays = tuple(x.array if isinstance(x, Variable) else x for x in _flat(args))
     arrays = tuple(x for x in arrays if hasattr(x, "dtype"))
@@ -313,7 +318,8 @@ def _with_hooks(name, function, args, kwargs, hooks):
         shown.__dict__[argument] = bound.arguments.get(keyword)
     for hook in hooks:
         hook.forward_preprocess(shown, arrays)
-    with using_config("function_hooks", {}):
+    seeing_nodes = {n: h for n, h in all_hooks.items() if getattr(h, "sees_nodes", False)}
+    with using_config("function_hooks", seeing_nodes):
         outputs = function(*args, **kwargs)
     _note(outputs, *call)
     for y in outputs if isinstance(outputs, (tuple, list)) else (outputs,):

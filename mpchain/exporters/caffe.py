@@ -76,6 +76,7 @@ class _Recorder(FunctionHook):
     """Records the applied functions, in order, and their input arrays."""
 
     name = "exporters.caffe"
+    sees_nodes = True  # also where other hooks are shown calls (see mpchain.compat)
 
     def __init__(self) -> None:
         self.applications = []

@@ -166,6 +166,8 @@ def _place(node):
 class _Trace(FunctionHook):
     """Notes which functions are applied."""
 
+    sees_nodes = True  # also where other hooks are shown calls (see mpchain.compat)
+
     def __init__(self):
         self.name = f"forget {id(self)}"
         self.functions = set()

@@ -1,0 +1,10 @@
+"""NCCL without a GPU: refused, with the reason."""
+
+import chainermn
+
+try:
+    chainermn.create_communicator("pure_nccl")
+except (RuntimeError, ValueError) as error:
+    assert "GPU" in str(error) or "NCCL" in str(error), error
+    if chainermn.create_communicator("naive").rank == 0:
+        print("refused")

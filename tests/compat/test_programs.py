@@ -1,0 +1,76 @@
+"""Small programs in the manner of 2019, which import chainer.
+
+``printed.txt`` has the last line that each printed with Chainer 7.8.1 (and NumPy 1.23).
+"""
+
+import math
+import pathlib
+import runpy
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from tests.distributed import ranks
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
+LINES = (PROGRAMS / "printed.txt").read_text("utf-8").splitlines()
+PRINTED = dict(line.split(": ", 1) for line in LINES)
+WITH_CHILDREN = {"lambda_in_multiprocess_iterator"}  # which need a __main__ of their own
+
+
+def values(line):
+    """The numbers in a line, and the words."""
+    found = []
+    for word in line.split():
+        try:
+            found.append(float(word))
+        except ValueError:
+            found.append(word)
+    return found
+
+
+def equal(a, b):
+    if isinstance(a, str) or isinstance(b, str):
+        return a == b
+    return math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-5)
+
+
+def test_each_program_has_its_line():
+    assert sorted(PRINTED) == sorted(path.stem for path in PROGRAMS.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_program(name, tmp_path, monkeypatch, capsys):
+    program = str(PROGRAMS / f"{name}.py")
+    monkeypatch.chdir(tmp_path)
+    if name in WITH_CHILDREN:
+        command = [sys.executable, "-m", "mpchain.compat", program]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        output = run.stdout
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in a program that is run by itself
+            runpy.run_path(program, run_name="__main__")
+        output = capsys.readouterr().out
+    found, expected = values(output.splitlines()[-1]), values(PRINTED[name])
+    assert len(found) == len(expected) and all(map(equal, found, expected)), (found, expected)
+
+
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("train", "trained 3"),
+        ("functions", "communicated"),
+        ("checkpointer", "resumed 4"),
+        ("pure_nccl", "refused"),
+    ],
+)
+def test_program_of_chainermn(name, line, tmp_path):
+    program = PROGRAMS.parent / "chainermn_programs" / f"{name}.py"
+    command = ["-W", "ignore", "-m", "mpchain.compat", str(program), str(tmp_path)]
+    status, outputs, ours = ranks.run(2, command)
+    assert status == 0, (outputs, ours)
+    assert line in outputs[0].splitlines()
