@@ -6,6 +6,7 @@ What every program needs is imported here; of the rest, each room when it is fir
 import importlib
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -79,6 +80,37 @@ from mpchain.variable import as_variable as as_variable
 from mpchain.variable import get_array_types as get_array_types
 from mpchain.variable import get_cpu_array_types as get_cpu_array_types
 from mpchain.variable import is_arrays_compatible as is_arrays_compatible
+
+if TYPE_CHECKING:  # what __getattr__ imports
+    from mpchain import computational_graph as computational_graph
+    from mpchain import dataset as dataset
+    from mpchain import datasets as datasets
+    from mpchain import distributed as distributed
+    from mpchain import distributions as distributions
+    from mpchain import exporters as exporters
+    from mpchain import function_hooks as function_hooks
+    from mpchain import gradient_check as gradient_check
+    from mpchain import iterators as iterators
+    from mpchain import link_hooks as link_hooks
+    from mpchain import links as links
+    from mpchain import optimizer_hooks as optimizer_hooks
+    from mpchain import optimizers as optimizers
+    from mpchain import serializers as serializers
+    from mpchain import training as training
+    from mpchain.distributed import CommunicatorBase as CommunicatorBase
+    from mpchain.distributed import DataSizeError as DataSizeError
+    from mpchain.distributed import MultiNodeChainList as MultiNodeChainList
+    from mpchain.distributed import create_communicator as create_communicator
+    from mpchain.distributed import create_multi_node_checkpointer as create_multi_node_checkpointer
+    from mpchain.distributed import create_multi_node_evaluator as create_multi_node_evaluator
+    from mpchain.distributed import create_multi_node_optimizer as create_multi_node_optimizer
+    from mpchain.distributed import scatter_dataset as scatter_dataset
+    from mpchain.distributed import scatter_index as scatter_index
+    from mpchain.distributions import Distribution as Distribution
+    from mpchain.distributions import cross_entropy as cross_entropy
+    from mpchain.distributions import kl_divergence as kl_divergence
+    from mpchain.distributions import register_kl as register_kl
+    from mpchain.runtime_info import print_runtime_info as print_runtime_info
 
 disable_experimental_feature_warning = False
 """Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""

@@ -377,7 +377,7 @@ class Variable(Values, Transferable):
         enable_double_backprop: bool = False,
         loss_scale: float | None = None,
         *,
-        on_leaf: Callable | None = None,
+        on_leaf: Callable[..., object] | None = None,
     ) -> None:
         """Backpropagates from this variable and accumulates gradients in the leaves.
 

@@ -24,6 +24,8 @@ from mpchain.backends.cuda import to_cpu
 from mpchain.dataset import concat_examples
 from mpchain.training import extensions
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_guides_first_derivatives():
     x_data = np.array([5], dtype=np.float32)
@@ -208,7 +210,6 @@ def _write_mushrooms(path):
     path.write_text("\n".join(lines))
 
 
-@pytest.mark.slow
 def test_chainer_at_a_glance(folder, capsys):
     pytest.importorskip("matplotlib")
     _write_mushrooms(folder / "mushrooms.csv")
@@ -263,7 +264,6 @@ def test_chainer_at_a_glance(folder, capsys):
     assert names == sorted(["accuracy.png", "cg.dot", "log", "loss.png", *snapshots])
 
 
-@pytest.mark.slow
 def test_mnist_using_trainer(folder, digits, capsys):
     pytest.importorskip("matplotlib")
     train, test = digits

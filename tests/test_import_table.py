@@ -257,6 +257,7 @@ def _in_a_new_process(code):
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_importing_mpchain_imports_no_optional_library():
     packages = sorted(OPTIONAL | {"numexpr", "sklearn", "torch"})
     printed = _in_a_new_process(

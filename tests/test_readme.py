@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -22,6 +23,7 @@ def numbers_printed_by(code):
     return list(map(float, re.findall(r"[-.\de]+", result.stdout)))
 
 
+@pytest.mark.slow
 def test_the_example_learns_a_function_with_its_derivatives():
     assert TWENTY_LINES.count("\n") <= 22
     y, dy, d2y = numbers_printed_by(TWENTY_LINES)

@@ -27,7 +27,8 @@ def load_numba() -> Any:
         import numba
     except ImportError:
         return None
-    return None if numba.config.DISABLE_JIT else numba
+    is_off = numba.config.DISABLE_JIT  # pyright: ignore[reportPrivateImportUsage]
+    return None if is_off else numba
 
 
 def compile_loop(function: Callable, **options: Any) -> Callable:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "mnist" / "train_mnist.py"
 KEYS = ["main/loss", "main/accuracy", "validation/main/loss", "validation/main/accuracy"]

@@ -7,6 +7,8 @@ from mpchain.formulas import in_place
 from mpchain.formulas.text import parameters_of
 from mpchain.functions.declaration import registry
 
+pytestmark = pytest.mark.slow
+
 CONSTANTS = {"n": 2, "c": 0.75, "low": -0.5, "high": 0.5, "x_min": -0.5, "x_max": 0.5}
 
 

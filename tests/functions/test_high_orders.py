@@ -20,6 +20,8 @@ from mpchain.functions.declaration import registry
 from tests.functions.harness import weighted_sum
 from tests.functions.table import inputs_of
 
+pytestmark = pytest.mark.slow
+
 
 def _sigmoid(x):
     return 1 / (1 + mpmath.exp(-x))

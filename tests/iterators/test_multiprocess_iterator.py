@@ -37,6 +37,8 @@ from tests.iterators.example_datasets import (
     random_numbers,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def is_alive(pid):
     """Whether there is such a process that has not ended (nobody may have asked how it ended)."""

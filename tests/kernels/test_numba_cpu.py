@@ -14,6 +14,8 @@ import pytest
 import mpchain
 from mpchain.kernels.numba_cpu import compile_loop
 
+pytestmark = pytest.mark.slow
+
 numba = pytest.importorskip("numba", reason="numba compiles the loops")
 
 PROGRAM = """
@@ -48,7 +50,6 @@ print(mpchain.__file__)
 """
 
 
-@pytest.mark.slow
 def test_neither_package_nor_home_can_be_written(tmp_path):
     package = tmp_path / "mpchain"
     ignore = shutil.ignore_patterns("__pycache__")

@@ -194,6 +194,7 @@ def test_every_link_has_a_record():
     }
 
 
+@pytest.mark.slow
 def test_a_model_of_mixed_precision_stays_in_half_precision():
     with mpchain.using_config("dtype", mpchain.mixed16):
         model = links.ResNetLayers(None, 50)

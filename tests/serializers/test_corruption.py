@@ -18,6 +18,8 @@ from mpchain.serializers import (
 )
 from tests.serializers.corruption import KINDS, Model, corrupt
 
+pytestmark = pytest.mark.slow
+
 h5py = pytest.importorskip("h5py")
 ROOT = pathlib.Path(__file__).parents[2]
 

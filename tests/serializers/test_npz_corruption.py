@@ -5,6 +5,8 @@ import pytest
 from mpchain.serializers import SerializationError, load_npz, save_npz
 from tests.serializers.corruption import Model
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_bit_of_the_directory(tmp_path):
     """Single bits where the archive's list of members is, without the strict check's help."""

@@ -14,6 +14,8 @@ import pytest
 from mpchain.serializers import load_npz
 from mpchain.training import extensions, output_files
 
+pytestmark = pytest.mark.slow
+
 JOB = pathlib.Path(__file__).with_name("one_job.py")
 
 

@@ -15,6 +15,8 @@ from mpchain.iterators import SerialIterator
 from mpchain.serializers import load_npz
 from mpchain.training import extensions, triggers
 
+pytestmark = pytest.mark.slow
+
 
 class MLP(mpchain.Chain):
     def __init__(self):

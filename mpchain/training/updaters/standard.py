@@ -1,7 +1,7 @@
 """The updater that takes a batch, computes the loss and updates the optimizer."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpchain import backend
 from mpchain.backends.device import Device
@@ -12,6 +12,9 @@ from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.updaters.updater import Updater
 from mpchain.typing import DeviceLike
 from mpchain.variable import Variable
+
+if TYPE_CHECKING:
+    from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
 
 
 class StandardUpdater(Updater):
@@ -59,7 +62,7 @@ class StandardUpdater(Updater):
     def __init__(
         self,
         iterator: Iterator | Mapping[str, Iterator],
-        optimizer: Optimizer | Mapping[str, Optimizer],
+        optimizer: "Optimizer | MultiNodeOptimizer | Mapping[str, Optimizer | MultiNodeOptimizer]",
         converter: Callable[..., Any] = concat_examples,
         device: DeviceLike | None = None,
         loss_func: Callable[..., Variable] | None = None,

@@ -24,6 +24,8 @@ from mpchain.training.extensions.snapshot_writers import (
     Writer,
 )
 
+pytestmark = pytest.mark.slow
+
 THREADS = [StandardWriter, ThreadWriter, QueueWriter, ThreadQueueWriter]
 PROCESSES = [ProcessWriter, ProcessQueueWriter]
 
@@ -73,7 +75,6 @@ def write_all(writer, out, n=6):
     writer.finalize()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("writer_class", [SimpleWriter, *THREADS, *PROCESSES])
 def test_every_snapshot_is_written_as_it_was(writer_class, tmp_path, no_process_is_left):
     n_threads = threading.active_count()

@@ -11,6 +11,8 @@ from mpchain import links as L
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.training import extensions
 
+pytestmark = pytest.mark.slow
+
 SIGMAS = (0.13, 2.28, 15.87, 50, 84.13, 97.72, 99.87)
 
 

@@ -31,7 +31,7 @@ from tests.training.updaters.parallel_models import (
     parameters,
 )
 
-pytestmark = pytest.mark.usefixtures("segments")
+pytestmark = [pytest.mark.usefixtures("segments"), pytest.mark.slow]
 CPUS = ["@numpy"] * 3
 
 

@@ -1,0 +1,110 @@
+"""What holds for all source files: hints, examples, sizes, and where text becomes code."""
+
+import ast
+import functools
+import importlib
+import inspect
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+FILES = sorted([*(ROOT / "mpchain").rglob("*.py"), *(ROOT / "launch").glob("*.py")])
+FOLDERS = sorted({path.parent for path in FILES})
+PACKAGES = """
+    mpchain mpchain.computational_graph mpchain.dataset mpchain.datasets mpchain.distributed
+    mpchain.distributed.extensions mpchain.distributed.functions mpchain.distributed.links
+    mpchain.distributions mpchain.function_hooks mpchain.functions mpchain.gradient_check
+    mpchain.initializers mpchain.iterators mpchain.link_hooks mpchain.links
+    mpchain.optimizer_hooks mpchain.optimizers mpchain.serializers mpchain.testing
+    mpchain.training mpchain.training.extensions mpchain.training.triggers
+    mpchain.training.updaters
+""".split()
+"""The packages from which users import."""
+# More than half of it are examples of the methods of communicators.
+LONG = {"mpchain/distributed/communicators/communicator.py"}
+
+
+@functools.cache
+def _tree(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
+def _name(path, node):
+    return f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
+
+
+def _public_functions(body, in_class=False):
+    """Functions and methods that users may call, each with whether it is a method."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _public_functions(node.body, in_class=True)
+        elif isinstance(node, (ast.If, ast.Try)):
+            yield from _public_functions(node.body, in_class)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if not node.name.startswith("_") or node.name.endswith("__"):
+                yield node, in_class
+
+
+def _arguments(function, is_method):
+    own = function.args
+    arguments = [*own.posonlyargs, *own.args, *own.kwonlyargs, own.vararg, own.kwarg]
+    decorators = {ast.unparse(decorator) for decorator in function.decorator_list}
+    is_bound = is_method and "staticmethod" not in decorators
+    return [argument for argument in arguments if argument is not None][is_bound:]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_arguments_have_type_hints(folder):
+    """98 of 100 of each folder."""
+    missing, n = [], 0
+    for path in folder.glob("*.py"):
+        if not path.name.startswith("_") or path.name == "__init__.py":
+            for function, is_method in _public_functions(_tree(path).body):
+                arguments = _arguments(function, is_method)
+                bare = [argument.arg for argument in arguments if argument.annotation is None]
+                n += len(arguments)
+                missing += [f"{_name(path, function)}({argument})" for argument in bare]
+    assert len(missing) <= 0.02 * n, "\n".join(missing)
+
+
+def test_public_names_have_examples():
+    """95 of 100."""
+    missing, n = set(), set()
+    for package in map(importlib.import_module, PACKAGES):
+        for name in filter(str.isidentifier, dir(package)):
+            value = getattr(package, name)
+            is_own = getattr(value, "__module__", "").startswith("mpchain.")
+            if (
+                not name.startswith("_")
+                and is_own
+                and (inspect.isroutine(value) or inspect.isclass(value))
+            ):
+                n.add(value)
+                if ">>>" not in (value.__doc__ or ""):
+                    missing.add(f"{package.__name__}.{name}")
+    assert len(missing) <= 0.05 * len(n), f"{len(missing)} of {len(n)}: {sorted(missing)}"
+
+
+def test_files_and_functions_are_short():
+    long = []
+    for path in FILES:
+        name = path.relative_to(ROOT).as_posix()
+        if name not in LONG and path.read_text("utf-8").count("\n") > 600:
+            long.append(name)
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if node.end_lineno - node.lineno >= 80:
+                    long.append(_name(path, node))
+    assert long == []
+
+
+def test_one_file_makes_code_of_text():
+    calls = {"exec", "eval"}
+    places = {
+        path.relative_to(ROOT).as_posix()
+        for path in FILES
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in calls
+    }
+    assert len(places) == 1, places
