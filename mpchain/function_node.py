@@ -61,11 +61,11 @@ class FunctionNode:
         array([9.])
     """
 
-    inputs = None
-    outputs = None
-    _rank = None
+    inputs: Any = None
+    outputs: Any = None
+    _rank: Any = None
     n_outputs = 1
-    stack = None
+    stack: Any = None
     differentiable_inputs = ()
     local_function_hooks = {}
     lazy_grad_sum = False
@@ -303,11 +303,11 @@ class FunctionNode:
             [a if g is None else g if a is None else g + a for g, a in zip(gxs, grad_inputs)]
         )
 
-    def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence[Variable | None]:
+    def pull_variables(self, targets: tuple[int, ...], gys: Sequence) -> Sequence[Variable | None]:
         """The gradients of the target inputs, as Variables with their graph."""
         return self._checked(self.backward(targets, tuple(gys)), targets)
 
-    def pull_arrays(self, targets: Sequence[int], gys: Sequence) -> Sequence[Array | None]:
+    def pull_arrays(self, targets: tuple[int, ...], gys: Sequence) -> Sequence[Array | None]:
         """The gradients of the target inputs, as arrays."""
         gys = tuple([None if gy is None else as_variable(as_array(gy)) for gy in gys])
         gxs = self._checked(self.backward(targets, gys), targets)

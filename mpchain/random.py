@@ -23,8 +23,8 @@ _CALLS = 1 << 20  # calls that one turn may make before its numbers run into the
 
 
 class _Local(threading.local):
-    generator = None
-    order = None  # the samples that sequences belong to, where they are sorted
+    generator: Any = None
+    order: Any = None  # the samples that sequences belong to, where they are sorted
 
 
 _local = _Local()

@@ -99,13 +99,13 @@ class VariableNode:
         'multiply_by_constant'
     """
 
-    creator_node = None
+    creator_node: Any = None
     output_index = 0
     requires_grad = True
-    name = None
-    shape = None
-    dtype = None
-    _retained = None
+    name: str | None = None
+    shape: Any = None
+    dtype: Any = None
+    _retained: Any = None
 
     def __init__(self, variable: "Variable"):
         array = variable._array

@@ -269,8 +269,10 @@ class Application(FunctionNode):
     """
 
     returns_fresh_gradients = True
-    constants = ()
-    _aux = None
+    declaration: Declaration
+    constants: Sequence = ()
+    _aux: Any = None
+    _kept: Any = None
 
     @property
     def label(self) -> str:

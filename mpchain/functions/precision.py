@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from mpchain.functions.array import cast
-from mpchain.typing import Input
+from mpchain.typing import Array
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable
 
 
-def differ(x: Input, *parameters: Any) -> bool:
+def differ(x: Variable | Array, *parameters: Any) -> bool:
     """Returns whether a parameter that is not None has another dtype than ``x``.
 
     Example:

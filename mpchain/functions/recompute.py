@@ -204,8 +204,8 @@ def _as_leaves(nodes):
 
 
 class _Memory(threading.local):
-    records = ()  # lists that note what is computed now, one for each forget that is going on
-    replay = None  # iterator over what was computed at first
+    records: Any = ()  # lists that record what is computed, one for each forget in progress
+    replay: Any = None  # iterator over what was computed at first
 
 
 _memory = _Memory()
