@@ -52,7 +52,7 @@ class Hyperparameter:
     def __getattr__(self, name: str) -> Any:
         parent = self.__dict__.get("_parent")
         if parent is None or name.startswith("_"):
-            raise AttributeError(f"there is no hyperparameter {name!r}")
+            raise AttributeError(f"{type(self).__name__} has no hyperparameter {name!r}")
         return getattr(parent, name)
 
     def get_dict(self) -> dict[str, Any]:
@@ -179,8 +179,8 @@ class UpdateRule:
         for name, value in hyperparams.items():
             if name not in self.hyperparameters:
                 raise TypeError(
-                    f"{type(self).__name__}: there is no hyperparameter {name!r}; "
-                    f"there are {', '.join(self.hyperparameters)}"
+                    f"{type(self).__name__} has no hyperparameter {name!r}; "
+                    f"it has {', '.join(self.hyperparameters)}"
                 )
             if value is not None:
                 setattr(self.hyperparam, name, value)

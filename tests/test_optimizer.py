@@ -53,7 +53,7 @@ def test_hyperparameter_falls_back_on_its_parent():
     assert (child.lr, child.momentum, child.parent) == (0.5, 0.9, parent)
     assert child.get_dict() == {"lr": 0.5, "momentum": 0.9}
     assert repr(child) == "Hyperparameter(lr=0.5, momentum=0.9)"
-    with pytest.raises(AttributeError, match="there is no hyperparameter 'x'"):
+    with pytest.raises(AttributeError, match="Hyperparameter has no hyperparameter 'x'"):
         child.x
     assert pickle.loads(pickle.dumps(child)).momentum == copy.deepcopy(child).momentum == 0.9
 

@@ -419,7 +419,7 @@ def test_arguments_by_position_and_those_that_do_not_exist():
     assert (optimizer.lr, optimizer.momentum) == (0.5, 0.25)
     with pytest.raises(TypeError, match=r"SGD: .*'rate'; the arguments are \(lr=0.01\)"):
         optimizers.SGD(rate=1)
-    with pytest.raises(TypeError, match="AdamRule: there is no hyperparameter 'lr'"):
+    with pytest.raises(TypeError, match="AdamRule has no hyperparameter 'lr'"):
         optimizers.AdamRule(lr=1)
 
 

@@ -28,7 +28,7 @@ class GradientReducer(Reducer):
     In the first step rank 0 learns the order in which backward finishes the gradients, and all
     ranks lay the gradients out in that order in flat buckets of one dtype each. From then on a
     bucket is summed over the ranks as soon as its last gradient is final, while backward continues.
-    All ranks start the sums in the same order, whatever the order of their own backward.
+    All ranks start the sums in the same order, for any order of their own backward.
 
     A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
     (unless its loss was), and the ranks count who has which gradient. The sum is therefore the

@@ -12,8 +12,8 @@ from mpchain.variable import Parameter, Variable
 class Reducer:
     """Replaces the gradients of parameters by their means over the samples of all ranks.
 
-    This base class does nothing to gradients, which is right for one rank. Each rank works through
-    its samples in one part or several. A step is::
+    This base class leaves gradients unchanged, as one rank needs it. Each rank processes its
+    samples in one part or several. A step is::
 
         reducer.begin(n_samples)
         for n_part, loss in parts:  # the mean loss over a part

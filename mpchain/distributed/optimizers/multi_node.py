@@ -352,7 +352,7 @@ class MultiNodeOptimizer:
             )
         if len(set(held)) > 1:
             raise ValueError(
-                f"{where}, but they have {held} parts of the batch to work through: accumulate "
+                f"{where}, but they have {held} parts of the batch: accumulate "
                 "over fewer parts, or use larger batches"
             )
 
