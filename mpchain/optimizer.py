@@ -281,7 +281,7 @@ class GradientMethod(Optimizer):
         def __init__(self):
             self.hyperparam = Hyperparameter()
 
-    def __init_subclass__(cls, **kwargs):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "rule" in cls.__dict__:
             for name in cls.rule.hyperparameters:
