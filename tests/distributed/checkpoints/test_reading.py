@@ -357,7 +357,7 @@ def test_a_part_that_is_no_archive(tmp_path):
     for iteration in (1, 2):
         save_checkpoint(tmp_path, Numbers(x=iteration), comm, iteration)
     seal_again(tmp_path / "iteration_2", b"PK")
-    with pytest.warns(RuntimeWarning, match=r"part_0.npz is damaged: .* no .npz file"):
+    with pytest.warns(RuntimeWarning, match=r"part_0.npz is damaged: .* not an .npz file"):
         assert load_checkpoint(tmp_path, Numbers(x=0), comm) == 1
 
 
