@@ -18,9 +18,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 """An array of NumPy or CuPy."""
 
 Arrays: TypeAlias = tuple[Array | None, ...]
-"""The inputs of a function, or the gradients of its outputs; None where an array is absent."""
-
-Arrays: TypeAlias = tuple[Array | None, ...]
 """The inputs, outputs or gradients of a function; None stands for what is absent."""
 
 Input: TypeAlias = Union["Variable", Array, float]
