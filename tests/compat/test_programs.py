@@ -14,6 +14,8 @@ import pytest
 
 from tests.distributed import ranks
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 LINES = (PROGRAMS / "printed.txt").read_text("utf-8").splitlines()
 PRINTED = dict(line.split(": ", 1) for line in LINES)

@@ -10,6 +10,8 @@ import pytest
 
 from mpchain.compat import shim
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """\
 import importlib.metadata
 import multiprocessing

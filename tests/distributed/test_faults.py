@@ -9,6 +9,8 @@ import pytest
 from tests.distributed import ranks
 from tests.tools import faults
 
+pytestmark = pytest.mark.slow
+
 BEGIN = """
 import os, signal
 import numpy as np

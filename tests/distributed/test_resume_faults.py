@@ -10,6 +10,8 @@ import pytest
 from tests.distributed import ranks
 from tests.tools import resume_faults
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def expected():

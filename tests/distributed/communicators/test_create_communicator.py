@@ -12,6 +12,8 @@ from mpchain.distributed import communicators, create_communicator
 from mpchain.distributed.communicators import Communicator, DummyCommunicator, MpiCommunicator
 from mpchain.distributed.communicators.environment import launched
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", [None, "naive", "flat", "non_cuda_aware"])
 def test_names_for_mpi(comm, name):
