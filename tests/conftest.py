@@ -21,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These are programs.
-collect_ignore = ["benchmarks", "tools"]
+collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
 
 # Its thread would stay for the rest of the run; some tests need to be alone.
 tqdm.tqdm.monitor_interval = 0
