@@ -5,7 +5,7 @@ import contextlib
 import functools
 import math
 import operator
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,45 +21,12 @@ from mpchain.distributed.communicators.arrays import (
     partition,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
-from mpchain.distributed.watch import CollectiveMismatchError
+from mpchain.distributed.communicators.point_to_point import PointToPoint
+from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
 
 
-class Request:
-    """The request of an operation that was begun; this class is that of a complete operation.
-
-    Args:
-        result: the result of the operation.
-
-    Attributes:
-        is_complete: whether the result is there.
-        result: the result, if the operation is complete.
-
-    Example:
-        >>> comm.iallreduce(np.arange(3.0)).Wait()
-        array([0., 1., 2.])
-    """
-
-    is_complete = True
-
-    def __init__(self, result: Any = None):
-        self.result = result
-
-    def Test(self) -> bool:
-        """Returns whether the operation is complete."""
-        return True
-
-    def Wait(self) -> Any:
-        """Waits until the operation is complete, and returns its result."""
-        return self.result
-
-    def steps(self) -> Generator[None, None, Any]:
-        """Waits for the result within another operation: yields wherever it would have to wait."""
-        yield from ()
-        return self.Wait()
-
-
-class Communicator:
+class Communicator(PointToPoint):
     """A group of ranks that exchange arrays and objects; this class is the group of one process.
 
     Here every collective is the identity. Subclasses provide the transport: the object methods,
@@ -276,26 +243,6 @@ class Communicator:
         """
         return [np.zeros(n, dtype) for n, dtype in specifications]
 
-    def _send_header(self, header, dest, tag):
-        """Sends ``(*header, place)``, a tuple whose last element says whether to wait for the
-        receiver's answer.
-
-        Returns:
-            None; if the receiver expects another message and answers, what it expects, and where.
-        """
-        raise NotImplementedError("one process has no other rank to send to")
-
-    def _recv_header(self, source, tag):
-        """Returns the header and place that were sent, and the rank that sent them."""
-        raise NotImplementedError("one process has no other rank to receive from")
-
-    def _answer(self, answer, rank):
-        """Sends an answer to a header: None, or the identities that are expected, and where."""
-        raise NotImplementedError("one process has no other rank to answer")
-
-    def _exchange(self, outgoing, incoming):
-        """Moves contiguous arrays; ``outgoing`` and ``incoming`` are pairs (other rank, array)."""
-
     def _broadcast(self, array, root):
         """Fills a contiguous array with the root's."""
 
@@ -312,122 +259,6 @@ class Communicator:
         dtype('float32')
         """
         return WIRE_DTYPES[dtype]
-
-    # Point to point
-
-    def send(
-        self,
-        data: Array | Sequence[Array],
-        dest: int,
-        tag: int = 0,
-        *,
-        identity: str | None = None,
-        confirm: bool = True,
-    ) -> None:
-        """Sends an array, or a tuple of arrays, and waits until the receiver is there.
-
-        A message from a rank to itself is kept until it is received.
-
-        Args:
-            data: array or tuple of arrays.
-            dest: the receiver's rank.
-            tag: the message's tag.
-            identity: what the message is, in words; the receiver must expect the same.
-            confirm: whether to wait until the receiver has confirmed the identity.
-
-        Raises:
-            CollectiveMismatchError: the receiver expects another message. It is raised on both
-                ranks, or only on the receiver without ``confirm`` or without an identity.
-
-        >>> comm.send(np.ones(2), dest=0)
-        >>> comm.recv(source=0)
-        array([1., 1.])
-        """
-        self._check_rank("send", "dest", dest)
-        is_tuple = isinstance(data, (tuple, list))
-        arrays = [check_array("send", "data", x) for x in (data if is_tuple else [data])]
-        if dest == self.rank:
-            copies = [x.copy() for x in arrays]
-            self._to_myself.append((tag, tuple(copies) if is_tuple else copies[0], identity))
-            return
-        is_answered = confirm and identity is not None
-        header = is_tuple, [describe(x) for x in arrays], identity, is_answered
-        unlike = self._send_header(header, dest, tag)
-        if unlike is not None:
-            raise _unlike("send", (dest, *unlike), (self.rank, identity, self._place()))
-        self._exchange([(dest, contiguous(x)) for x in arrays], [])
-
-    def recv(
-        self, source: int, tag: int | None = 0, *, identity: str | tuple[str, ...] | None = None
-    ) -> Array | tuple[Array, ...]:
-        """Receives what :meth:`send` sent: an array or a tuple of arrays.
-
-        Args:
-            source: the sender's rank.
-            tag: the message's tag; None takes any.
-            identity: what the message must be, see :meth:`send`; or a tuple of what it may be.
-
-        Raises:
-            CollectiveMismatchError: it is another message; see :meth:`send`.
-
-        >>> comm.send((np.ones(1), np.zeros(1)), dest=0, tag=3)
-        >>> comm.recv(source=0, tag=3)
-        (array([1.]), array([0.]))
-        """
-        self._check_rank("recv", "source", source)
-        expected = identity if isinstance(identity, tuple) else (identity,)
-        if source == self.rank:
-            data, sent = self._take_own_message("recv", tag)
-            if sent not in expected:
-                mine = self._place()
-                raise _unlike("recv", (source, expected, mine), (source, sent, mine))
-            return data
-        (is_tuple, descriptions, sent, is_answered, place), source = self._recv_header(source, tag)
-        is_expected = sent in expected
-        if is_answered:
-            self._answer(None if is_expected else (expected, self._place()), source)
-        arrays = []
-        if is_expected or not is_answered:  # else the sender does not send them
-            arrays = [make_room(description) for description in descriptions]
-            self._exchange([], [(source, x) for x in arrays])
-        if not is_expected:
-            raise _unlike("recv", (self.rank, expected, self._place()), (source, sent, place))
-        return tuple(arrays) if is_tuple else arrays[0]
-
-    def _place(self):
-        """Returns what this rank has called, and where, for reports."""
-        return "a call"
-
-    def send_obj(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Sends any object that can be pickled.
-
-        >>> comm.send_obj("hello", dest=0)
-        >>> comm.recv_obj(source=0)
-        'hello'
-        """
-        self._check_rank("send_obj", "dest", dest)
-        self._to_myself.append((tag, obj, None))
-
-    def recv_obj(self, source: int, status: Any = None, tag: int | None = None) -> Any:
-        """Receives an object; see :meth:`send_obj`.
-
-        Args:
-            source: the sender's rank; under MPI also ``MPI.ANY_SOURCE``.
-            status: an ``mpi4py.MPI.Status``, which is filled with the sender and tag.
-            tag: the message's tag; None or ``MPI.ANY_TAG`` takes any.
-        """
-        self._check_rank("recv_obj", "source", source)
-        return self._take_own_message("recv_obj", tag)[0]
-
-    def _take_own_message(self, function, tag):
-        for i, (sent_tag, message, identity) in enumerate(self._to_myself):
-            if tag is None or tag < 0 or tag == sent_tag:
-                del self._to_myself[i]
-                return message, identity
-        raise RuntimeError(
-            f"{function}: rank {self.rank} waits for a message with tag {tag} from itself, "
-            "but has sent none: it would wait forever"
-        )
 
     # Collectives on arrays
 
@@ -676,12 +507,6 @@ class Communicator:
                 f"{function}: no entry {name!r}; there are {', '.join(sorted(self._config))}"
             )
 
-    def _check_rank(self, function, argument, rank):
-        if not 0 <= rank < self.size:
-            raise ValueError(
-                f"{function}: {argument} must be a rank from 0 to {self.size - 1}, not {rank}"
-            )
-
     def _check_contiguous(self, function, x, is_summed=False):
         check_array(function, "x", x)
         if isinstance(x, np.generic) or not x.flags.c_contiguous:
@@ -706,19 +531,3 @@ class Communicator:
                 raise ValueError(
                     f"{function}: shapes and dtypes must be the same on all ranks: {text}"
                 )
-
-
-def _unlike(function, expected, sent):
-    """Returns the error of a message that the receiver does not expect.
-
-    Args:
-        expected: rank, identities and place of the receiver.
-        sent: rank, identity and place of the sender.
-    """
-    receiver, identities, where = expected
-    sender, identity, whence = sent
-    return CollectiveMismatchError(
-        f"{function}: the receiver expects another message:\n"
-        f"  rank {receiver} expects {identities[0] or 'any array'}, by {where}\n"
-        f"  rank {sender} sends {identity or 'any array'}, by {whence}"
-    )

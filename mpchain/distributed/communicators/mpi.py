@@ -23,8 +23,9 @@ from mpchain.distributed.communicators.arrays import (
     make_room,
     pieces,
 )
-from mpchain.distributed.communicators.communicator import Communicator, Request
+from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
+from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.shared_memory import FILLED, make_shared_arrays, sum_in_shared_memory
 from mpchain.distributed.watch import Watch, check_timeout, watched
 from mpchain.typing import Array, DTypeLike

@@ -6,9 +6,9 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.distributed.communicators.arrays import check_array, contiguous
-from mpchain.distributed.communicators.communicator import Request
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
+from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import GpuWork, watched
 from mpchain.typing import Array, DTypeLike
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.distributed.communicators.arrays import byte_pieces, pieces
-from mpchain.distributed.communicators.communicator import Request
+from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array
 
 MOST_AT_ONCE = 16
