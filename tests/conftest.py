@@ -4,6 +4,7 @@ import gc
 import os
 import pathlib
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -22,9 +23,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # These are programs.
 collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
+collect_ignore += ["gpu/doubles", "gpu/make_contract.py"]
 
 # Its thread would stay for the rest of the run; some tests need to be alone.
 tqdm.tqdm.monitor_interval = 0
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--gpu",
+        choices=["double"],
+        help="runs the GPU variants on a double of CuPy on host memory, without a GPU",
+    )
+
+
+def pytest_configure(config):
+    if config.option.gpu == "double":
+        folder = str(pathlib.Path(__file__).parent / "gpu" / "doubles")
+        sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+        import cupy
+
+        assert cupy.__file__.startswith(folder), "another CuPy was imported before the double"
+        assert cuda.available, cuda.unavailable_reason()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,3 +84,15 @@ def device(request):
 @pytest.fixture(autouse=True)
 def _seeded():
     np.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_fault_on_the_double(request):
+    """Fails a test in which memory was used without an order."""
+    yield
+    if request.config.option.gpu == "double":
+        import cupy
+
+        faults = [*cupy.double.faults]
+        cupy.double.reset()
+        assert not faults, "\n".join(faults)

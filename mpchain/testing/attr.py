@@ -35,7 +35,13 @@ def mark(test: Any, *names: str, skip_reason: str | None = None) -> Any:
     return unittest.skip(skip_reason)(test) if skip_reason else test
 
 
-def _why_no_gpus(count):
+def why_no_gpus(count: int) -> str | None:
+    """Returns why a test that needs ``count`` GPUs cannot run; None if it can.
+
+    Example:
+        >>> why_no_gpus(0) is None or "0 GPUs required" in why_no_gpus(0)
+        True
+    """
     limit = os.environ.get("CHAINER_TEST_GPU_LIMIT")
     if limit is not None and int(limit) < count:
         return f"{count} GPUs required, and CHAINER_TEST_GPU_LIMIT is {limit}"
@@ -55,7 +61,7 @@ def gpu(test: Any) -> Any:
         ... def test_on_a_gpu():
         ...     assert mpchain.cuda.cupy.zeros(2).device.id == 0
     """
-    return mark(test, "gpu", skip_reason=_why_no_gpus(1))
+    return mark(test, "gpu", skip_reason=why_no_gpus(1))
 
 
 def multi_gpu(gpu_num: int) -> Callable[[Any], Any]:
@@ -66,7 +72,7 @@ def multi_gpu(gpu_num: int) -> Callable[[Any], Any]:
         ... def test_copy():
         ...     mpchain.cuda.to_gpu(mpchain.cuda.cupy.zeros(2), device=1)
     """
-    return lambda test: mark(test, "gpu", "multi_gpu", skip_reason=_why_no_gpus(gpu_num))
+    return lambda test: mark(test, "gpu", "multi_gpu", skip_reason=why_no_gpus(gpu_num))
 
 
 def cudnn(test: Any) -> Any:
@@ -76,7 +82,7 @@ def cudnn(test: Any) -> Any:
         >>> @testing.attr.cudnn
         ... def test_with_cudnn(): ...
     """
-    return mark(test, "cudnn", skip_reason=_why_no_gpus(1))
+    return mark(test, "cudnn", skip_reason=why_no_gpus(1))
 
 
 def slow(test: Any) -> Any:

@@ -1,0 +1,40 @@
+"""A strict double of CuPy on host memory: it refuses what CuPy refuses, and what it cannot see.
+
+It computes with NumPy, and has the names and parameters of the real CuPy (``contract.json``) and
+no others. It knows what NumPy does not: devices, streams and events, so that accesses to memory
+without an order are errors. ``cupy.double`` holds what happened. The environment variable
+CUPY_DOUBLE_DEVICES is the number of devices (2).
+"""
+
+import sys
+
+import numpy as _np
+
+from cupy import _machine
+from cupy._contract import CONTRACT as _CONTRACT
+from cupy._machine import ledger as double
+
+from cupy._array import OutOfBoundsError, ndarray  # isort: skip
+from cupy import _functions, cuda, fft, linalg, random  # isort: skip
+from cupy._functions import asnumpy, copyto, ufunc, where
+from cupy._kernels import ElementwiseKernel, RawKernel, RawModule, ReductionKernel
+from cupy.cuda import get_default_memory_pool, get_default_pinned_memory_pool
+
+__version__ = _CONTRACT["version"]
+
+__getattr__ = _functions.finder("cupy", _np)
+
+
+def get_array_module(*args):
+    """Returns this module if one of the arguments is an array of it, else NumPy."""
+    return sys.modules[__name__] if any(isinstance(x, ndarray) for x in args) else _np
+
+
+def fuse(*args, **kwargs):
+    """Returns the function as it is: the double fuses nothing."""
+    return args[0] if args and callable(args[0]) else lambda function: function
+
+
+def is_available():
+    """Returns True."""
+    return True

@@ -1,0 +1,37 @@
+"""What the real CuPy has, as make_contract.py read it, and the checks of names and parameters."""
+
+import functools
+import json
+import pathlib
+
+CONTRACT = json.loads(pathlib.Path(__file__).parents[1].joinpath("contract.json").read_text())
+
+
+@functools.cache
+def parameters_of(module, name):
+    """Returns the names of the parameters; None where CuPy does not say, or takes any."""
+    entry = CONTRACT[module][name]
+    names = entry.removeprefix("function(").removesuffix(")")
+    if not entry.startswith("function") or "..." in names or "*" in names:
+        return None
+    return [name for name in names.split(", ") if name not in ("", "self", "/")]
+
+
+def check_parameters(module, name, args, kwargs):
+    """Raises TypeError for arguments that the real function does not take."""
+    names = parameters_of(module, name)
+    if names is None:
+        return
+    for key in kwargs:
+        if key not in names:
+            raise TypeError(f"{module}.{name}() got an unexpected keyword argument {key!r}")
+    if len(args) > len(names):
+        raise TypeError(
+            f"{module}.{name}() takes {len(names)} positional arguments but {len(args)} were given"
+        )
+
+
+def check_name(module, name):
+    """Raises AttributeError for what the real module or class does not have."""
+    if name not in CONTRACT[module]:
+        raise AttributeError(f"{module!r} has no attribute {name!r}")

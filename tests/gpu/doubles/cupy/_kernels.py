@@ -1,0 +1,362 @@
+"""Kernels of CUDA C text: compiled by g++, run over the host memory of the arrays."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+import numpy as np
+
+from cupy._array import SCALARS, ndarray
+from cupy._machine import check_current_device, check_dtype, launch, ledger
+
+CACHE = pathlib.Path(tempfile.gettempdir()) / f"cupy_double_{os.getuid()}"
+ARRAYS = pathlib.Path(__file__).with_name("kernels.hpp").read_text()
+THREADS = pathlib.Path(__file__).with_name("threads.hpp").read_text()
+C_TYPES = {
+    "bool": "bool",
+    "float16": "float16",
+    "float32": "float",
+    "float64": "double",
+    "complex64": "std::complex<float>",
+    "complex128": "std::complex<double>",
+    **{f"{u}int{n}": f"{u}int{n}_t" for u in ("", "u") for n in (8, 16, 32, 64)},
+}
+
+
+@functools.cache
+def compile_text(text):
+    """Compiles C++ text once for all processes; returns its library."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise RuntimeError("the double of CuPy needs g++ to compile kernels")
+    CACHE.mkdir(mode=0o700, exist_ok=True)
+    library = CACHE / (hashlib.sha256(text.encode()).hexdigest() + ".so")
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            source, made = pathlib.Path(folder, "kernel.cpp"), pathlib.Path(folder, "kernel.so")
+            source.write_text(text)
+            options = "-std=c++20 -O1 -w -shared -fPIC -pthread -ffp-contract=off"
+            command = [compiler, *options.split(), "-o", made, source]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode:
+                raise RuntimeError(f"the kernel does not compile:\n{done.stderr[:4000]}\n{text}")
+            made.replace(library)
+    return ctypes.CDLL(str(library))
+
+
+class _Parameter:
+    """A parameter of an elementwise or reduction kernel: 'T x', 'raw T x', 'float32 x'."""
+
+    def __init__(self, text):
+        *words, kind, self.name = text.split()
+        for word in words:
+            if word not in ("raw", "_non_const"):
+                raise ValueError(f"Unknown keyword {word!r} in parameter {text!r}")
+        self.is_raw = "raw" in words
+        self.letter = kind if len(kind) == 1 else None
+        self.dtype = None if self.letter else check_dtype(kind)
+
+
+def _parameters(text):
+    return tuple(_Parameter(word) for word in text.split(",") if word.strip())
+
+
+def _decide_types(parameters, args):
+    """Returns the dtype of each parameter, by CuPy's rules; TypeError if they contradict."""
+    letters = {}
+    for parameter, arg in zip(parameters, args):
+        if not isinstance(arg, ndarray):
+            continue
+        expected = parameter.dtype or letters.setdefault(parameter.letter, arg.dtype)
+        if arg.dtype != expected:
+            raise TypeError(f"Type is mismatched. {parameter.name} {arg.dtype} {expected}")
+    for parameter, arg in zip(parameters, args):
+        if parameter.letter and isinstance(arg, np.generic):
+            letters.setdefault(parameter.letter, arg.dtype)
+    for parameter in parameters:
+        if parameter.letter and parameter.letter not in letters:
+            raise TypeError(f"the type {parameter.letter} of {parameter.name} is undecided")
+    return [parameter.dtype or letters[parameter.letter] for parameter in parameters], letters
+
+
+def _check_arguments(name, args):
+    for arg in args:
+        if not isinstance(arg, (*SCALARS, ndarray)):
+            raise TypeError(f"Unsupported type {type(arg)} (kernel {name})")
+    check_current_device(name, [arg for arg in args if isinstance(arg, ndarray)])
+
+
+class _Kernel:
+    """What elementwise and reduction kernels share: parameters, types and the call."""
+
+    def __init__(self, in_params, out_params, name, preamble):
+        self.in_params, self.out_params = _parameters(in_params), _parameters(out_params)
+        self.params = self.in_params + self.out_params
+        self.nin, self.nout = len(self.in_params), len(self.out_params)
+        self.nargs = self.nin + self.nout
+        self.name, self.preamble = name, preamble
+
+    def _run(self, ins, outs, shape, letters, dtypes, body):
+        """Compiles the body for these types, and runs it over the elements of a shape."""
+        arrays = [
+            (x._host if isinstance(x, ndarray) else np.array(x, dtype))
+            for x, dtype in zip([*ins, *outs], dtypes)
+        ]
+        views = [
+            x if parameter.is_raw else np.broadcast_to(x, shape)
+            for x, parameter in zip(arrays, self.params)
+        ]
+        aliases = "".join(f"typedef {C_TYPES[t.name]} {c};\n" for c, t in letters.items())
+        declared = "".join(
+            f"CArray<{C_TYPES[dtype.name]}> {'' if parameter.is_raw else '_raw_'}{parameter.name}"
+            f"(_args, {k});\n"
+            for k, (parameter, dtype) in enumerate(zip(self.params, dtypes))
+        )
+        headers = ARRAYS + "#include <complex>\n" * any(dtype.kind == "c" for dtype in dtypes)
+        text = f"{headers}{aliases}{self.preamble}\n"
+        text += 'extern "C" void run_elements(void** _args, Dims _dims) {\n'
+        text += declared + body + "}\n"
+        ledger.kernels[self.name, tuple(letters.values())] = text
+        run = compile_text(text).run_elements
+        described = []
+        for view in views:
+            sizes = np.array([view.ndim, *view.shape, *view.strides], np.int64)
+            described += [view.__array_interface__["data"][0], sizes.ctypes.data, sizes]
+        pointers = [ctypes.c_void_p(x) for x in described if not isinstance(x, np.ndarray)]
+        dims = np.array([len(shape), *shape], np.int64)
+        run((ctypes.c_void_p * len(pointers))(*pointers), ctypes.c_void_p(dims.ctypes.data))
+        launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs)
+
+
+class ElementwiseKernel(_Kernel):
+    """A kernel that is given by what it does for one element."""
+
+    def __init__(
+        self,
+        in_params,
+        out_params,
+        operation,
+        name="kernel",
+        reduce_dims=True,
+        preamble="",
+        no_return=False,
+        return_tuple=False,
+        *,
+        doc="",
+        loop_prep="",
+        after_loop="",
+        options=(),
+    ):
+        super().__init__(in_params, out_params, name, preamble)
+        self.operation, self.no_return, self.return_tuple = operation, no_return, return_tuple
+        self._around = loop_prep, after_loop
+
+    def __call__(self, *args, size=None, stream=None, block_size=128):
+        if len(args) not in (self.nin, self.nargs):
+            raise TypeError(f"Wrong number of arguments for {self.name!r}: {len(args)}")
+        _check_arguments(self.name, args)
+        dtypes, letters = _decide_types(self.params, args)
+        inputs, outputs = (
+            [x.shape for x, p in part if isinstance(x, ndarray) and not p.is_raw]
+            for part in (
+                list(zip(args, self.in_params)),
+                list(zip(args[self.nin :], self.out_params)),
+            )
+        )
+        if size is None and not inputs and not outputs:
+            raise ValueError("Loop size is undecided")
+        shape = (size,) if size is not None else np.broadcast_shapes(*inputs or outputs)
+        outs = list(args[self.nin :])
+        for out, parameter in zip(outs, self.out_params):
+            if not isinstance(out, ndarray):
+                raise TypeError("Output arguments must be cupy.ndarray")
+            if size is None and not parameter.is_raw and out.shape != shape:
+                raise ValueError(f"Out shape is mismatched: {out.shape} instead of {shape}")
+        outs = outs or [ndarray(shape, dtype) for dtype in dtypes[self.nin :]]
+        elements = "".join(
+            f"auto&& {parameter.name} = _raw_{parameter.name}[_ind];\n"
+            for parameter in self.params
+            if not parameter.is_raw
+        )
+        before, after = self._around
+        body = (
+            f"{before};\nCIndexer _ind(_dims);\nfor (ptrdiff_t i = 0; i < _ind.size(); i++) {{\n"
+            f"_ind.set(i);\n{elements}{self.operation};\n}}\n{after};\n"
+        )
+        self._run(args[: self.nin], outs, shape, letters, dtypes, body)
+        if self.no_return:
+            return None
+        return outs[0] if self.nout == 1 and not self.return_tuple else tuple(outs)
+
+
+class ReductionKernel(_Kernel):
+    """A kernel that reduces axes: maps each element, joins a and b, and finishes a."""
+
+    def __init__(
+        self,
+        in_params,
+        out_params,
+        map_expr,
+        reduce_expr,
+        post_map_expr,
+        identity,
+        name="reduce_kernel",
+        reduce_type=None,
+        reduce_dims=True,
+        preamble="",
+        options=(),
+    ):
+        super().__init__(in_params, out_params, name, preamble)
+        self.map_expr, self.reduce_expr = map_expr, reduce_expr
+        self.post_map_expr, self.identity = post_map_expr, identity
+        self.reduce_type = reduce_type
+
+    def __call__(self, *args, out=None, axis=None, keepdims=False, stream=None):
+        if len(args) != self.nin or self.nout != 1:
+            raise TypeError(f"Wrong number of arguments for {self.name!r}: {len(args)}")
+        _check_arguments(self.name, args)
+        dtypes, letters = _decide_types(self.params, [*args, *([out] if out is not None else [])])
+        shape = np.broadcast_shapes(
+            *(
+                np.shape(arg._host if isinstance(arg, ndarray) else arg)
+                for arg, parameter in zip(args, self.in_params)
+                if not parameter.is_raw
+            )
+        )
+        axes = range(len(shape)) if axis is None else np.atleast_1d(axis) % max(len(shape), 1)
+        kept = [k for k in range(len(shape)) if k not in axes]
+        reduced = tuple(1 if k in axes else n for k, n in enumerate(shape))
+        out_shape = reduced if keepdims else tuple(shape[k] for k in kept)
+        if self.identity in (None, "") and 0 in shape and 0 not in out_shape:
+            raise ValueError(f"zero-size array to reduction operation {self.name}")
+        if out is None:
+            out = ndarray(out_shape, dtypes[-1])
+        elif out.shape != out_shape:
+            raise ValueError(f"Out shape is mismatched: {out.shape} instead of {out_shape}")
+        total = ndarray._of(out._host.reshape(reduced), out._memory)
+        # The elements of one result come after one another, in the order of the array.
+        ins = [
+            x if not isinstance(x, ndarray) or parameter.is_raw else self._ordered(x, shape, axes)
+            for x, parameter in zip(args, self.in_params)
+        ]
+        order = [*kept, *(k for k in range(len(shape)) if k in axes)]
+        n = int(np.prod([shape[k] for k in axes], dtype=np.int64))
+        elements = "".join(
+            f"auto&& {parameter.name} = _raw_{parameter.name}[_ind];\n"
+            for parameter in self.in_params
+            if not parameter.is_raw
+        )
+        name = self.out_params[0].name
+        reduce_type = self.reduce_type or C_TYPES[dtypes[-1].name]
+        first = f"_a = {self.identity};" if self.identity not in (None, "") else "_is_first = true;"
+        body = (
+            f"CIndexer _ind(_dims);\nptrdiff_t _n = {n};\ntypedef {reduce_type} _type_reduce;\n"
+            f"for (ptrdiff_t _o = 0; _o < {total.size}; _o++) {{\n"
+            f"_type_reduce _a; bool _is_first = false; {first}\n"
+            f"for (ptrdiff_t _j = 0; _j < _n; _j++) {{\n_ind.set(_o * _n + _j);\n{elements}"
+            f"_type_reduce _b = static_cast<_type_reduce>({self.map_expr});\n"
+            f"if (_is_first) {{ _a = _b; _is_first = false; }}\n"
+            f"else {{ _type_reduce a = _a, b = _b; _a = ({self.reduce_expr}); }}\n}}\n"
+            f"_ind.set(_o * _n);\nauto&& {name} = _raw_{name}[_ind];\n"
+            f"_type_reduce a = _a; {self.post_map_expr};\n}}\n"
+        )
+        written = self._ordered(total, shape, axes)
+        shape = tuple(shape[k] for k in order)
+        self._run(ins, [written], shape, letters, dtypes, body)
+        return out
+
+    @staticmethod
+    def _ordered(x, shape, axes):
+        """Returns a view whose reduced axes are the last; NumPy's broadcast ones have stride 0."""
+        host = np.lib.stride_tricks.as_strided(
+            x._host,
+            shape,
+            [
+                0 if x._host.shape[k] == 1 and shape[k] != 1 else stride
+                for k, stride in enumerate(x._host.strides)
+            ],
+        )
+        return ndarray._of(np.moveaxis(host, list(axes), range(-len(axes), 0)), x._memory)
+
+
+class RawKernel:
+    """A kernel in CUDA C, with the threads of a block one after another or, if they wait for one
+    another by ``__syncthreads``, at the same time."""
+
+    def __init__(self, code, name, options=(), backend="nvrtc", **kwargs):
+        self.code, self.name, self.options, self.backend = code, name, options, backend
+        found = re.search(rf"__global__\s+void\s+{re.escape(name)}\s*\(([^)]*)\)", code)
+        if found is None:
+            raise ValueError(f"RawKernel: the code has no __global__ void {name}(...)")
+        self._types = [
+            re.sub(r"\b__restrict__\b|\brestrict\b", "", re.sub(r"\w+\s*$", "", word)).strip()
+            for word in found[1].split(",")
+            if word.strip()
+        ]
+
+    def __call__(self, grid, block, args, *, shared_mem=0):
+        if len(args) != len(self._types):
+            raise TypeError(f"{self.name} takes {len(self._types)} arguments, not {len(args)}")
+        arrays = [arg for arg in args if isinstance(arg, ndarray)]
+        check_current_device(self.name, arrays)
+        values, writes = [], []
+        for arg, kind in zip(args, self._types):
+            if isinstance(arg, ndarray) != kind.endswith("*"):
+                raise TypeError(f"{self.name}: {type(arg).__name__} given for {kind}")
+            if isinstance(arg, ndarray):
+                self._check_element(arg, kind)
+                values.append(np.array(arg.data.ptr, np.int64))
+                if not kind.startswith("const"):
+                    writes.append(arg)
+            elif isinstance(arg, SCALARS):
+                values.append(np.array(arg))  # as CuPy: int is 8 bytes, float is a double
+            else:
+                raise TypeError(f"Unsupported type {type(arg)} (kernel {self.name})")
+        sizes = [value.itemsize for value in values]
+        names = ", ".join(f"*({kind}*)_args[{k}]" for k, kind in enumerate(self._types))
+        checks = " ".join(
+            f"if (sizeof({kind}) != _sizes[{k}]) return {k + 1};"
+            for k, kind in enumerate(self._types)
+        )
+        text = (
+            f'{ARRAYS}{THREADS}{self.code}\nextern "C" int run_threads('
+            f"void** _args, long* _sizes, long* _dims) {{\n{checks}\n"
+            f"run_blocks(_dims, {str('__syncthreads' in self.code).lower()}, "
+            f"[&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
+        )
+        ledger.kernels[self.name, ()] = text
+        pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+        dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
+        wrong = compile_text(text).run_threads(
+            pointers, (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_long * 7)(*map(int, dims))
+        )
+        if wrong:
+            kind, size = self._types[wrong - 1], sizes[wrong - 1]
+            raise TypeError(f"{self.name}: {size} bytes given for the {kind} (argument {wrong})")
+        launch(self.name, arrays, writes)
+
+    def _check_element(self, array, kind):
+        expected = C_TYPES[array.dtype.name]
+        element = kind.removeprefix("const").removesuffix("*").strip()
+        plain = {"int": "int32_t", "unsigned int": "uint32_t", "long long": "int64_t"}
+        if plain.get(element, element) != expected and element in {*plain, *C_TYPES.values()}:
+            raise TypeError(f"{self.name}: an array of {array.dtype} given for {kind}")
+
+
+class RawModule:
+    """Several kernels of one text."""
+
+    def __init__(self, *, code=None, path=None, options=(), backend="nvrtc", **kwargs):
+        if code is None:
+            raise NotImplementedError("the double of CuPy compiles RawModules of code only")
+        self.code, self._rest = code, (options, backend)
+
+    def get_function(self, name):
+        """Returns the kernel of that name."""
+        return RawKernel(self.code, name, *self._rest)

@@ -1,0 +1,447 @@
+"""The imitated machine: devices, streams, events and memory, and the order of what happens on them.
+
+Work runs at once, on the host. What a GPU would do at the same time is found by vector clocks:
+each stream, and the host, counts its work and remembers how much of the others' work comes before
+its own next. An access to memory without an order between it and an earlier one is an error.
+"""
+
+import collections
+import itertools
+import os
+import pathlib
+import sys
+import threading
+import weakref
+
+import numpy as np
+
+N_DEVICES = int(os.environ.get("CUPY_DOUBLE_DEVICES", "2"))
+_HERE = str(pathlib.Path(__file__).parents[1])
+_lock = threading.RLock()
+
+
+class Ledger:
+    """What happened: for tests to look at.
+
+    Attributes:
+        launches: {(name of the kernel, file:line): times}.
+        synchronizations: {(what waited, file:line): times} of the host's waits for a device.
+        faults: accesses without an order, and memory freed while another stream used it.
+        kernels: the texts of all kernels that were compiled.
+    """
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        """Forgets everything."""
+        self.launches = collections.Counter()
+        self.synchronizations = collections.Counter()
+        self.faults = []
+        self.kernels = {}
+
+
+ledger = Ledger()
+
+
+class RaceError(RuntimeError):
+    """Two accesses to memory that no event and no wait puts in order."""
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error that the CUDA runtime would return."""
+
+
+def place():
+    """Returns file:line of the innermost frame outside of the double."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if not frame.f_code.co_filename.startswith((_HERE, "<string>")):
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class _Here(threading.local):
+    """The current device and streams of a thread."""
+
+    device = 0
+
+    def __init__(self):
+        self.streams = {}
+
+
+here = _Here()
+
+
+class Device:
+    """A device; entering it makes it the current one."""
+
+    compute_capability = "90"
+    mem_info = (80 << 30, 80 << 30)
+    pci_bus_id = "0000:00:00.0"
+
+    def __init__(self, device=None):
+        self.id = here.device if device is None else int(device)
+        self._outer = []
+
+    @property
+    def attributes(self):
+        return {}
+
+    def use(self):
+        if not 0 <= self.id < N_DEVICES:
+            raise CUDARuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+        here.device = self.id
+
+    def synchronize(self):
+        wait_on_host("Device.synchronize", *_streams_of(self.id))
+
+    def __enter__(self):
+        outer = here.device
+        self.use()
+        self._outer.append(outer)
+        return self
+
+    def __exit__(self, *exc_info):
+        here.device = self._outer.pop()
+
+    def __int__(self):
+        return self.id
+
+    def __eq__(self, other):
+        return isinstance(other, Device) and self.id == other.id
+
+    def __hash__(self):
+        return hash(("device", self.id))
+
+    def __repr__(self):
+        return f"<CUDA Device {self.id}>"
+
+
+class _Agent:
+    """Does work in order. Its clock holds how much of each agent's work precedes its next."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self):
+        self._number = next(_Agent._numbers)
+        self._clock = {self._number: 0}
+
+    def _tick(self):
+        self._clock[self._number] += 1
+        return self._number, self._clock[self._number]
+
+    def _learn(self, clock):
+        for number, time in clock.items():
+            if self._clock.get(number, 0) < time:
+                self._clock[number] = time
+
+    def _knows(self, stamp):
+        return self._clock.get(stamp[0], 0) >= stamp[1]
+
+
+_host = _Agent()
+_streams = weakref.WeakSet()
+
+
+def _streams_of(device_id):
+    return [stream for stream in list(_streams) if stream.device_id == device_id]
+
+
+class Event:
+    """A point in a stream's work."""
+
+    def __init__(self, block=False, disable_timing=False, interprocess=False):
+        self._clock = None
+        self._is_timing = not disable_timing
+
+    def record(self, stream=None):
+        stream = stream or get_current_stream()
+        self._clock = dict(_joined(stream)._clock)
+
+    @property
+    def done(self):
+        if self._clock is not None:
+            _host._learn(self._clock)
+        return True
+
+    def synchronize(self):
+        ledger.synchronizations["Event.synchronize", place()] += 1
+        _ = self.done
+
+
+class Stream(_Agent):
+    """A queue of work; ``non_blocking`` ones do not wait for the null stream."""
+
+    is_capturing = False
+    ptds = False
+
+    def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
+        super().__init__()
+        self._is_null = null
+        self.is_non_blocking = non_blocking
+        self.device_id = here.device
+        self.priority = priority or 0
+        self.ptr = 0 if null else 0x10000 + self._number
+        self._outer = []
+        self._learn(_host._clock)
+        _streams.add(self)
+
+    def __enter__(self):
+        self._outer.append((here.device, here.streams.get(here.device)))
+        return self.use()
+
+    def __exit__(self, *exc_info):
+        device_id, stream = self._outer.pop()
+        here.streams[device_id] = stream
+
+    def use(self):
+        here.streams[here.device] = self
+        return self
+
+    def synchronize(self):
+        wait_on_host("Stream.synchronize", self)
+
+    def record(self, event=None):
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event):
+        if event._clock is None:
+            raise RuntimeError("Stream.wait_event: the event was never recorded, so nothing waits")
+        self._learn(event._clock)
+
+    @property
+    def done(self):
+        _host._learn(_joined(self)._clock)
+        return True
+
+    def add_callback(self, callback, arg):
+        callback(self, 0, arg)
+
+    def launch_host_func(self, callback, arg):
+        callback(arg)
+
+    def __eq__(self, other):
+        return self is other
+
+    def __hash__(self):
+        return self._number
+
+
+_null_streams = {}
+
+
+def null_stream(device_id):
+    """Returns the default stream of a device."""
+    if device_id not in _null_streams:
+        with Device(device_id):
+            _null_streams[device_id] = Stream(null=True)
+    return _null_streams[device_id]
+
+
+def get_current_stream(device_id=None):
+    """Returns the current stream of a device; the current one's by default."""
+    device_id = here.device if device_id is None else device_id
+    return here.streams.get(device_id) or null_stream(device_id)
+
+
+def _joined(stream):
+    """Lets a stream know what CUDA puts before its next work without an event; returns it.
+
+    The null stream and the blocking streams of its device wait for one another. Everything waits
+    for what the host has waited for.
+    """
+    stream._learn(_host._clock)
+    if stream._is_null:
+        for other in _streams_of(stream.device_id):
+            if not other.is_non_blocking:
+                stream._learn(other._clock)
+    elif not stream.is_non_blocking:
+        stream._learn(null_stream(stream.device_id)._clock)
+    return stream
+
+
+def wait_on_host(what, *streams):
+    """Lets the host wait for streams, and counts that."""
+    ledger.synchronizations[what, place()] += 1
+    for stream in streams or [get_current_stream()]:
+        _host._learn(_joined(stream)._clock)
+
+
+hooks = []
+"""The memory hooks that are entered."""
+
+
+class Memory:
+    """A block of the pool. Dropping it gives it back to the stream that it was allocated on."""
+
+    def __init__(self, host):
+        self.host = host
+        self.ptr = host.__array_interface__["data"][0]
+        self.size = host.nbytes
+        self.device_id = here.device
+        self._stream = get_current_stream()
+        self._written = None
+        self._read = {}
+        self._line = place()
+        for hook in hooks:
+            sizes = {"device_id": self.device_id, "mem_size": self.size}
+            hook.malloc_postprocess(**sizes, size=self.size, mem_ptr=self.ptr, pmem_id=id(self))
+            hook.alloc_postprocess(**sizes, mem_ptr=self.ptr)
+        pool.blocks.add(self)
+
+    def __del__(self):
+        stamps = [*self._read.values(), *filter(None, [self._written])]
+        if all(stamp[0] == self._stream._number for stamp, _ in stamps):
+            return
+        self._stream._learn(_host._clock)
+        for stamp, line in stamps:
+            if not _joined(self._stream)._knows(stamp):
+                ledger.faults.append(
+                    f"memory allocated at {self._line} is freed at {place()}, and reused by the "
+                    f"stream that it was allocated on, while another stream may still use it "
+                    f"(at {line}): keep the array, or let that stream wait for an event"
+                )
+                return
+
+    def covers(self, pointer):
+        """Returns whether an address is in this block."""
+        return self.ptr <= pointer < self.ptr + self.size
+
+    def access(self, stream, writes):
+        """Notes an access by a stream's next work; RaceError if an earlier one is not before it."""
+        with _lock:
+            line = place()
+            _joined(stream)
+            earlier = [self._written] if self._written else []
+            if writes:
+                earlier += self._read.values()
+            for stamp, other_line in earlier:
+                if not stream._knows(stamp):
+                    fault = (
+                        f"{'write' if writes else 'read'} at {line} has no order with the access "
+                        f"of another stream at {other_line}: record an event there, and wait for "
+                        f"it here"
+                    )
+                    ledger.faults.append(fault)
+                    raise RaceError(fault)
+            stamp = stream._tick(), line
+            if writes:
+                self._read, self._written = {}, stamp
+            else:
+                self._read[stream._number] = stamp
+
+
+class MemoryPointer:
+    """An address in a block of memory."""
+
+    def __init__(self, mem, ptr):
+        self.mem, self.ptr, self.device_id = mem, ptr, mem.device_id
+
+    @property
+    def device(self):
+        return Device(self.device_id)
+
+
+class MemoryPool:
+    """Counts the memory of all live arrays."""
+
+    def __init__(self):
+        self.blocks = weakref.WeakSet()
+
+    def used_bytes(self):
+        return sum(block.size for block in list(self.blocks))
+
+    def total_bytes(self):
+        return self.used_bytes()
+
+    def free_all_blocks(self, stream=None):
+        """Does nothing: no free memory is kept."""
+
+    def free_bytes(self):
+        return 0
+
+    def n_free_blocks(self):
+        return 0
+
+
+pool = MemoryPool()
+
+
+class MemoryHook:
+    """Is told of each allocation while it is entered."""
+
+    name = "MemoryHook"
+
+    def __enter__(self):
+        hooks.append(self)
+        return self
+
+    def __exit__(self, *exc_info):
+        hooks.remove(self)
+
+    def malloc_postprocess(self, **allocation):
+        """Is called after an allocation from the pool."""
+
+    def alloc_postprocess(self, **allocation):
+        """Is called after an allocation from the device."""
+
+
+class PinnedMemoryPointer(bytearray):
+    """Page-locked host memory."""
+
+    def size(self):
+        return len(self)
+
+
+def alloc_pinned_memory(size):
+    """Returns page-locked host memory."""
+    return PinnedMemoryPointer(size)
+
+
+def check_current_device(name, arrays):
+    """Raises as CuPy does, where GPUs cannot access each other, for arrays of another device."""
+    for array in arrays:
+        device_id = array.data.device_id
+        if device_id != here.device:
+            raise ValueError(
+                f"The device where the array resides ({device_id}) is different from the current "
+                f"device ({here.device}). Peer access is unavailable between these devices. "
+                f"(cupy.{name})"
+            )
+
+
+def launch(name, reads, writes):
+    """Counts a kernel in the current stream, and notes its accesses to memory."""
+    ledger.launches[name, place()] += 1
+    stream = get_current_stream()
+    written = {id(array._memory): array._memory for array in writes}
+    for memory in {id(array._memory): array._memory for array in reads}.values():
+        if id(memory) not in written:
+            memory.access(stream, writes=False)
+    for memory in written.values():
+        memory.access(stream, writes=True)
+
+
+def copy_between_devices(source, target):
+    """Notes a copy. In a null stream it waits for both devices, and their later work for it."""
+    ledger.launches["copy", place()] += 1
+    stream = get_current_stream()
+    streams = _streams_of(source.device_id) if stream._is_null else []
+    for other in streams:
+        stream._learn(other._clock)
+    source.access(stream, writes=False)
+    target.access(stream, writes=True)
+    for other in streams:
+        other._learn(stream._clock)
+
+
+def check_dtype(dtype):
+    """Returns the NumPy dtype; ValueError for one that CuPy does not have."""
+    dtype = np.dtype(dtype)
+    if dtype.kind not in "biufc" or (dtype.itemsize == 16 and dtype.kind != "c"):
+        raise ValueError(f"Unsupported dtype {dtype}")
+    return dtype

@@ -1,0 +1,46 @@
+"""Devices, streams, events and memory."""
+
+from cupy._machine import (
+    Device,
+    Event,
+    Memory,
+    MemoryHook,
+    MemoryPointer,
+    MemoryPool,
+    PinnedMemoryPointer,
+    Stream,
+    alloc_pinned_memory,
+    get_current_stream,
+    null_stream,
+    pool,
+)
+from cupy.cuda import nccl, nvtx, runtime
+
+Stream.null = null_stream(0)
+
+
+def is_available():
+    """Returns True: the devices are always there."""
+    return True
+
+
+def get_device_id():
+    """Returns the number of the current device."""
+    return Device().id
+
+
+def get_elapsed_time(start_event, end_event):
+    """Returns 0.0 milliseconds: nothing takes time here."""
+    if not (start_event._is_timing and end_event._is_timing):
+        raise runtime.CUDARuntimeError("cudaErrorInvalidResourceHandle: invalid resource handle")
+    return 0.0
+
+
+def get_default_memory_pool():
+    """Returns the pool of device memory."""
+    return pool
+
+
+def get_default_pinned_memory_pool():
+    """Returns a pool that counts nothing."""
+    return MemoryPool()

@@ -1,0 +1,3 @@
+"""NCCL, which the double does not have."""
+
+available = False

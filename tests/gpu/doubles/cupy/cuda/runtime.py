@@ -1,0 +1,40 @@
+"""The CUDA runtime."""
+
+from cupy import _machine
+from cupy._machine import CUDARuntimeError as CUDARuntimeError
+from cupy._machine import Device
+
+
+def getDeviceCount():
+    """Returns the number of devices."""
+    return _machine.N_DEVICES
+
+
+def getDevice():
+    """Returns the number of the current device."""
+    return Device().id
+
+
+def setDevice(device):
+    """Makes a device the current one."""
+    Device(device).use()
+
+
+def deviceSynchronize():
+    """Waits for the current device."""
+    Device().synchronize()
+
+
+def getDeviceProperties(device):
+    """Returns what is known of a device."""
+    return {"name": b"double", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0}
+
+
+def runtimeGetVersion():
+    """Returns a version of CUDA."""
+    return 13000
+
+
+def driverGetVersion():
+    """Returns a version of the driver."""
+    return 13000

@@ -1,0 +1,52 @@
+// What CUDA C and CuPy have and C++ has not: half precision, and arrays of any strides.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+using namespace std;
+
+struct float16 {
+  _Float16 value;
+  float16() {}
+  float16(float x) : value(x) {}
+  operator float() const { return value; }
+  float16& operator+=(float x) { value = float(value) + x; return *this; }
+  float16& operator-=(float x) { value = float(value) - x; return *this; }
+  float16& operator*=(float x) { value = float(value) * x; return *this; }
+  float16& operator/=(float x) { value = float(value) / x; return *this; }
+};
+
+// The number of dimensions, then the lengths, then (of arrays) the strides in bytes.
+typedef const int64_t* Dims;
+
+struct CIndexer {
+  Dims dims;
+  ptrdiff_t length = 1, at[32] = {};
+  CIndexer(Dims dims) : dims(dims) {
+    for (int k = 0; k < dims[0]; k++) length *= dims[1 + k];
+  }
+  ptrdiff_t size() const { return length; }
+  void set(ptrdiff_t i) {
+    for (int k = dims[0] - 1; k >= 0; k--) { at[k] = i % dims[1 + k]; i /= dims[1 + k]; }
+  }
+};
+
+template <typename T> struct CArray {
+  char* data;
+  Dims dims;
+  CArray(void** args, int k) : data((char*)args[2 * k]), dims((Dims)args[2 * k + 1]) {}
+  int ndim() const { return dims[0]; }
+  const int64_t* shape() const { return dims + 1; }
+  const int64_t* strides() const { return dims + 1 + dims[0]; }
+  ptrdiff_t size() const { return CIndexer(dims).size(); }
+  T& operator[](const CIndexer& index) const {
+    char* p = data;
+    for (int k = 0; k < ndim(); k++) p += index.at[k] * strides()[k];
+    return *(T*)p;
+  }
+  T& operator[](ptrdiff_t i) const {
+    CIndexer index(dims);
+    index.set(i);
+    return (*this)[index];
+  }
+};
+

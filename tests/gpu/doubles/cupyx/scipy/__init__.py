@@ -1,0 +1,1 @@
+"""Functions of SciPy on the imitated device."""
