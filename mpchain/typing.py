@@ -3,7 +3,7 @@
 CuPy's arrays have the interface of NumPy's, and CuPy may be absent, so ``Array`` stands for both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import numpy as np
@@ -20,16 +20,16 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Arrays: TypeAlias = tuple[Array | None, ...]
 """The inputs, outputs or gradients of a function; None stands for what is absent."""
 
-Input: TypeAlias = Union["Variable", Array, float]
-"""What functions take: a variable, an array, or a number."""
+Input: TypeAlias = Union["Variable", Array]
+"""What functions take."""
 
-Axes: TypeAlias = int | Sequence[int] | None
+Axes: TypeAlias = int | tuple[int, ...] | None
 """The axes of a reduction; None stands for all."""
 
 Sizes: TypeAlias = int | Sequence[int]
 """A number for each spatial axis, or one number for all of them."""
 
-InitialValue: TypeAlias = Union["Initializer", Array, float, None]
+InitialValue: TypeAlias = Union["Initializer", Callable[[Array], None], Array, float, None]
 """What fills a parameter at first; None stands for the default of the link."""
 
 DeviceLike: TypeAlias = Union["Device", str, int, tuple[str, int]]

@@ -125,7 +125,7 @@ def run_module(name: str, file: str) -> None:
         RuntimeError: pytest is not installed.
 
     Example:
-        >>> testing.run_module(__name__, "test_mine.py")
+        >>> testing.run_module("test_mine", "test_mine.py")  # imported: does nothing
     """
     if name == "__main__":
         try:
