@@ -138,8 +138,9 @@ def copyto(dst: Array, src: Array) -> None:
     """
     if is_gpu_array(dst):
         with dst.device:
-            dst[...] = (
-                src if is_gpu_array(src) else cuda.to_gpu(np.asarray(src, dst.dtype), dst.device)
+            # A GPU's kernels cannot read arrays of another.
+            dst[...] = cuda.to_gpu(
+                src if is_gpu_array(src) else np.asarray(src, dst.dtype), dst.device
             )
     elif isinstance(dst, np.ndarray):
         dst[...] = cuda.to_cpu(src)

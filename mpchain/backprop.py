@@ -9,10 +9,12 @@ Gradients are raw arrays unless the graph of the gradient is wanted (``enable_do
 then they are Variables, and the derivatives' own operations are recorded.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpchain import variable
+from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.typing import Array
 
@@ -135,9 +137,7 @@ def backward_from(
                 f"Variable.backward: y has more than one element (shape {y.shape}): "
                 "set y.grad before"
             )
-        y.grad_var = _ones(y)
-        if loss_scale is not None:
-            y.grad = y.grad * loss_scale
+        y.grad_var = _ones(y, loss_scale)
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)
@@ -145,8 +145,10 @@ def backward_from(
             y.cleargrad()
 
 
-def _ones(y):
-    return variable.Variable(y.xp.ones_like(y.array), requires_grad=False)
+def _ones(y, loss_scale=None):
+    with cuda.get_device_from_array(y.array):
+        gy = y.xp.full_like(y.array, 1 if loss_scale is None else loss_scale)
+    return variable.Variable(gy, requires_grad=False)
 
 
 def _as_variable(value):
@@ -200,7 +202,7 @@ def _key(node):
 
 def _walk(seeds, create_graph, wanted=None, retain_grad=False, on_leaf=None):
     """Runs backward. With ``wanted`` nodes, returns their gradients; else fills the leaves."""
-    with using_config("enable_backprop", create_graph):
+    with using_config("enable_backprop", create_graph), cuda.restored_device():
         walk = _Walk(seeds, create_graph, wanted, retain_grad, on_leaf)
         walk.run()
         return walk.found
@@ -299,6 +301,7 @@ class _Walk:
         watched = {key[0] for key in self.wanted or () if type(key) is tuple}
         watches = watches_all or bool(watched)
         ready = [key for key, count in pending.items() if count == 0]
+        may_be_on_gpus = "cupy" in sys.modules
         while ready:
             function = ready.pop()
             gys = gradients.pop(function, None)
@@ -307,6 +310,8 @@ class _Walk:
             targets = function.differentiable_inputs if chosen is None else chosen[function]
             if not targets:
                 continue
+            if may_be_on_gpus and gys is not None:
+                cuda.make_current(*gys)
             try:
                 if gys is None:
                     gxs = (None,) * len(targets)
@@ -323,6 +328,8 @@ class _Walk:
             for i, gx in zip(targets, gxs):
                 node = inputs[i]
                 creator = node.creator_node
+                if may_be_on_gpus:
+                    cuda.make_current(gx)
                 if gx is None:
                     pass
                 elif creator is None:

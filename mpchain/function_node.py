@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
 from mpchain.configuration import config
 from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
@@ -143,6 +143,11 @@ class FunctionNode:
             type_check.explain_arguments(error, self.label, self.apply, (inputs,), {})
             raise
         in_data = tuple([x._array for x in variables])
+        if in_data and in_data[0].__class__ is not np.ndarray:
+            device = other_device(*in_data)
+            if device is not None:
+                with device:
+                    return self.apply(variables)
         debug, hooks = config.debug, config.function_hooks
         if debug:
             self.stack = traceback.extract_stack()[:-1]

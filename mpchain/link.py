@@ -1,5 +1,6 @@
 """Links: objects that hold parameters, and their compositions."""
 
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any, Self
@@ -39,7 +40,13 @@ class Link(ParameterTree):
     # Calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what ``forward`` computes; calls the link hooks before and after."""
+        """Returns what ``forward`` computes; calls the link hooks before and after.
+
+        A link on a GPU makes that current while it computes.
+        """
+        if "cupy" in sys.modules and not self.device.is_current():
+            with self.device.create_context():
+                return self(*args, **kwargs)
         if config.link_hooks or self._hooks:
             hooks = [*config.link_hooks.values(), *self.local_link_hooks.values()]
             return call_with_hooks(self, hooks, args, kwargs)

@@ -6,6 +6,7 @@ state that belongs to that parameter (momentum and the like).
 
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
@@ -347,6 +348,9 @@ class GradientMethod(Optimizer):
                 :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not called.
         """
         self._check_set_up("update")
+        if "cupy" in sys.modules and not self.target.device.is_current():
+            with self.target.device.create_context():
+                return self.update(lossfun, *args, **kwds)
         if lossfun is not None:
             self._compute_grads(lossfun(*args, **kwds))
         params = list(self.target.params(include_uninit=False))

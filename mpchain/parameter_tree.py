@@ -234,7 +234,9 @@ class ParameterTree(DeviceResident):
         for param in copied.params():
             param.update_rule = None
             if mode == "init" and param.is_initialized:
+                device = param.device
                 param.initialize(param.shape)
+                param.to_device(device)
         return copied
 
     def _copy_sharing_arrays(self):

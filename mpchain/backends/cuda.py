@@ -182,6 +182,9 @@ class GpuDevice(_Device):
     def use(self) -> None:
         self.device.use()
 
+    def is_current(self) -> bool:
+        return self.xp.cuda.Device().id == self.device.id
+
     def send_array(self, array: Any) -> Array:
         return to_gpu(array, self.device)
 
@@ -209,6 +212,42 @@ def get_device_from_array(*arrays: Any) -> Any:
         -1
     """
     return next((array.device for array in arrays if is_gpu_array(array)), DummyDevice())
+
+
+def other_device(*arrays: Any) -> Any:
+    """Returns the GPU of the first CuPy array, or Variable of one, unless it is current; or None.
+
+    Example:
+        >>> mpchain.cuda.other_device(np.zeros(2)) is None
+        True
+    """
+    device = _device_of(arrays)
+    is_current = device.id < 0 or device.id == _cupy().cuda.Device().id
+    return None if is_current else device
+
+
+def make_current(*arrays: Any) -> None:
+    """Makes the GPU of the first CuPy array, or Variable of one, the current device.
+
+    Example:
+        >>> mpchain.cuda.make_current(np.zeros(2))  # does nothing
+    """
+    _device_of(arrays).use()
+
+
+def _device_of(values):
+    return get_device_from_array(*[getattr(value, "array", value) for value in values])
+
+
+def restored_device() -> Any:
+    """Returns a context manager that makes the device that is current now current again.
+
+    Example:
+        >>> with mpchain.cuda.restored_device():
+        ...     mpchain.cuda.make_current(np.zeros(2))
+    """
+    cupy = sys.modules.get("cupy")
+    return cupy.cuda.Device() if cupy is not None and _load()[1] else DummyDevice()
 
 
 def get_device(*args: Any) -> Any:
@@ -439,9 +478,7 @@ def scatter_add(array: Array, slices: Any, values: Any) -> None:
     Example:
         >>> mpchain.cuda.scatter_add(x, ([0, 0],), 1.0)  # doctest: +SKIP
     """
-    import cupyx
-
-    cupyx.scatter_add(array, slices, values)
+    _cupy().add.at(array, slices, values)
 
 
 def special_functions() -> Any:

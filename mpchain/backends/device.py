@@ -50,6 +50,10 @@ class Device:
     def use(self) -> None:
         """Makes the device the current one of its kind in this thread."""
 
+    def is_current(self) -> bool:
+        """Returns whether the device is the current one of its kind in this thread."""
+        return True
+
     def send(self, arrays: Any) -> Any:
         """Transfers an array, or a tuple, list or dict of arrays (None included), to the device.
 

@@ -262,7 +262,7 @@ def _explain_arguments():
     for name in __all__:
         function = globals()[name]
         if not hasattr(function, "declaration"):
-            globals()[name] = type_check.explaining_arguments(function)
+            globals()[name] = type_check.called_by_users(function)
             globals()[name].__module__ = __name__  # where pickle finds it
 
 

@@ -203,12 +203,13 @@ class Declaration:
             refusal.__traceback__ = reason.__traceback__.tb_next  # where the user's body failed
         return refusal
 
-    def pull(self, index: int, g: Array) -> Callable:
+    def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
-        It is a fused kernel where that pays: elementwise, for a gradient ``g`` on a GPU.
+        It is a fused kernel where that pays: elementwise, for ``arrays`` on a GPU, which are the
+        gradient and those kept.
         """
-        if self.is_elementwise and is_gpu_array(g) and self.derivatives[index] is not None:
+        if self.is_elementwise and self.derivatives[index] is not None and _are_alike(arrays):
             kernel = self._kernel(index, self.derivatives[index])
             if kernel is not None:
                 return self._bind(self.derivatives[index], kernel)
@@ -332,7 +333,8 @@ def _pull_any_arrays(node, targets, gys):
     """Does what the generated method does, for gradients that are not NumPy arrays."""
     declaration, nodes = node.declaration, node.inputs
     g = gys if declaration.has_many_outputs else gys[0]
-    gxs = [declaration.pull(i, g)(g, node._kept, node.constants, nodes) for i in targets]
+    arrays = [x for x in (g, *node._kept) if x is not None]
+    gxs = [declaration.pull(i, arrays)(g, node._kept, node.constants, nodes) for i in targets]
     return [fit(gx, nodes[i], declaration.is_elementwise) for i, gx in zip(targets, gxs)]
 
 

@@ -11,6 +11,7 @@ from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
+from mpchain.kernels.reference import below_zero
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -64,7 +65,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     first, *others = map(xp.asarray, np.indices(t.shape, sparse=True))
     labels = (first, t, *others)
     # The exponentials are kept, as they cost most.
-    exp_x = x - x.max(axis=1, keepdims=True, initial=-np.inf)
+    exp_x = below_zero(x, 1)
     of_labels = exp_x[labels]
     xp.exp(exp_x, out=exp_x)
     total = exp_x.sum(axis=1, keepdims=True)

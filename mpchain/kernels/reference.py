@@ -34,6 +34,17 @@ def _add_in_place(y, b):
     return y
 
 
+def below_zero(x: Array, axis: int) -> Array:
+    """Returns x - max(x) along ``axis``, whose exponentials are finite; the axis may be empty.
+
+    Example:
+        >>> below_zero(np.array([1.0, 3.0]), 0)
+        array([-2.,  0.])
+    """
+    # CuPy's max takes no initial value, without which it refuses an empty axis.
+    return x - x.max(axis=axis, keepdims=True) if x.size else x.copy()
+
+
 @Operation
 def softmax(x: Array, axis: int) -> Array:
     """exp(x) / sum(exp(x)) along ``axis``.
@@ -44,7 +55,7 @@ def softmax(x: Array, axis: int) -> Array:
     """
     xp = get_array_module(x)
     (wide,) = _wide(x)
-    y = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
+    y = below_zero(wide, axis)
     xp.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True)
     return y.astype(x.dtype, copy=False)
@@ -60,7 +71,7 @@ def log_softmax(x: Array, axis: int) -> Array:
     """
     xp = get_array_module(x)
     (wide,) = _wide(x)
-    y = wide - wide.max(axis=axis, keepdims=True, initial=-np.inf)
+    y = below_zero(wide, axis)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
     return y.astype(x.dtype, copy=False)
 

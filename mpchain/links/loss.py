@@ -153,7 +153,7 @@ class BinaryHierarchicalSoftmax(Link):
         if not bool(known.all()):
             raise ValueError(f"{name}: t holds {int(t[~known][0])}, which is not in the tree")
         lengths = self._lengths[t][:, None]
-        steps = self.xp.arange(int(lengths.max(initial=0)))
+        steps = self.xp.arange(int(lengths.max()) if len(t) else 0)
         on_way = steps < lengths
         places = self.xp.where(on_way, self._begins[t][:, None] + steps, 0)
         rows = F.embed_id(self.xp.where(on_way, self._nodes[places], -1), self.W, ignore_label=-1)

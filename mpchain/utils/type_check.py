@@ -11,11 +11,13 @@ import itertools
 import math
 import operator
 import reprlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain.backends.cuda import other_device
 from mpchain.typing import Array
 
 _COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
@@ -131,11 +133,12 @@ def explain_arguments(
             raise explained from None
 
 
-def explaining_arguments(function: Callable) -> Callable:
-    """Decorator: see :func:`explain_arguments`.
+def called_by_users(function: Callable) -> Callable:
+    """Decorator: explains wrong arguments (see :func:`explain_arguments`), and makes the GPU of
+    the first argument that is on one current while the function runs.
 
     Example:
-        >>> @explaining_arguments
+        >>> @called_by_users
         ... def n_rows(x):
         ...     return x.shape[0]
         >>> n_rows([1, 2])
@@ -146,6 +149,11 @@ def explaining_arguments(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*args, **kwargs):
+        if "cupy" in sys.modules:
+            device = other_device(*args)
+            if device is not None:
+                with device:
+                    return call(*args, **kwargs)
         try:
             return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:
