@@ -1,4 +1,4 @@
-"""The share of its host that each rank gets: threads for its cores, and a GPU."""
+"""The share of its host that each rank gets: threads for its cores."""
 
 import itertools
 import os
@@ -50,29 +50,23 @@ def gpus(variables: Mapping[str, str]) -> list[str]:
     return [str(i) for i in range(number)]
 
 
-def rank_variables(
-    variables: Mapping[str, str], local_rank: int, local_size: int
-) -> dict[str, str]:
-    """Returns the environment variables that give a rank its share of the host.
+def rank_variables(variables: Mapping[str, str], local_size: int) -> dict[str, str]:
+    """Returns the environment variables that give a rank its share of the host's cores.
+
+    Each rank sees all GPUs of its host: programs choose one by the number of the rank there.
 
     Args:
         variables: The environment so far; it keeps the numbers of threads that it sets.
-        local_rank: Number of the rank among those of its host.
         local_size: Number of ranks on its host.
 
     Example:
-        >>> variables = {"OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "0,1"}
-        >>> rank_variables(variables, local_rank=3, local_size=4)
-        {'CUDA_VISIBLE_DEVICES': '1'}
+        >>> rank_variables({"OMP_NUM_THREADS": "4"}, local_size=2)
+        {}
     """
-    share = {}
-    if "OMP_NUM_THREADS" not in variables:  # the others follow it
-        threads = str(max(1, cores() // local_size))
-        share = {name: threads for name in THREAD_VARIABLES if name not in variables}
-    devices = gpus(variables)
-    if devices:
-        share["CUDA_VISIBLE_DEVICES"] = devices[local_rank % len(devices)]
-    return share
+    if "OMP_NUM_THREADS" in variables:  # the others follow it
+        return {}
+    threads = str(max(1, cores() // local_size))
+    return {name: threads for name in THREAD_VARIABLES if name not in variables}
 
 
 def _names_device(name):

@@ -60,7 +60,7 @@ def describe(plan: Plan) -> str:
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
     lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]
     for rank in range(0 if plan.hosts else plan.n):  # other hosts decide for themselves
-        share = binding.rank_variables(environment, rank, plan.n)
+        share = binding.rank_variables(environment, plan.n)
         lines.append(f"[{rank}] " + " ".join(f"{name}={value}" for name, value in share.items()))
     return "\n".join([*lines, shlex.join(plan.command(os.environ))])
 

@@ -76,7 +76,7 @@ def main(command: Sequence[str]) -> int:
         os.setsid()
         _let_go_of_mpirun()
         hello = words(token, place.rank, here, os.getpid())
-        share = binding.rank_variables(os.environ, place.local_rank, place.local_size)
+        share = binding.rank_variables(os.environ, place.local_size)
         supervisor = Supervisor(connection, lifeline, hello, float(patience))
         environment = {**os.environ, **share}
         code = _report_errors(connection, supervisor.run, command, environment)

@@ -80,31 +80,24 @@ def test_gpus_from_nvidia_smi(machine, monkeypatch, tmp_path):
 def test_no_gpu(machine):
     machine(2)
     assert binding.gpus({}) == []
-    assert "CUDA_VISIBLE_DEVICES" not in binding.rank_variables({}, 0, 2)
 
 
-def test_each_local_rank_gets_its_gpu_and_threads(machine):
+def test_each_local_rank_gets_threads_and_sees_all_gpus(machine):
+    # Programs choose their GPU by intra_rank, under mpirun and under the launcher.
     machine(8, gpus=2)
-    shares = [binding.rank_variables({}, rank, 3) for rank in range(3)]
-    assert [share["CUDA_VISIBLE_DEVICES"] for share in shares] == ["0", "1", "0"]
-    for share in shares:
-        assert [share[name] for name in binding.THREAD_VARIABLES] == ["2", "2", "2"]
-
-
-def test_gpus_are_taken_from_those_that_the_user_lists(machine):
-    machine(8, gpus=4)
-    share = binding.rank_variables({"CUDA_VISIBLE_DEVICES": "3,1"}, 1, 2)
-    assert share["CUDA_VISIBLE_DEVICES"] == "1"
+    for variables in ({}, {"CUDA_VISIBLE_DEVICES": "3,1"}):
+        share = binding.rank_variables(variables, 3)
+        assert share == dict.fromkeys(binding.THREAD_VARIABLES, "2")
 
 
 def test_more_ranks_than_cores_get_one_thread_each(machine):
     machine(2)
-    assert binding.rank_variables({}, 2, 3)["OMP_NUM_THREADS"] == "1"
+    assert binding.rank_variables({}, 3)["OMP_NUM_THREADS"] == "1"
 
 
 def test_numbers_of_threads_of_the_user_hold(machine):
     machine(8)
     # OpenBLAS and MKL follow OMP_NUM_THREADS unless they are told otherwise.
-    assert binding.rank_variables({"OMP_NUM_THREADS": "3"}, 0, 2) == {}
-    share = binding.rank_variables({"OPENBLAS_NUM_THREADS": "3"}, 0, 2)
+    assert binding.rank_variables({"OMP_NUM_THREADS": "3"}, 2) == {}
+    share = binding.rank_variables({"OPENBLAS_NUM_THREADS": "3"}, 2)
     assert share == {"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "4"}
