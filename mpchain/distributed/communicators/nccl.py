@@ -1,5 +1,8 @@
 """The communicator that moves CuPy arrays by NCCL, and host arrays and objects by MPI."""
 
+import os
+import socket
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,8 @@ NCCL_TYPES = {
 class NcclCommunicator(MpiCommunicator):
     """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
 
-    The GPU is the one that is current when the first collective on CuPy arrays is called: a program
-    can choose it by ``intra_rank`` after it has made the communicator.
+    A rank's GPU is that of the arrays of the first collective on CuPy arrays: a program can choose
+    it by ``intra_rank`` after it has made the communicator.
 
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
@@ -42,6 +45,7 @@ class NcclCommunicator(MpiCommunicator):
         super().__init__(mpi_comm)
         self._nccl_comm = None
         self._stream = None
+        self._in_use = []  # (event, arrays) of work on that stream
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
@@ -57,14 +61,22 @@ class NcclCommunicator(MpiCommunicator):
     def _nccl(self):
         return cuda.cupy.cuda.nccl
 
-    def _connect(self):
-        """Returns NCCL's communicator; the first call is collective."""
+    def _connect(self, x):
+        """Returns NCCL's communicator for an array; the first call is collective."""
         if self._nccl_comm is None:
+            self._device = x.device
+            host, gpu = socket.gethostname(), x.device.pci_bus_id
+            check_one_rank_per_gpu(self.allgather_obj((host, gpu)))
             identity = self.bcast_obj(self._nccl.get_unique_id() if self.rank == 0 else None)
             self._nccl_comm = self._nccl.NcclCommunicator(self.size, identity, self.rank)
             self._stream = cuda.Stream(non_blocking=True)
             if self._watch is not None:
                 self._watch.gpu = GpuWork(self._nccl_comm, self._stream)
+        if x.device != self._device:
+            raise ValueError(
+                f"NcclCommunicator: rank {self.rank} exchanges arrays of GPU {self._device.id}, "
+                f"but this one is on GPU {x.device.id}"
+            )
         return self._nccl_comm
 
     def _type(self, name):
@@ -75,8 +87,9 @@ class NcclCommunicator(MpiCommunicator):
         """Calls a method of NCCL's communicator, on the current stream unless one is given."""
         dtype = self._type(dtype_name or sent.dtype.name)
         count = min(sent.size, received.size)  # of one rank
-        pointers, stream = (sent.data.ptr, received.data.ptr), stream or _current_stream()
-        getattr(self._connect(), name)(*pointers, count, dtype, *more, stream.ptr)
+        with sent.device:
+            pointers, stream = (sent.data.ptr, received.data.ptr), stream or _current_stream()
+            getattr(self._connect(sent), name)(*pointers, count, dtype, *more, stream.ptr)
 
     def _begin(self, name, sent, received, *more, dtype_name=None):
         """Calls a method on the stream that runs beside later work of the current stream.
@@ -84,10 +97,15 @@ class NcclCommunicator(MpiCommunicator):
         Returns:
             An event after its work.
         """
-        self._connect()
-        self._stream.wait_event(_current_stream().record())
-        self._call(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
-        return self._stream.record()
+        with sent.device:
+            self._connect(sent)
+            self._stream.wait_event(_current_stream().record())
+            self._call(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
+            event = self._stream.record()
+        # Memory that is dropped before is reused by the stream that it was allocated on.
+        self._in_use = [work for work in self._in_use if not work[0].done]
+        self._in_use.append((event, (sent, received)))
+        return event
 
     def _broadcast(self, array, root):
         if cuda.is_gpu_array(array):
@@ -117,7 +135,9 @@ class NcclCommunicator(MpiCommunicator):
             [pair for pair in incoming if not by_nccl(pair)],
         )
         sent, received = (list(filter(by_nccl, pairs)) for pairs in (outgoing, incoming))
-        if sent or received:
+        if not sent and not received:
+            return
+        with self._device:
             stream = _current_stream().ptr
             self._nccl.groupStart()
             for dest, x in sent:
@@ -132,7 +152,8 @@ class NcclCommunicator(MpiCommunicator):
         if self.size == 1 or x.size == 0:
             return Request(x)
         narrow = HALF_PRECISION.get(wire_dtype)
-        sent = x if narrow is None else narrow.encode(x)
+        with x.device:
+            sent = x if narrow is None else narrow.encode(x)
         name = x.dtype.name if narrow is None else wire_dtype
         event = self._begin("allReduce", sent, sent, self._nccl.NCCL_SUM, dtype_name=name)
         return _OnStream(event, x, narrow and (lambda: narrow.decode(sent, x.dtype)))
@@ -147,15 +168,17 @@ class NcclCommunicator(MpiCommunicator):
     def iallgather(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().iallgather(x)
-        x = contiguous(check_array("iallgather", "x", x))
-        gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
+        with x.device:
+            x = contiguous(check_array("iallgather", "x", x))
+            gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
         return _OnStream(self._begin("allGather", x, gathered), gathered)
 
     def ireduce_scatter(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ireduce_scatter(x)
         self._check_parts("ireduce_scatter", x)
-        total = cuda.cupy.empty(x.shape[1:], x.dtype)
+        with x.device:
+            total = cuda.cupy.empty(x.shape[1:], x.dtype)
         event = self._begin("reduceScatter", x, total, self._nccl.NCCL_SUM)
         return _OnStream(event, total)
 
@@ -166,7 +189,31 @@ class NcclCommunicator(MpiCommunicator):
                 self._watch.gpu = None
             self._nccl_comm.destroy()
             self._nccl_comm = None
+            self._stream.synchronize()
+            self._in_use = []
         super().finalize()
+
+
+def check_one_rank_per_gpu(places: Sequence[tuple[str, str]]) -> None:
+    """Raises RuntimeError if two ranks have the same place, a pair of host and GPU.
+
+    NCCL itself only says "invalid usage".
+
+    Example:
+        >>> check_one_rank_per_gpu([("a", "0000:01:00.0"), ("b", "0000:01:00.0")])
+    """
+    # NCCL's own variable, which allows it.
+    if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
+        return
+    for rank, place in enumerate(places):
+        other = places.index(place)
+        if other != rank:
+            raise RuntimeError(
+                f"NcclCommunicator: ranks {other} and {rank} use the same GPU, {place[1]} of host "
+                f"{place[0]}, but NCCL needs one for each rank: choose it by "
+                "mpchain.get_device(f'@cupy:{comm.intra_rank}').use(), start fewer ranks, or make "
+                "the communicator by create_communicator('non_cuda_aware')"
+            )
 
 
 def _current_stream():
@@ -201,7 +248,8 @@ class _OnStream(Request):
 
         As the host does not wait, all ranks begin later operations in the same order.
         """
-        _current_stream().wait_event(self._event)
-        if self._decode is not None:
-            self.result[...], self._decode = self._decode(), None
+        with self.result.device:
+            _current_stream().wait_event(self._event)
+            if self._decode is not None:
+                self.result[...], self._decode = self._decode(), None
         return self.result

@@ -79,11 +79,14 @@ class Device:
 
     compute_capability = "90"
     mem_info = (80 << 30, 80 << 30)
-    pci_bus_id = "0000:00:00.0"
 
     def __init__(self, device=None):
         self.id = here.device if device is None else int(device)
         self._outer = []
+
+    @property
+    def pci_bus_id(self):
+        return f"0000:{self.id:02X}:00.0"
 
     @property
     def attributes(self):

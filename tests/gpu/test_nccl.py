@@ -1,0 +1,93 @@
+"""NcclCommunicator on the double of CuPy, with an NCCL of one rank that only copies."""
+
+import types
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain.distributed.communicators.nccl import NcclCommunicator, check_one_rank_per_gpu
+
+
+def test_two_ranks_on_one_gpu_are_named():
+    gpus = ["0000:01:00.0", "0000:02:00.0"]
+    check_one_rank_per_gpu([(host, gpu) for host in "ab" for gpu in gpus])
+    places = [("a", gpus[0]), ("a", gpus[1]), ("b", gpus[0]), ("a", gpus[1])]
+    message = "ranks 1 and 3 use the same GPU, 0000:02:00.0 of host a.*'non_cuda_aware'"
+    with pytest.raises(RuntimeError, match=message):
+        check_one_rank_per_gpu(places)
+
+
+def test_nccl_may_allow_two_ranks_on_one_gpu(monkeypatch):
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    check_one_rank_per_gpu([("a", "0000:01:00.0")] * 2)
+
+
+class _OneRank:
+    """An ncclComm_t of one rank: what it receives is what it sends."""
+
+    def __init__(self, cupy, devices):
+        self._cupy, self._devices = cupy, devices
+
+    def allGather(self, sent, received, count, dtype, stream):
+        cupy = self._cupy
+        self._devices.append(cupy.cuda.get_device_id())
+        streams = [cupy.cuda.get_current_stream(), *_streams(cupy)]
+        stream = next(s for s in streams if s.ptr == stream)
+        blocks = list(cupy.get_default_memory_pool().blocks)
+        for pointer, writes in ((sent, False), (received, True)):
+            (block,) = [block for block in blocks if block.covers(pointer)]
+            block.access(stream, writes)
+
+    def destroy(self):
+        pass
+
+
+def _streams(cupy):
+    from cupy import _machine
+
+    return list(_machine._streams)
+
+
+@pytest.fixture
+def communicator(request, monkeypatch):
+    if request.config.option.gpu != "double":
+        pytest.skip("needs the double of CuPy: --gpu=double")
+    MPI = pytest.importorskip("mpi4py.MPI")
+    import cupy
+
+    devices = []
+    make = lambda size, identity, rank: _OneRank(cupy, devices)
+    nccl = types.SimpleNamespace(
+        available=True, get_unique_id=lambda: 0, NcclCommunicator=make, NCCL_FLOAT32=7
+    )
+    monkeypatch.setattr(cupy.cuda, "nccl", nccl)
+    comm = NcclCommunicator(MPI.COMM_SELF)
+    comm.devices = devices
+    yield comm
+    comm.finalize()
+
+
+@pytest.mark.gpu
+def test_sources_are_kept_until_nccl_has_read_them(communicator):
+    import cupy
+
+    # Not contiguous, so that what is sent is a copy.
+    request = communicator.iallgather(cupy.ones((3, 4), "f").T)
+    assert request.Wait().shape == (1, 4, 3)
+    request = communicator.iallgather(cupy.ones(3, "f"))
+    del request  # without waiting
+    assert not cupy.double.faults
+
+
+@pytest.mark.gpu
+@mpchain.testing.attr.multi_gpu(2)
+def test_collectives_run_on_the_gpu_of_their_arrays(communicator):
+    import cupy
+
+    x = mpchain.get_device("@cupy:1").send(np.ones(3, np.float32))
+    gathered = communicator.iallgather(x).Wait()
+    assert gathered.device.id == 1 and communicator.devices == [1]
+    assert cupy.cuda.get_device_id() == 0
+    with pytest.raises(ValueError, match=r"rank 0 exchanges arrays of GPU 1.*is on GPU 0"):
+        communicator.iallgather(cupy.ones(3, "f"))
