@@ -64,7 +64,8 @@ def get_device(device_spec: Any) -> Device:
             number, or negative for the CPU).
 
     Raises:
-        ValueError: the specifier is invalid, or there is no such GPU.
+        TypeError: the specifier is of another type.
+        ValueError: the text is invalid, or there is no such GPU.
         RuntimeError: a GPU is named, but none can be used.
 
     Example:
@@ -79,7 +80,7 @@ def get_device(device_spec: Any) -> Device:
         return _device_from_text(device_spec.strip())
     if type(device_spec).__module__.startswith("cupy") and isinstance(device_spec, cuda.Device):
         return GpuDevice(device_spec)
-    raise ValueError(
+    raise TypeError(
         "get_device: device_spec must be a Device, '@numpy', '@cupy:N' or an integer, "
         f"not {device_spec!r}"
     )

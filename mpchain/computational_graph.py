@@ -30,7 +30,7 @@ class ComputationalGraph:
         >>> y = F.exp(Variable(np.zeros(2)))
         >>> graph = mpchain.computational_graph.build_computational_graph(y)
         >>> [node.label for node in graph.nodes]
-        ['(2,), float64', 'exp', '(2,), float64']
+        ['(2), float64', 'exp', '(2), float64']
     """
 
     def __init__(

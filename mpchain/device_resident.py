@@ -31,7 +31,7 @@ class Transferable:
 
     def to_intel64(self) -> Self:
         """Same as :meth:`to_cpu`."""
-        return self.to_cpu()
+        return self.to_device(backend.CpuDevice())
 
     def to_chx(self) -> None:
         """Raises RuntimeError: mpchain has no ChainerX."""

@@ -77,7 +77,13 @@ class Link(ParameterTree):
 
         Raises:
             KeyError: the link has a hook of that name.
+            TypeError: it is not a LinkHook.
         """
+        if not isinstance(hook, LinkHook):
+            raise TypeError(
+                f"{type(self).__name__}.add_hook: hook must be a LinkHook, not "
+                f"{type(hook).__name__}"
+            )
         name = hook.name if name is None else name
         if name in self.local_link_hooks:
             raise KeyError(f"{type(self).__name__}.add_hook: hook {name!r} exists already")

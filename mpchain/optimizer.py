@@ -124,11 +124,15 @@ class Optimizer:
     def call_hooks(self, timing: str = "pre") -> None:
         """Calls the hooks of that timing."""
         for hook in self._hooks.at(timing):
-            if getattr(hook, "call_for_each_param", False):
-                for rule, param in self.rules_and_params():
-                    hook(rule, param)
-            else:
-                hook(self)
+            self.call_hook(hook)
+
+    def call_hook(self, hook: Callable[..., Any]) -> None:
+        """Calls a hook with the optimizer, or for each parameter if it wants that."""
+        if getattr(hook, "call_for_each_param", False):
+            for rule, param in self.rules_and_params():
+                hook(rule, param)
+        else:
+            hook(self)
 
     def rules_and_params(self) -> Iterator[tuple[UpdateRule, Parameter]]:
         """Yields pairs of an update rule and the parameter that hooks and the update act on.

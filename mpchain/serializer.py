@@ -14,7 +14,6 @@ Example:
     >>> mpchain.serializers.save_npz("counter", Counter())
 """
 
-import abc
 from typing import Any
 
 
@@ -40,14 +39,13 @@ class MissingKeyError(SerializationError, KeyError):
     __str__ = Exception.__str__  # KeyError would print the message in quotes
 
 
-class AbstractSerializer(abc.ABC):
+class AbstractSerializer:
     """Base of serializers and deserializers."""
 
-    @abc.abstractmethod
     def __getitem__(self, key: str) -> Any:
         """Returns the serializer of the child with that name."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement __getitem__")
 
-    @abc.abstractmethod
     def __call__(self, key: str, value: Any) -> Any:
         """Saves or restores one value.
 
@@ -58,9 +56,10 @@ class AbstractSerializer(abc.ABC):
         Returns:
             ``value`` when saving; the restored value when loading. An array is restored in place.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
 
-class Serializer(AbstractSerializer, abc.ABC):
+class Serializer(AbstractSerializer):
     """Base of the serializers that save; see :class:`serializers.DictionarySerializer`."""
 
     def save(self, obj: Any) -> None:
@@ -68,7 +67,7 @@ class Serializer(AbstractSerializer, abc.ABC):
         obj.serialize(self)
 
 
-class Deserializer(AbstractSerializer, abc.ABC):
+class Deserializer(AbstractSerializer):
     """Base of the serializers that load; see :class:`serializers.NpzDeserializer`.
 
     Attributes:

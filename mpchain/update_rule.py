@@ -144,7 +144,8 @@ class UpdateRule:
 
     Args:
         parent_hyperparam: the optimizer's; None means the defaults.
-        hyperparams: values for this rule only; None leaves the parent's.
+        values, hyperparams: values for this rule only, in the order of :attr:`hyperparameters` or
+            by name; None leaves the parent's.
 
     Attributes:
         hyperparameters: names and defaults.
@@ -171,12 +172,19 @@ class UpdateRule:
     states: tuple[str, ...] = ()
     step: Callable[..., tuple[Array, ...]] | None = None
 
-    def __init__(self, parent_hyperparam: Hyperparameter | None = None, **hyperparams: Any):
+    def __init__(
+        self, parent_hyperparam: Hyperparameter | None = None, *values: Any, **hyperparams: Any
+    ):
         if parent_hyperparam is None:
             parent_hyperparam = Hyperparameter()
             vars(parent_hyperparam).update(self.hyperparameters)
         self.hyperparam = Hyperparameter(parent_hyperparam)
-        for name, value in hyperparams.items():
+        if len(values) > len(self.hyperparameters):
+            raise TypeError(
+                f"{type(self).__name__} has {len(self.hyperparameters)} hyperparameters, but got "
+                f"{len(values)} values"
+            )
+        for name, value in [*zip(self.hyperparameters, values), *hyperparams.items()]:
             if name not in self.hyperparameters:
                 raise TypeError(
                     f"{type(self).__name__} has no hyperparameter {name!r}; "

@@ -147,7 +147,9 @@ class VariableNode:
     @property
     def label(self) -> str:
         """Shape and dtype in short, as graphs show them: ``(2, 3), float32``."""
-        return "uninitialized" if self.shape is None else f"{self.shape}, {self.dtype}"
+        if not self.shape:
+            return "uninitialized" if self.shape is None else str(self.dtype)
+        return f"({', '.join(map(str, self.shape))}), {self.dtype}"
 
     @property
     def rank(self) -> int:
@@ -365,7 +367,18 @@ class Variable(Values, Transferable):
         self.grad = None if self._array is None else self.xp.zeros_like(self._array)
 
     def copydata(self, var: "Variable") -> None:
-        """Copies the array of ``var`` into this variable's, across devices."""
+        """Copies the array of ``var`` into this variable's, across devices.
+
+        Of two parameters, one without an array is initialized in the other's shape.
+
+        Raises:
+            ValueError: a variable has no array and cannot be initialized.
+        """
+        for variable, other in ((self, var), (var, self)):
+            if isinstance(variable, Parameter) and variable.array is None:
+                if other.array is None:
+                    return
+                variable.initialize(other.shape)
         source, target = var.array, self.array
         if source is None or target is None:
             raise ValueError("Variable.copydata: both variables must have an array")
@@ -464,9 +477,7 @@ class Variable(Values, Transferable):
         return {**self.__dict__, "_node": None, "_grad": self.grad, "_grad_var": None}
 
     def _not_comparable(self, other):
-        raise NotImplementedError(
-            "Variables cannot be compared: compare their arrays (x.array > y.array)"
-        )
+        raise TypeError("Variables cannot be compared: compare their arrays (x.array > y.array)")
 
     __lt__ = __le__ = __eq__ = __ne__ = __gt__ = __ge__ = _not_comparable
 

@@ -56,8 +56,24 @@ def test_unknown_specifiers(spec):
 
 @pytest.mark.parametrize("spec", [None, 1.5, True, np.zeros(1), ("@numpy",)])
 def test_objects_that_specify_nothing(spec):
-    with pytest.raises(ValueError, match=r"^get_device: device_spec must be a Device"):
+    with pytest.raises(TypeError, match=r"^get_device: device_spec must be a Device"):
         mpchain.get_device(spec)
+
+
+def test_device_of_a_class_that_an_array_is_on():
+    backend = mpchain.backend
+    assert backend.CpuDevice.from_array(np.zeros(1)) == backend.CpuDevice()
+    for cls in (backend.Device, backend.CpuDevice, backend.Intel64Device, backend.GpuDevice):
+        assert cls.from_array(3) is None
+    assert backend.Intel64Device.from_array(np.zeros(1)) is None
+    assert backend.GpuDevice.from_array(np.zeros(1)) is None
+
+
+def test_what_stands_for_a_gpu():
+    dummy = mpchain.cuda.DummyDevice()
+    dummy.synchronize()
+    assert int(dummy) == -1 and dummy == mpchain.cuda.DummyDevice() and dummy != -1
+    assert len({dummy, mpchain.cuda.DummyDevice()}) == 1
 
 
 @pytest.mark.parametrize("spec", ["native", "native:0", "cuda:0"])

@@ -35,7 +35,7 @@ def test_nodes_and_edges(x):
     w = Variable(np.ones(3, np.float64))
     y = F.relu(F.cast(x, np.float64) * w) + w
     nodes, labels = _parsed(build_computational_graph([y]).dump())
-    big, small = "(2, 3), float64", "(3,), float64"
+    big, small = "(2, 3), float64", "(3), float64"
     assert labels == sorted(
         [
             ("x: (2, 3), float32", "cast"),
@@ -178,7 +178,7 @@ def test_special_characters_are_escaped():
     (y,) = Odd().apply((x,))
     text = build_computational_graph([y]).dump()
     assert r'[label="a\|b \"c\" \{d\}",' in text
-    assert r'[label="the \"x\"|: (), float64",' in text
+    assert r'[label="the \"x\"|: float64",' in text
 
 
 def test_wrong_arguments(x):

@@ -227,6 +227,8 @@ def test_hooks_twice_or_not_there():
     link = Affine().add_hook(Recorder())
     with pytest.raises(KeyError, match=r"Affine.add_hook: hook 'Recorder' exists already"):
         link.add_hook(Recorder())
+    with pytest.raises(TypeError, match=r"Affine.add_hook: hook must be a LinkHook, not int"):
+        link.add_hook(3)
     with pytest.raises(KeyError, match=r"Affine.delete_hook: there is no hook 'x'"):
         link.delete_hook("x")
     with Recorder():

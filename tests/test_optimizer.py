@@ -164,6 +164,25 @@ def test_a_shared_parameter_is_updated_once():
     assert shared.W.array == 0.5
 
 
+def test_hyperparameters_of_a_rule_by_position():
+    rule = optimizers.sgd.MomentumSGDRule(None, 0.5, None)
+    assert rule.hyperparam.get_dict() == {"lr": 0.5, "momentum": 0.9}
+    assert optimizers.adam.AdamRule(None, 0.5, beta1=0.1).hyperparam.beta1 == 0.1
+    with pytest.raises(TypeError, match="SGDRule has 1 hyperparameters, but got 2 values"):
+        optimizers.sgd.SGDRule(None, 0.5, 0.5)
+
+
+def test_adam_has_its_learning_rate_under_two_names():
+    link = L.Linear(1, 1)
+    optimizer = optimizers.Adam(alpha=0.5).setup(link)
+    with pytest.raises(RuntimeError, match=r"Adam.lr: the learning rate is undefined"):
+        optimizer.alpha_t
+    optimizer.update(lambda: F.sum(link(np.ones((1, 1), "f"))))
+    rule = link.W.update_rule
+    assert optimizer.alpha_t == optimizer.lr == rule.alpha_t == rule.lr
+    assert optimizer.alpha_t == pytest.approx(0.5 * 0.001**0.5 / 0.1)
+
+
 def test_use_cleargrads():
     link = model_of(2)
     optimizer = optimizers.SGD().setup(link)
@@ -245,6 +264,15 @@ def test_hooks_of_an_optimizer():
     optimizer.setup(link)
     optimizer.update()
     assert len(each.calls) == 4
+
+
+def test_a_hook_that_is_called_directly():
+    optimizer = optimizers.SGD().setup(model_of(1, 1))
+    once, each = Hook(), Hook(for_each=True)
+    optimizer.call_hook(once)
+    optimizer.call_hook(each)
+    assert once.calls == [(optimizer,)]
+    assert each.calls == [(p.update_rule, p) for p in optimizer.target.params()]
 
 
 def test_hooks_of_one_parameter():

@@ -25,6 +25,11 @@ class CpuDevice(Device):
     def __enter__(self) -> Self:
         return self
 
+    @staticmethod
+    def from_array(array: Any) -> "CpuDevice | None":
+        """Returns the CPU for a NumPy array, or None for any other object."""
+        return CpuDevice() if isinstance(array, np.ndarray) else None
+
     def send_array(self, array: Any) -> Array:
         return cuda.to_cpu(array)
 
@@ -38,3 +43,8 @@ class Intel64Device(CpuDevice):
     """
 
     name = "@intel64"
+
+    @staticmethod
+    def from_array(array: Any) -> None:
+        """Returns None: NumPy arrays are on :class:`CpuDevice`."""
+        return None

@@ -72,6 +72,18 @@ class DummyDevice:
     def use(self) -> None:
         """Does nothing."""
 
+    def synchronize(self) -> None:
+        """Does nothing: the host does not run ahead."""
+
+    def __int__(self) -> int:
+        return self.id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DummyDevice)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
 
 _lazy = {
     "available": lambda cupy, usable: usable,

@@ -69,6 +69,11 @@ class Device:
         """Transfers one array to the device."""
         raise NotImplementedError(f"{type(self).__name__} does not implement send_array")
 
+    @staticmethod
+    def from_array(array: Any) -> "Device | None":
+        """Returns the device of this class that an array lives on, or None."""
+        return None
+
     def is_array_supported(self, array: Any) -> bool:
         """Returns whether ``array`` lives on this device."""
         return isinstance(array, self.supported_array_types)

@@ -2,32 +2,69 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mpchain import links
+from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.datasets import LabeledImageDataset, SubDataset
+from mpchain.device_resident import DeviceResident
+from mpchain.function_hooks import TimerHook
+from mpchain.function_hooks.report import TIME_UNITS
 from mpchain.link import ChainList, Link
-from mpchain.training.extensions import DumpGraph, LogReport
-from mpchain.training.triggers import EarlyStoppingTrigger
+from mpchain.link_hooks import TimerHook as LinkTimerHook
+from mpchain.links.n_step import _NStepRNN
+from mpchain.optimizer import GradientMethod
+from mpchain.optimizers import Adam
+from mpchain.optimizers.adam import AdamRule
+from mpchain.testing import FunctionTestCase
+from mpchain.training import Trainer
+from mpchain.training.extensions import DumpGraph, LogReport, PlotReport
+from mpchain.training.triggers import EarlyStoppingTrigger, IntervalTrigger
 from mpchain.utils.walker_alias import WalkerAlias
 from mpchain.variable import Variable, VariableNode
 
+_TIMES = {unit: round(1 / seconds) for unit, seconds in TIME_UNITS.items()}
+
 _ATTRIBUTES: list[tuple[type, str, Callable[[Any], Any]]] = [
     (ChainList, "_children", lambda self: self._layers),
+    (ConcatWithAsyncTransfer, "compute_stream", lambda self: self._compute_stream),
+    (FunctionTestCase, "run_test_forward", lambda self: self.test_forward),
+    (FunctionTestCase, "run_test_backward", lambda self: self.test_backward),
+    (FunctionTestCase, "run_test_double_backward", lambda self: self.test_double_backward),
+    (IntervalTrigger, "count", lambda self: 0),
     (LabeledImageDataset, "_pairs", lambda self: list(zip(self._images._paths, self._labels))),
     (LabeledImageDataset, "_root", lambda self: self._images._root),
     (LabeledImageDataset, "_dtype", lambda self: self._images._dtype),
     (Link, "_device_id", lambda self: getattr(getattr(self.device, "device", None), "id", None)),
     (Link, "_persistent", lambda self: self._persistents),
+    (LinkTimerHook, "table", lambda self: _TIMES),
+    (LogReport, "_log_name", lambda self: self._filename),
+    (PlotReport, "_file_name", lambda self: self._filename),
     (SubDataset, "_order", lambda s: None if isinstance(s._indices, range) else s._indices),
     (SubDataset, "_size", len),
+    (TimerHook, "table", lambda self: _TIMES),
+    (Trainer, "_extensions", lambda self: self._entries),
     (Variable, "_data", lambda self: [self.array]),
+    (WalkerAlias, "sample_gpu", lambda self: self.sample),
+    (WalkerAlias, "sample_xp", lambda self: lambda xp, shape: self.sample(shape)),
     (WalkerAlias, "use_gpu", lambda self: self.xp is not np),
     (VariableNode, "_requires_grad", lambda self: self.requires_grad),
 ]
+
+_DEPRECATED = [
+    (Adam, "lr", "alpha_t"),
+    (AdamRule, "lr", "alpha_t"),
+    (DeviceResident, "to_cpu", "to_device"),
+    (DeviceResident, "to_intel64", "to_device"),
+    (GradientMethod, "use_cleargrads", None),
+    (Variable, "zerograd", "cleargrad"),
+    (WalkerAlias, "to_cpu", "to_device"),
+]
+"""What Chainer warns of: class, method or property, what to use."""
 
 _RENAMED = [
     (LogReport, "log_name", "filename"),
@@ -42,6 +79,7 @@ _ADVICE = {
     "volatile": "use chainer.no_backprop_mode()",
     "use_cudnn": "use chainer.using_config('use_cudnn', ...)",
     "deterministic": "use chainer.using_config('cudnn_deterministic', ...)",
+    "invoke_before_training": "use initializer=..., or call_before_training=True",
     "wscale": "scale the initializer instead, as in initialW=initializers.HeNormal(scale)",
 }
 """What Chainer 1 took as an argument, and what to do instead."""
@@ -51,7 +89,7 @@ _REFUSING += [
     (getattr(links, name), "__init__")
     for name in ("Convolution2D", "Deconvolution2D", "LocalConvolution2D", "MLPConvolution2D")
 ]
-_REFUSING += [(links.Classifier, "forward"), (links.NStepLSTM, "forward")]
+_REFUSING += [(links.Classifier, "forward"), (_NStepRNN, "__init__"), (Trainer, "extend")]
 
 _before: list[tuple[type, str, Any]] = []
 
@@ -90,12 +128,38 @@ def _renaming(cls, old, new):
     return __init__
 
 
+def warn(old: str, instead: str | None) -> None:
+    """Warns the caller of the caller that something is deprecated, as Chainer does."""
+    advice = "" if instead is None else f": use {instead}"
+    warnings.warn(f"{old} is deprecated{advice}", DeprecationWarning, stacklevel=3)
+
+
+def _warning(cls, name, instead):
+    original = getattr(cls, name)
+    if isinstance(original, property):
+
+        def value(self):
+            warn(f"{cls.__name__}.{name}", instead)
+            return original.fget(self)
+
+        return property(value, doc=original.__doc__)
+
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        warn(f"{cls.__name__}.{name}", instead)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
 def install() -> None:
     """Gives mpchain's classes what programs of Chainer use of its own."""
     if _before:
         return
     for cls, name, value in _ATTRIBUTES:
         _set(cls, name, property(value))
+    for cls, name, instead in _DEPRECATED:
+        _set(cls, name, _warning(cls, name, instead))
     for cls, old, new in _RENAMED:
         _set(cls, "__init__", _renaming(cls, old, new))
     for cls, method in _REFUSING:

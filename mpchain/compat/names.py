@@ -33,6 +33,8 @@ def _own(*names):
     return _all("compat.stand_ins", *names)
 
 
+_FOLDS = _own("get_cross_validation_datasets", "get_cross_validation_datasets_random")
+
 SPECIAL: dict[str, dict[str, Any]] = {
     "chainer": _own("static_graph", "static_code", "_get_link_hooks", "FunctionSet"),
     "chainer.functions": _own("det"),
@@ -44,12 +46,14 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainer.backends.intel64": {"Intel64Device": "backend:Intel64Device"}
     | _own("check_ideep_available", "inputs_all_ready", "is_ideep_available", "should_use_ideep")
     | {"mdarray": "compat.stand_ins:mdarray"},
-    "chainer.backends.cuda": _own("DummyDeviceType"),
-    "chainer.cuda": _own("DummyDeviceType"),
+    "chainer.backends.cuda": _own("DummyDevice", "DummyDeviceType", "get_device"),
+    "chainer.cuda": _own("DummyDevice", "DummyDeviceType", "get_device"),
     "chainer.dataset.convert": _own(
         "_concat_arrays", "_concat_arrays_with_padding", "_call_converter"
     )
     | {"concat_examples_func": "dataset.convert:concat_examples"},
+    "chainer.datasets": _FOLDS,
+    "chainer.datasets.sub_dataset": _FOLDS,
     "chainer.datasets.image_dataset": _own("_read_image_as_array") | {"available": True},
     "chainer.distributions.gumbel": {"EULER": 0.5772156649015329},
     "chainer.distributions.log_normal": _DENSITY,
@@ -105,7 +109,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "CUDNN_CHANNEL_LAST_X": "CUDNN_CHANNEL_LAST_X",
     }
     | _own("get_raw_shape", "get_semantic_shape"),
-    "chainer.optimizer": _all("optimizer_hooks", *_HOOKS),
+    "chainer.optimizer": _own(*_HOOKS),
     "chainer.testing.attr": _CHECKS,
     "chainer.testing.training": _CHECKS,
     "chainer.testing.unary_math_function_test": _CHECKS,

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import functions
+from mpchain import datasets, functions, optimizer_hooks
 from mpchain.backends import cuda
+from mpchain.compat.attributes import warn
 from mpchain.configuration import config
 from mpchain.dataset import convert
 from mpchain.testing import random as testing_random
@@ -19,7 +20,8 @@ from mpchain.testing.helper import with_requires
 from mpchain.utils.type_check import InvalidType
 from mpchain.variable import Variable
 
-DummyDeviceType = cuda.DummyDevice if isinstance(cuda.DummyDevice, type) else type(cuda.DummyDevice)
+DummyDeviceType = cuda.DummyDevice
+DummyDevice = DummyDeviceType()
 cached_property = functools.cached_property
 
 
@@ -68,6 +70,44 @@ def static_forward_optimizations(func: Any, inputs: Any) -> Any:
 
 def check() -> None:
     """Checks nothing: setup.py says what mpchain requires."""
+
+
+def get_device(*args: Any) -> Any:
+    """Returns the CUDA device of the first number, device or array."""
+    warn("get_device", "get_device_from_id or get_device_from_array")
+    return cuda.get_device(*args)
+
+
+def _deprecated(name):
+    base = getattr(optimizer_hooks, name)
+
+    def __init__(self, *args, **kwargs):
+        warn(f"chainer.optimizer.{name}", f"chainer.optimizer_hooks.{name}")
+        base.__init__(self, *args, **kwargs)
+
+    return type(name, (base,), {"__init__": __init__, "__doc__": base.__doc__})
+
+
+GradientClipping = _deprecated("GradientClipping")
+GradientHardClipping = _deprecated("GradientHardClipping")
+GradientNoise = _deprecated("GradientNoise")
+Lasso = _deprecated("Lasso")
+WeightDecay = _deprecated("WeightDecay")
+
+
+def _with_n_fold(function):
+    @functools.wraps(function)
+    def split(dataset, n_folds=None, *args, **kwargs):
+        if "n_fold" in kwargs:
+            warn(f"{function.__name__}: n_fold", "n_folds")
+            n_folds = kwargs.pop("n_fold")
+        return function(dataset, n_folds, *args, **kwargs)
+
+    return split
+
+
+get_cross_validation_datasets = _with_n_fold(datasets.get_cross_validation_datasets)
+get_cross_validation_datasets_random = _with_n_fold(datasets.get_cross_validation_datasets_random)
 
 
 # Arrays

@@ -39,8 +39,9 @@ class _FunctionConverter(Converter):
     def __init__(self, function):
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args, **kwargs):
-        return self.__wrapped__(*args, **kwargs)
+    def __call__(self, batch, device=None, *args, **kwargs):
+        device = None if device is None else backend.get_device(device)
+        return self.__wrapped__(batch, device, *args, **kwargs)
 
     def __reduce__(self):
         return self.__qualname__  # pickled by name, as functions are
@@ -48,6 +49,8 @@ class _FunctionConverter(Converter):
 
 def converter() -> Callable[[_F], _F]:
     """Decorator: makes a :class:`Converter` of a function of ``(batch, device)``.
+
+    The function gets a :class:`mpchain.backend.Device`, or None.
 
     Example:
         >>> @mpchain.dataset.converter()

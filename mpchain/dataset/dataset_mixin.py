@@ -1,13 +1,12 @@
 """The base of datasets."""
 
-import abc
 import operator
 from typing import Any
 
 import numpy as np
 
 
-class DatasetMixin(abc.ABC):
+class DatasetMixin:
     """Indexing in all forms for a dataset that defines ``__len__`` and ``get_example``.
 
     Example:
@@ -37,7 +36,10 @@ class DatasetMixin(abc.ABC):
         return self._example(index)
 
     def _example(self, index):
-        i, n = operator.index(index), len(self)
+        i = operator.index(index)
+        if i >= 0 and type(self).__len__ is DatasetMixin.__len__:
+            return self.get_example(i)  # of a dataset without an end
+        n = len(self)
         if not -n <= i < n:
             raise IndexError(f"{type(self).__name__}: index {i} is out of range for {n} examples")
         return self.get_example(i + n if i < 0 else i)
@@ -53,14 +55,14 @@ class DatasetMixin(abc.ABC):
             return np.flatnonzero(index).tolist()
         return index.tolist()
 
-    @abc.abstractmethod
     def __len__(self) -> int:
         """Returns the number of examples."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement __len__")
 
-    @abc.abstractmethod
     def get_example(self, i: int) -> Any:
         """Returns the ``i``-th example (0 <= i < len(self)).
 
         Returns:
             An array, a scalar, or a tuple or dict of these.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement get_example")

@@ -1,10 +1,9 @@
 """The base of iterators."""
 
-import abc
 from typing import Any, Self
 
 
-class Iterator(abc.ABC):
+class Iterator:
     """Yields batches, each a list of examples.
 
     Attributes:
@@ -24,9 +23,9 @@ class Iterator(abc.ABC):
     def __iter__(self) -> Self:
         return self
 
-    @abc.abstractmethod
     def __next__(self) -> Any:
         """Returns the next batch; raises StopIteration when there is none."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement __next__")
 
     def next(self) -> Any:
         """Returns the next batch."""
@@ -38,8 +37,8 @@ class Iterator(abc.ABC):
     def __exit__(self, *exc_info: Any) -> None:
         self.finalize()
 
-    def finalize(self) -> None:  # noqa: B027 (most have nothing to release)
+    def finalize(self) -> None:
         """Releases what the iterator holds (threads, processes); called at the end of training."""
 
-    def serialize(self, serializer: Any) -> None:  # noqa: B027 (an iterator may be without state)
+    def serialize(self, serializer: Any) -> None:
         """Saves or restores the position, from which a resumed iterator continues."""

@@ -1,6 +1,5 @@
 """Datasets with named columns, and views of them that read only the requested rows and columns."""
 
-import abc
 import functools
 import operator
 from collections.abc import Callable
@@ -30,16 +29,15 @@ class TabularDataset(DatasetMixin):
     """
 
     @property
-    @abc.abstractmethod
     def keys(self) -> tuple[str, ...]:
         """Names of the columns (tuple of str)."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement keys")
 
     @property
-    @abc.abstractmethod
     def mode(self) -> type | None:
         """The type of an example: ``tuple``, ``dict``, or None for the value of the only column."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement mode")
 
-    @abc.abstractmethod
     def get_examples(
         self, indices: list[int] | slice | None, key_indices: tuple[int, ...] | None
     ) -> tuple:
@@ -52,6 +50,7 @@ class TabularDataset(DatasetMixin):
         Returns:
             Tuple with a list or an array for each column.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement get_examples")
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice) or np.ndim(index):
@@ -281,7 +280,7 @@ def _as_rows(rows, n):
     rows = np.asarray(rows)
     if rows.dtype == bool:
         if len(rows) != n:
-            raise IndexError(
+            raise ValueError(
                 f"TabularDataset.slice: {len(rows)} booleans cannot choose among {n} rows"
             )
         return np.flatnonzero(rows).tolist()

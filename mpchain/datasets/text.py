@@ -77,6 +77,9 @@ class TextDataset(DatasetMixin):
         lines = self._read(self._numbers[i])
         return lines[0] if self._is_single else lines
 
+    def close(self) -> None:
+        """Does nothing, since files are opened only while they are read; programs may call it."""
+
     def _read(self, number):
         return tuple([file[number] for file in self._files])
 

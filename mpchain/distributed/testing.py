@@ -4,20 +4,20 @@ from mpchain import backend
 from mpchain.backend import Device
 
 
-def get_device(local_rank: int | None = None, use_chx: bool = False) -> Device:
+def get_device(device_id: int | None = None, use_chainerx: bool = False) -> Device:
     """Returns the device that a rank's tests use.
 
     Args:
-        local_rank: number of the GPU, usually ``intra_rank``; None for the CPU.
-        use_chx: whether to use ChainerX, which mpchain does not have: True is an error.
+        device_id: number of the GPU, usually ``intra_rank``; None for the CPU.
+        use_chainerx: whether to use ChainerX, which mpchain does not have: True is an error.
 
     Raises:
-        RuntimeError: ``use_chx`` is True; there is no GPU.
+        RuntimeError: ``use_chainerx`` is True; there is no GPU.
 
     Example:
         >>> mpchain.distributed.testing.get_device().name
         '@numpy'
     """
-    if use_chx:
-        return backend.get_device("native" if local_rank is None else f"cuda:{local_rank}")
-    return backend.get_device("@numpy" if local_rank is None else f"@cupy:{local_rank}")
+    if use_chainerx:
+        return backend.get_device("native" if device_id is None else f"cuda:{device_id}")
+    return backend.get_device("@numpy" if device_id is None else f"@cupy:{device_id}")

@@ -154,7 +154,7 @@ class MultiprocessIterator(PrefetchingIterator):
             shared, readers = None, [ThreadReader(self.dataset) for _ in range(n_readers)]
         else:
             seeds = [(peek_at_random_state(), i) for i in range(n_readers)]
-            sizes = self._n_prefetch + 1, -(-self.batch_size // n_readers)
+            sizes = self.n_prefetch + 1, -(-self.batch_size // n_readers)
             sizes += (self.shared_mem, self.maxtasksperchild)
             readers = [Reader(context, shared, seed, *sizes) for seed in seeds]
         # This also runs when the iterator is collected, and before this process ends.

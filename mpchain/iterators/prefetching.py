@@ -61,7 +61,7 @@ class PrefetchingIterator(SerialIterator):
         order_sampler: Callable | None,
         n_prefetch: int,
     ):
-        self._n_prefetch = n_prefetch
+        self.n_prefetch = n_prefetch
         self._forget()
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
 
@@ -110,7 +110,7 @@ class PrefetchingIterator(SerialIterator):
             names = ("dataset", "batch_size", "order_sampler", "_repeat", "_later_orders")
             names += _POSITION
             vars(self._ahead).update({name: getattr(self, name) for name in names})
-        while len(self._requests) <= self._n_prefetch:
+        while len(self._requests) <= self.n_prefetch:
             try:
                 indices = self._ahead._next_indices()
             except StopIteration:

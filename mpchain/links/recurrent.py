@@ -140,6 +140,7 @@ class _PlainLSTMCell(_LSTMCell):
         if out_size is None:
             in_size, out_size = None, in_size
         check_sizes(self, **{} if in_size is None else {"in_size": in_size}, out_size=out_size)
+        inits = lateral_init, upward_init, bias_init, forget_bias_init
         bias = 0 if bias_init is None else bias_init
         forget_bias = 1 if forget_bias_init is None else forget_bias_init
         biases = _Interleaved(bias, bias, forget_bias, bias)
@@ -147,6 +148,7 @@ class _PlainLSTMCell(_LSTMCell):
             Linear(None, 4 * out_size, initialW=_Quarters(upward_init), initial_bias=biases),
             Linear(None, 4 * out_size, nobias=True, initialW=_Quarters(lateral_init)),
         )
+        self.lateral_init, self.upward_init, self.bias_init, self.forget_bias_init = inits
         self.upward.in_size, self.lateral.in_size = in_size, out_size
         if in_size is not None:
             self._draw_weights(in_size)

@@ -41,22 +41,29 @@ class AdamRule(UpdateRule):
     states = ("m", "v")
     _initial_alpha = None
 
-    def __init__(self, parent_hyperparam: Hyperparameter | None = None, **hyperparams: Any) -> None:
-        super().__init__(parent_hyperparam, **hyperparams)
+    def __init__(
+        self, parent_hyperparam: Hyperparameter | None = None, *values: Any, **hyperparams: Any
+    ) -> None:
+        super().__init__(parent_hyperparam, *values, **hyperparams)
         if self.hyperparam.adabound:
             self._initial_alpha = self.hyperparam.alpha
         if self.hyperparam.amsgrad:
             self.states = ("m", "v", "vhat")
 
     @property
-    def lr(self) -> float:
+    def alpha_t(self) -> float:
         """The learning rate of the latest update, with bias correction."""
         return _learning_rate(self.hyperparam, self.t, type(self).__name__)
+
+    @property
+    def lr(self) -> float:
+        """The same as :attr:`alpha_t`."""
+        return self.alpha_t
 
     def scalars(self) -> dict[str, Any]:
         values = super().scalars()
         del values["alpha"], values["amsgrad"], values["gamma"], values["final_lr"]
-        values["lr"] = self.lr
+        values["lr"] = self.alpha_t
         values["bounds"] = self._bounds() if values.pop("adabound") else None
         return values
 
@@ -135,9 +142,14 @@ class Adam(GradientMethod):
     rule = AdamRule
 
     @property
-    def lr(self) -> float:
+    def alpha_t(self) -> float:
         """The learning rate of the latest update, with bias correction."""
         return _learning_rate(self.hyperparam, self.t, type(self).__name__)
+
+    @property
+    def lr(self) -> float:
+        """The same as :attr:`alpha_t`."""
+        return self.alpha_t
 
 
 class AdamW(Adam):

@@ -1,8 +1,9 @@
 """Test cases of functions and links: outputs and derivatives, on every device."""
 
+import contextlib
 import unittest
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,21 +18,55 @@ from mpchain.variable import Parameter, Variable, get_array_types
 _MAX_RESAMPLING = 100
 
 
-class FunctionTestError(AssertionError):
+class _TestError(AssertionError):
+    """Base of the errors of test cases, with ways to raise them."""
+
+    @classmethod
+    def check(cls, expr: Any, message: str) -> None:
+        """Raises the error if an expression is false."""
+        if not expr:
+            raise cls(message)
+
+    @classmethod
+    def fail(cls, message: str, exc: BaseException | None = None) -> NoReturn:
+        """Raises the error, with the text of the error that caused it."""
+        if exc is None:
+            raise cls(message)
+        raise cls(f"{message}\n\n(caused by)\n{type(exc).__name__}: {exc}") from exc
+
+    @classmethod
+    @contextlib.contextmanager
+    def raise_if_fail(
+        cls,
+        message: str,
+        error_types: type[BaseException] | tuple[type[BaseException], ...] = AssertionError,
+    ) -> Iterator[None]:
+        """Context manager: turns errors of the given types into this one; see :meth:`fail`."""
+        try:
+            yield
+        except error_types as error:
+            cls.fail(message, error)
+
+
+class FunctionTestError(_TestError):
     """A function is implemented wrongly.
 
     Example:
-        >>> issubclass(FunctionTestError, AssertionError)
-        True
+        >>> FunctionTestError.check(1 < 0, "1 must be less than 0")
+        Traceback (most recent call last):
+        mpchain.testing.function_link.FunctionTestError: 1 must be less than 0
     """
 
 
-class LinkTestError(AssertionError):
+class LinkTestError(_TestError):
     """A link is implemented wrongly.
 
     Example:
-        >>> issubclass(LinkTestError, AssertionError)
-        True
+        >>> with LinkTestError.raise_if_fail("the link has no b"):
+        ...     assert L.Linear(3, 2, nobias=True).b is not None
+        Traceback (most recent call last):
+        mpchain.testing.function_link.LinkTestError: the link has no b
+        ...
     """
 
 
@@ -154,8 +189,7 @@ class _DeviceTestCase(unittest.TestCase):
             except NondifferentiableError as error:
                 last = error
             except AssertionError as error:
-                message = f"{what} is not implemented correctly\n\n(caused by)\n"
-                raise self._error(f"{message}{type(error).__name__}: {error}") from error
+                self._error.fail(f"{what} is not implemented correctly", error)
         raise self._error(
             f"{what}: {_MAX_RESAMPLING} samples were all at nondifferentiable points: {last}"
         )
@@ -381,7 +415,7 @@ class LinkTestCase(_LinkTestBase):
         with self.backend_config:
             link = self._link(self.generate_params())
             outputs = self._run(self._forward_of(link), inputs)
-        link.to_cpu()
+        link.to_device("@numpy")
         self.check_forward_outputs(outputs, self._expect(link, inputs))
 
     def test_backward(self, backend_config: BackendConfig | None = None) -> None:

@@ -1,5 +1,6 @@
 """Tests of elementwise functions of one argument, generated."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,8 @@ def unary_math_function_unittest(
 
     Args:
         func: function of one Variable.
-        func_expected: the same on NumPy arrays; None means NumPy's function of the same name.
+        func_expected: the same on NumPy arrays; None means NumPy's function of the same name. It
+            also gets the dtype of the input as ``dtype``, if it takes such an argument.
         label_expected: the label of the function's node in the graph, if it is to be tested.
         make_data: function of (shape, dtype) that returns inputs, gradients of outputs and
             gradients of gradients of inputs; None means uniform in (-1, 1).
@@ -75,14 +77,27 @@ def unary_math_function_unittest(
     return decorate
 
 
+def _takes_dtype(function):
+    if isinstance(function, np.ufunc):
+        return True
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # a function in C that does not say
+        return False
+    return any(p.name == "dtype" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
 def _forward_test(func, expected, options):
+    takes_dtype = _takes_dtype(expected)
+
     def test(self, send):
         x = self.make_data(self.shape, self.dtype)[0]
         y = func(Variable(send(x)))
         if y.dtype != self.dtype:
             raise AssertionError(f"the output must be {np.dtype(self.dtype)}, but is {y.dtype}")
         default = _FORWARD_HALF if self.dtype == np.float16 else {}
-        assert_allclose(y, expected(x), **(default if options is None else options))
+        y_expected = expected(x, dtype=x.dtype) if takes_dtype else expected(x)
+        assert_allclose(y, y_expected, **(default if options is None else options))
 
     return test
 

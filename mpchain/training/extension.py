@@ -97,10 +97,8 @@ def make_extension(
         function.trigger = Extension.trigger if trigger is None else trigger
         function.priority = Extension.priority if priority is None else priority
         function.default_name = default_name or function.__name__
-        hooks = {"finalize": finalizer, "initialize": initializer, "on_error": on_error}
-        for name, hook in hooks.items():
-            if hook is not None:
-                setattr(function, name, hook)
+        function.finalize, function.initialize = finalizer, initializer
+        function.on_error = on_error
         return function
 
     return decorate

@@ -216,7 +216,7 @@ class Trainer:
 
     def _train(self, entries, interruption):
         for entry in entries.values():
-            getattr(entry.extension, "initialize", _ignore)(self)
+            (getattr(entry.extension, "initialize", None) or _ignore)(self)
         for entry in entries.values():
             if entry.call_before_training:
                 entry.extension(self)
@@ -340,7 +340,7 @@ def _hooks(entries, hook, *args):
     return [
         (
             f"{hook} of extension {name!r}",
-            functools.partial(getattr(entry.extension, hook, _ignore), *args),
+            functools.partial(getattr(entry.extension, hook, None) or _ignore, *args),
         )
         for name, entry in entries.items()
     ]

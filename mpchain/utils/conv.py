@@ -12,19 +12,19 @@ from mpchain.typing import Array, Sizes
 from mpchain.utils.type_check import check
 
 
-def as_tuple(value: Sizes, n: int) -> tuple[int, ...]:
-    """Returns ``value`` as a tuple of ``n`` integers: itself if it is one, else repeated.
+def as_tuple(x: Sizes, n: int) -> tuple[int, ...]:
+    """Returns ``x`` as a tuple of ``n`` integers: itself if it is one, else repeated.
 
     Example:
         >>> as_tuple(3, 2)
         (3, 3)
     """
-    if isinstance(value, Integral):
-        return (int(value),) * n
-    value = tuple(int(v) for v in value)
-    if len(value) != n:
-        raise ValueError(f"expected one integer or {n}, but got {value}")
-    return value
+    if isinstance(x, Integral):
+        return (int(x),) * n
+    x = tuple(int(v) for v in x)
+    if len(x) != n:
+        raise ValueError(f"expected one integer or {n}, but got {x}")
+    return x
 
 
 def spatial(function: str, n: int, **arguments: Any) -> list[tuple[int, ...]]:

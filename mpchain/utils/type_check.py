@@ -204,13 +204,16 @@ class TypeInfoTuple(tuple):
         return Variable(len(self), f"{self.name}.size")
 
 
-def get_types(data: Sequence[Any], name: str, accept_none: bool) -> TypeInfoTuple:
+def get_types(
+    data: Sequence[Any], name: str, accept_none: bool, *, shapes: Sequence[Any] | None = None
+) -> TypeInfoTuple:
     """Returns the types of arrays as a :class:`TypeInfoTuple`.
 
     Args:
         data: tuple of arrays.
         name: what messages call the tuple.
         accept_none: whether an element may be None; its type is then None.
+        shapes: tuple of the shapes to state; None means those of the arrays.
 
     Raises:
         TypeError: an element is None, but may not be.
@@ -223,7 +226,8 @@ def get_types(data: Sequence[Any], name: str, accept_none: bool) -> TypeInfoTupl
     for i, x in enumerate(data):
         if x is None and not accept_none:
             raise TypeError(f"get_types: {name}[{i}] is None, but an array is needed")
-        types.append(Variable(None if x is None else TypeInfo(x.shape, x.dtype), f"{name}[{i}]"))
+        shape = None if x is None else x.shape if shapes is None else shapes[i]
+        types.append(Variable(None if x is None else TypeInfo(shape, x.dtype), f"{name}[{i}]"))
     types = TypeInfoTuple(types)
     types.name = name
     return types

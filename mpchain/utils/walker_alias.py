@@ -6,12 +6,13 @@ from typing import Any, Self
 import numpy as np
 
 from mpchain import random
-from mpchain.backends.cuda import get_array_module
+from mpchain.backend import get_device, get_device_from_array
 from mpchain.backends.device import Device
-from mpchain.typing import Array, Sizes
+from mpchain.device_resident import Transferable
+from mpchain.typing import Array, DeviceLike, Sizes
 
 
-class WalkerAlias:
+class WalkerAlias(Transferable):
     """Samples indexes with given probabilities by Walker's alias method.
 
     It draws an index uniformly, and replaces it by its alias with a probability that depends on it.
@@ -53,15 +54,21 @@ class WalkerAlias:
         shares[small + large] = 1
         self._shares, self._aliases = shares, aliases
 
-    def to_device(self, device: Device) -> Self:
+    def to_device(self, device: DeviceLike) -> Self:
         """Moves the table to a device, which then draws the samples; returns itself."""
+        device = get_device(device)
         self._shares, self._aliases = device.send(self._shares), device.send(self._aliases)
         return self
 
     @property
+    def device(self) -> Device:
+        """The device that samples are drawn on."""
+        return get_device_from_array(self._shares)
+
+    @property
     def xp(self) -> Any:
-        """The array module of the device that samples are drawn on."""
-        return get_array_module(self._shares)
+        """Its array module."""
+        return self.device.xp
 
     def sample(self, shape: Sizes) -> Array:
         """Draws samples.

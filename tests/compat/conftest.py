@@ -4,6 +4,8 @@ import pytest
 
 from mpchain import compat
 
+collect_ignore_glob = ["programs/*", "chainermn_programs/*"]  # test_programs.py runs them
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _as_before():

@@ -6,7 +6,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import datasets
+from mpchain import datasets, function_hooks, optimizers, testing
 from mpchain.training import extensions, triggers
 
 
@@ -31,6 +31,83 @@ def test_private_attributes():
     assert x.node._requires_grad is False and x._data[0] is x.array
 
 
+def test_attributes_of_training():
+    trainer = testing.get_trainer_with_mock_updater()
+    trainer.extend(lambda trainer: None, name="a", priority=7)
+    assert trainer._extensions["a"].priority == 7
+    assert extensions.LogReport(filename="b")._log_name == "b"
+    assert extensions.PlotReport(["loss"], filename="c.png")._file_name == "c.png"
+    assert triggers.IntervalTrigger(3, "epoch").count == 0
+    assert function_hooks.TimerHook().table == {"sec": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+    assert mpchain.dataset.ConcatWithAsyncTransfer(compute_stream=3).compute_stream == 3
+
+
+def test_tests_of_functions_that_are_run_by_hand():
+    class TestDouble(testing.FunctionTestCase):
+        skip_backward_test = True
+
+        def generate_inputs(self):
+            return (np.ones(3, "f"),)
+
+        def forward(self, inputs, device):
+            return (inputs[0] * 2,)
+
+        def forward_expected(self, inputs):
+            return (inputs[0] * self.factor,)
+
+    test = TestDouble("run_test_forward")
+    test.factor = 2
+    test.run_test_forward(testing.BackendConfig({}))
+    test.factor = 3
+    with pytest.raises(testing.FunctionTestError):
+        test.run_test_forward(testing.BackendConfig({}))
+
+
+def test_a_table_of_an_alias_sampler():
+    sampler = mpchain.utils.WalkerAlias([1, 2])
+    assert sampler.sample_xp(np, (2, 3)).shape == sampler.sample_gpu((2, 3)).shape == (2, 3)
+
+
+def _updated_adam():
+    link = L.Linear(1, 1)
+    optimizer = optimizers.Adam().setup(link)
+    optimizer.update(lambda: F.sum(link(np.ones((1, 1), "f"))))
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mpchain.Variable(np.ones(2)).zerograd(), "Variable.zerograd .*use cleargrad"),
+        (lambda: L.Linear(2, 2).to_cpu(), "to_cpu is deprecated: use to_device"),
+        (lambda: L.Linear(2, 2).to_intel64(), "to_intel64 is deprecated: use to_device"),
+        (lambda: mpchain.utils.WalkerAlias([1]).to_cpu(), "to_cpu is deprecated"),
+        (lambda: optimizers.SGD().use_cleargrads(), "use_cleargrads is deprecated$"),
+        (lambda: _updated_adam().lr, "Adam.lr is deprecated: use alpha_t"),
+        (lambda: _updated_adam().target.W.update_rule.lr, "AdamRule.lr is deprecated"),
+    ],
+)
+def test_what_is_deprecated_warns_as_in_chainer(call, message):
+    with pytest.warns(DeprecationWarning, match=message) as caught:
+        call()
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_functions_that_are_deprecated():
+    import chainer
+
+    with pytest.warns(DeprecationWarning, match=r"use chainer.optimizer_hooks.WeightDecay"):
+        hook = chainer.optimizer.WeightDecay(0.5)
+    assert isinstance(hook, chainer.optimizer_hooks.WeightDecay) and hook.rate == 0.5
+    with pytest.warns(DeprecationWarning, match="n_fold is deprecated: use n_folds"):
+        folds = chainer.datasets.get_cross_validation_datasets([1, 2, 3], n_fold=3)
+    assert len(folds) == len(chainer.datasets.get_cross_validation_datasets([1, 2, 3], 3)) == 3
+    with pytest.warns(DeprecationWarning, match="use get_device_from_id"):
+        device = chainer.cuda.get_device(np.ones(2))
+    assert device == chainer.cuda.DummyDevice
+    assert isinstance(chainer.cuda.DummyDevice, chainer.cuda.DummyDeviceType)
+
+
 X = np.ones((2, 3), "f")
 
 
@@ -45,6 +122,13 @@ X = np.ones((2, 3), "f")
         (lambda: mpchain.Variable(X, volatile=True), r"Variable.*volatile .*no_backprop_mode"),
         (lambda: F.relu(X, use_cudnn=False), r"relu.*use_cudnn .*using_config"),
         (lambda: L.Convolution2D(3, 4, 3, wscale=1), r"Convolution2D.*wscale .*initializer"),
+        (lambda: L.NStepLSTM(1, 2, 3, 0, use_cudnn=True), r"use_cudnn .*using_config"),
+        (
+            lambda: testing.get_trainer_with_mock_updater().extend(
+                lambda trainer: None, invoke_before_training=True
+            ),
+            r"Trainer.extend.*invoke_before_training .*use initializer",
+        ),
         (lambda: L.Convolution2D(3, 4, 3, deterministic=True), r"deterministic.*cudnn_determin"),
     ],
 )

@@ -17,7 +17,6 @@ IN_MPCHAIN = [
     ("chainer.variable.Parameter", mpchain.Parameter),
     ("chainer.links.connection.linear.Linear", links.Linear),
     ("chainer.links.model.vision.resnet.ResNet50Layers", links.ResNet50Layers),
-    ("chainer.optimizer.WeightDecay", mpchain.optimizer_hooks.WeightDecay),
     ("chainer.optimizers.momentum_sgd.MomentumSGD", mpchain.optimizers.MomentumSGD),
     ("chainer.training.updater.StandardUpdater", mpchain.training.StandardUpdater),
     ("chainer.training.trigger.IntervalTrigger", mpchain.training.IntervalTrigger),

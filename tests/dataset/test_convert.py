@@ -143,7 +143,8 @@ def test_converter_decorator():
 
     assert isinstance(convert, Converter)
     assert convert.__doc__ == "Doubles."
-    assert convert([1, 2], "@numpy") == ([2, 4], "@numpy")
+    assert convert([1, 2], "@numpy") == ([2, 4], mpchain.backend.CpuDevice())
+    assert convert([1, 2]) == ([2, 4], None)
     assert isinstance(concat_examples, Converter)
 
 

@@ -64,3 +64,15 @@ def test_iteration_ends():
 
 def test_no_indices():
     assert Squares()[[]] == []
+
+
+def test_what_a_dataset_does_not_define():
+    class Unbounded(DatasetMixin):
+        def get_example(self, i):
+            return i**2
+
+    assert Unbounded()[1000] == 1_000_000
+    with pytest.raises(NotImplementedError, match="Unbounded does not implement __len__"):
+        len(Unbounded())
+    with pytest.raises(NotImplementedError, match="DatasetMixin does not implement get_example"):
+        DatasetMixin().get_example(0)

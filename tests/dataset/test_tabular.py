@@ -153,7 +153,7 @@ def test_columns_of_columns(table):
         (3, TypeError, "rows must be a slice or a list of integers or booleans, not 3"),
         ([10], IndexError, "row 10 is out of range for 10 rows"),
         ([-11], IndexError, "row -11 is out of range for 10 rows"),
-        ([True], IndexError, "1 booleans cannot choose among 10 rows"),
+        ([True], ValueError, "1 booleans cannot choose among 10 rows"),
         ([0.5], TypeError, "float"),
         ((slice(None), "d"), KeyError, r"no column 'd'; the columns are \('a', 'b', 'c'\)"),
         ((slice(None), 3), IndexError, r"column 3 is out of range for \('a', 'b', 'c'\)"),

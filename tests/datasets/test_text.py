@@ -135,3 +135,10 @@ def test_random_texts(tmp_path):
         for newline in (None, "", "\n"):
             expected = lines_of(path, encoding=encoding, newline=newline)
             assert TextDataset(path, encoding, newline=newline)[:] == expected, (seed, text)
+
+
+def test_it_can_be_closed_and_read(tmp_path):
+    (tmp_path / "a").write_text("one\ntwo\n", "utf-8")
+    dataset = TextDataset(str(tmp_path / "a"), encoding="utf-8")
+    dataset.close()
+    assert dataset[1] == "two\n"

@@ -12,9 +12,9 @@ from mpchain.distributed import nccl, testing
 def test_device_of_tests():
     assert testing.get_device() == backend.get_device("@numpy")
     with pytest.raises(Exception, match="ChainerX"):
-        testing.get_device(use_chx=True)
+        testing.get_device(use_chainerx=True)
     with pytest.raises(Exception, match="ChainerX"):
-        testing.get_device(1, use_chx=True)
+        testing.get_device(1, use_chainerx=True)
 
 
 @pytest.mark.skipif(cuda.available, reason="there is a GPU")

@@ -349,6 +349,13 @@ def test_state_moves_with_the_link(case, device):
     link(link.device.send(f(*X)))
 
 
+@pytest.mark.parametrize("cls", [L.LSTM, L.StatelessLSTM])
+def test_lstm_keeps_its_initializers(cls):
+    link = cls(3, 4, lateral_init=0.5, forget_bias_init=2)
+    assert (link.lateral_init, link.forget_bias_init) == (0.5, 2)
+    assert link.upward_init is link.bias_init is None
+
+
 def test_lstm_of_sequences_that_end():
     link, xs = L.LSTM(3, 4), [f(n, 3) for n in (3, 3, 2, 1, 1)]
     ys = [link(x) for x in xs]

@@ -537,6 +537,36 @@ def test_unary_tests_find_what_is_wrong(func, options, name, message):
         getattr(cls(f"test_{name}"), f"test_{name}")()
 
 
+@pytest.mark.parametrize("form", ["argument", "keywords", "ufunc", "none"])
+def test_references_of_unary_tests_get_the_dtype_if_they_take_it(form):
+    seen = []
+
+    def with_argument(x, dtype):
+        seen.append(dtype)
+        return np.sqrt(x, dtype=dtype)
+
+    def with_keywords(x, **kwargs):
+        return with_argument(x, **kwargs)
+
+    forms = {"argument": with_argument, "keywords": with_keywords, "ufunc": np.sqrt}
+    reference = forms.get(form, lambda x: np.sqrt(x))
+
+    def positive(shape, dtype):
+        return (np.full(shape, 4, dtype),) * 3
+
+    class Test:
+        pass
+
+    decorate = testing.unary_math_function_unittest(F.sqrt, reference, make_data=positive)
+    for cls in decorate(Test).classes:
+        cls().test_forward_cpu()
+    expected = [np.float16, np.float32, np.float64] * 2
+    if form in ("argument", "keywords"):
+        assert sorted(seen) == sorted(map(np.dtype, expected))
+    else:
+        assert not seen
+
+
 def test_unary_tests_need_a_reference_and_may_have_data():
     with pytest.raises(ValueError, match="NumPy has no relu; give func_expected"):
         testing.unary_math_function_unittest(F.relu)

@@ -117,6 +117,20 @@ def test_a_wrong_function_is_found(name, attributes, message):
         getattr(_doubling(**attributes), f"test_{name}")(CPU)
 
 
+@pytest.mark.parametrize("error", [testing.FunctionTestError, testing.LinkTestError])
+def test_how_errors_of_test_cases_are_raised(error):
+    error.check(True, "no")
+    with pytest.raises(error, match=r"^wrong$"):
+        error.check([], "wrong")
+    with pytest.raises(error, match=r"^wrong$"):
+        error.fail("wrong")
+    with pytest.raises(error, match=r"^wrong\n\n\(caused by\)\nKeyError: 3"):
+        with error.raise_if_fail("wrong", (KeyError, IndexError)):
+            {}[3]
+    with pytest.raises(ValueError, match="other"), error.raise_if_fail("wrong"):
+        raise ValueError("other")
+
+
 @pytest.mark.parametrize(
     "attributes, error, message",
     [

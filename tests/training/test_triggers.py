@@ -130,6 +130,15 @@ def test_manual_schedule(points, unit, expected):
     assert fire(triggers.ManualScheduleTrigger(points, unit), FakeTrainer(), 9) == expected
 
 
+def test_manual_schedule_has_an_end():
+    trigger, ended = triggers.ManualScheduleTrigger([4, 2], "iteration"), []
+    assert not trigger.finished
+    for iteration in range(1, 7):
+        fire(trigger, FakeTrainer(), iteration, start=iteration - 1)
+        ended.append(trigger.finished)
+    assert ended == [False, False, False, True, True, True]
+
+
 def test_manual_schedule_unit():
     with pytest.raises(ValueError, match=r"ManualScheduleTrigger: unit must be .* not 'hour'"):
         triggers.ManualScheduleTrigger(1, "hour")

@@ -137,6 +137,8 @@ def test_types():
     actual = X.eval()
     assert (actual.shape, actual.dtype, actual.ndim, actual.size) == ((3, 4, 5), "f", 3, 60)
     assert repr(actual) == "float32 (3, 4, 5)"
+    (stated,) = type_check.get_types((np.zeros((2, 3)),), "in_types", False, shapes=((6,),))
+    assert stated.shape.eval() == (6,) and stated.dtype.eval() == np.float64
     optional = type_check.get_types((None,), "gys", True)
     assert optional[0].eval() is None and str(optional[0]) == "gys[0]"
     with pytest.raises(TypeError, match=r"get_types: in_types\[0\] is None"):

@@ -35,6 +35,7 @@ def test_samples_repeat_by_seed_and_after_a_move():
     first = table.sample(20)
     np.random.seed(0)
     assert (table.to_device(CpuDevice()).sample(20) == first).all()
+    assert table.to_cpu() is table and table.device == CpuDevice() and table.xp is np
 
 
 @pytest.mark.parametrize("probs", [[], [-1, 2], [0, 0], [np.nan, 1], [[1, 2]], [np.inf, 1]])

@@ -28,6 +28,11 @@ class ManualScheduleTrigger(ProgressTrigger):
         super().__init__(unit)
         self.points = list(points) if isinstance(points, (list, tuple)) else [points]
 
+    @property
+    def finished(self) -> bool:
+        """Whether training has passed the last point."""
+        return self._previous[self.unit] * (1 + TOLERANCE) >= max(self.points)
+
     def __call__(self, trainer: "Trainer") -> bool:
         """Returns whether a point was passed since the last call."""
         previous, now = (done * (1 + TOLERANCE) for done in self.advance(trainer))

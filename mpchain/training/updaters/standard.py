@@ -76,6 +76,7 @@ class StandardUpdater(Updater):
         self._check_parts()
         self.converter = converter
         self.loss_func = loss_func
+        self.loss_scale = loss_scale
         self.iteration = 0
         self.auto_new_epoch = auto_new_epoch
         self._device = None if device is None else backend.get_device(device)
