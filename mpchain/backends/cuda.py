@@ -8,7 +8,7 @@ that says what is missing.
 import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -491,6 +491,32 @@ def scatter_add(array: Array, slices: Any, values: Any) -> None:
         >>> mpchain.cuda.scatter_add(x, ([0, 0],), 1.0)  # doctest: +SKIP
     """
     _cupy().add.at(array, slices, values)
+
+
+@contextlib.contextmanager
+def new_generator(seed: int | None, device: Any = None) -> Iterator[None]:
+    """Context manager: CuPy draws on a GPU from a new generator; the old one goes on afterwards.
+
+    Args:
+        seed: of the new generator; None does nothing.
+        device: the CUDA device; None is the current one.
+
+    Example:
+        >>> with mpchain.cuda.new_generator(0):  # doctest: +SKIP
+        ...     mask = mpchain.cuda.cupy.random.rand(3)
+    """
+    if seed is None:
+        yield
+        return
+    random, device = _cupy().random, device or _cupy().cuda.Device()
+    with device:
+        outer = random.get_random_state()
+        random.set_random_state(random.RandomState(seed))
+    try:
+        yield
+    finally:
+        with device:
+            random.set_random_state(outer)
 
 
 def special_functions() -> Any:

@@ -250,7 +250,7 @@ class _Environment:
         outer = _memory.records
         _memory.records = (*outer, self._remembered)
         try:
-            with _gpu_generator(self._gpu_seed):
+            with cuda.new_generator(self._gpu_seed):
                 yield
         finally:
             _memory.records = outer
@@ -268,7 +268,7 @@ class _Environment:
             _set_random_state(self._random_state)
             _memory.records, _memory.replay = (), iter(self._remembered)
             try:
-                with _gpu_generator(self._gpu_seed):
+                with cuda.new_generator(self._gpu_seed):
                     yield
             finally:
                 _memory.records, _memory.replay = records, replay
@@ -300,18 +300,3 @@ def _equal(a, b):
         keys = a if isinstance(a, dict) else range(len(a))
         return all(_equal(a[key], b[key]) for key in keys)
     return np.array_equal(a, b)
-
-
-@contextlib.contextmanager
-def _gpu_generator(seed):
-    """Makes a new generator the one that CuPy draws from, unless the seed is None."""
-    if seed is None:
-        yield
-        return
-    gpu_random = cuda.cupy.random
-    outer = gpu_random.get_random_state()
-    gpu_random.set_random_state(gpu_random.RandomState(seed))
-    try:
-        yield
-    finally:
-        gpu_random.set_random_state(outer)

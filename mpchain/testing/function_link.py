@@ -225,8 +225,9 @@ def _noncontiguous(x):
     if x is None or x.size <= 1:
         return x
     xp = cuda.get_array_module(x)
-    view = xp.empty([2 * n for n in x.shape], x.dtype)[(slice(None, None, -2),) * x.ndim]
-    view[...] = x
+    with cuda.get_device_from_array(x):
+        view = xp.empty([2 * n for n in x.shape], x.dtype)[(slice(None, None, -2),) * x.ndim]
+        view[...] = x
     return view
 
 

@@ -158,7 +158,7 @@ def _draw_from(make_generator, compute_loss):
 
 
 def _seeded(seed, shard, initializes, compute_loss):
-    """Calls a function with a state of NumPy's global generator that belongs to a micro-shard.
+    """Calls a function with a state of the global generators that belongs to a micro-shard.
 
     If it initializes persistent values, they get the same values in all micro-shards.
     """
@@ -167,10 +167,9 @@ def _seeded(seed, shard, initializes, compute_loss):
         rng = np.random.RandomState(seed)
     state = np.random.get_state()
     np.random.seed([*seed, shard])
-    if cuda.available:
-        cuda.cupy.random.seed(np.random.randint(2**31))
+    gpu_seed = np.random.randint(2**31) if cuda.available else None
     try:
-        with using_config("rng", rng):
+        with using_config("rng", rng), cuda.new_generator(gpu_seed):
             return compute_loss()
     finally:
         np.random.set_state(state)

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from mpchain import backend
+from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.distributed.communicators import Communicator
 from mpchain.link import Link
@@ -47,8 +48,11 @@ class DryRun:
         self._has_initialized_attributes = False
 
     def __enter__(self) -> Self:
-        self._scope = using_config("rng", config.rng or self._rng)
-        self._scope.__enter__()
+        self._scope = contextlib.ExitStack()
+        self._scope.enter_context(using_config("rng", config.rng or self._rng))
+        for device in {link.device for link, _ in self._attributes}:
+            if device.xp is not np:
+                self._scope.enter_context(cuda.new_generator(0, device.create_context()))
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
