@@ -44,6 +44,9 @@ EXTRAS = {
         "ruff",
         "basedpyright",
     ],
+    # The documentation: Sphinx builds it, and describes the API from the docstrings; MyST reads the
+    # guides, which are Markdown; furo is a theme that loads no fonts and scripts from elsewhere.
+    "docs": ["sphinx>=8", "myst-parser>=4", "furo"],
     # PyTorch, which many tests compare with and skip without; its wheel may bring gigabytes.
     "reference": ["torch==2.13.0"],
 }

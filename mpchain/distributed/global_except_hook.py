@@ -34,7 +34,7 @@ def add_hook() -> None:
 
 
 def add_hook_if_asked(environ: Mapping[str, str] = os.environ) -> None:
-    """Installs the hook if one of :data:`ENVIRONMENT_VARIABLES` is set to anything but 0.
+    """Installs the hook if one of ``ENVIRONMENT_VARIABLES`` is set to anything but 0.
 
     >>> add_hook_if_asked({"CHAINERMN_FORCE_ABORT_ON_EXCEPTION": "0"})
     """

@@ -259,9 +259,7 @@ class DeconvolutionND(_Windowed):
         (2, 3, 12)
 
     Args:
-        outsize: see the function.
-        ndim, in_channels, out_channels, ksize, stride, pad, nobias, initialW, initial_bias, dilate,
-            groups: see :class:`ConvolutionND`.
+        outsize: see the function. The other arguments are those of :class:`ConvolutionND`.
 
     Attributes:
         W (Parameter): weights (in_channels, out_channels / groups, *ksize).

@@ -165,11 +165,8 @@ class BatchRenormalization(BatchNormalization):
         size: shape of the parameters.
         rmax: upper limit of the scale correction, at least 1.
         dmax: upper limit of the shift correction, at least 0.
-        decay, eps, dtype, use_gamma, use_beta, initial_gamma, initial_beta, initial_avg_mean,
-            initial_avg_var: see :class:`BatchNormalization`.
-
-    Attributes:
-        gamma, beta, avg_mean, avg_var, N: see :class:`BatchNormalization`.
+        decay: weight of the old moving averages. The other arguments and the attributes are
+            those of :class:`BatchNormalization`.
 
     Raises:
         TypeError: ``size`` is None.

@@ -52,7 +52,7 @@ class Trainer:
     A trainer that was loaded from a snapshot continues where the snapshot was taken. This includes
     progress, triggers, extensions, :attr:`elapsed_time` and, when :meth:`run` begins its loop, the
     random generators of NumPy, Python and ``config.rng`` (see
-    :mod:`mpchain.training.random_states` for CuPy's). Extensions that were to be called after the
+    ``mpchain.training.random_states`` for CuPy's). Extensions that were to be called after the
     one that took the snapshot are called first. If the trainer has reached the length that the stop
     trigger's ``get_training_length`` returns, it stops at once and prints a line.
 

@@ -91,7 +91,7 @@ class ProgressTrigger:
         self._previous = {"epoch": 0.0, "iteration": 0}
 
     def advance(self, trainer: "Trainer") -> tuple[float, float]:
-        """Returns the progress in :attr:`unit` at the last call (0 at first), and the one now."""
+        """Returns the progress in ``unit`` at the last call (0 at first), and the one now."""
         previous = self._previous[self.unit]
         # Both units are kept, so that a snapshot can be resumed with a trigger of the other unit.
         self._previous = {unit: progress(trainer.updater, unit) for unit in UNITS}

@@ -1,0 +1,228 @@
+"""Generates the pages of the API reference from what the packages export.
+
+A name is public if a package's ``__init__.py`` imports it from a module of the package, or ``as``
+itself, or if a module that is listed here defines it. The family is the module that it is imported from.
+"""
+
+import ast
+import collections
+import functools
+import importlib
+import inspect
+import re
+
+from docutils import nodes
+from sphinx import addnodes
+
+# Each page: its title and the modules that it describes.
+PAGES = {
+    "core": (
+        "Variables, functions and links",
+        "mpchain mpchain.variable mpchain.random mpchain.link_hook",
+    ),
+    "functions": ("Functions", "mpchain.functions"),
+    "links": (
+        "Links",
+        "mpchain.links mpchain.links.model.vision.vgg mpchain.links.model.vision.googlenet "
+        "mpchain.links.model.vision.resnet mpchain.links.model.vision.pretrained "
+        "mpchain.links.caffe",
+    ),
+    "initializers": ("Initializers", "mpchain.initializers mpchain.initializer"),
+    "optimizers": (
+        "Optimizers",
+        "mpchain.optimizers mpchain.optimizer_hooks mpchain.optimizer",
+    ),
+    "hooks": ("Hooks", "mpchain.function_hooks mpchain.link_hooks"),
+    "distributions": ("Probability distributions", "mpchain.distributions"),
+    "data": (
+        "Data sets and iterators",
+        "mpchain.dataset mpchain.dataset.tabular mpchain.datasets mpchain.iterators",
+    ),
+    "serializers": ("Serializers", "mpchain.serializers"),
+    "training": (
+        "Training",
+        "mpchain.training mpchain.training.updaters mpchain.training.triggers "
+        "mpchain.training.extensions",
+    ),
+    "distributed": (
+        "Several ranks",
+        "mpchain.distributed mpchain.distributed.communicators mpchain.distributed.optimizers "
+        "mpchain.distributed.gradients.compression mpchain.distributed.checkpoints "
+        "mpchain.distributed.extensions mpchain.distributed.datasets "
+        "mpchain.distributed.datasets.scatter "
+        "mpchain.distributed.iterators mpchain.distributed.updaters "
+        "mpchain.distributed.functions mpchain.distributed.links "
+        "mpchain.distributed.global_except_hook mpchain.distributed.testing",
+    ),
+    "devices": (
+        "Devices",
+        "mpchain.backend mpchain.backends.cuda mpchain.device_resident",
+    ),
+    "tools": (
+        "Tools",
+        "mpchain.gradient_check mpchain.testing mpchain.testing.attr mpchain.testing.condition "
+        "mpchain.computational_graph mpchain.configuration mpchain.warnings mpchain.utils "
+        "mpchain.utils.type_check mpchain.utils.sparse mpchain.utils.conv mpchain.utils.conv_nd "
+        "mpchain.utils.imgproc mpchain.utils.argument mpchain.exporters.caffe mpchain.compat",
+    ),
+}
+MODULES = [module for _, modules in PAGES.values() for module in modules.split()]
+
+
+def _exported(module, later=True):
+    """Yields pairs (module that it comes from, name) in the order of the source."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                own = node.module.startswith(f"{module.__name__}.") and hasattr(module, "__path__")
+                public = alias.asname == alias.name or (own and alias.asname is None)
+                if public and not inspect.ismodule(getattr(module, alias.name)):
+                    yield node.module, alias.name
+    for name in vars(module).get("__all__", ()):
+        yield getattr(module, name).__module__, name
+    if later and module.__name__ == "mpchain":
+        for room, names in module._LATER.items():
+            yield from ((f"mpchain.{room}", name) for name in names.split() if room)
+
+
+def _defined(module):
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) == module.__name__ and not name.startswith("_"):
+            if inspect.isroutine(value) or inspect.isclass(value):
+                yield module.__name__, name
+
+
+def public_names():
+    """Returns dicts: for each documented module, for each family, the names."""
+    found = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        families = collections.defaultdict(dict)
+        for family, public in [*_exported(module), *_defined(module)]:
+            families[family][public] = getattr(module, public)
+        seen = set()
+        for names in families.values():
+            for public in [*names]:
+                if public in seen:
+                    del names[public]
+                seen.add(public)
+        found[name] = {family: names for family, names in families.items() if names}
+    return found
+
+
+@functools.cache
+def _at_the_top():
+    return {name for _, name in _exported(importlib.import_module("mpchain"), later=False)}
+
+
+def _home(name, value, module):
+    """Returns the module where a value is described: mpchain, or the nearest to its definition."""
+    if not (inspect.isclass(value) or inspect.isroutine(value)):
+        return module
+    homes = [m for m in MODULES if getattr(importlib.import_module(m), name, None) is value]
+    if "mpchain" in homes and name in _at_the_top():
+        return "mpchain"
+    defined = f"{getattr(value, '__module__', None) or module}."
+    return max((m for m in homes if defined.startswith(f"{m}.")), key=len, default=module)
+
+
+def _is_described(cls):
+    return any(getattr(importlib.import_module(m), cls.__name__, 0) is cls for m in MODULES)
+
+
+def _class(path, cls):
+    lines = [f".. autoclass:: {path}", "   :members:"]
+    section = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
+    if attributes := re.findall(r"^    (\w+)(?: \(|:)", section, re.MULTILINE):
+        lines.append(f"   :exclude-members: {', '.join(attributes)}")  # they stand there
+    above = [c for c in cls.__mro__[1:] if c.__module__.startswith("mpchain")]
+    if not all(map(_is_described, above)):
+        described = sorted(c.__name__ for c in cls.__mro__[1:] if _is_described(c))
+        lines.append(f"   :inherited-members: {', '.join([*described, 'object'])}")
+    return [*lines, ""]
+
+
+def _entry(module, name, value):
+    """Returns the lines that describe a name, and the name under which it is described instead."""
+    home = _home(name, value, module)
+    if home != module:
+        return [f".. py:data:: {name}", "   :no-typesetting:", ""], f"{home}.{name}"
+    if inspect.isclass(value) and value.__name__ != name:
+        path = f"{value.__module__}.{value.__name__}"
+        call = [f".. py:function:: {name}(...)", "", f"   Makes a :py:class:`{path}`.", ""]
+        return [*call, *_class(path, value)], None
+    if inspect.isclass(value):
+        return _class(f"{module}.{name}", value), None
+    if callable(value):
+        return [f".. autofunction:: {module}.{name}", ""], None
+    return [f".. autodata:: {module}.{name}", "   :no-value:", ""], None
+
+
+def _heading(text, mark):
+    return [text, mark * len(text), ""]
+
+
+def _summary(family):
+    doc = importlib.import_module(family).__doc__ or family
+    return doc.split("\n\n")[0].replace("\n", " ").strip().rstrip(".").replace("``", "")
+
+
+def _module(module, families):
+    lines = [*_heading(f"``{module}``", "-"), f".. py:module:: {module}", ""]
+    lines += [_summary(module) + ".", ""]
+    elsewhere = []
+    for family, names in families.items():
+        body = []
+        for name, value in names.items():
+            entry, home = _entry(module, name, value)
+            body += entry
+            if home:
+                elsewhere.append(f":py:obj:`{name} <{home}>`")
+        if body and family != module and len(families) > 1 and any("auto" in b for b in body):
+            lines += _heading(_summary(family).split(":")[0], "~")
+        lines += body
+    if elsewhere:
+        lines += ["Described elsewhere: " + ", ".join(elsewhere) + ".", ""]
+    return lines
+
+
+def write(folder):
+    """Writes one file per page; leaves files alone whose text is unchanged."""
+    folder.mkdir(exist_ok=True)
+    found = public_names()
+    for page, (title, modules) in PAGES.items():
+        lines = _heading(title, "=")
+        for module in modules.split():
+            lines += _module(module, found[module])
+        text = "\n".join(lines)
+        path = folder / f"{page}.rst"
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+
+
+def escape(app, what, name, obj, options, lines):
+    """Escapes what reStructuredText would take for markup: formulas contain \\| and \\*."""
+    for i, line in enumerate(lines):
+        if not line.lstrip().startswith((">>>", "...")):
+            parts = re.split(r"(``.*?``|:\w+:`.*?`)", line)
+            parts[::2] = [re.sub(r"(?<!\\)([|*])", r"\\\1", part) for part in parts[::2]]
+            lines[i] = "".join(parts)
+
+
+def resolve(app, env, node, content):
+    """Finds what a docstring calls by its last name, in whichever module it is documented.
+
+    Types in signatures may name what has no page.
+    """
+    parent = node.parent
+    while parent is not None:
+        if isinstance(parent, (addnodes.desc_signature, nodes.field_list)):
+            return content
+        parent = parent.parent
+    domain, target = env.domains.python_domain, node["reftarget"]
+    found = [name for name in domain.objects if name.endswith(f".{target}")]
+    if not found:
+        return None
+    entry = domain.objects[min(found, key=lambda name: (name.count("."), name))]
+    uri = app.builder.get_relative_uri(node.get("refdoc", env.docname), entry.docname)
+    return nodes.reference("", "", content, refuri=f"{uri}#{entry.node_id}", internal=True)

@@ -1,0 +1,52 @@
+"""Every Python block of every guide runs and prints what the page shows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed import ranks
+from tests.docs import guides
+
+PAGES = {path.stem: path for path in guides.GUIDES}
+ON_RANKS = [name for name, path in PAGES.items() if guides.runs_on_ranks(path)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_in_one_process(name, tmp_path):
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "MPCHAIN_GUIDE_FOLDER": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-m", "tests.docs.guides", str(PAGES[name])]
+    result = subprocess.run(
+        command,
+        env=environ,
+        cwd=guides.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_RANKS)
+def test_on_two_ranks(name, tmp_path):
+    if reason := ranks.why_not():
+        pytest.skip(reason)
+    command = ["-m", "mpi4py", "-m", "tests.docs.guides", str(PAGES[name])]
+    result = ranks.run(2, command, environ={"MPCHAIN_GUIDE_FOLDER": str(tmp_path)})
+    assert result[0] == 0, ranks.report(*result)
+
+
+def test_blocks_have_their_lines_and_outputs():
+    text = "a\n```python\nx = 1\n```\n\n```text\n1\n```\n```python\ny\n```\nb\n```text\n2\n```\n"
+    assert [*guides.blocks(text)] == [(2, "x = 1\n", "1\n"), (9, "y\n", None)]
+
+
+def test_pages_start_with_an_example():
+    """A page has a title, a few lines of text, and then code."""
+    for path in guides.GUIDES:
+        before, fence, _ = path.read_text("utf-8").partition("```")
+        assert fence and before.count("\n") < 16, path.name

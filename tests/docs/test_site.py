@@ -1,0 +1,91 @@
+"""The site builds without warnings, and its reference has every public name."""
+
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests import test_names
+from tests.docs import guides
+
+sphinx = pytest.importorskip("sphinx", reason="the extra docs is not installed")
+pytest.importorskip("myst_parser", reason="the extra docs is not installed")
+pytest.importorskip("furo", reason="the extra docs is not installed")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, built by the command that CONTRIBUTING.md names."""
+    (command,) = re.findall(r"python -m (sphinx -W \S+) build/docs", _contributing())
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", *command.split(), str(folder)],
+        cwd=guides.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def described(site):
+    """The names with an entry in the reference."""
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
+    return {name for kind, names in inventory.data.items() if kind[:3] == "py:" for name in names}
+
+
+def _contributing():
+    return (guides.ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_every_public_name_is_described(described):
+    """Each function and class, under its own name or another."""
+    documented = {id(_value(name)) for name in described if _is_reachable(name)}
+    public = {name for _, name in test_names._public() if _is_reachable(name)}
+    public = {name for name in public if _needs_a_description(_value(name), name)}
+    assert len(public) > 500
+    assert sorted(name for name in public if id(_value(name)) not in documented) == []
+
+
+def _value(name):
+    return pkgutil.resolve_name(name)
+
+
+def _is_reachable(name):
+    try:
+        _value(name)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+def _needs_a_description(value, name):
+    owner = name.rpartition(".")[0]
+    own = (getattr(value, "__module__", None) or "").startswith("mpchain")
+    return own and inspect.ismodule(_value(owner)) and (inspect.isclass(value) or callable(value))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_pages_load_nothing_from_the_network(site):
+    for path in site.rglob("*.html"):
+        text = path.read_text("utf-8")
+        loaded = r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(?:https?:)?//[^"]*'
+        assert not re.findall(loaded, text), path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1000)
+def test_the_search_knows_functions_and_guides(site):
+    index = (site / "searchindex.js").read_text("utf-8")
+    assert "convolution_2d" in index and "guides/variables" in index
