@@ -1,7 +1,8 @@
 """Generates the pages of the API reference from what the packages export.
 
 A name is public if a package's ``__init__.py`` imports it from a module of the package, or ``as``
-itself, or if a module that is listed here defines it. The family is the module that it is imported from.
+itself, or if a module that is listed here defines it. The family is the module that it is imported
+from.
 """
 
 import ast
@@ -76,6 +77,7 @@ def _exported(module, later=True):
             for alias in node.names:
                 own = node.module.startswith(f"{module.__name__}.") and hasattr(module, "__path__")
                 public = alias.asname == alias.name or (own and alias.asname is None)
+                public = public and not alias.name.startswith("_")
                 if public and not inspect.ismodule(getattr(module, alias.name)):
                     yield node.module, alias.name
     for name in vars(module).get("__all__", ()):

@@ -1,11 +1,14 @@
 """Every Python block of every guide runs and prints what the page shows."""
 
 import os
+import pkgutil
+import re
 import subprocess
 import sys
 
 import pytest
 
+from mpchain import functions, links
 from tests.distributed import ranks
 from tests.docs import guides
 
@@ -50,3 +53,30 @@ def test_pages_start_with_an_example():
     for path in guides.GUIDES:
         before, fence, _ = path.read_text("utf-8").partition("```")
         assert fence and before.count("\n") < 16, path.name
+
+
+def _quoted(path):
+    """The code in the lines of a page; of tables that compare, what stands on mpchain's side."""
+    text = guides.FENCE.sub("", path.read_text("utf-8"))
+    if path.stem.startswith("from-"):
+        text = "\n".join(line.split(" | ")[-1] for line in text.splitlines() if line[:1] == "|")
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_in_the_text_exist(name, words_of_the_source):
+    for code in _quoted(PAGES[name]):
+        if match := re.match(r"mpchain(\.[A-Za-z_]\w*)+", code):
+            pkgutil.resolve_name(match[0])  # raises what says which part does not exist
+        elif match := re.match(r"([FL])\.(\w+)", code):
+            assert hasattr({"F": functions, "L": links}[match[1]], match[2]), code
+        elif re.fullmatch(r"[A-Za-z_][\w.]*", code):
+            assert words_of_the_source.issuperset(re.findall(r"\w+", code)), code
+
+
+@pytest.fixture(scope="module")
+def words_of_the_source():
+    folders = ("mpchain", "launch", "tests", "examples")
+    paths = [path for folder in folders for path in (guides.ROOT / folder).rglob("*.py")]
+    paths += [guides.ROOT / "setup.py", *(guides.ROOT / "mpchain").rglob("*.txt")]
+    return {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
