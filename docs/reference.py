@@ -166,7 +166,8 @@ def _heading(text, mark):
 
 def _summary(family):
     doc = importlib.import_module(family).__doc__ or family
-    return doc.split("\n\n")[0].replace("\n", " ").strip().rstrip(".").replace("``", "")
+    text = doc.split("\n\n")[0].replace("\n", " ").strip().rstrip(".").replace("``", "")
+    return re.sub(r"([|*])", r"\\\1", text)
 
 
 def _module(module, families):
