@@ -69,12 +69,18 @@ setup(
         *find_packages(include=["mpchain", "mpchain.*"]),
         "mpchain.launch",
         "mpchain_launch",
+        "mpchain.examples",
     ],
     package_data={
         "mpchain": ["py.typed"],
         "mpchain.compat": ["*.txt"],
         "mpchain_launch": ["py.typed"],
+        "mpchain.examples": ["*/*.py", "*/README.md"],
     },
-    package_dir={"mpchain.launch": "launch", "mpchain_launch": "launch"},
+    package_dir={
+        "mpchain.launch": "launch",
+        "mpchain_launch": "launch",
+        "mpchain.examples": "examples",
+    },
     entry_points={"console_scripts": ["mpchain-launch = mpchain_launch:main"]},
 )

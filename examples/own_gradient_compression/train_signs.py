@@ -1,0 +1,106 @@
+"""Sends gradients between ranks as signs: a compression made here, with error feedback.
+
+    python train_signs.py                       one process, exact
+    mpchain-launch -n 2 train_signs.py [--compression exact]
+
+A compression is a callable that starts to replace a bucket of gradients by its sum over the ranks.
+This one sends one bit for the sign of each gradient, and one size for each bucket. What is lost is
+added to the next gradients, so that nothing is lost for ever.
+
+See F. Seide et al., 1-bit stochastic gradient descent and its application to data-parallel
+distributed training of speech DNNs, Interspeech 2014.
+"""
+
+import argparse
+
+import numpy as np
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import datasets, iterators, optimizers, serializers, training
+from mpchain.distributed import MultiNodeUpdater, compression, create_sharded_iterator
+from mpchain.training import extensions
+from mpchain.typing import Array
+
+
+class Done:
+    """A request that has been completed."""
+
+    def Test(self) -> bool:
+        return True
+
+    def Wait(self) -> None:
+        pass
+
+
+class Signs:
+    """Sends the signs of gradients, and their mean size; keeps the rest for the next time."""
+
+    def __init__(self):
+        self.rest = {}  # by the names of the parameters in a bucket
+        self.n_bytes = 0
+
+    def __call__(self, comm: mpchain.CommunicatorBase, bucket) -> Done:
+        values = bucket.values
+        names = tuple(bucket.views())
+        values += self.rest.get(names, 0)
+        size = abs(values).mean() if values.size else values.dtype.type(0)
+        bits = np.packbits(values >= 0)
+        bits = np.pad(bits, (0, -len(bits) % 4)).view(np.int32)  # which MPI can send
+        self.rest[names] = values - self.unpack(bits, size, values.size)
+        self.n_bytes += bits.nbytes + size.nbytes
+        values[...] = 0
+        # Bits cannot be summed: every rank gets all of them, and adds them up in the same order.
+        for one_bits, one_size in zip(comm.allgather(bits), comm.allgather(size.reshape(1))):
+            values += self.unpack(one_bits, one_size, values.size)
+        return Done()
+
+    def unpack(self, bits: Array, size: Array, n: int) -> Array:
+        """Returns ``n`` numbers that are plus or minus ``size``."""
+        return size * (2 * np.unpackbits(bits.view(np.uint8), count=n).astype(size.dtype) - 1)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compression", choices=["signs", "exact"], default="signs")
+    parser.add_argument("--epoch", type=int, default=15, help="sweeps over the points")
+    parser.add_argument("--batchsize", type=int, default=50, help="points in a global batch")
+    parser.add_argument("--out", default="result", help="folder of the results")
+    parser.add_argument("--resume", help="snapshot to resume from")
+    parser.add_argument("--test", action="store_true", help="a few seconds")
+    args = parser.parse_args()
+    if args.test:
+        args.epoch = 3
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    comm = mpchain.create_communicator()
+    np.random.seed(0)
+
+    x = np.random.uniform(-1, 1, (1000, 2)).astype(np.float32)
+    points = datasets.TupleDataset(x, (x[:, 0] * x[:, 1] > 0).astype(np.int32))
+    batches = create_sharded_iterator(iterators.SerialIterator(points, args.batchsize), comm)
+    model = L.Classifier(mpchain.Sequential(L.Linear(2, 50), F.tanh, L.Linear(50, 2)))
+    how = Signs() if args.compression == "signs" else compression.exact
+    optimizer = mpchain.create_multi_node_optimizer(
+        optimizers.MomentumSGD(lr=0.1), comm, compression=how
+    ).setup(model)
+    updater = MultiNodeUpdater(batches, optimizer, comm)
+    trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
+    if comm.rank == 0:
+        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
+        trainer.extend(extensions.LogReport())
+        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "main/accuracy"]))
+    if args.resume:
+        serializers.load_npz(args.resume, trainer)
+    trainer.run()
+    if comm.rank == 0 and args.compression == "signs" and comm.size > 1:
+        exact = 4 * model.count_params() * updater.iteration
+        print(f"sent {how.n_bytes:,} bytes instead of {exact:,}")
+
+
+if __name__ == "__main__":
+    main()

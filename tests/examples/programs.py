@@ -1,0 +1,53 @@
+"""Starts examples as users do, on one process or several ranks."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed import ranks
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def run(script, *options, n_ranks=1):
+    """Runs a script of examples/, with all warnings as errors; returns what rank 0 printed."""
+    command = ["-W", "error", str(ROOT / "examples" / script), *map(str, options)]
+    if n_ranks > 1:
+        status, outputs, own_output = ranks.run(n_ranks, command)
+        assert status == 0, ranks.report(status, outputs, own_output)
+        return outputs[0]
+    result = subprocess.run(
+        [sys.executable, *command],
+        env=ranks.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert not result.stderr
+    return result.stdout
+
+
+def log_of(out):
+    """Returns the entries of the log in a folder, without times."""
+    entries = json.loads((pathlib.Path(out) / "log").read_text())
+    return [{k: v for k, v in entry.items() if k != "elapsed_time"} for entry in entries]
+
+
+def snapshots(out):
+    """Returns the paths of the snapshots in a folder, the latest last."""
+    found = pathlib.Path(out).glob("snapshot_iter_*")
+    return sorted(found, key=lambda path: int(re.sub(r"\D", "", path.name)))
+
+
+def check_alike(log, expected, rtol=1e-4):
+    """Checks that two logs have the same numbers but for rounding."""
+    assert len(log) == len(expected) > 0
+    for entry, reference in zip(log, expected):
+        assert entry == pytest.approx(reference, rel=rtol, abs=1e-6)
