@@ -46,6 +46,26 @@ def set_dataset_root(path: str | None) -> None:
     _root = None if path is None else os.path.expanduser(path)
 
 
+def find_kept(*names: str) -> str | None:
+    """Returns the path of a file that Chainer, too, keeps below its folder of data, or None.
+
+    It is looked for below :func:`get_dataset_root`, then ``CHAINER_DATASET_ROOT``, and where no
+    root is set, ``~/.chainer/dataset``.
+
+    Args:
+        names: folders and name of the file, below the root.
+
+    Example:
+        >>> find_kept("pfnet", "chainer", "mnist", "none.npz") is None
+        True
+    """
+    roots = [get_dataset_root(), os.environ.get("CHAINER_DATASET_ROOT")]
+    if _root is None and not os.environ.get("MPCHAIN_DATASET_ROOT"):
+        roots.append(os.path.join("~", ".chainer", "dataset"))
+    paths = [os.path.join(os.path.expanduser(root), *names) for root in roots if root]
+    return next(filter(os.path.exists, paths), None)
+
+
 def get_dataset_directory(dataset_name: str, create_directory: bool = True) -> str:
     """Returns the folder of one data set.
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mpchain.dataset.cache import get_dataset_directory, locked
+from mpchain.dataset.cache import find_kept, get_dataset_directory, locked
 from mpchain.serializers.files import open_atomic, sync_folder
 
 _CHUNK = 1 << 16
@@ -18,6 +18,7 @@ _ATTEMPTS = 5  # after broken connections
 def cached_download(url: str, sha256: str | None = None) -> str:
     """Downloads a file unless it is in the cache; only one of several processes does so.
 
+    A file that Chainer has downloaded is used where it is.
     A broken transfer is resumed, by this call or a later one, if the server allows it.
     Proxies are those of the environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
 
@@ -40,6 +41,10 @@ def cached_download(url: str, sha256: str | None = None) -> str:
     path = os.path.join(folder, hashlib.sha256(url.encode()).hexdigest())
     if _is_valid(path, sha256):
         return path
+    # Chainer names a file by another checksum of its address.
+    kept = find_kept("_dl_cache", hashlib.md5(url.encode(), usedforsecurity=False).hexdigest())
+    if kept is not None and sha256 in (None, _sha256_of(kept)):
+        return kept
     with locked(path):
         if not _is_valid(path, sha256):
             download = _Download(url, path, sha256)

@@ -8,6 +8,7 @@ from mpchain.dataset.archives import read_tar
 from mpchain.datasets.combined import TupleDataset
 from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
+from mpchain.serializers.npz import read_npz
 from mpchain.typing import Array, DTypeLike
 
 _PIXELS = 3 * 32 * 32
@@ -84,8 +85,15 @@ def get_cifar100(
 
 
 def _get(name, *form):
-    arrays = load(f"get_{name}", f"{name}/pixels_and_labels", lambda fetch: _make(name, fetch))
+    kept = {f"cifar/{name.replace('cifar', 'cifar-')}.npz": _read}  # Chainer's
+    file = f"{name}/pixels_and_labels"
+    arrays = load(f"get_{name}", file, lambda fetch: _make(name, fetch), kept=kept)
     return make_datasets(f"get_{name}", arrays, 255, *form, np.int32)
+
+
+def _read(path):
+    arrays = read_npz(path)
+    return arrays | {key: arrays[key].reshape(-1, 3, 32, 32) for key in ("train_x", "test_x")}
 
 
 def _make(name, fetch):

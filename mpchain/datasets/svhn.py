@@ -1,10 +1,13 @@
 """SVHN, downloaded once."""
 
+import functools
+
 import numpy as np
 
 from mpchain.datasets.combined import TupleDataset
 from mpchain.datasets.downloads import load
 from mpchain.datasets.pictures import make_datasets
+from mpchain.serializers.npz import read_npz
 from mpchain.typing import Array, DTypeLike
 
 _URL = "http://ufldl.stanford.edu/housenumbers/"
@@ -50,7 +53,8 @@ def get_svhn(
     """
     arrays = {}
     for name in ("train", "test", "extra") if add_extra else ("train", "test"):
-        part = load("get_svhn", f"svhn/{name}", lambda fetch, name=name: _make(name, fetch))
+        make = functools.partial(_make, name)
+        part = load("get_svhn", f"svhn/{name}", make, kept={f"svhn/{name}.npz": _read})
         arrays |= {f"{name}_{key}": array for key, array in part.items()}
     return make_datasets("get_svhn", arrays, 255, withlabel, 3, scale, dtype, label_dtype)
 
@@ -63,5 +67,14 @@ def _make(name, fetch):
             "get_svhn: SciPy is not installed: pip install 'mpchain[data]'"
         ) from error
     content = loadmat(fetch(f"{_URL}{name}_32x32.mat", _SHA256[name]), variable_names=["X", "y"])
-    labels = content["y"].ravel() % 10  # the file's label of the digit 0 is 10
-    return {"x": np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1)), "y": labels}
+    return _arrays(content["X"], content["y"])
+
+
+def _read(path):
+    arrays = read_npz(path)
+    return _arrays(arrays["x"], arrays["y"])
+
+
+def _arrays(x, y):
+    labels = y.ravel() % 10  # the file's label of the digit 0 is 10
+    return {"x": np.ascontiguousarray(x.transpose(3, 2, 0, 1)), "y": labels}

@@ -20,7 +20,7 @@ class PrintHook(FunctionHook):
         ...     y = x * 2
         function multiply_by_constant
         input data
-        <variable (1,), float64>
+        <variable (1), float64>
         ...
     """
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from mpchain.dataset import cached_download, get_dataset_directory
-from mpchain.dataset.cache import cache_or_load_file
+from mpchain.dataset.cache import cache_or_load_file, find_kept
 from mpchain.link import Chain
 from mpchain.links.caffe import CaffeFunction
 from mpchain.serializers import load_npz, save_npz
@@ -77,8 +77,10 @@ def convert_caffemodel(model: Chain, path_caffemodel: str, path_npz: str) -> Non
 def _load_published(model):
     published = model.published
     folder = get_dataset_directory(_FOLDER)
-    path_npz = os.path.join(folder, os.path.splitext(published.file)[0] + ".npz")
-    path_caffemodel = os.path.join(folder, published.file)
+    names = os.path.splitext(published.file)[0] + ".npz", published.file
+    path_npz, path_caffemodel = [
+        find_kept(*_FOLDER.split("/"), name) or os.path.join(folder, name) for name in names
+    ]
 
     def create(path):
         source = path_caffemodel
