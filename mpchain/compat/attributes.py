@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,10 @@ _ATTRIBUTES: list[tuple[type, str, Callable[[Any], Any]]] = [
     (FunctionTestCase, "run_test_forward", lambda self: self.test_forward),
     (FunctionTestCase, "run_test_backward", lambda self: self.test_backward),
     (FunctionTestCase, "run_test_double_backward", lambda self: self.test_double_backward),
+    (EarlyStoppingTrigger, "already_warning", lambda self: False),
     (IntervalTrigger, "count", lambda self: 0),
+    (links.Bilinear, "zero_grads", lambda self: self.zerograds),
+    (links.DepthwiseConvolution2D, "channel_multiplier", lambda self: self.out_channels),
     (LabeledImageDataset, "_pairs", lambda self: list(zip(self._images._paths, self._labels))),
     (LabeledImageDataset, "_root", lambda self: self._images._root),
     (LabeledImageDataset, "_dtype", lambda self: self._images._dtype),
@@ -129,7 +133,9 @@ def _renaming(cls, old, new):
 
 
 def warn(old: str, instead: str | None) -> None:
-    """Warns the caller of the caller that something is deprecated, as Chainer does."""
+    """Warns the caller of the caller, unless it is mpchain, as Chainer does."""
+    if sys._getframe(2).f_globals.get("__name__", "").startswith("mpchain."):
+        return
     advice = "" if instead is None else f": use {instead}"
     warnings.warn(f"{old} is deprecated{advice}", DeprecationWarning, stacklevel=3)
 

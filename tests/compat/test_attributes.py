@@ -38,8 +38,17 @@ def test_attributes_of_training():
     assert extensions.LogReport(filename="b")._log_name == "b"
     assert extensions.PlotReport(["loss"], filename="c.png")._file_name == "c.png"
     assert triggers.IntervalTrigger(3, "epoch").count == 0
+    assert triggers.EarlyStoppingTrigger().already_warning is False
     assert function_hooks.TimerHook().table == {"sec": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
     assert mpchain.dataset.ConcatWithAsyncTransfer(compute_stream=3).compute_stream == 3
+
+
+def test_attributes_of_links():
+    assert L.DepthwiseConvolution2D(3, 2, 3).channel_multiplier == 2
+    bilinear = L.Bilinear(2, 3, 4)
+    with pytest.warns(DeprecationWarning, match="use cleargrads"):
+        bilinear.zero_grads()
+    assert not bilinear.W.grad.any()
 
 
 def test_tests_of_functions_that_are_run_by_hand():

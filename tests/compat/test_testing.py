@@ -1,0 +1,43 @@
+"""chainer.testing in programs: without pytest, too."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+sys.modules["pytest"] = None
+
+import unittest
+
+import numpy
+import chainer.functions as F
+import chainermn.testing
+from chainer import testing
+from chainer.testing import attr, condition, doctest_helper
+
+
+def reference(x, dtype):
+    return numpy.sin(x, dtype=dtype)
+
+
+@testing.unary_math_function_unittest(F.sin, func_expected=reference)
+class TestSin(unittest.TestCase):
+    @attr.slow
+    @condition.retry(3)
+    def test_slow(self):
+        pass
+
+
+for name in testing.__all__:
+    getattr(testing, name)
+unittest.main()
+"""
+
+
+def test_without_pytest(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, "utf-8")
+    command = [sys.executable, "-m", "mpchain.compat", str(program)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    # A test for each of 6 types by 6 functions and once by hand, of which those on GPUs skip.
+    assert run.returncode == 0 and "Ran 42 tests" in run.stderr, run.stderr
