@@ -4,6 +4,7 @@ A row names the function, its inputs and an independent reference written with P
 beyond the first are compared with numerical differences of the order below.
 """
 
+import functools
 import types
 from collections.abc import Callable
 from typing import NamedTuple
@@ -71,20 +72,25 @@ def _as_tuple(ys):
 
 def _on(device, function):
     """Returns the function with the host arrays that it names, such as labels, on the device."""
-    if device == "@numpy" or not hasattr(function, "__code__"):
+    if device == "@numpy":
         return function
     send = mpchain.get_device(device).send
 
     def sent(value):
         return send(value) if isinstance(value, np.ndarray) else value
 
+    if isinstance(function, functools.partial):
+        keywords = {key: sent(value) for key, value in function.keywords.items()}
+        return functools.partial(function.func, *map(sent, function.args), **keywords)
+    if not function.__module__.startswith("tests."):
+        return function
     names = function.__globals__
     moved = {name: sent(names[name]) for name in function.__code__.co_names if name in names}
     closure = tuple(types.CellType(sent(c.cell_contents)) for c in function.__closure__ or ())
-    defaults = function.__defaults__
-    return types.FunctionType(
-        function.__code__, {**names, **moved}, function.__name__, defaults, closure
-    )
+    code, defaults = function.__code__, function.__defaults__
+    on_device = types.FunctionType(code, {**names, **moved}, None, defaults, closure)
+    on_device.__kwdefaults__ = function.__kwdefaults__
+    return on_device
 
 
 def _run(case, arrays, device):

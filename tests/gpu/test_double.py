@@ -158,6 +158,8 @@ class TestRefusals:
             cupy.cuda.Device(2).use()
 
     def test_elapsed_time_of_events_without_time(self, cupy):
+        begin, end = (cupy.cuda.get_current_stream().record() for _ in range(2))
+        assert cupy.cuda.get_elapsed_time(begin, end) > 0
         event = cupy.cuda.Event(disable_timing=True)
         with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
             cupy.cuda.get_elapsed_time(event, event)
@@ -410,6 +412,12 @@ class TestValues:
         assert isinstance(x.sum(), cupy.ndarray) and x[1].shape == ()
         assert isinstance(np.float32(2) * x, cupy.ndarray)
         assert isinstance(np.sqrt(x), cupy.ndarray)
+
+    def test_arrays_of_the_host_are_copied(self, cupy):
+        host = np.zeros(3)
+        for make in (cupy.asarray, cupy.array, cupy.ascontiguousarray):
+            make(host).fill(1)
+        assert host.tolist() == [0, 0, 0]
 
     def test_operators(self, cupy):
         x = cupy.arange(4)

@@ -305,7 +305,8 @@ def _check_reference(case, dtype, device):
     weights = {path[1:]: _tensor(p.array, True) for path, p in link.namedparams()}
     buffers = {k: _tensor(v) for k, v in _persistents(link).items() if hasattr(v, "dtype")}
     tensors = [_tensor(x, True) for x in arrays]
-    xs = [Variable(link.device.send(x)) if x.dtype.kind == "f" else x for x in arrays]
+    xs = [link.device.send(x) for x in arrays]
+    xs = [Variable(x) if x.dtype.kind == "f" else x for x in xs]
     ys = _call(case, link, *xs)
     expected = flatten(case.reference(weights | buffers, *tensors))
     random = np.random.RandomState(6)

@@ -5,6 +5,7 @@ import pytest
 
 from mpchain import functions as F
 from mpchain import links as L
+from mpchain.backends import cuda
 from mpchain.configuration import using_config
 from mpchain.datasets import TupleDataset
 from mpchain.iterators import SerialIterator
@@ -49,7 +50,8 @@ def test_corrected_averages_are_weighted_means_of_what_there_was(device):
         link.W.array = value
         average.update()
     weights = 0.9 ** np.arange(20)[::-1]
-    expected = sum(w * v.astype(np.float64) for w, v in zip(weights, values)) / weights.sum()
+    values = [cuda.to_cpu(value).astype(np.float64) for value in values]
+    expected = sum(w * v for w, v in zip(weights, values)) / weights.sum()
     actual = average.to_cpu().average.W.array
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)  # 20 roundings of float32
     assert average.n_updates == 20

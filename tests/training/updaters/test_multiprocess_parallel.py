@@ -295,6 +295,8 @@ def test_devices(make, devices):
 @pytest.mark.multi_gpu
 @pytest.mark.gpu
 def test_two_gpus(make):
+    if not mpchain.cuda.cupy.cuda.nccl.available:
+        pytest.skip("needs NCCL")
     whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 1])
     for _ in range(3):
         whole.update()

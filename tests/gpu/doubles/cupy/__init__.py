@@ -15,7 +15,7 @@ from cupy._contract import CONTRACT as _CONTRACT
 from cupy._machine import ledger as double
 
 from cupy._array import OutOfBoundsError, ndarray  # isort: skip
-from cupy import _functions, cuda, fft, linalg, random  # isort: skip
+from cupy import _functions, cuda, fft, linalg, random, testing  # isort: skip
 from cupy._functions import asnumpy, copyto, ufunc, where
 from cupy._kernels import ElementwiseKernel, RawKernel, RawModule, ReductionKernel
 from cupy.cuda import get_default_memory_pool, get_default_pinned_memory_pool

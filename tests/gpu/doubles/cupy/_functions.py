@@ -84,8 +84,13 @@ def call(module, name, function, *args, **kwargs):
                 raise TypeError(f"{module}.{name}: expected cupy.ndarray, not {type(args[0])}")
     elif args and not isinstance(args[0], ndarray):
         if kwargs.get("copy", True) is False:
-            kwargs["copy"] = None  # a copy is made to the device, as CuPy's copy=False allows
+            kwargs["copy"] = None  # CuPy's copy=False allows the copy to the device
+        function = functools.partial(_copied, function)
     return run(name, function, args, kwargs, writes=args[:1] if name in WRITE else ())
+
+
+def _copied(function, *args, **kwargs):
+    return np.array(function(*args, **kwargs))
 
 
 def finder(module, source):

@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -136,9 +137,9 @@ class _Agent:
         return self._number, self._clock[self._number]
 
     def _learn(self, clock):
-        for number, time in clock.items():
-            if self._clock.get(number, 0) < time:
-                self._clock[number] = time
+        for number, count in clock.items():
+            if self._clock.get(number, 0) < count:
+                self._clock[number] = count
 
     def _knows(self, stamp):
         return self._clock.get(stamp[0], 0) >= stamp[1]
@@ -157,11 +158,13 @@ class Event:
 
     def __init__(self, block=False, disable_timing=False, interprocess=False):
         self._clock = None
+        self._seconds = None
         self._is_timing = not disable_timing
 
     def record(self, stream=None):
         stream = stream or get_current_stream()
         self._clock = dict(_joined(stream)._clock)
+        self._seconds = time.perf_counter()
 
     @property
     def done(self):
