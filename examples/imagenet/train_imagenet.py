@@ -1,0 +1,161 @@
+"""Trains ResNet-50 on folders of pictures.
+
+    python train_imagenet.py FOLDER                       one process
+    mpchain-launch -n 8 train_imagenet.py FOLDER --gpu    eight ranks, one GPU for each
+
+FOLDER has the folders train/ and val/, and these one folder of pictures for each class. Each rank
+reads and decodes its own part of each batch, in threads. Checkpoints are written by all ranks
+together, and --resume continues from the latest one on any number of ranks. With --test a few small
+pictures are made up.
+
+See K. He et al., Deep residual learning for image recognition, CVPR 2016; P. Goyal et al.,
+Accurate, large minibatch SGD, 2017.
+"""
+
+import argparse
+import pathlib
+
+import numpy as np
+from PIL import Image
+
+import mpchain
+import mpchain.links as L
+from mpchain import Variable, iterators, optimizer_hooks, optimizers, training
+from mpchain.dataset import DatasetMixin
+from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
+from mpchain.distributed.extensions import AllreducePersistent, checkpoint
+from mpchain.training import extensions
+from mpchain.typing import Array
+
+
+class ImageFolder(DatasetMixin):
+    """Pictures in one folder for each class: pairs of picture (3, size, size) and class."""
+
+    def __init__(self, root: pathlib.Path, size: int, augment: bool):
+        self.classes = sorted(path.name for path in root.iterdir() if path.is_dir())
+        self.files = [
+            (path, label)
+            for label, name in enumerate(self.classes)
+            for path in sorted((root / name).iterdir())
+        ]
+        self.size, self.augment = size, augment
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def get_example(self, i: int) -> tuple[Array, Array]:
+        path, label = self.files[i]
+        with Image.open(path) as image:
+            image = image.convert("RGB")
+        box = self.choose_box(*image.size)
+        image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
+        pixels = np.asarray(image, np.float32).transpose(2, 0, 1) / 128 - 1
+        if self.augment and np.random.randint(2):
+            pixels = pixels[:, :, ::-1]
+        return pixels, np.int32(label)
+
+    def choose_box(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """Returns the part of a picture to see: the middle, or any of random size and place."""
+        if self.augment:
+            side = min(width, height) * np.random.uniform(0.5, 1)
+            left, top = np.random.uniform(0, (width - side, height - side))
+        else:
+            side = min(width, height) * 0.875
+            left, top = (width - side) / 2, (height - side) / 2
+        return left, top, left + side, top + side
+
+
+class ResNet50(mpchain.Chain):
+    """ResNet-50 for any number of classes."""
+
+    def __init__(self, n_classes: int):
+        super().__init__()
+        with self.init_scope():
+            self.base = L.ResNet50Layers(pretrained_model=None)
+        del self.base.fc6  # the last layer is for ImageNet's own 1000 classes
+        with self.base.init_scope():
+            self.base.fc6 = L.Linear(2048, n_classes)
+
+    def forward(self, x: Array) -> Variable:
+        return self.base(x, layers=["fc6"])["fc6"]
+
+
+def make_up_pictures(root: pathlib.Path) -> None:
+    """Writes some pictures of one color in noise for each of two classes."""
+    random = np.random.RandomState(0)
+    for part in ("train", "val"):
+        for name, color in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
+            folder = root / part / name
+            folder.mkdir(parents=True, exist_ok=True)
+            for i in range(4):
+                pixels = np.clip(random.normal(color, 20, (40, 48, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", help="folder that contains train/ and val/")
+    parser.add_argument("--size", type=int, default=224, help="pixels of a side")
+    parser.add_argument("--epoch", type=int, default=90, help="sweeps over the training data")
+    parser.add_argument("--batchsize", type=int, default=256, help="pictures in a global batch")
+    parser.add_argument("--threads", type=int, default=4, help="threads that read, on each rank")
+    parser.add_argument("--gpu", action="store_true", help="compute on GPUs, one for each rank")
+    parser.add_argument("--out", default="result", help="folder of the results")
+    parser.add_argument("--resume", action="store_true", help="continue from the latest checkpoint")
+    parser.add_argument("--test", action="store_true", help="a few seconds with made-up pictures")
+    args = parser.parse_args()
+    if args.test:
+        args.epoch, args.batchsize, args.size, args.threads = 1, 4, 32, 2
+        args.folder = pathlib.Path(args.out, "pictures")
+    elif args.folder is None:
+        parser.error("name the folder that contains train/ and val/, or --test")
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    comm = mpchain.create_communicator()
+    device = f"@cupy:{comm.intra_rank}" if args.gpu else "@numpy"
+    np.random.seed(0)
+    if args.test:
+        if comm.rank == 0:
+            make_up_pictures(args.folder)
+        comm.barrier()
+
+    train = ImageFolder(pathlib.Path(args.folder, "train"), args.size, augment=True)
+    test = ImageFolder(pathlib.Path(args.folder, "val"), args.size, augment=False)
+    options = {"n_threads": args.threads}
+    train_iter = iterators.MultithreadIterator(train, args.batchsize, **options)
+    test_iter = iterators.MultithreadIterator(
+        test, args.batchsize, repeat=False, shuffle=False, **options
+    )
+    train_iter = create_sharded_iterator(train_iter, comm)
+    test_iter = create_sharded_iterator(test_iter, comm)
+
+    model = L.Classifier(ResNet50(len(train.classes))).to_device(device)
+    # The learning rate grows with the batch.
+    optimizer = optimizers.CorrectedMomentumSGD(lr=0.1 * args.batchsize / 256)
+    optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)
+    optimizer.add_hook(optimizer_hooks.WeightDecay(1e-4))
+    updater = MultiNodeUpdater(train_iter, optimizer, comm, device=device)
+    trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
+
+    n_updates = -(-len(train) * args.epoch // args.batchsize)
+    trainer.extend(extensions.CosineShift("lr", n_updates, warmup=n_updates // 18))
+    # Each rank normalizes its own samples in training; in evaluation all use the same statistics.
+    trainer.extend(AllreducePersistent(model, comm))
+    evaluator = extensions.Evaluator(test_iter, model, device=device)
+    trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
+    trainer.extend(checkpoint(comm, autoload=args.resume))
+    if comm.rank == 0:
+        print(f"{len(train)} pictures of {len(train.classes)} classes, {comm.size} ranks")
+        trainer.extend(extensions.LogReport())
+        columns = ["epoch", "main/loss", "main/accuracy"]
+        columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
+        trainer.extend(extensions.PrintReport(columns))
+        trainer.extend(extensions.ProgressBar(update_interval=10))
+    trainer.run()
+
+
+if __name__ == "__main__":
+    main()
