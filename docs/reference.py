@@ -113,6 +113,12 @@ def public_names():
 
 
 @functools.cache
+def _names(module):
+    module = importlib.import_module(module)
+    return {name for _, name in [*_exported(module), *_defined(module)]}
+
+
+@functools.cache
 def _at_the_top():
     return {name for _, name in _exported(importlib.import_module("mpchain"), later=False)}
 
@@ -121,7 +127,8 @@ def _home(name, value, module):
     """Returns the module where a value is described: mpchain, or the nearest to its definition."""
     if not (inspect.isclass(value) or inspect.isroutine(value)):
         return module
-    homes = [m for m in MODULES if getattr(importlib.import_module(m), name, None) is value]
+    homes = [m for m in MODULES if name in _names(m)]
+    homes = [m for m in homes if getattr(importlib.import_module(m), name) is value]
     if "mpchain" in homes and name in _at_the_top():
         return "mpchain"
     defined = f"{getattr(value, '__module__', None) or module}."
@@ -129,7 +136,8 @@ def _home(name, value, module):
 
 
 def _is_described(cls):
-    return any(getattr(importlib.import_module(m), cls.__name__, 0) is cls for m in MODULES)
+    homes = [importlib.import_module(m) for m in MODULES if cls.__name__ in _names(m)]
+    return any(getattr(home, cls.__name__) is cls for home in homes)
 
 
 def _class(path, cls):
@@ -144,11 +152,14 @@ def _class(path, cls):
     return [*lines, ""]
 
 
-def _entry(module, name, value):
+def _entry(module, listed, value):
     """Returns the lines that describe a name, and the name under which it is described instead."""
-    home = _home(name, value, module)
-    if home != module:
-        return [f".. py:data:: {name}", "   :no-typesetting:", ""], f"{home}.{name}"
+    name = listed
+    home, own_name = _home(name, value, module), getattr(value, "__name__", name)
+    if inspect.isclass(value) and own_name != name and _is_described(value):
+        home, name = _home(own_name, value, module), own_name
+    if (home, name) != (module, listed):
+        return [f".. py:data:: {listed}", "   :no-typesetting:", ""], f"{home}.{name}"
     if inspect.isclass(value) and value.__name__ != name:
         path = f"{value.__module__}.{value.__name__}"
         call = [f".. py:function:: {name}(...)", "", f"   Makes a :py:class:`{path}`.", ""]
