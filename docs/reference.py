@@ -168,7 +168,9 @@ def _entry(module, listed, value):
         return _class(f"{module}.{name}", value), None
     if callable(value):
         return [f".. autofunction:: {module}.{name}", ""], None
-    return [f".. autodata:: {module}.{name}", "   :no-value:", ""], None
+    if type(value).__module__.startswith("mpchain"):
+        return [f".. autodata:: {module}.{name}", "   :no-value:", ""], None
+    return [f".. py:data:: {name}", ""], None  # its docstring would be that of int or dict
 
 
 def _heading(text, mark):
@@ -186,13 +188,11 @@ def _module(module, families):
     lines += [_summary(module) + ".", ""]
     elsewhere = []
     for family, names in families.items():
-        body = []
-        for name, value in names.items():
-            entry, home = _entry(module, name, value)
-            body += entry
-            if home:
-                elsewhere.append(f":py:obj:`{name} <{home}>`")
-        if body and family != module and len(families) > 1 and any("auto" in b for b in body):
+        entries = {name: _entry(module, name, value) for name, value in names.items()}
+        body = [line for entry, _ in entries.values() for line in entry]
+        homes = {name: home for name, (_, home) in entries.items()}
+        elsewhere += [f":py:obj:`{name} <{home}>`" for name, home in homes.items() if home]
+        if len(families) > 1 and family != module and not all(homes.values()):
             lines += _heading(_summary(family).split(":")[0], "~")
         lines += body
     if elsewhere:
