@@ -145,10 +145,10 @@ def _class(path, cls):
     section = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")[2].partition("\n\n")[0]
     if attributes := re.findall(r"^    (\w+)(?: \(|:)", section, re.MULTILINE):
         lines.append(f"   :exclude-members: {', '.join(attributes)}")  # they stand there
-    above = [c for c in cls.__mro__[1:] if c.__module__.startswith("mpchain")]
-    if not all(map(_is_described, above)):
-        described = sorted(c.__name__ for c in cls.__mro__[1:] if _is_described(c))
-        lines.append(f"   :inherited-members: {', '.join([*described, 'object'])}")
+    described = {base for c in cls.__mro__[1:] if _is_described(c) for base in c.__mro__}
+    if not described.issuperset(c for c in cls.__mro__[1:] if c.__module__.startswith("mpchain")):
+        stop = sorted({c.__name__ for c in described} | {"object"})
+        lines.append(f"   :inherited-members: {', '.join(stop)}")  # of bases that have no entry
     return [*lines, ""]
 
 
