@@ -72,6 +72,7 @@ def _is_reachable(name):
 def _needs_a_description(value, name):
     owner = name.rpartition(".")[0]
     own = (getattr(value, "__module__", None) or "").startswith("mpchain")
+    own = own and name != "mpchain.backends.cuda.ndarray"  # CuPy's, or a stand-in for it
     return own and inspect.ismodule(_value(owner)) and (inspect.isclass(value) or callable(value))
 
 
