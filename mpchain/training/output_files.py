@@ -114,17 +114,42 @@ class OutputFiles:
         if earlier is None or self._trainer.is_resumed or _identity(path) != earlier:
             return
         root, extension = os.path.splitext(path)
-        names = (f"{root}.old{number}{extension}" for number in itertools.count(1))
-        name = next(name for name in names if not os.path.exists(name))
-        with contextlib.suppress(FileNotFoundError):  # another rank was faster
-            os.rename(path, name)
+        for number in itertools.count(1):
+            name = f"{root}.old{number}{extension}"
+            try:
+                _give_second_name(path, name)
+            except FileNotFoundError:
+                return
+            except FileExistsError:
+                if _identity(name) == earlier:
+                    return  # another rank was faster
+            else:
+                break
+        if _identity(name) == earlier:
             print_line(f"{path} of an earlier run is now {name}")
+        else:
+            os.unlink(
+                name
+            )  # another rank has replaced the file meanwhile: this is not the earlier one
 
     def release(self) -> None:
         """Unlocks the files."""
         if self._lock is not None:
             self._lock.release()
             self._lock, self._trainer, self._earlier = None, None, {}
+
+
+def _give_second_name(path, name):
+    """Lets ``name`` mean the file of ``path``, which is about to be replaced; not if it exists.
+
+    A rename could overwrite a file, and could take one that another rank has just written.
+    """
+    try:
+        os.link(path, name)
+    except (FileExistsError, FileNotFoundError):
+        raise
+    except OSError:  # the file system has no such links
+        os.rename(path, name)
 
 
 def find_files(folder: PathLike, template: str, prefix: str = "") -> list[str]:

@@ -103,7 +103,7 @@ def entry(dtype="U8", shape=(4,), start=0, end=4):
     ("header", "message"),
     [
         (b"{ ", "Expecting property name"),
-        (b"[]", "no safetensors file"),
+        (b"[]", "is not a safetensors file"),
         (b'{"x": 1}', "not subscriptable"),
         (b'{"x": {}, "x": {}}', "its header has a name twice"),
         ({"x": entry(end=5)}, "its 1 arrays do not fill its 4 bytes of data"),

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from mpchain import testing
 from mpchain.serializers import load_npz
 from mpchain.training import extensions, output_files
 
@@ -285,3 +286,27 @@ def test_a_training_that_is_interrupted_at_once_is_not_over(make_trainer, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert "nothing left" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_file_that_another_rank_has_just_replaced_is_left_alone(tmp_path, monkeypatch, is_kept):
+    """Both ranks have found the earlier file; this one goes on when the other has replaced it."""
+    path, kept = tmp_path / "log", tmp_path / "log.old1"
+    path.write_text("earlier")
+    trainer = testing.get_trainer_with_mock_updater()
+    trainer.out = str(tmp_path)
+    files = output_files.OutputFiles("Mine", "log")
+    files.claim(trainer)
+    os.link(path, tmp_path / "elsewhere")  # keeps the file of that identity
+    identity, identities = output_files._identity, [output_files._identity(path)]
+    if is_kept:
+        os.link(path, kept)
+    os.unlink(path)
+    path.write_text("of the other rank")
+    monkeypatch.setattr(
+        output_files, "_identity", lambda file: identities.pop() if identities else identity(file)
+    )
+    files.keep_earlier(str(path))
+    files.release()
+    assert path.read_text() == "of the other rank"
+    assert [p.read_text() for p in tmp_path.glob("log.old*")] == ["earlier"] * is_kept

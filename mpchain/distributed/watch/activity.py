@@ -21,8 +21,8 @@ class Activity:
     """The activity of this process, as one thread asks whose own work does not count.
 
     Example:
-        >>> Activity().last(now=100.0)  # not seen at work yet
-        -inf
+        >>> Activity().last(now=100.0) <= 100.0
+        True
     """
 
     def __init__(self):
