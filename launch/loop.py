@@ -64,8 +64,8 @@ class Loop:
 
     @property
     def time(self) -> float:
-        """A clock in seconds that stops while the process is stopped."""
-        return time.monotonic() - self._held_up
+        """When this round of events began, on a clock that stops while the process is stopped."""
+        return self._last - self._held_up
 
     def after(self, seconds: float, action: Callable[[], object]) -> None:
         """Calls `action` once when that many seconds of `time` have passed."""
@@ -99,7 +99,9 @@ class Loop:
                 self._poll.unregister(descriptor)
 
     def _serve(self):
-        timeout = max(0, self._alarms[0][0] - self.time) if self._alarms else None
+        timeout = None
+        if self._alarms:
+            timeout = max(0, self._alarms[0][0] + self._held_up - time.monotonic())
         ready_files = self._poll.poll(timeout and math.ceil(timeout * 1000))
         self._notice_delay(timeout)
         for descriptor, ready in ready_files:

@@ -88,8 +88,8 @@ def test_alarms_in_order(loop):
 class Clock:
     """Takes the place of a loop's poll and of its clock: each wait takes as long as told."""
 
-    def __init__(self, waits):
-        self.now, self.waits = 1000.0, iter(waits)
+    now = 1000.0
+    waits = iter(())
 
     def poll(self, milliseconds):
         self.now += next(self.waits)
@@ -99,16 +99,36 @@ class Clock:
         return self.now
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count(loop, monkeypatch):
-    clock = Clock([2, 3600, 2, 2.5])
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
     monkeypatch.setattr(loop_module, "time", clock)
+    return clock
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(clock, loop, monkeypatch):
     monkeypatch.setattr(loop, "_poll", clock)
+    clock.waits = iter([2, 3600, 2, 2.5])
     begin, calls = loop.time, []
     for seconds in (2, 4, 8):
         loop.after(seconds, lambda: calls.append(loop.time - begin))
     loop.run(until=lambda: len(calls) == 3)
     assert calls == [2, 4, 8.5]
     assert clock.now > 4600
+
+
+def test_time_does_not_count_if_the_process_was_stopped_in_an_action(clock, loop, monkeypatch):
+    monkeypatch.setattr(loop, "_poll", clock)
+    clock.waits = iter([2, 0, 2])
+    begin, calls = loop.time, []
+
+    def be_stopped():
+        clock.now += 3600
+
+    for seconds, action in ((2, be_stopped), (2, list), (4, list)):
+        loop.after(seconds, lambda action=action: calls.append((loop.time - begin, action())))
+    loop.run(until=lambda: len(calls) == 3)
+    assert [seconds for seconds, _ in calls] == [2, 2, 4]
 
 
 def test_signal(loop):
