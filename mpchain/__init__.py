@@ -19,6 +19,7 @@ from mpchain import backend as backend
 from mpchain import backends as backends
 from mpchain import configuration as configuration
 from mpchain import device_resident as device_resident
+from mpchain import from_pytorch as from_pytorch
 from mpchain import functions as functions
 from mpchain import initializers as initializers
 from mpchain import optimizer as optimizer
@@ -131,12 +132,13 @@ _LATER = {
 }
 """Rooms that are imported when they are first used, and names of them that stand here too."""
 
+_raise_attribute_error = from_pytorch.module_getattr(__name__)
 _ROOM_OF = {name: room for room, names in _LATER.items() for name in names.split()}
 
 
 def __getattr__(name):
     if name not in _ROOM_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        _raise_attribute_error(name)
     room = _ROOM_OF[name]
     if room:
         value = getattr(importlib.import_module(f"{__name__}.{room}"), name)

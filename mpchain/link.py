@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any, Self
 
 from mpchain.configuration import config
+from mpchain.from_pytorch import check_arguments, with_names
 from mpchain.link_hook import LinkHook, call_with_hooks
 from mpchain.parameter_tree import ParameterTree
 from mpchain.utils.type_check import explain_arguments
 
 
+@with_names("Link")
 class Link(ParameterTree):
     """A function with parameters: assign them in :meth:`init_scope`, compute in ``forward``.
 
@@ -36,6 +38,10 @@ class Link(ParameterTree):
 
     _hooks = None
     _printable = ()  # the attributes that ``repr`` shows
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        check_arguments(cls, kwargs)
+        return super().__new__(cls)
 
     # Calls
 

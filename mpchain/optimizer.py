@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mpchain.from_pytorch import with_names
 from mpchain.link import Link
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, update_all
@@ -24,6 +25,7 @@ from mpchain.variable import Parameter, Variable
 _MAX_LOSS_SCALE = 65504.0  # the largest number in float16
 
 
+@with_names("Optimizer")
 class Optimizer:
     """Base of optimizers.
 
@@ -410,16 +412,15 @@ def _constructor(class_name, hyperparameters):
     signature = inspect.Signature(arguments)
 
     def __init__(self, *args, **kwargs):
+        if args and isinstance(args[0], (Link, Iterator, list, dict)):  # as in PyTorch
+            raise TypeError(
+                f"{class_name}: {arguments[0].name} must be a number, not {_kind(args[0])}; the "
+                f"parameters to update are set by {class_name}().setup(model)"
+            )
         try:
             values = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{class_name}: {error}; the arguments are {signature}") from None
-        for name, value in values.arguments.items():
-            if isinstance(value, (Link, Iterator, list, dict)):
-                raise TypeError(
-                    f"{class_name}: {name} must be a number, not {_kind(value)}; the parameters to "
-                    f"update are set by {class_name}().setup(model)"
-                )
         values.apply_defaults()
         GradientMethod.__init__(self)
         vars(self.hyperparam).update(values.arguments)

@@ -13,6 +13,7 @@ from mpchain import backend, backprop
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config, get_dtype
 from mpchain.device_resident import Transferable
+from mpchain.from_pytorch import with_names
 from mpchain.typing import Array, DeviceLike, InitialValue
 from mpchain.variable_values import Values, is_array
 
@@ -197,6 +198,7 @@ class VariableNode:
         self.creator_node = None
 
 
+@with_names("Variable")
 class Variable(Values, Transferable):
     """An array with the history of its computation.
 

@@ -98,6 +98,9 @@ class Values:
     def __float__(self) -> float:
         return float(self._only_element("float"))
 
+    def __format__(self, spec: str) -> str:
+        return format(self._only_element("format"), spec) if spec else str(self)
+
     def __int__(self) -> int:
         return int(self._only_element("int"))
 

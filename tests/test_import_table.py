@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration warnings typing", ""),
+    ("configuration from_pytorch warnings typing", ""),
     ("backend backends", "configuration"),
     ("device_resident variable_values", "backend"),
     ("formulas", "backend"),
@@ -36,6 +36,7 @@ TABLE = [
     ("distributed", "training"),
     ("testing", "training gradient_check"),
     ("runtime_info", "backend"),
+    ("__main__", "runtime_info kernels"),
     ("compat", "distributed testing exporters runtime_info"),
 ]
 # The same for what is in mpchain/distributed.

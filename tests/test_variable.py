@@ -487,6 +487,7 @@ def test_one_element_as_a_number():
         loss = Variable(np.full(shape, 2.5, np.float32)) * 1
         assert (float(loss), int(loss)) == (2.5, 2)
         assert type(float(loss)) is float
+        assert f"{loss:.3f}" == "2.500" and f"{loss}" == str(loss)
     with pytest.raises(
         TypeError, match=r"^float: Variable must have one element, but has shape \(2,\)"
     ):

@@ -15,6 +15,7 @@ import numpy as np
 
 from mpchain.backends.device import Device as _Device
 from mpchain.configuration import config
+from mpchain.from_pytorch import module_getattr as _module_getattr
 from mpchain.typing import Array, DTypeLike
 
 _max_workspace_size = 8 * 1024 * 1024
@@ -96,9 +97,12 @@ _lazy = {
 }
 
 
+_raise_attribute_error = _module_getattr(__name__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _lazy:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        _raise_attribute_error(name)
     cupy, usable, _ = _load()
     return _lazy[name](cupy, usable)
 

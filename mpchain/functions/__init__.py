@@ -1,5 +1,6 @@
 """Functions on variables: the family file that a name is imported from says what it means."""
 
+from mpchain import from_pytorch
 from mpchain.functions import protocol  # sets the methods of Variable
 from mpchain.functions.activation import clipped_relu as clipped_relu
 from mpchain.functions.activation import crelu as crelu
@@ -267,3 +268,5 @@ def _explain_arguments():
 
 
 _explain_arguments()
+
+__getattr__ = from_pytorch.module_getattr(__name__)

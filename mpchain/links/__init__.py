@@ -1,5 +1,6 @@
 """Links with parameters; the file that a name is imported from says which family it belongs to."""
 
+from mpchain import from_pytorch
 from mpchain.links.activation import Maxout as Maxout
 from mpchain.links.activation import PReLU as PReLU
 from mpchain.links.activation import Swish as Swish
@@ -73,3 +74,5 @@ from mpchain.links.recurrent import StatelessLSTM as StatelessLSTM
 from mpchain.links.recurrent import StatelessMGU as StatelessMGU
 from mpchain.links.tree import ChildSumTreeLSTM as ChildSumTreeLSTM
 from mpchain.links.tree import NaryTreeLSTM as NaryTreeLSTM
+
+__getattr__ = from_pytorch.module_getattr(__name__)

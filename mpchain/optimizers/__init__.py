@@ -1,5 +1,6 @@
 """Optimizers and their update rules."""
 
+from mpchain import from_pytorch
 from mpchain.optimizers.adam import AdaBound as AdaBound
 from mpchain.optimizers.adam import Adam as Adam
 from mpchain.optimizers.adam import AdamRule as AdamRule
@@ -36,3 +37,5 @@ from mpchain.optimizers.sgd import NesterovAG as NesterovAG
 from mpchain.optimizers.sgd import NesterovAGRule as NesterovAGRule
 from mpchain.optimizers.sgd import SGDRule as SGDRule
 from mpchain.optimizers.sgd import SGDWRule as SGDWRule
+
+__getattr__ = from_pytorch.module_getattr(__name__)

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from mpchain.from_pytorch import module_getattr
 from mpchain.utils.arrays import force_array as force_array
 from mpchain.utils.arrays import force_type as force_type
 from mpchain.utils.arrays import size_of_shape as size_of_shape
@@ -17,10 +18,11 @@ from mpchain.utils.notices import tempdir as tempdir
 from mpchain.utils.walker_alias import WalkerAlias as WalkerAlias
 
 _SPARSE = ("CooMatrix", "get_order", "to_coo")
+_raise_attribute_error = module_getattr(__name__)
 
 
 def __getattr__(name: str) -> Any:
     # Sparse matrices hold Variables, and Variables stand on other tools that are here.
     if name in _SPARSE:
         return getattr(importlib.import_module("mpchain.utils.sparse"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _raise_attribute_error(name)

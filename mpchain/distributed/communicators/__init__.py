@@ -167,8 +167,8 @@ def _mismatch(mpi, variable, n_ranks):
     if variable == TORCHRUN_SIZE:
         return (
             f"create_communicator: torchrun started {n_ranks} processes ({variable}), but not as "
-            "ranks of MPI: start the program with mpchain-launch or mpirun. (For independent "
-            "processes give mpi_comm=MPI.COMM_SELF.)"
+            f"ranks of MPI: start the program with mpchain-launch -n {n_ranks} or mpirun. (For "
+            "independent processes give mpi_comm=MPI.COMM_SELF.)"
         )
     library = mpi.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
     return (

@@ -10,7 +10,8 @@ SIZE_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",  # srun
 )
 RANK_VARIABLES = ("PMIX_RANK",)
-TORCHRUN, TORCHRUN_SIZE = "TORCHELASTIC_RUN_ID", "WORLD_SIZE"
+TORCHRUN_SIZE = "WORLD_SIZE"
+TORCHRUN = ("TORCHELASTIC_RUN_ID",), ("RANK", "LOCAL_RANK")  # and what starts programs like it
 
 
 def launched(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
@@ -19,7 +20,8 @@ def launched(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
     >>> launched({"PMI_SIZE": "4"})
     ('PMI_SIZE', 4)
     """
-    for name in SIZE_VARIABLES + (TORCHRUN_SIZE,) * (TORCHRUN in environ):
+    is_torchrun = any(all(name in environ for name in names) for names in TORCHRUN)
+    for name in SIZE_VARIABLES + (TORCHRUN_SIZE,) * is_torchrun:
         if environ.get(name, "").isdecimal():
             return name, int(environ[name])
     for name in RANK_VARIABLES:

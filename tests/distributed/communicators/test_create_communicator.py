@@ -85,6 +85,8 @@ def test_wrong_gradient_dtype(monkeypatch):
         ({"SLURM_STEP_NUM_TASKS": "8"}, ("SLURM_STEP_NUM_TASKS", 8)),
         ({"PMI_SIZE": "many"}, None),
         ({"WORLD_SIZE": "4"}, None),
+        ({"WORLD_SIZE": "4", "RANK": "1"}, None),
+        ({"WORLD_SIZE": "4", "RANK": "1", "LOCAL_RANK": "1"}, ("WORLD_SIZE", 4)),
         ({"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}, ("WORLD_SIZE", 4)),
     ],
     ids=str,
@@ -127,12 +129,13 @@ def test_one_rank_without_mpi4py():
     assert done.stdout.split()[0] == "Communicator", done.stderr
 
 
-def test_processes_of_torchrun():
-    done = in_fresh_process(MAKE, TORCHELASTIC_RUN_ID="none", WORLD_SIZE="2", RANK="1")
+@pytest.mark.parametrize("variable", ["TORCHELASTIC_RUN_ID", "LOCAL_RANK"])
+def test_processes_of_torchrun(variable):
+    done = in_fresh_process(MAKE, **{variable: "1"}, WORLD_SIZE="2", RANK="1")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert "create_communicator: torchrun started 2 processes (WORLD_SIZE)" in last
-    assert "start the program with mpchain-launch or mpirun" in last
+    assert "start the program with mpchain-launch -n 2 or mpirun" in last
 
 
 def test_several_ranks_without_mpi4py():
