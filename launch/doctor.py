@@ -25,6 +25,8 @@ MISSING = {
     "mpchain": (FAILURE, "ranks there cannot import mpchain: pip install mpchain"),
     "numpy": (FAILURE, "pip install numpy"),
     "blas": (NOTE, "NumPy does not report its BLAS"),
+    "numba": (NOTE, "optimizers and normalization on CPUs are slower: pip install 'mpchain[cpu]'"),
+    "onednn": (NOTE, "convolutions on CPUs are slower: pip install 'mpchain[cpu]'"),
     "mpi4py": (WARNING, "several ranks need it: pip install 'mpchain[mpi]'"),
     "mpi": (WARNING, "several ranks need an MPI library: pip install 'mpchain[mpi]'"),
     "cuda_aware": (NOTE, "GPU arrays would travel through host memory"),

@@ -160,6 +160,8 @@ QUESTIONS = {
     "mpchain": mpchain,
     "numpy": lambda: version("numpy"),
     "blas": blas,
+    "numba": lambda: version("numba"),
+    "onednn": lambda: version("onednn-cpu-gomp"),
     "mpi4py": lambda: version("mpi4py"),
     **{question.__name__: question for question in (mpi, cuda_aware, driver, gpus, topology)},
     **{"cuda": cuda, "nccl": nccl, "cudnn": lambda: version("nvidia-cudnn-cu13")},

@@ -39,6 +39,8 @@ def _runtime_info():
         "NumPy": np.__version__,
         "  BLAS": _blas(),
         "SciPy": _version("scipy"),
+        "numba": _version("numba"),
+        "oneDNN": _version("onednn-cpu-gomp"),
         **_cuda(),
         "NCCL": _version("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
         "mpi4py": _version("mpi4py"),

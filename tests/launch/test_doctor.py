@@ -14,6 +14,8 @@ HEALTHY = {
     "mpchain": "0.1.0",
     "numpy": "2.4.6",
     "blas": "openblas 0.3",
+    "numba": "0.66",
+    "onednn": "2023.2.0",
     "mpi4py": "4.1.2",
     "mpi": "Open MPI v5.0.11",
     "cuda_aware": "no",
@@ -59,6 +61,8 @@ def test_host_without_gpus():
     [
         ("mpchain", {"error": "No module named 'mpchain'"}, "FAIL", "pip install mpchain"),
         ("numpy", {"error": "PackageNotFoundError: numpy"}, "FAIL", "pip install numpy"),
+        ("numba", {"error": "PackageNotFoundError: numba"}, "note", "'mpchain[cpu]'"),
+        ("onednn", {"error": "PackageNotFoundError"}, "note", "convolutions on CPUs are slower"),
         ("mpi4py", {"error": "PackageNotFoundError: mpi4py"}, "WARN", "'mpchain[mpi]'"),
         ("mpi", {"error": "RuntimeError: cannot load MPI"}, "WARN", "'mpchain[mpi]'"),
         ("cuda", {"error": "No module named 'cupy'"}, "WARN", "'mpchain[gpu]'"),

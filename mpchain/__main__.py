@@ -1,0 +1,97 @@
+"""``python -m mpchain``: versions, the kernels in use, and what missing extras would bring."""
+
+import platform
+import re
+import sys
+from importlib import metadata
+
+import numpy as np
+
+from mpchain import kernels
+from mpchain.kernels.window import Window
+from mpchain.runtime_info import print_runtime_info
+
+BRINGS = {
+    "mpi": "several ranks: mpi4py and Open MPI",
+    "cpu": "faster convolutions, normalization, optimizers and draws on CPUs; special functions",
+    "gpu": "GPUs: CuPy and NCCL",
+    "data": "data sets that work offline, and pictures",
+    "plot": "plots of training, and progress bars",
+    "tensorboard": "logs for TensorBoard",
+    "io": "HDF5 files",
+    "caffe": "Caffe's files",
+}
+"""What each extra brings."""
+
+
+def kernels_in_use() -> list[str]:
+    """Returns a line for each kernel that runs, or is refused, for usual float32 arrays.
+
+    Example:
+        >>> kernels_in_use()[-1]
+        'softmax: reference: runs'
+    """
+    x, W = np.zeros((32, 16, 16, 16), np.float32), np.zeros((16, 16, 3, 3), np.float32)
+    window = Window((3, 3), (1, 1), (1, 1), (1, 1), 1, (16, 16), (16, 16))
+    ones, numbers = np.ones((1, 16, 1, 1), np.float32), np.arange(32)
+    lines = [
+        kernels.explain("convolution_output", x, W, window),
+        kernels.explain("batch_normalization", x, ones, ones, (0, 2, 3), 1e-5),
+        kernels.explain("random_words", numbers, numbers, 1024, 0, 0, 0, 0),
+        kernels.explain("softmax", x[:, :, 0, 0], 1),
+    ]
+    return [line for line in "\n".join(lines).splitlines() if not line.endswith("not needed")]
+
+
+def missing_packages() -> dict[str, list[str]]:
+    """Returns for each extra the packages that are not installed; empty if mpchain is not.
+
+    Example:
+        >>> missing_packages().get("io") in ([], ["h5py"], None)
+        True
+    """
+    try:
+        requirements = metadata.requires("mpchain") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
+    missing = {extra: [] for extra in BRINGS}
+    for requirement in requirements:
+        package, marker = re.match(r"[\w.-]+", requirement)[0], requirement.partition(";")[2]
+        wanted = dict(re.findall(r"(\w+) == ['\"]([\w-]+)['\"]", marker))
+        if wanted.pop("extra", None) not in missing or not wanted.items() <= here.items():
+            continue
+        try:
+            metadata.version(package)
+        except metadata.PackageNotFoundError:
+            missing[re.search(r"extra == ['\"]([\w-]+)", marker)[1]].append(package)
+    return missing
+
+
+def main() -> None:
+    """Prints all of it.
+
+    Example:
+        >>> main()
+        Platform: ...
+        Kernels for float32 arrays on the CPU:
+        convolution_output: ...
+        Extras:
+        ...
+    """
+    print_runtime_info()
+    print("Kernels for float32 arrays on the CPU:", *kernels_in_use(), sep="\n")
+    print("Extras:")
+    missing = missing_packages()
+    for extra, packages in missing.items():
+        state = "installed"
+        if packages:
+            state = f"lacks {', '.join(packages)}, for {BRINGS[extra]}"
+            state += f": pip install 'mpchain[{extra}]'"
+        print(f"{extra:12}{state}")
+    if not missing:
+        print("unknown: mpchain is not installed, only its source is on the path")
+
+
+if __name__ == "__main__":
+    main()

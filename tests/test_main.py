@@ -1,0 +1,76 @@
+"""``python -m mpchain``."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mpchain
+from mpchain import __main__ as main_module
+
+SETUP = (Path(mpchain.__file__).parents[1] / "setup.py").read_text("utf-8")
+
+
+def test_the_command():
+    command = [sys.executable, "-m", "mpchain"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert f"mpchain: {mpchain.__version__}\n" in done.stdout
+    assert "softmax: reference: runs\n" in done.stdout
+    assert "Extras:\n" in done.stdout
+
+
+def test_kernels_that_run_and_why_others_do_not(monkeypatch):
+    monkeypatch.setattr(main_module.kernels.numba_cpu, "load_numba", lambda: None)
+    lines = main_module.kernels_in_use()
+    reason = "numba is not installed (pip install 'mpchain[cpu]')"
+    assert f"batch_normalization: numba_cpu: no: {reason}" in lines
+    assert {"batch_normalization: numpy_cpu: runs", "random_words: reference: runs"} <= set(lines)
+    assert sum(line.endswith(": runs") for line in lines) == 4
+
+
+def _pretend(monkeypatch, requirements, installed):
+    def version(name):
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def test_what_extras_lack(monkeypatch, capsys):
+    requirements = [
+        "numpy>=2.0",
+        'scipy; extra == "cpu"',
+        "numba ; extra == 'cpu'",
+        f"onednn==1; (sys_platform == '{sys.platform}') and extra == 'cpu'",
+        "for-others; (sys_platform == 'another') and extra == 'cpu'",
+        'h5py; extra == "io"',
+        'ruff; extra == "test"',
+    ]
+    _pretend(monkeypatch, requirements, {"h5py", "scipy"})
+    missing = main_module.missing_packages()
+    assert missing.pop("cpu") == ["numba", "onednn"]
+    assert missing and not any(missing.values()) and "test" not in missing
+    main_module.main()
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"\ncpu +lacks numba, onednn, for faster .*: pip install 'mpchain\[cpu\]'\n", printed
+    )
+    assert re.search(r"\nio +installed\n", printed)
+
+
+def test_without_installation(monkeypatch, capsys):
+    def requires(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires)
+    main_module.main()
+    assert capsys.readouterr().out.endswith("only its source is on the path\n")
+
+
+def test_every_extra_of_users_is_explained():
+    extras = set(re.findall(r'^    "(\w+)": \[', SETUP, re.MULTILINE))
+    assert extras - set(main_module.BRINGS) <= {"docs", "onnx", "reference", "test"}
+    assert set(main_module.BRINGS) <= extras
