@@ -95,7 +95,7 @@ def create_joined_iterator(
         repeat: whether to continue after the first epoch.
 
     Raises:
-        ValueError: the iterator repeats its data.
+        ValueError: the iterator repeats its data, or no rank has data to repeat.
 
     Example:
         >>> from mpchain import distributed, iterators
@@ -320,6 +320,10 @@ class JoinedIterator(Iterator):
         self.repeat = repeat
         n = -(-len(actual_iterator.dataset) // actual_iterator.batch_size)
         self.n_batches = max(communicator.allgather_obj(n))
+        if repeat and self.n_batches == 0:
+            raise ValueError(
+                "create_joined_iterator: no rank has samples, but one must if repeat is true"
+            )
         self._n_done = 0
 
     @property
@@ -335,12 +339,12 @@ class JoinedIterator(Iterator):
     @property
     def epoch(self) -> int:
         """Number of epochs done."""
-        return self._n_done // self.n_batches
+        return self._n_done // max(self.n_batches, 1)
 
     @property
     def epoch_detail(self) -> float:
         """Number of epochs done, with the fraction of the current one."""
-        return self._n_done / self.n_batches
+        return self._n_done / max(self.n_batches, 1)
 
     @property
     def previous_epoch_detail(self) -> float | None:
@@ -353,7 +357,7 @@ class JoinedIterator(Iterator):
         return self._n_done > 0 and self._n_done % self.n_batches == 0
 
     def __next__(self) -> list[Any]:
-        if self.is_new_epoch:
+        if self.is_new_epoch or self.n_batches == 0:
             if not self.repeat:
                 raise StopIteration
             self.actual_iterator.reset()

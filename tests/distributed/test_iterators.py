@@ -296,3 +296,12 @@ def test_joined_is_restored_in_mid_epoch(comm):
 def test_joining_what_never_ends(comm):
     with pytest.raises(ValueError, match="actual_iterator must be made with repeat=False"):
         create_joined_iterator(make(2), comm)
+
+
+def test_joining_no_samples(comm):
+    actual = SerialIterator([], 2, repeat=False)
+    joined = create_joined_iterator(actual, comm, repeat=False)
+    assert list(joined) == [] and joined.n_batches == 0
+    assert joined.epoch == joined.epoch_detail == 0 and not joined.is_new_epoch
+    with pytest.raises(ValueError, match="no rank has samples, but one must"):
+        create_joined_iterator(actual, comm)
