@@ -13,6 +13,8 @@ from mpchain import links
 from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.datasets import LabeledImageDataset, SubDataset
 from mpchain.device_resident import DeviceResident
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.function_hooks import TimerHook
 from mpchain.function_hooks.report import TIME_UNITS
 from mpchain.link import ChainList, Link
@@ -95,6 +97,18 @@ _REFUSING += [
 ]
 _REFUSING += [(links.Classifier, "forward"), (_NStepRNN, "__init__"), (Trainer, "extend")]
 
+
+class _OwnProcess:
+    """The ``mpi_comm`` of a communicator of one process, which sends nothing: ChainerMN's has it.
+
+    Communicators that send messages have the attribute themselves.
+    """
+
+    def __get__(self, communicator: Any, owner: Any = None) -> Any:
+        return None if communicator is None else load_mpi().COMM_SELF
+
+
+_ABSENT = object()
 _before: list[tuple[type, str, Any]] = []
 
 
@@ -164,6 +178,7 @@ def install() -> None:
         return
     for cls, name, value in _ATTRIBUTES:
         _set(cls, name, property(value))
+    _set(Communicator, "mpi_comm", _OwnProcess())
     for cls, name, instead in _DEPRECATED:
         _set(cls, name, _warning(cls, name, instead))
     for cls, old, new in _RENAMED:
@@ -173,7 +188,7 @@ def install() -> None:
 
 
 def _set(cls, name, value):
-    _before.append((cls, name, vars(cls).get(name)))
+    _before.append((cls, name, vars(cls).get(name, _ABSENT)))
     setattr(cls, name, value)
 
 
@@ -181,7 +196,7 @@ def uninstall() -> None:
     """Takes :func:`install` back."""
     while _before:
         cls, name, value = _before.pop()
-        if value is None:
+        if value is _ABSENT:
             delattr(cls, name)
         else:
             setattr(cls, name, value)

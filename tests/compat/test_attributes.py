@@ -1,5 +1,8 @@
 """Old keywords, and attributes of Chainer's classes that programs read."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ import mpchain.functions as F
 import mpchain.links as L
 from mpchain import datasets, function_hooks, optimizers, testing
 from mpchain.training import extensions, triggers
+from tests.distributed import ranks
 
 
 def test_keywords_of_before():
@@ -157,3 +161,20 @@ def test_a_chain_gives_its_attributes_by_name():
     model = mpchain.Chain(l=L.Linear(2, 3))
     model.pool = F.relu
     assert model["pool"] is F.relu and model["l"] is model.l
+
+
+ONE_PROCESS = """
+import chainermn
+
+comm = chainermn.create_communicator("naive")
+assert comm.mpi_comm.size == 1 and comm.mpi_comm.scatter([3]) == 3
+"""
+
+
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
+def test_mpi_communicator_of_one_process(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(ONE_PROCESS, "utf-8")
+    command = [sys.executable, "-m", "mpchain.compat", str(program)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stderr
