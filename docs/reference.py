@@ -64,7 +64,8 @@ PAGES = {
         "mpchain.gradient_check mpchain.testing mpchain.testing.attr mpchain.testing.condition "
         "mpchain.computational_graph mpchain.configuration mpchain.warnings mpchain.utils "
         "mpchain.utils.type_check mpchain.utils.sparse mpchain.utils.conv mpchain.utils.conv_nd "
-        "mpchain.utils.imgproc mpchain.utils.argument mpchain.exporters.caffe mpchain.compat",
+        "mpchain.utils.imgproc mpchain.utils.argument mpchain.exporters.caffe "
+        "mpchain.interop mpchain.compat",
     ),
 }
 MODULES = [module for _, modules in PAGES.values() for module in modules.split()]

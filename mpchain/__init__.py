@@ -91,6 +91,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import exporters as exporters
     from mpchain import function_hooks as function_hooks
     from mpchain import gradient_check as gradient_check
+    from mpchain import interop as interop
     from mpchain import iterators as iterators
     from mpchain import link_hooks as link_hooks
     from mpchain import links as links
@@ -119,8 +120,8 @@ disable_experimental_feature_warning = False
 _LATER = {
     "": (
         "computational_graph dataset datasets distributed distributions exporters "
-        "function_hooks gradient_check iterators link_hooks links optimizer_hooks optimizers "
-        "serializers training"
+        "function_hooks gradient_check interop iterators link_hooks links optimizer_hooks "
+        "optimizers serializers training"
     ),
     "distributed": (
         "CommunicatorBase DataSizeError MultiNodeChainList create_communicator "

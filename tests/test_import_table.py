@@ -27,7 +27,7 @@ TABLE = [
     ("initializer initializers", "backend"),
     ("dataset datasets iterators serializer serializers reporter", "backend"),
     ("parameter_tree link link_hook links", "functions initializers reporter"),
-    ("exporters", "link"),
+    ("exporters interop", "link"),
     ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
     ("link_hooks", "link function_hooks"),
     ("distributions", "functions"),
@@ -62,10 +62,13 @@ OPTIONAL = {
     "mpi4py",
     "numba",
     "nvidia",
+    "onnx",
+    "onnxruntime",
     "packaging",
     "pytest",
     "scipy",
     "tensorboardX",
+    "torch",
     "tqdm",
 }
 """Libraries of extras: imported inside the function that needs them."""
