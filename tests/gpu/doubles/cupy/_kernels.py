@@ -13,7 +13,7 @@ import tempfile
 import numpy as np
 
 from cupy._array import SCALARS, ndarray
-from cupy._machine import check_current_device, check_dtype, launch, ledger
+from cupy._machine import check_current_device, check_dtype, launch, ledger, pool
 
 CACHE = pathlib.Path(tempfile.gettempdir()) / f"cupy_double_{os.getuid()}"
 ARRAYS = pathlib.Path(__file__).with_name("kernels.hpp").read_text()
@@ -30,19 +30,22 @@ C_TYPES = {
 
 
 @functools.cache
-def compile_text(text):
-    """Compiles C++ text once for all processes; returns its library."""
+def compile_text(text, options="-std=c++14 -O0 -nostdlib"):
+    """Compiles C++ text once for all processes; returns its library.
+
+    Without options, it compiles kernels of little text and little work in a third of the time.
+    """
     compiler = shutil.which("g++")
     if compiler is None:
         raise RuntimeError("the double of CuPy needs g++ to compile kernels")
     CACHE.mkdir(mode=0o700, exist_ok=True)
-    library = CACHE / (hashlib.sha256(text.encode()).hexdigest() + ".so")
+    library = CACHE / (hashlib.sha256(f"{options} {text}".encode()).hexdigest() + ".so")
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             source, made = pathlib.Path(folder, "kernel.cpp"), pathlib.Path(folder, "kernel.so")
             source.write_text(text)
-            options = "-std=c++20 -O1 -w -shared -fPIC -pthread -ffp-contract=off"
-            command = [compiler, *options.split(), "-o", made, source]
+            command = [compiler, *options.split(), "-w", "-shared", "-fPIC", "-ffp-contract=off"]
+            command += ["-o", made, source, "-lgcc"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
             if done.returncode:
                 raise RuntimeError(f"the kernel does not compile:\n{done.stderr[:4000]}\n{text}")
@@ -101,6 +104,7 @@ class _Kernel:
         self.nin, self.nout = len(self.in_params), len(self.out_params)
         self.nargs = self.nin + self.nout
         self.name, self.preamble = name, preamble
+        self._compiled = {}
 
     def _run(self, ins, outs, shape, letters, dtypes, body):
         """Compiles the body for these types, and runs it over the elements of a shape."""
@@ -109,9 +113,30 @@ class _Kernel:
             for x, dtype in zip([*ins, *outs], dtypes)
         ]
         views = [
-            x if parameter.is_raw else np.broadcast_to(x, shape)
+            x if parameter.is_raw or x.shape == shape else np.broadcast_to(x, shape)
             for x, parameter in zip(arrays, self.params)
         ]
+        key = body, *dtypes, *letters.items()
+        if key not in self._compiled:
+            self._compiled[key] = self._text(letters, dtypes, body)
+        text = self._compiled[key]
+        ledger.kernels[self.name, tuple(letters.values())] = text
+        run = compile_text(text).run_elements
+        described = [
+            np.array(
+                [view.__array_interface__["data"][0], view.ndim, *view.shape, *view.strides],
+                np.int64,
+            )
+            for view in views
+        ]
+        pointers = np.array(
+            [(sizes[0], sizes.__array_interface__["data"][0] + 8) for sizes in described], np.int64
+        )
+        dims = np.array([len(shape), *shape], np.int64)
+        run(ctypes.c_void_p(pointers.ctypes.data), ctypes.c_void_p(dims.ctypes.data))
+        launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs)
+
+    def _text(self, letters, dtypes, body):
         aliases = "".join(f"typedef {C_TYPES[t.name]} {c};\n" for c, t in letters.items())
         declared = "".join(
             f"CArray<{C_TYPES[dtype.name]}> {'' if parameter.is_raw else '_raw_'}{parameter.name}"
@@ -121,17 +146,7 @@ class _Kernel:
         headers = ARRAYS + "#include <complex>\n" * any(dtype.kind == "c" for dtype in dtypes)
         text = f"{headers}{aliases}{self.preamble}\n"
         text += 'extern "C" void run_elements(void** _args, Dims _dims) {\n'
-        text += declared + body + "}\n"
-        ledger.kernels[self.name, tuple(letters.values())] = text
-        run = compile_text(text).run_elements
-        described = []
-        for view in views:
-            sizes = np.array([view.ndim, *view.shape, *view.strides], np.int64)
-            described += [view.__array_interface__["data"][0], sizes.ctypes.data, sizes]
-        pointers = [ctypes.c_void_p(x) for x in described if not isinstance(x, np.ndarray)]
-        dims = np.array([len(shape), *shape], np.int64)
-        run((ctypes.c_void_p * len(pointers))(*pointers), ctypes.c_void_p(dims.ctypes.data))
-        launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs)
+        return text + declared + body + "}\n"
 
 
 class ElementwiseKernel(_Kernel):
@@ -304,7 +319,6 @@ class RawKernel:
         if len(args) != len(self._types):
             raise TypeError(f"{self.name} takes {len(self._types)} arguments, not {len(args)}")
         arrays = [arg for arg in args if isinstance(arg, ndarray)]
-        check_current_device(self.name, arrays)
         values, writes = [], []
         for arg, kind in zip(args, self._types):
             if isinstance(arg, ndarray) != kind.endswith("*"):
@@ -314,32 +328,56 @@ class RawKernel:
                 values.append(np.array(arg.data.ptr, np.int64))
                 if not kind.startswith("const"):
                     writes.append(arg)
+            elif isinstance(arg, np.ndarray) and arg.size == 1 and arg.dtype.names:
+                values.append(arg)
+                found = self._pointed_to(arg)
+                arrays += [array for _, array in found]
+                writes += [array for is_const, array in found if not is_const]
             elif isinstance(arg, SCALARS):
                 values.append(np.array(arg))  # as CuPy: int is 8 bytes, float is a double
             else:
                 raise TypeError(f"Unsupported type {type(arg)} (kernel {self.name})")
+        check_current_device(self.name, arrays)
         sizes = [value.itemsize for value in values]
         names = ", ".join(f"*({kind}*)_args[{k}]" for k, kind in enumerate(self._types))
         checks = " ".join(
             f"if (sizeof({kind}) != _sizes[{k}]) return {k + 1};"
             for k, kind in enumerate(self._types)
         )
+        at_once = "__syncthreads" in self.code
+        headers = f"#define AT_ONCE\n{ARRAYS}{THREADS}" if at_once else ARRAYS + THREADS
+        code = self.code.replace("#include <cupy/float16.cuh>", "")
         text = (
-            f'{ARRAYS}{THREADS}{self.code}\nextern "C" int run_threads('
+            f'{headers}{code}\nextern "C" int run_threads('
             f"void** _args, long* _sizes, long* _dims) {{\n{checks}\n"
-            f"run_blocks(_dims, {str('__syncthreads' in self.code).lower()}, "
-            f"[&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
+            f"run_blocks(_dims, [&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
         )
         ledger.kernels[self.name, ()] = text
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
-        wrong = compile_text(text).run_threads(
+        library = compile_text(text, "-std=c++20 -O1 -pthread") if at_once else compile_text(text)
+        wrong = library.run_threads(
             pointers, (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_long * 7)(*map(int, dims))
         )
         if wrong:
             kind, size = self._types[wrong - 1], sizes[wrong - 1]
             raise TypeError(f"{self.name}: {size} bytes given for the {kind} (argument {wrong})")
         launch(self.name, arrays, writes)
+
+    def _pointed_to(self, struct):
+        """Returns (whether it is const, array) for the arrays that a struct of arguments names."""
+        blocks = {block.ptr: block for block in list(pool.blocks)}
+        found = []
+        for name in struct.dtype.names:
+            if struct.dtype[name].base != np.uint64:
+                continue
+            is_const = re.search(rf"const\s+\w+\s*\*\s*{name}\b", self.code) is not None
+            for pointer in filter(None, np.ravel(struct[name]).tolist()):
+                block = blocks.get(pointer) or pool.block_of(pointer)
+                if block is None:
+                    raise ValueError(f"{self.name}: {pointer:#x} is not in an array's memory")
+                found.append((is_const, ndarray._of(block.host, block)))
+        return found
 
     def _check_element(self, array, kind):
         expected = C_TYPES[array.dtype.name]

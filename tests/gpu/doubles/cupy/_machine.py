@@ -6,6 +6,7 @@ its own next. An access to memory without an order between it and an earlier one
 """
 
 import collections
+import functools
 import itertools
 import os
 import pathlib
@@ -56,11 +57,14 @@ class CUDARuntimeError(RuntimeError):
 def place():
     """Returns file:line of the innermost frame outside of the double."""
     frame = sys._getframe(1)
-    while frame.f_back is not None:
-        if not frame.f_code.co_filename.startswith((_HERE, "<string>")):
-            break
+    while frame.f_back is not None and _is_inside(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@functools.cache
+def _is_inside(file):
+    return file.startswith((_HERE, "<string>"))
 
 
 class _Here(threading.local):
@@ -137,6 +141,8 @@ class _Agent:
         return self._number, self._clock[self._number]
 
     def _learn(self, clock):
+        if clock.items() <= self._clock.items():  # the usual case, found in C
+            return
         for number, count in clock.items():
             if self._clock.get(number, 0) < count:
                 self._clock[number] = count
@@ -357,6 +363,10 @@ class MemoryPool:
 
     def __init__(self):
         self.blocks = weakref.WeakSet()
+
+    def block_of(self, pointer):
+        """Returns the block that an address is in; None if there is none."""
+        return next((block for block in list(self.blocks) if block.covers(pointer)), None)
 
     def used_bytes(self):
         return sum(block.size for block in list(self.blocks))

@@ -1,13 +1,15 @@
 // What CUDA C has and C++ has not: threads and blocks.
+#ifdef AT_ONCE
 #include <barrier>
 #include <thread>
 #include <vector>
+static barrier<>* _barrier;
+#endif
 
 struct uint3 { unsigned x, y, z; };
 typedef uint3 dim3;
 static thread_local uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
-static barrier<>* _barrier;
 #define __global__
 #define __device__ static
 #define __host__
@@ -26,7 +28,7 @@ template <typename T> static T atomicAdd(T* p, T x) {
 
 // dims: grid, block, bytes of shared memory. Blocks run one after another, as their shared memory
 // is one; the threads of a block too, unless they wait for one another.
-template <typename F> static void run_blocks(const long* dims, bool at_once, F body) {
+template <typename F> static void run_blocks(const long* dims, F body) {
   gridDim = {(unsigned)dims[0], (unsigned)dims[1], (unsigned)dims[2]};
   blockDim = {(unsigned)dims[3], (unsigned)dims[4], (unsigned)dims[5]};
   unsigned n = blockDim.x * blockDim.y * blockDim.z;
@@ -35,17 +37,17 @@ template <typename F> static void run_blocks(const long* dims, bool at_once, F b
       blockIdx = {b % gridDim.x, b / gridDim.x % gridDim.y, b / gridDim.x / gridDim.y};
       threadIdx = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
       body();
-      if (at_once) _barrier->arrive_and_drop();
     };
-    if (!at_once) {
-      for (unsigned t = 0; t < n; t++) run(t);
-      continue;
-    }
+#ifdef AT_ONCE
     barrier<> all(n);
     _barrier = &all;
     vector<thread> threads;
-    for (unsigned t = 0; t < n; t++) threads.emplace_back(run, t);
+    for (unsigned t = 0; t < n; t++)
+      threads.emplace_back([&run, t] { run(t); _barrier->arrive_and_drop(); });
     for (auto& one : threads) one.join();
+#else
+    for (unsigned t = 0; t < n; t++) run(t);
+#endif
   }
 }
 
