@@ -120,7 +120,7 @@ def _function(case, name):
         return lambda *params: getattr(case.make(*params), name)
     x = _arguments(case, name)
     if case.discrete:
-        return lambda *params: getattr(case.make(*params), name)(x)
+        return lambda *params: getattr(case.make(*params), name)(params[0].device.send(x))
     return lambda x, *params: getattr(case.make(*params), name)(x)
 
 

@@ -8,6 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.random import SampleGenerator, source
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
@@ -17,21 +18,22 @@ _MASK = np.random.RandomState(2).randint(0, 2, (2, 3, 4)).astype(bool)
 
 
 def _seeded(function):
-    """The function, drawing the same each time."""
+    """The function, drawing the same each time and on each device."""
 
     def seeded(*xs):
-        np.random.seed(7)
-        return function(*xs)
+        with SampleGenerator((7, 0), step=0).in_use():
+            return function(*xs)
 
     return seeded
 
 
+@_seeded
+def _drawn(name):
+    return getattr(source(np), name)(size=(3, 4))
+
+
 def _gaussian(mean, ln_var):
     return F.gaussian(mean, ln_var, eps=mean.device.send(_EPS.astype(mean.dtype)))
-
-
-def _gumbel_noise():
-    return torch.tensor(np.random.RandomState(7).gumbel(size=(3, 4)))
 
 
 def _dropconnect(x, W, b, mask=_MASK, **options):
@@ -43,7 +45,7 @@ def _torch_dropconnect(x, W, b, mask=_MASK, scale=1 / 0.7):
 
 
 def _torch_zoneout(h, x):
-    kept = np.random.RandomState(7).random_sample((3, 4)) < 0.3
+    kept = _drawn("random_sample") < 0.3
     return torch.where(torch.as_tensor(kept), h, x)
 
 
@@ -59,13 +61,13 @@ TABLE = [
     row(
         "gumbel_softmax",
         _seeded(functools.partial(F.gumbel_softmax, tau=0.7)),
-        lambda x: torch.softmax((x + _gumbel_noise()) / 0.7, 1),
+        lambda x: torch.softmax((x + torch.tensor(_drawn("gumbel"))) / 0.7, 1),
         (3, 4),
     ),
     row(
         "gumbel_softmax axis",
         _seeded(functools.partial(F.gumbel_softmax, tau=1.5, axis=0)),
-        lambda x: torch.softmax((x + _gumbel_noise()) / 1.5, 0),
+        lambda x: torch.softmax((x + torch.tensor(_drawn("gumbel"))) / 1.5, 0),
         (3, 4),
     ),
     row("simplified_dropconnect", _dropconnect, _torch_dropconnect, *_SHAPES),

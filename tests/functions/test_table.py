@@ -58,7 +58,7 @@ TABLE = [
     row("minimum", F.minimum, torch.minimum, (3, 4), (4,), smooth=False),
     row(
         "where",
-        lambda a, b: F.where(np.arange(4) % 2 == 0, a, b),
+        lambda a, b: F.where(a.xp.arange(4) % 2 == 0, a, b),
         lambda a, b: torch.where(torch.arange(4) % 2 == 0, a, b),
         (3, 4),
         (4,),
