@@ -3,7 +3,6 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
-from mpchain.configuration import config
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import add_at, check_labels
 from mpchain.typing import Input
@@ -18,14 +17,23 @@ from mpchain.variable import Variable, as_array, as_variable
 @differentiable(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0]))
 def _take_rows(W, ids):
     y = W[ids]
+    if is_gpu_array(ids):  # a mask as an index would wait for the number of its elements
+        return _zero_unless(ids >= 0, y)
     y[ids < 0] = 0
     return y
+
+
+def _zero_unless(known, rows):
+    return get_array_module(rows).where(known[..., None], rows, rows.dtype.type(0))
 
 
 @differentiable(lambda g, ids: _take_rows.on(g, ids))
 def _add_rows(rows, ids, n):
     size, known = rows.shape[-1], ids >= 0
-    ids, rows = ids[known], rows[known]
+    if is_gpu_array(ids):
+        rows = _zero_unless(known, rows)
+    else:
+        ids, rows = ids[known], rows[known]
     # Half precision would lose small gradients of frequent rows.
     total = get_array_module(rows).zeros((n, size), np.promote_types(rows.dtype, np.float32))
     add_at(total, ids, rows)
@@ -60,8 +68,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     ids = x.astype(np.intp, copy=False)
     xp = get_array_module(x)
     ignored = xp.zeros(x.shape, bool) if ignore_label is None else x == ignore_label
-    if config.debug or not is_gpu_array(x):
-        check_labels("embed_id", x, W.shape[0], ignore_label, "x")
+    check_labels("embed_id", x, W.shape[0], ignore_label, "x")
     return _take_rows(W, xp.where(ignored, -1, ids))
 
 
