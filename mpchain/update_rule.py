@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.kernels.cuda_steps import take_steps
 from mpchain.kernels.steps import square_sum, take_step
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Array
@@ -422,8 +423,11 @@ def update_all(params: Iterable[Parameter]) -> None:
         else:
             groups.setdefault(key, []).append(param)
     for group in groups.values():
-        for portion in _portions(group):
-            _update_group(portion)
+        if is_gpu_array(group[0].array):
+            _update_group_on_gpu(group)
+        else:
+            for portion in _portions(group):
+                _update_group(portion)
 
 
 def _portions(params):
@@ -442,19 +446,22 @@ def _portions(params):
 def _group_of(param):
     """Returns what parameters have in common that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
+    on_gpu = is_gpu_array(array)
     if (
-        type(array) is not np.ndarray
-        or array.size > _SMALL
-        or array.dtype.char not in "fd"
-        or type(grad) is not np.ndarray
-        or grad.dtype is not array.dtype
+        type(grad) is not type(array)
+        or not (on_gpu or (type(array) is np.ndarray and array.size <= _SMALL))
+        or array.dtype.char not in ("efd" if on_gpu else "fd")
+        or grad.dtype != array.dtype
         or not _takes_plain_steps(type(param), type(rule))
         or not rule.enabled
+        or rule._use_fp32_update
         or rule._hooks
         or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
     ):
         return None
     key = type(rule), id(rule.hyperparam.parent), rule.t, array.dtype.char
+    if on_gpu:
+        key += (array.device.id,)
     if len(vars(rule)) > len(_ATTRIBUTES):  # on which the numbers of a step may depend, too
         key += tuple((name, id(x)) for name, x in vars(rule).items() if name not in _ATTRIBUTES)
     return key
@@ -463,7 +470,14 @@ def _group_of(param):
 @functools.cache
 def _takes_plain_steps(param_class, rule_class):
     """Returns whether parameters and rules of these classes update as declared, by ``step``."""
-    names = ("update", "update_core", "update_core_cpu", "_take_step", "updated_param")
+    names = (
+        "update",
+        "update_core",
+        "update_core_cpu",
+        "update_core_gpu",
+        "_take_step",
+        "updated_param",
+    )
     return (
         param_class.update is Parameter.update
         and getattr(rule_class, "step", None) is not None
@@ -492,6 +506,19 @@ def _update_group(params):
             stop = start + array.size
             array[...] = values[start:stop].reshape(array.shape)
             start = stop
+
+
+def _update_group_on_gpu(params):
+    rules = [param.update_rule for param in params]
+    with params[0].device.create_context():
+        for rule, param in zip(rules, params, strict=True):
+            rule.prepare(param)
+        written = [[param.array for param in params]]
+        written += [[rule.state[name] for rule in rules] for name in rules[0].states]
+        grads = [param.grad for param in params]
+        if not take_steps(rules[0].step, written, grads, rules[0].scalars()):
+            for rule, param in zip(rules, params, strict=True):
+                rule.update_core(param)
 
 
 def _gathered(arrays):

@@ -218,6 +218,17 @@ def _in_c(operand, as_bool=False):
     return f"(T){operand.name}" if operand.is_bool and not as_bool else operand.name
 
 
+def operation_in_c(symbol: Symbol, texts: Iterable[str]) -> str:
+    """Returns the C statement that computes a symbol over the type ``T`` from its operands.
+
+    Example:
+        >>> operation_in_c(trace(lambda x: x + 1, ["x"]), ["x", "one"])
+        'T t0 = x + one;'
+    """
+    kind = "bool" if symbol.is_bool else "T"
+    return f"{kind} {symbol.name} = {(_C | _C_PREDICATES)[symbol.function].format(*texts)};"
+
+
 def render_c(result: Any) -> str:
     """Returns C statements over the type ``T`` that compute ``out`` from the parameters.
 
@@ -234,8 +245,7 @@ def render_c(result: Any) -> str:
         texts = [
             _in_c(x, logical or (function is np.where and i == 0)) for i, x in enumerate(operands)
         ]
-        kind = "bool" if symbol.is_bool else "T"
-        lines.append(f"{kind} {symbol.name} = {(_C | _C_PREDICATES)[function].format(*texts)};")
+        lines.append(operation_in_c(symbol, texts))
     return "\n".join([*lines, f"out = {_in_c(result)};"])
 
 
@@ -296,6 +306,33 @@ def trace(formula: Callable, parameters: Iterable[str]) -> Any:
     """
     steps = []
     return formula(*(Symbol(steps, "in_" + name) for name in parameters))
+
+
+class _Element(Symbol):
+    """An element of arrays whose shape and dtype are not known."""
+
+    def _refuse(self):
+        raise UntraceableError("a property of the whole array")
+
+    shape = ndim = size = dtype = property(_refuse)
+
+
+def trace_step(step: Callable, written: Sequence[str], scalars: dict[str, Any]) -> tuple:
+    """Applies the step of an optimizer to symbols x_NAME of arrays; returns its results.
+
+    Args:
+        step: see :class:`mpchain.UpdateRule`.
+        written: the names of the parameter and the states; the gradient's is ``g``.
+        scalars: further arguments.
+
+    Example:
+        >>> (p,) = trace_step(lambda p, g, lr: (p - lr * g,), ["p"], {"lr": 0.5})
+        >>> [s.operands for s in in_order(p)][0][0]
+        0.5
+    """
+    steps = []
+    param, grad, *states = (_Element(steps, f"x_{n}") for n in (written[0], "g", *written[1:]))
+    return step(param, grad, *states, **scalars)
 
 
 def fused_kernel(name: str, formula: Callable) -> Any:

@@ -10,8 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
-from mpchain.formulas.symbol import PYTHON, Symbol, UntraceableError, in_order
+from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.formulas.text import compile_text
+from mpchain.kernels.cuda_steps import take_steps
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
 from mpchain.typing import Array
 
@@ -44,11 +45,11 @@ def take_step(
     """
     written = [param, *states]
     n = _BLOCK_BYTES // param.itemsize
-    if (
-        not isinstance(param, np.ndarray)
-        or param.size <= n
-        or not all(array.flags.c_contiguous for array in written)
-    ):
+    if not isinstance(param, np.ndarray):
+        if not take_steps(step, [[array] for array in written], [grad], scalars):
+            _step_once(step, written, grad, scalars)
+        return
+    if param.size <= n or not all(array.flags.c_contiguous for array in written):
         _step_once(step, written, grad, scalars)
         return
     flat = [array.reshape(-1) for array in written]
@@ -97,15 +98,6 @@ def square_sum(array: Array) -> float:
     return float(xp.vdot(flat, flat))
 
 
-class _Element(Symbol):
-    """An element of arrays whose shape and dtype are not known."""
-
-    def _refuse(self):
-        raise UntraceableError("a property of the whole array")
-
-    shape = ndim = size = dtype = property(_refuse)
-
-
 _OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}
 for _f in (np.sqrt, np.maximum, np.minimum, np.sign, np.absolute):
     _OPERATORS[_f] = f"np.{_f.__name__}({', '.join(['{}'] * _f.nin)})"
@@ -116,10 +108,9 @@ def _write_down(step, n_written, scalars):
 
     Numbers are written as elements of an array of constants: another learning rate, the same text.
     """
-    steps, constants = [], []
     arrays = [f"a{i}" for i in range(n_written)]
-    param, grad, *states = (_Element(steps, f"x_{name}") for name in ("a0", "g", *arrays[1:]))
-    results = step(param, grad, *states, **scalars)
+    results = trace_step(step, arrays, scalars)
+    constants = []
 
     def text_of(operand):
         if isinstance(operand, Symbol):

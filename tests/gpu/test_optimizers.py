@@ -1,0 +1,113 @@
+"""Optimizers on GPUs: one kernel for the parameters of a dtype, with the bits of the host."""
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import optimizers
+from mpchain.kernels import cuda_steps
+
+SHAPES = [(3, 4), (70, 80), (5,), (0, 2), ()]
+RULES = [
+    "SGD",
+    "MomentumSGD",
+    "NesterovAG",
+    "Adam",
+    "AMSGrad",
+    "AdaBound",
+    "RMSprop",
+    "RMSpropGraves",
+]
+RULES += ["AdaGrad", "AdaDelta", "SMORMS3", "CorrectedMomentumSGD", "MSVAG"]
+
+
+def _trained(device, optimizer, dtypes="f", n_steps=3, change=lambda model, step: None):
+    """Returns the parameters after some steps with gradients that are the same on all devices."""
+    draw, model = np.random.RandomState(0), mpchain.ChainList()
+    for dtype in dtypes:
+        for shape in SHAPES:
+            link = mpchain.Link()
+            with link.init_scope():
+                link.p = mpchain.Parameter(np.asarray(draw.randn(*shape), dtype))
+            model.append(link)
+    model.to_device(device)
+    optimizer.setup(model)
+    if "e" in dtypes:
+        optimizer.use_fp32_update(False)
+        optimizer.set_loss_scale(1.0)
+    for step in range(n_steps):
+        for param in model.params():
+            param.grad = param.device.send(np.asarray(draw.randn(*param.shape), param.dtype))
+        change(model, step)
+        optimizer.update()
+    return [mpchain.cuda.to_cpu(param.array) for param in model.params()]
+
+
+def _assert_equal_bits(make, **options):
+    expected = _trained("@numpy", make(), **options)
+    for actual, array in zip(_trained("@cupy:0", make(), **options), expected, strict=True):
+        np.testing.assert_array_equal(actual, array)
+
+
+@pytest.mark.gpu
+class TestOneKernel:
+    @pytest.mark.parametrize("name", RULES)
+    def test_bits_are_those_of_the_host(self, name):
+        _assert_equal_bits(getattr(optimizers, name), dtypes="fd")
+
+    def test_half_precision_is_computed_in_single(self):
+        _assert_equal_bits(optimizers.Adam, dtypes="e")
+
+    @pytest.mark.parametrize("options", [{"weight_decay_rate": 0.1}, {"amsgrad": True}])
+    def test_steps_with_branches(self, options):
+        _assert_equal_bits(lambda: optimizers.Adam(**options))
+
+    def test_more_arrays_than_fit_into_the_arguments_of_one_kernel(self, monkeypatch):
+        monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: 200)
+        _assert_equal_bits(optimizers.MomentumSGD, dtypes="fff")
+
+    def test_gradients_that_are_not_contiguous(self):
+        def turn(model, step):
+            for param in model.params():
+                if param.ndim == 2:
+                    param.grad = param.grad.T.copy().T
+
+        _assert_equal_bits(optimizers.MomentumSGD, change=turn)
+
+    def test_parameters_that_are_updated_less_often(self):
+        def rest(model, step):
+            model[1].p.update_rule.enabled = step != 1
+
+        _assert_equal_bits(optimizers.Adam, change=rest)
+
+    def test_step_that_cannot_be_written_as_a_kernel(self):
+        class Rule(mpchain.UpdateRule):
+            hyperparameters = {"lr": 0.1}
+            states = ("v",)
+
+            @staticmethod
+            def step(p, g, v, lr):
+                v += g
+                return p - lr * v.clip(-1, 1), v
+
+        class Clipping(mpchain.GradientMethod):
+            rule = Rule
+
+        _assert_equal_bits(Clipping)
+
+    def test_launches(self, request):
+        if request.config.option.gpu != "double":
+            pytest.skip("counts on the double of CuPy: --gpu=double")
+        import cupy
+
+        counts = []
+
+        def count(model, step):
+            cupy.double.reset()
+
+        for dtypes in ("f", "fde"):
+            _trained("@cupy:0", optimizers.Adam(), dtypes, change=count)
+            launches = cupy.double.launches.copy()
+            counts.append([n for (name, _), n in launches.items() if name == "mpchain_step"])
+            assert cupy.double.synchronizations.keys() <= {("get", place) for _, place in launches}
+        assert [sum(found) for found in counts] == [1, 3]
