@@ -29,6 +29,9 @@ class Extension:
         trigger: when to call the extension: ``(period, unit)``, or a function of the trainer.
         priority: extensions of one iteration are called by descending priority.
         name: name in the trainer; set by :meth:`Trainer.extend`.
+        is_report: whether the extension only shows or writes what all ranks know. A trainer whose
+            optimizer averages over several ranks then calls it on rank 0 only; its trigger is
+            called on all ranks. The extension must not communicate.
 
     Example:
         >>> class Shout(training.Extension):
@@ -42,6 +45,7 @@ class Extension:
     trigger: Any = (1, "iteration")
     priority: float = PRIORITY_READER
     name: str | None = None
+    is_report: bool = False
 
     default_name: Any = property(lambda self: type(self).__name__)
     """Default name in the trainer: the name of the class."""

@@ -56,6 +56,10 @@ class Trainer:
     one that took the snapshot are called first. If the trainer has reached the length that the stop
     trigger's ``get_training_length`` returns, it stops at once and prints a line.
 
+    On several ranks, make the same trainer on each, with the same extensions. Extensions that only
+    show or write results (:attr:`Extension.is_report`) are then called on rank 0 alone, and only
+    rank 0 writes the file of a :class:`~mpchain.training.extensions.LogReport`.
+
     Args:
         updater: an :class:`Updater`.
         stop_trigger: ``(period, unit)``, or a function of the trainer that returns whether to
@@ -71,6 +75,9 @@ class Trainer:
         out: the folder for files.
         is_interrupted: whether Ctrl-C or SIGTERM has ended training after a complete iteration.
         is_resumed: whether the trainer was loaded from a snapshot.
+        writes_reports: whether this process shows and writes results. It is False if a multi-node
+            optimizer's communicator has a rank other than 0 here. Set it to True before
+            :meth:`run` to let each rank write into its own folder.
 
     Example:
         >>> model = L.Classifier(L.Linear(3, 2))
@@ -106,6 +113,11 @@ class Trainer:
         self._started_at = self._final_elapsed_time = None
         self._earlier_elapsed_time = 0.0
         self.is_interrupted = self.is_resumed = False
+        communicators = (
+            getattr(optimizer, "communicator", None)
+            for optimizer in updater.get_all_optimizers().values()
+        )
+        self.writes_reports = not any(getattr(comm, "rank", 0) for comm in communicators)
         self._outstanding = []  # names of the extensions still to be called in this iteration
         self._random_states = {}
         updater.connect_trainer(self)
@@ -206,18 +218,18 @@ class Trainer:
                 error = raised
                 if show_loop_exception_msg and isinstance(error, Exception):
                     _print_exception(error)
-                _call_all(_hooks(entries, "on_error", self, error, error.__traceback__), error)
+                _call_all(self._hooks(entries, "on_error", self, error, error.__traceback__), error)
                 raise
             finally:
                 self._final_elapsed_time = self.elapsed_time
-                finalizers = _hooks(entries, "finalize")
+                finalizers = self._hooks(entries, "finalize")
                 finalizers.append(("finalize of the updater", self.updater.finalize))
                 _call_all(finalizers, error)
 
     def _train(self, entries, interruption):
-        for entry in entries.values():
+        for entry in filter(self._calls, entries.values()):
             (getattr(entry.extension, "initialize", None) or _ignore)(self)
-        for entry in entries.values():
+        for entry in filter(self._calls, entries.values()):
             if entry.call_before_training:
                 entry.extension(self)
         restore_random_states(self._random_states, self._device_ids())
@@ -231,15 +243,29 @@ class Trainer:
                 self._call_extensions(entries, list(entries))
         if self.is_interrupted:
             interruption.raise_for(interruption.number)
-        if self.updater.iteration == n_before > 0 and self._is_on_first_rank():
+        if self.updater.iteration == n_before > 0 and self.writes_reports:
             print_line(f"{self._what_is_done()}: there is nothing left to train")
 
     def _call_extensions(self, entries, names):
         """Calls those of these extensions whose trigger fires."""
         for i, name in enumerate(names):
             self._outstanding = names[i + 1 :]
-            if entries[name].trigger(self):
+            if entries[name].trigger(self) and self._calls(entries[name]):
                 entries[name].extension(self)
+
+    def _calls(self, entry):
+        return self.writes_reports or not getattr(entry.extension, "is_report", False)
+
+    def _hooks(self, entries, hook, *args):
+        """Returns pairs (description, function without arguments) for a hook of every extension."""
+        return [
+            (
+                f"{hook} of extension {name!r}",
+                functools.partial(getattr(entry.extension, hook, None) or _ignore, *args),
+            )
+            for name, entry in entries.items()
+            if self._calls(entry)
+        ]
 
     def _ends_by_signal(self, interruption):
         number = self.updater.agree_on_signal(interruption.number)
@@ -264,11 +290,6 @@ class Trainer:
         n, unit = length
         return f"{min(interval.progress(self.updater, unit), n):g} of {n:g} {unit}s are done"
 
-    def _is_on_first_rank(self):
-        optimizers = self.updater.get_all_optimizers().values()
-        communicators = [getattr(optimizer, "communicator", None) for optimizer in optimizers]
-        return not any(getattr(communicator, "rank", 0) for communicator in communicators)
-
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the updater, the triggers, the extensions and the elapsed time."""
         self.updater.serialize(serializer["updater"])
@@ -276,7 +297,8 @@ class Trainer:
         extensions = serializer["extensions"]
         triggers = serializer["extension_triggers"]
         for name, entry in self._entries.items():
-            serialize_part(entry.extension, extensions[name])
+            if self._calls(entry):
+                serialize_part(entry.extension, extensions[name])
             serialize_part(entry.trigger, triggers[name])
         elapsed_time = serializer("_snapshot_elapsed_time", self.elapsed_time)
         observation = _serialize_json(serializer, "_observation", _scalars(self.observation))
@@ -333,17 +355,6 @@ def _serialize_json(serializer, key, value):
 
 def _ignore(*args):
     """Stands for a hook that a plain function lacks."""
-
-
-def _hooks(entries, hook, *args):
-    """Returns pairs (description, function without arguments) for a hook of every extension."""
-    return [
-        (
-            f"{hook} of extension {name!r}",
-            functools.partial(getattr(entry.extension, hook, None) or _ignore, *args),
-        )
-        for name, entry in entries.items()
-    ]
 
 
 def _call_all(hooks, error):

@@ -1,17 +1,23 @@
+import types
+
 import pytest
 
-from mpchain import training
+from mpchain import Link, training
 from mpchain.iterators import SerialIterator
 
 
 class CountingUpdater(training.Updater):
     """Draws batches and calls a function; there is no model."""
 
-    def __init__(self, on_update, n_samples, batch_size):
+    def __init__(self, on_update, n_samples, batch_size, rank=None):
         self.on_update = on_update
         self.iterator = SerialIterator(list(range(n_samples)), batch_size, shuffle=False)
         self.iteration = 0
         self.is_finalized = False
+        self.optimizers = {}
+        if rank is not None:
+            comm = types.SimpleNamespace(rank=rank)
+            self.optimizers["main"] = types.SimpleNamespace(communicator=comm, target=Link())
 
     @property
     def epoch(self):
@@ -22,7 +28,7 @@ class CountingUpdater(training.Updater):
         return self.iterator.epoch_detail
 
     def get_all_optimizers(self):
-        return {}
+        return self.optimizers
 
     def update(self):
         self.iterator.next()
@@ -39,16 +45,20 @@ class CountingUpdater(training.Updater):
 
 @pytest.fixture
 def make_trainer(tmp_path):
-    """Makes a trainer without a model; the epoch is 2.5 batches long unless said otherwise."""
+    """Makes a trainer without a model; the epoch is 2.5 batches long unless said otherwise.
+
+    With ``rank`` it has an optimizer whose communicator says that this is that rank.
+    """
 
     def make(
         stop_trigger=(4, "iteration"),
         on_update=lambda updater: None,
         n_samples=25,
         batch_size=10,
+        rank=None,
         **options,
     ):
-        updater = CountingUpdater(on_update, n_samples, batch_size)
+        updater = CountingUpdater(on_update, n_samples, batch_size, rank)
         options.setdefault("out", tmp_path / "result")
         return training.Trainer(updater, stop_trigger, **options)
 

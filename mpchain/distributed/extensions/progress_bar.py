@@ -30,6 +30,7 @@ class MultiNodeProgressBar(ProgressBar):
     """
 
     default_name = "ProgressBar"
+    is_report = False  # all ranks count their samples
 
     def __init__(
         self,

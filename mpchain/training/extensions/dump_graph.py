@@ -39,6 +39,7 @@ class DumpGraph(Extension):
     """
 
     default_name = "dump_graph"
+    is_report = True
 
     def __init__(
         self,

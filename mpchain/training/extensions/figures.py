@@ -36,6 +36,8 @@ class FigureWriter(Extension):
         True
     """
 
+    is_report = True
+
     def __init__(self, filename: str) -> None:
         self._filename = filename
         self._files = OutputFiles(type(self).__name__, filename)

@@ -97,6 +97,8 @@ class PrintReport(LogFollower):
         0           2
     """
 
+    is_report = True
+
     def __init__(
         self,
         entries: Iterable[str],
@@ -160,6 +162,8 @@ class JsonLinesReport(LogFollower):
         {"epoch": 0, "iteration": 2, "elapsed_time": ...}
     """
 
+    is_report = True
+
     def __init__(
         self, filename: str = "log.jsonl", log_report: str | LogReport = "LogReport"
     ) -> None:
@@ -204,6 +208,8 @@ class TensorBoardReport(LogFollower):
         >>> trainer.extend(extensions.LogReport(trigger=(100, "iteration")))
         >>> trainer.extend(TensorBoardReport())  # doctest: +SKIP
     """
+
+    is_report = True
 
     def __init__(
         self, folder: str = "tensorboard", log_report: str | LogReport = "LogReport"

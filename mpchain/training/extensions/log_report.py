@@ -26,6 +26,11 @@ class LogReport(Extension):
     The file of an earlier run, which this one does not resume, is kept: ``log`` is renamed to
     ``log.old1``. Another job that would write the same file at the same time is refused.
 
+    On several ranks, each rank logs what it observes, and rank 0 writes the file. Values that
+    :class:`~mpchain.distributed.MultiNodeUpdater` and multi-node evaluators report are means over
+    the samples of all ranks. Any other value is rank 0's own, unless an
+    :class:`~mpchain.distributed.extensions.ObservationAggregator` combines it.
+
     Args:
         keys: names of the values; None means all that are reported. At the end of training a
             warning lists the names that were never reported.
@@ -54,6 +59,7 @@ class LogReport(Extension):
         self._postprocess = postprocess
         self._filename = filename
         self._log = []
+        self._writes = True
         self._means = IntervalMeans(trigger, keys)
         self._awaited = AwaitedKeys(type(self).__name__, keys or ())
         self._files = OutputFiles(type(self).__name__, filename)
@@ -65,7 +71,9 @@ class LogReport(Extension):
 
     def initialize(self, trainer: Trainer) -> None:
         """Makes sure that no other job writes the file."""
-        self._files.claim(trainer)
+        self._writes = trainer.writes_reports
+        if self._writes:
+            self._files.claim(trainer)
 
     def __call__(self, trainer: Trainer) -> None:
         """Adds the values of this iteration; adds an entry if the interval ends here."""
@@ -80,7 +88,7 @@ class LogReport(Extension):
         if self._postprocess is not None:
             self._postprocess(entry)
         self._log.append(entry)
-        if self._filename is not None:
+        if self._filename is not None and self._writes:
             path = os.path.join(trainer.out, self._filename.format(**entry))
             with self._files.open(path) as file:
                 json.dump(self._log, file, indent=4, default=float)
@@ -88,7 +96,8 @@ class LogReport(Extension):
     def finalize(self) -> None:
         """Warns of names that were never reported."""
         self._files.release()
-        self._awaited.warn()
+        if self._writes:
+            self._awaited.warn()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the entries, the interval and the sums so far."""

@@ -32,6 +32,8 @@ class ProgressBar(Extension):
         100% epoch 1.00, 10 it...
     """
 
+    is_report = True
+
     def __init__(
         self,
         training_length: tuple[float, str] | None = None,
