@@ -10,6 +10,7 @@ import sys
 from . import allocations, binding, environments, mpi_library, mpirun, reach, restarts
 from .checkpoints import PATTERNS, Checkpoints
 from .hosts import add_hosts, find_hosts
+from .job import COMMAND_VARIABLE
 from .plan import Plan
 from .processes import fill_standard_files
 from .standstill import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE
@@ -83,6 +84,7 @@ def _launch(arguments):
             os.makedirs(options.log_dir, exist_ok=True)
     except OSError as error:
         parser.error(f"--log-dir {options.log_dir}: {error.strerror}")
+    os.environ[COMMAND_VARIABLE] = shlex.join(["mpchain-launch", *arguments])
     folder = options.checkpoint_dir
     checkpoints = folder and Checkpoints(folder, options.checkpoint_pattern, options.resume)
     again = {"restarts": options.restarts, "wait": options.backoff, "min_ranks": options.min_ranks}

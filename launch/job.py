@@ -9,9 +9,9 @@ import socket
 import uuid
 
 from . import leftovers, reach, report
-from .loop import Loop, Writer
+from .loop import Loop
 from .messages import words
-from .output import LogFiles
+from .output import COLUMNS_VARIABLE, LogFiles, Screen, columns_of
 from .plan import START_RANK, Plan
 from .processes import adopt_orphans, kill_descendants, shell_code, signal_session, spawn
 from .rank import VARIABLE
@@ -24,6 +24,8 @@ TIME_TO_FOLLOW = 1.0
 TIME_TO_CLOSE = 30.0
 # An identifier of the job, for its processes that write the same files.
 JOB_VARIABLE = "MPCHAIN_JOB"
+# The command that started the launcher, for programs that say how to continue.
+COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 # For whoever connects to say who it is, and how many may be about it besides the ranks.
 TIME_TO_INTRODUCE = 30.0
 MOST_STRANGERS = 50
@@ -64,7 +66,8 @@ class Job:
         self.logs = LogFiles(plan.log_dir, plan.n, start, say)
         self.loop = Loop()
         self.stdout = self._screen(1)
-        self.stderr = self._screen(2)
+        self.has_terminal = all(map(columns_of, (1, 2))) and os.environ.get("TERM") != "dumb"
+        self.stderr = self.stdout if self.has_terminal else self._screen(2)
         self._has_one_screen = _same_file(1, 2)
         self.ranks = {}
         self._connections, self._strangers, self._ends = [], [], []
@@ -119,6 +122,10 @@ class Job:
         self._starter_words = b""
         added = {VARIABLE: self._contact(), JOB_VARIABLE: uuid.uuid4().hex}
         environment = {**os.environ, **self.plan.variables, **added}
+        environment.pop(COLUMNS_VARIABLE, None)
+        if self.has_terminal:
+            width = len(f"[{self.plan.n - 1}] ") if self.plan.prefix else 0
+            environment[COLUMNS_VARIABLE] = str(columns_of(1) - width)
         self._words, end = os.pipe()
         os.set_blocking(self._words, False)
         self.loop.on_readable(self._words, self._keep_words)
@@ -309,7 +316,7 @@ class Job:
     def _screen(self, descriptor):
         # After poll reports a file as writable, PIPE_BUF bytes never block.
         write = lambda data: os.write(descriptor, data[: select.PIPE_BUF])
-        return Writer(self.loop, descriptor, write, self._pause_or_resume, self._lose_screen)
+        return Screen(self.loop, descriptor, write, self._pause_or_resume, self._lose_screen)
 
     @property
     def screen_is_full(self) -> bool:

@@ -5,12 +5,71 @@ import re
 import time
 from collections.abc import Callable
 
+from .loop import Writer
+
 TRACEBACK = b"Traceback (most recent call last):"
 CRASH = b"Fatal Python error: "  # what faulthandler writes when a signal ends Python
 ABORT = b"application called MPI_Abort("  # MPICH says so in the rank itself
 # MPICH writes these in a rank when its mpirun is gone, which the launcher reports itself.
 DEATH_THROES = re.compile(rb"PMIU_write error; fd=|write_line (error; fd=|failure )")
 LONGEST_LINE = 1 << 20
+# The width of our terminal, for ranks, which write into pipes.
+COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
+ERASE_LINE = b"\r\x1b[K"
+
+
+class Screen(Writer):
+    """Our standard output or error, or the terminal that is both.
+
+    On a terminal, the line that a rank redraws, such as a progress bar, stays below all else.
+
+    Args:
+        loop, file, write, on_full, on_error: As in `Writer`.
+
+    Attributes:
+        live: The line that is redrawn; empty if there is none.
+    """
+
+    live = b""
+
+    def put(self, data: bytes) -> None:
+        """Adds bytes, which end with a line feed if there is a live line."""
+        if data and self.live:
+            data = ERASE_LINE + data + self.live
+        super().put(data)
+
+    def draw(self, text: bytes) -> None:
+        """Replaces the live line; an empty text removes it."""
+        text = fit(text, columns_of(1))
+        if text != self.live:
+            super().put(ERASE_LINE + text)
+            self.live = text
+
+
+def columns_of(descriptor: int) -> int:
+    """Returns the width of a terminal; 0 if it is none.
+
+    Example:
+        >>> with open(os.devnull) as file:
+        ...     columns_of(file.fileno())
+        0
+    """
+    try:
+        return os.get_terminal_size(descriptor).columns or 80
+    except OSError:
+        return 0
+
+
+def fit(text: bytes, columns: int) -> bytes:
+    """Cuts a line so that it takes one row of a terminal, whose last column stays empty.
+
+    Example:
+        >>> fit(b"100% done", 6)
+        b'100% '
+    """
+    if b"\x1b" in text:  # colors take no columns
+        return text
+    return text.decode(errors="replace")[: max(columns - 1, 0)].encode()
 
 
 class Lines:
@@ -18,6 +77,8 @@ class Lines:
 
     Args:
         prefix: Put before each line; None passes all bytes unchanged.
+        draw: Function that redraws a line on the terminal, for those that end with a carriage
+            return; None without a terminal, where each of them is a line.
 
     Example:
         >>> lines = Lines(b"[1] ")
@@ -25,8 +86,8 @@ class Lines:
         (b'[1] one\\n', b'[1] two\\n', b'')
     """
 
-    def __init__(self, prefix: bytes | None):
-        self._prefix = prefix
+    def __init__(self, prefix: bytes | None, draw: Callable[[bytes], object] | None = None):
+        self._prefix, self._draw, self._drawn = prefix, draw, b""
         self._rest = bytearray()
         self._is_inside = False  # a line, the begin of which was shown
 
@@ -39,6 +100,8 @@ class Lines:
         return self._end_rest()
 
     def _cut(self, data):
+        if self._draw:
+            return self._cut_and_draw(data)
         rest = self._rest
         # The rest has no end of a line, except for a carriage return at its end, which may be half
         # of one.
@@ -51,17 +114,42 @@ class Lines:
         del rest[:end]
         return [self._begin(line) + line for line in lines]
 
+    def _cut_and_draw(self, data):
+        *lines, rest = (bytes(self._rest) + data).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        shown = [self._prefix + _last_frame(line).rstrip(b" ") + b"\n" for line in lines]
+        drawn, is_redrawn = b"", b"\r" in rest
+        if is_redrawn:
+            frame = _last_frame(rest)
+            rest = b"\r" + frame + b"\r" * rest.endswith(b"\r")
+            drawn = self._prefix + frame.rstrip(b" ") if frame.strip() else b""
+        self._rest[:] = rest
+        if drawn != self._drawn:  # the live line may be another rank's
+            self._draw(drawn)
+            self._drawn = drawn
+        return shown
+
     def _begin(self, line):
         prefix = b"" if self._is_inside else self._prefix
         self._is_inside = not line.endswith((b"\n", b"\r"))
         return prefix
 
     def _end_rest(self):
+        if self._draw:
+            has_text = _last_frame(self._rest).strip()
+            line = b"".join(self._cut_and_draw(b"\n"))
+            return line if has_text else b""
         if not self._rest and not self._is_inside:
             return b""
         rest = bytes(self._rest) + b"\n"
         self._rest.clear()
         return self._begin(rest) + rest
+
+
+def _last_frame(line):
+    """Returns what a terminal shows of a line that was redrawn after carriage returns."""
+    return next((bytes(frame) for frame in reversed(line.split(b"\r")) if frame), b"")
 
 
 class Errors(Lines):
@@ -71,7 +159,7 @@ class Errors(Lines):
     that it causes on other ranks.
 
     Args:
-        prefix: As in `Lines`.
+        prefix, draw: As in `Lines`.
         on_hold: Called when lines begin to be held back.
 
     Attributes:
@@ -85,8 +173,13 @@ class Errors(Lines):
         (True, b'[1] Traceback (most recent call last):\\n')
     """
 
-    def __init__(self, prefix: bytes | None, on_hold: Callable[[], object]):
-        super().__init__(prefix)
+    def __init__(
+        self,
+        prefix: bytes | None,
+        on_hold: Callable[[], object],
+        draw: Callable[[bytes], object] | None = None,
+    ):
+        super().__init__(prefix, draw)
         self._on_hold = on_hold
         self._held = []
         self.showed_cause = False

@@ -172,8 +172,10 @@ class Rank:
         self.channel.longest = messages.LONGEST
         self._prefix = f"[{self.number}] ".encode() if self._job.plan.prefix else b""
         raw = self._job.plan.n == 1 and not self._prefix
-        self._output = Lines(None if raw else self._prefix)
-        self._errors = Errors(None if raw else self._prefix, self._release_later)
+        prefix = None if raw else self._prefix
+        draw = None if raw or not self._job.has_terminal else self._job.stdout.draw
+        self._output = Lines(prefix, draw)
+        self._errors = Errors(prefix, self._release_later, draw)
         self._job.welcome(self)
 
     def _release_later(self):

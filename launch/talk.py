@@ -12,13 +12,15 @@ WRONG_USE = 2
 
 
 def say(text: str) -> None:
-    """Prints a message of the launcher on standard error.
+    """Prints a message of the launcher on standard error, in place of a progress bar there.
 
     Example:
         >>> say("the job exceeded --timeout")  # on standard error
     """
     with contextlib.suppress(OSError, AttributeError):  # standard error may be closed
-        print(f"mpchain-launch: {text}", file=sys.stderr, flush=True)
+        is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        start = "\r\x1b[K" if is_terminal else ""
+        print(f"{start}mpchain-launch: {text}", file=sys.stderr, flush=True)
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -1,13 +1,18 @@
 """Progress on a stream: a tqdm bar on a terminal, some lines anywhere else."""
 
 import contextlib
+import os
 import shutil
+import stat
 import sys
 import time
 from typing import TextIO
 
 TEXT_LENGTH = 60
 """Columns that a bar leaves to the text beside it."""
+
+COLUMNS_VARIABLE = "MPCHAIN_COLUMNS"
+"""Environment variable by which mpchain-launch says how wide its terminal is, if it has one."""
 
 
 def print_line(text: str, out: TextIO | None = None) -> None:
@@ -54,28 +59,60 @@ def open_display(
         100% 4 done
     """
     out = sys.stdout if out is None else out
-    if _is_terminal(out):
+    columns = terminal_columns(out)
+    if columns is not None:
         with contextlib.suppress(ImportError):
-            return TqdmBar(total, out, bar_length, keep)
+            return TqdmBar(total, out, bar_length, keep, columns)
     return ProgressLines(total, out, n_lines)
 
 
-def _is_terminal(out):
+def terminal_columns(out: TextIO | None = None) -> int | None:
+    """Returns the width of the terminal on which a line can be redrawn; None if there is none.
+
+    The terminal may be that of mpchain-launch, which gets the output of its ranks through pipes.
+
+    Args:
+        out: stream; None means standard output.
+
+    Example:
+        >>> import io
+        >>> terminal_columns(io.StringIO())
+    """
+    out = sys.stdout if out is None else out
     # Open MPI's mpirun gives its processes a pseudo-terminal as standard output, but a pipe as
     # standard error: a bar that is redrawn in place would end up in its log, frame by frame.
-    return all(hasattr(stream, "isatty") and stream.isatty() for stream in (out, sys.stderr))
+    if all(hasattr(stream, "isatty") and stream.isatty() for stream in (out, sys.stderr)):
+        return shutil.get_terminal_size().columns  # unlike tqdm's own, never 0
+    if _is_pipe_to_launcher(out):
+        return int(os.environ[COLUMNS_VARIABLE])
+    return None
+
+
+def _is_pipe_to_launcher(out):
+    if COLUMNS_VARIABLE not in os.environ:
+        return False
+    try:
+        return stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
+    except (AttributeError, OSError):  # not a file
+        return False
 
 
 class TqdmBar:
     """A bar that tqdm redraws in place; arguments as :func:`open_display`."""
 
-    def __init__(self, total: float | None, out: TextIO, bar_length: int, keep: bool) -> None:
+    def __init__(
+        self, total: float | None, out: TextIO, bar_length: int, keep: bool, columns: int
+    ) -> None:
         from tqdm import tqdm
 
         # tqdm's monitor is a thread, and processes with threads should not be forked.
         bar_class = type("Bar", (tqdm,), {"monitor_interval": 0})
-        size = shutil.get_terminal_size()  # unlike tqdm's own, never 0 (as in some containers)
-        bar_length = min(bar_length, max(size.columns - TEXT_LENGTH, 10))
+        options = {"nrows": shutil.get_terminal_size().lines}
+        if _is_pipe_to_launcher(out):
+            # The launcher redraws one line, and cannot move to others as a terminal does.
+            bar_class.status_printer = staticmethod(_frame_printer)
+            options = {"position": 0}
+        bar_length = min(bar_length, max(columns - TEXT_LENGTH, 10))
         self._total = total
         form = f"{{percentage:3.0f}}% |{{bar:{bar_length}}}| {{desc}}" if total else "{desc}"
         self._bar = bar_class(
@@ -83,8 +120,8 @@ class TqdmBar:
             file=out,
             bar_format=form,
             leave=keep,
-            ncols=size.columns - 1,
-            nrows=size.lines,
+            ncols=columns - 1,
+            **options,
         )
 
     def show(self, done: float, text: str) -> None:
@@ -98,26 +135,50 @@ class TqdmBar:
         self._bar.close()
 
 
+def _frame_printer(file):
+    """Returns a function that replaces the line by a text, which later output may replace."""
+
+    widest = 1
+
+    def print_frame(text):
+        nonlocal widest
+        widest = max(widest, len(text))
+        file.write(f"\r{text:{widest}}\r")
+        file.flush()
+
+    return print_frame
+
+
 class ProgressLines:
-    """Prints a line for each of ``n_lines`` parts of the total, and at least one a minute."""
+    """Prints a line for each of ``n_lines`` parts of the total, and one after some seconds.
 
-    seconds_between_lines = 60
+    Args:
+        total, out, n_lines: see :func:`open_display`.
+        seconds: the longest time between lines.
 
-    def __init__(self, total: float | None, out: TextIO, n_lines: int) -> None:
+    Example:
+        >>> ProgressLines(10, sys.stdout, n_lines=2).show(5, "half")
+         50% half
+    """
+
+    def __init__(
+        self, total: float | None, out: TextIO | None, n_lines: int, seconds: float = 60
+    ) -> None:
         self._total = total
         self._out = out
-        self._step = total / n_lines if total else float("inf")
+        self._seconds = seconds
+        self._step = total / n_lines if total and n_lines else float("inf")
         self._next = self._step
         self._printed_at = time.monotonic()
 
     def show(self, done: float, text: str) -> None:
         """Prints ``text`` if a line is due at ``done``."""
         now = time.monotonic()
-        if done < self._next and now - self._printed_at < self.seconds_between_lines:
+        if done < self._next and now - self._printed_at < self._seconds:
             return
         self._printed_at = now
         if self._total:
-            self._next = (done // self._step + 1) * self._step
+            self._next = max((done // self._step + 1) * self._step, self._step)
             text = f"{min(done / self._total, 1):4.0%} {text}"
         print_line(text, self._out)
 

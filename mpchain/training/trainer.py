@@ -182,6 +182,11 @@ class Trainer:
         names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
         return next(free for free in names if free not in self._entries)
 
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """The extensions by name."""
+        return {name: entry.extension for name, entry in self._entries.items()}
+
     def get_extension(self, name: str) -> Any:
         """Returns the extension of that name.
 

@@ -1,6 +1,11 @@
+import os
+import pty
+import termios
+
 import pytest
 
-from launch.output import LONGEST_LINE, Errors, Lines
+from launch.loop import Loop
+from launch.output import LONGEST_LINE, Errors, Lines, Screen, columns_of
 
 TEXT = b"first\n\xff\xfe\r\n\n  3%|##  |\r100%|####|\nlast"
 SHOWN = b"[2] first\n[2] \xff\xfe\r\n[2] \n[2]   3%|##  |\r[2] 100%|####|\n[2] last\n"
@@ -87,3 +92,71 @@ def test_no_cause():
     errors = Errors(b"", lambda: None)
     assert errors.take(b"a warning\n") == b"a warning\n"
     assert not errors.showed_cause
+
+
+FRAMES = (
+    b"table\r\n\r 10% |#  |\r\r 20% |## |\r\r           \rrow 1\n\r100% |###|\r\nplain\n\r 5%\r"
+)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, len(FRAMES)])
+def test_a_terminal_shows_the_last_state_of_a_line_that_is_redrawn(size):
+    drawn = []
+    lines = Lines(b"[2] ", drawn.append)
+    pieces = [FRAMES[i : i + size] for i in range(0, len(FRAMES), size)]
+    shown = b"".join(map(lines.take, pieces))
+    assert shown == b"[2] table\n[2] row 1\n[2] 100% |###|\n[2] plain\n"
+    assert drawn[-1] == b"[2]  5%"
+    assert lines.finish() == b"[2]  5%\n"  # the program was killed
+    assert drawn[-1] == b""
+    assert lines.finish() == b""
+
+
+def test_frames_are_drawn_as_they_come_and_removed_when_blank():
+    drawn = []
+    lines = Errors(b"", lambda: None, drawn.append)
+    frames = [b"\r 10%", b"\r 20%\r", b"\r 20%\r", b"\r     \r", b"\r 30%", b"\r     \r"]
+    assert [lines.take(frame) for frame in frames] == [b""] * 6
+    assert drawn == [b" 10%", b" 20%", b"", b" 30%", b""]
+    assert lines.finish() == b""
+
+
+def test_text_without_carriage_return_is_not_drawn():
+    drawn = []
+    lines = Lines(b"[0] ", drawn.append)
+    assert lines.take(b"Name? ") == b""
+    assert lines.take(b"x" * (LONGEST_LINE + 1)).endswith(b"x\n")
+    assert drawn == []
+
+
+def show_on_terminal(columns, actions):
+    """Returns what a screen wrote to a terminal of some columns."""
+    loop, (terminal, side) = Loop(), pty.openpty()
+    termios.tcsetwinsize(side, (24, columns))
+    before = os.dup(1)
+    os.dup2(side, 1)
+    try:
+        screen = Screen(loop, side, lambda data: os.write(side, data), print, print)
+        for action, data in actions:
+            getattr(screen, action)(data)
+        loop.run(until=lambda: not len(screen))
+        return os.read(terminal, 4096).replace(b"\r\n", b"\n")
+    finally:
+        os.dup2(before, 1)
+        for descriptor in (before, terminal, side):
+            os.close(descriptor)
+        loop.close()
+
+
+def test_the_live_line_stays_below_other_output():
+    actions = [("put", b"a\n"), ("draw", b"10%"), ("draw", b"10%"), ("put", b"b\n"), ("draw", b"")]
+    erase = b"\r\x1b[K"
+    expected = [b"a\n", erase + b"10%", erase + b"b\n10%", erase]
+    assert show_on_terminal(80, [*actions, ("put", b"c\n")]) == b"".join(expected) + b"c\n"
+
+
+def test_the_live_line_fits_the_terminal():
+    shown = show_on_terminal(10, [("draw", "0123456█9012".encode())])
+    assert shown.removeprefix(b"\r\x1b[K").decode() == "0123456█9"
+    with open(os.devnull) as file:
+        assert columns_of(file.fileno()) == 0

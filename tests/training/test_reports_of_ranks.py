@@ -65,7 +65,7 @@ def test_rank_1_resumes_from_the_file_of_rank_0_and_the_reverse(make_trainer):
             NpzDeserializer(state.target).load(loader)
             assert loader.is_resumed
         else:
-            with pytest.raises(KeyError, match="_plot_plot.png"):
+            with pytest.raises(KeyError, match=r"_plot_plot\.png"):
                 NpzDeserializer(state.target).load(loader)
 
 

@@ -104,6 +104,11 @@ class Checkpoint(Extension):
             if self._lock is not None:
                 self._lock.release()
 
+    @property
+    def latest(self) -> str | None:
+        """Path of the latest checkpoint that was written or loaded."""
+        return os.path.join(self._path, self._latest) if self._latest else None
+
     def _finish(self):
         saving, self._saving = self._saving, None
         if saving is not None:

@@ -1,10 +1,13 @@
 """Extensions that come with mpchain: evaluation, logs, plots, progress, schedules, snapshots."""
 
+from mpchain.training.extensions.closing_report import ClosingReport as ClosingReport
 from mpchain.training.extensions.dump_graph import DumpGraph as DumpGraph
 from mpchain.training.extensions.dump_graph import dump_graph as dump_graph
 from mpchain.training.extensions.dump_graph import unchain_variables as unchain_variables
 from mpchain.training.extensions.evaluator import Evaluator as Evaluator
 from mpchain.training.extensions.fail_on_non_number import FailOnNonNumber as FailOnNonNumber
+from mpchain.training.extensions.hyperparameters import Hyperparameters as Hyperparameters
+from mpchain.training.extensions.log_followers import CsvReport as CsvReport
 from mpchain.training.extensions.log_followers import JsonLinesReport as JsonLinesReport
 from mpchain.training.extensions.log_followers import LogFollower as LogFollower
 from mpchain.training.extensions.log_followers import PrintReport as PrintReport
@@ -32,6 +35,7 @@ from mpchain.training.extensions.snapshot_writers import StandardWriter as Stand
 from mpchain.training.extensions.snapshot_writers import ThreadQueueWriter as ThreadQueueWriter
 from mpchain.training.extensions.snapshot_writers import ThreadWriter as ThreadWriter
 from mpchain.training.extensions.snapshot_writers import Writer as Writer
+from mpchain.training.extensions.standard_reports import standard_reports as standard_reports
 from mpchain.training.extensions.statistics import ParameterStatistics as ParameterStatistics
 from mpchain.training.extensions.statistics import VariableStatisticsPlot as VariableStatisticsPlot
 from mpchain.training.extensions.value_observation import MicroAverage as MicroAverage

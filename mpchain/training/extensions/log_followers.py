@@ -1,9 +1,13 @@
 """Extensions that pass on what a log report logs: as a table, JSON lines, or for TensorBoard."""
 
+import csv
 import importlib.util
+import itertools
 import json
+import math
 import numbers
 import os
+import re
 from collections.abc import Iterable
 from typing import Any, TextIO
 
@@ -11,7 +15,7 @@ from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import Extension
 from mpchain.training.extensions.log_report import AwaitedKeys, LogReport
 from mpchain.training.output_files import OutputFiles
-from mpchain.training.progress import print_line
+from mpchain.training.progress import print_line, terminal_columns
 from mpchain.training.states import serialize_optional
 from mpchain.training.trainer import Trainer
 
@@ -79,11 +83,13 @@ class LogFollower(Extension):
 class PrintReport(LogFollower):
     """Prints chosen values of a :class:`LogReport` as a table, one line per entry.
 
-    After a resume the table starts with the earlier entries.
+    After a resume the table starts with the earlier entries. If the table is wider than the
+    terminal, the names in its head take several lines.
 
     Args:
         entries: names of the values, one column each; values that an entry lacks are left blank.
-            At the end of training a warning lists the names that no entry has.
+            At the end of training a warning lists the names that no entry has. None means what is
+            logged, as far as there is room; the head is printed again when new values come.
         log_report: see :class:`LogFollower`.
         out: stream to print to; None means standard output.
 
@@ -101,16 +107,21 @@ class PrintReport(LogFollower):
 
     def __init__(
         self,
-        entries: Iterable[str],
+        entries: Iterable[str] | None,
         log_report: str | LogReport = "LogReport",
         out: TextIO | None = None,
     ) -> None:
         super().__init__(log_report)
-        self._entries = list(entries)
-        self._widths = [max(10, len(entry)) for entry in self._entries]
+        self._is_open = entries is None
+        self._entries = list(entries or ())
+        self._widths = []
         self._out = out
-        self._has_header = False
         self._awaited = AwaitedKeys(type(self).__name__, self._entries)
+
+    @property
+    def entries(self) -> list[str]:
+        """The names of the columns."""
+        return self._entries
 
     def finalize(self) -> None:
         """Prints what was logged after the last call."""
@@ -118,20 +129,62 @@ class PrintReport(LogFollower):
         self._awaited.warn()
 
     def _write_new(self):
-        if not self._has_header:
-            self._has_header = True
-            self._print_row(self._entries)
+        if not self._widths and not self._is_open:
+            self._print_header()
         super()._write_new()
 
     def write(self, entries: list[dict[str, Any]]) -> None:
         """Prints entries, one line each."""
         for entry in entries:
             self._awaited.see(entry)
+            if self._is_open and (names := _columns_for(entry, self._entries, self._room())):
+                self._entries = names
+                self._print_header()
             self._print_row(_format(entry.get(name)) for name in self._entries)
+
+    def _room(self):
+        return terminal_columns(self._out) or 120
+
+    def _print_header(self):
+        heads = [[name] for name in self._entries]
+        self._widths = [max(10, len(name)) for name in self._entries]
+        if sum(self._widths) + 2 * len(heads) - 2 > (terminal_columns(self._out) or math.inf):
+            heads = [_fold(name) for name in self._entries]
+            self._widths = [_folded_width(name) for name in self._entries]
+        for line in itertools.zip_longest(*heads, fillvalue=""):
+            self._print_row(line)
 
     def _print_row(self, cells):
         row = "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, self._widths, strict=True))
         print_line(row.rstrip(), self._out)
+
+
+_LEAST_WIDTHS = {"epoch": 6, "iteration": 9, "elapsed_time": 8}
+"""Least widths of columns with a folded head; others are 10, as numbers have up to 6 digits."""
+
+
+def _fold(name, width=10):
+    """Returns lines that a name is divided into before its slashes and underscores."""
+    lines = [""]
+    for part in re.findall(r"[/_]?[^/_]*", name):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return lines
+
+
+def _folded_width(name):
+    return max(_LEAST_WIDTHS.get(name, 10), *map(len, _fold(name)))
+
+
+def _columns_for(entry, known, room):
+    """Returns the columns for known values and those of an entry; None if the known ones do."""
+    found = [name for name, value in entry.items() if isinstance(value, (numbers.Real, str))]
+    names = [name for name in dict.fromkeys([*known, *found]) if name not in _LEAST_WIDTHS]
+    while len(names) > 1 and sum(_folded_width(n) + 2 for n in [*_LEAST_WIDTHS, *names]) - 2 > room:
+        names.pop()
+    columns = ["epoch", "iteration", *names, "elapsed_time"]
+    return None if columns == known else columns
 
 
 def _format(value):
@@ -188,6 +241,59 @@ class JsonLinesReport(LogFollower):
         path, is_first = self._path, self._n_written == 0
         with self._files.open(path) if is_first else open(path, "a", encoding="utf-8") as file:
             file.write(lines)
+
+
+class CsvReport(LogFollower):
+    """Writes the entries of a :class:`LogReport` to a file with comma-separated values.
+
+    The first line has the names. The file is replaced as a whole after each entry, so that its
+    columns are those of all entries; values that an entry lacks are left blank. A resumed run keeps
+    the earlier entries. The file of an earlier run is kept, and other jobs are refused, as by
+    :class:`LogReport`.
+
+    Args:
+        filename: name of the file in the trainer's folder.
+        log_report: see :class:`LogFollower`.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
+        >>> trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        >>> trainer.extend(CsvReport())
+        >>> trainer.run()
+        >>> import pathlib
+        >>> print(pathlib.Path("result/log.csv").read_text())
+        epoch,iteration,elapsed_time
+        0,1,...
+        0,2,...
+    """
+
+    is_report = True
+
+    def __init__(
+        self, filename: str = "log.csv", log_report: str | LogReport = "LogReport"
+    ) -> None:
+        super().__init__(log_report)
+        self._filename, self._path = filename, ""
+        self._files = OutputFiles(type(self).__name__, filename)
+
+    def initialize(self, trainer: Trainer) -> None:
+        """Makes sure that no other job writes the file."""
+        super().initialize(trainer)
+        self._files.claim(trainer)
+        self._path = os.path.join(trainer.out, self._filename)
+
+    def finalize(self) -> None:
+        """Writes what was logged after the last call."""
+        super().finalize()
+        self._files.release()
+
+    def write(self, entries: list[dict[str, Any]]) -> None:
+        """Writes the file."""
+        names = list(dict.fromkeys(itertools.chain.from_iterable(self._log)))
+        with self._files.open(self._path) as file:
+            writer = csv.DictWriter(file, names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self._log)
 
 
 class TensorBoardReport(LogFollower):

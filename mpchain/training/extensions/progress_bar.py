@@ -6,7 +6,8 @@ import time
 from typing import Any, TextIO
 
 from mpchain.training.extension import Extension
-from mpchain.training.progress import open_display
+from mpchain.training.extensions.log_followers import PrintReport
+from mpchain.training.progress import ProgressLines, open_display
 from mpchain.training.trainer import Trainer
 from mpchain.training.triggers import interval
 
@@ -14,12 +15,14 @@ from mpchain.training.triggers import interval
 class ProgressBar(Extension):
     """Shows progress, throughput and the remaining time.
 
-    On a terminal it is a tqdm bar (``pip install tqdm``); without tqdm, or if the stream is not a
-    terminal, it prints a line for each twentieth of the training.
+    On a terminal, that of mpchain-launch included, it is a tqdm bar (``pip install tqdm``). Without
+    tqdm, or if the stream is not a terminal, it prints a line for each twentieth of the training;
+    but if there is a :class:`PrintReport`, a line every ten minutes, since lines break the table.
 
     Args:
         training_length: ``(length, unit)``; None means that of the trainer's stop trigger.
-        update_interval: number of iterations between two updates of the bar.
+        update_interval: number of iterations between two updates of the bar; None means as many
+            as take 0.2 seconds.
         bar_length: length of the bar in characters.
         out: stream; None means standard output.
 
@@ -37,7 +40,7 @@ class ProgressBar(Extension):
     def __init__(
         self,
         training_length: tuple[float, str] | None = None,
-        update_interval: int = 100,
+        update_interval: int | None = 100,
         bar_length: int = 50,
         out: TextIO | None = None,
     ) -> None:
@@ -56,9 +59,16 @@ class ProgressBar(Extension):
             length = self._training_length or interval.training_length(trainer.stop_trigger)
             self._total, self._unit = length or (None, "iteration")
             self._display = open_display(self._total, self._out, self._bar_length)
+            if isinstance(self._display, ProgressLines) and _has_table(trainer):
+                self._display = ProgressLines(self._total, self._out, n_lines=0, seconds=600)
             self._show()
-        if self._updater.iteration - self._times[-1][1] >= self._update_interval:
+        if self._is_due():
             self._show()
+
+    def _is_due(self):
+        if self._update_interval is None:
+            return time.monotonic() - self._times[-1][0] >= 0.2
+        return self._updater.iteration - self._times[-1][1] >= self._update_interval
 
     def _show(self):
         updater = self._updater
@@ -85,3 +95,7 @@ class ProgressBar(Extension):
             if self._updater.iteration != self._times[-1][1]:
                 self._show()
             self._display.close()
+
+
+def _has_table(trainer):
+    return any(isinstance(extension, PrintReport) for extension in trainer.extensions.values())

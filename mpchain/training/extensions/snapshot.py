@@ -138,6 +138,11 @@ class Snapshot(Extension):
                 self._files.release()
                 self._files = None
 
+    @property
+    def latest(self) -> str | None:
+        """Path of the latest file that was written or loaded."""
+        return os.path.join(self._folder, self._latest) if self._latest else self._loaded
+
     def _save(self, trainer):
         name = self._format_name(trainer)
         if self._files is not None and self._loaded is None:

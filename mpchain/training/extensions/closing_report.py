@@ -1,0 +1,170 @@
+"""The extension that says at the end of training what was reached, and how to continue."""
+
+import argparse
+import contextlib
+import datetime
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from mpchain.training.extension import Extension
+from mpchain.training.extensions.log_followers import PrintReport
+from mpchain.training.extensions.log_report import LogReport
+from mpchain.training.progress import print_line, terminal_columns
+from mpchain.training.trainer import Trainer
+
+COMMAND_VARIABLE = "MPCHAIN_COMMAND"
+"""Environment variable with the command that started mpchain-launch."""
+
+
+class ClosingReport(Extension):
+    """Prints at the end of training what was reached, and where the results are.
+
+    After Ctrl-C or SIGTERM it prints the command that continues from the latest snapshot. After any
+    other exception it prints nothing.
+
+    Args:
+        arguments: the program's arguments, as argparse returns them, or a dict. If they have
+            ``resume``, ``--resume`` with the path of a snapshot is taken to continue training; if
+            that is a bool, ``--resume`` without a path.
+        out: stream; None means standard output.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((20, "iteration"))
+        >>> trainer.extend(ClosingReport())
+        >>> trainer.run()
+        2 epochs (20 iterations) in 0:00:00
+        results are in result
+    """
+
+    priority = -200  # finalized after the extension that saves
+    is_report = True
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace | Mapping[str, Any] | None = None,
+        out: TextIO | None = None,
+    ) -> None:
+        self._arguments = as_dict(arguments)
+        self._out = out
+        self._trainer: Any = None
+        self._error: BaseException | None = None
+
+    def trigger(self, trainer: Trainer) -> bool:
+        """Returns False: the extension acts at the end only."""
+        return False
+
+    def initialize(self, trainer: Trainer) -> None:
+        """Notes the trainer."""
+        self._trainer = trainer
+
+    def on_error(self, trainer: Trainer, exc: BaseException, tb: Any) -> None:
+        """Notes the exception that has ended training."""
+        self._error = exc
+
+    def finalize(self) -> None:
+        """Prints the lines."""
+        trainer = self._trainer
+        is_interrupted = isinstance(self._error, (KeyboardInterrupt, SystemExit))
+        if trainer is None or not (self._error is None or is_interrupted):
+            return
+        start = "interrupted after " if is_interrupted else ""
+        values = _last_values(trainer)
+        self._print(start + _progress(trainer) + (f": {values}" if values else ""))
+        self._print(f"results are in {trainer.out}")
+        saver = _latest_saver(trainer)
+        if is_interrupted and saver is not None:
+            command = self._command(saver)
+            if command:
+                print_line(f"to continue: {command}", self._out)
+            else:
+                self._print(f"the latest snapshot is {saver.latest}")
+
+    def _print(self, text):
+        columns = terminal_columns(self._out)
+        options = {"break_long_words": False, "break_on_hyphens": False}
+        # Files are searched and copied from, so that lines are not cut there.
+        width = columns or len(text)
+        for line in textwrap.wrap(text, width, subsequent_indent="  ", **options):
+            print_line(line, self._out)
+
+    def _command(self, saver):
+        """Returns the command that continues; empty if the program is not known to have one."""
+        words = [*sys.orig_argv]
+        words[0] = os.path.basename(words[0])
+        if COMMAND_VARIABLE in os.environ:
+            words = shlex.split(os.environ[COMMAND_VARIABLE])
+        if getattr(saver, "autoload", False):
+            return shlex.join(words)
+        if "resume" not in self._arguments:
+            return ""
+        is_flag = isinstance(self._arguments["resume"], bool)
+        own = sys.argv[1:]
+        if own and words[-len(own) :] == own:
+            words[-len(own) :] = _without_option(own, "--resume", 0 if is_flag else 1)
+        return shlex.join([*words, "--resume", *([] if is_flag else [saver.latest])])
+
+
+def as_dict(arguments: argparse.Namespace | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns arguments of a program as a dict.
+
+    Example:
+        >>> as_dict(argparse.Namespace(epoch=5))
+        {'epoch': 5}
+    """
+    if arguments is None:
+        return {}
+    return dict(arguments if isinstance(arguments, Mapping) else vars(arguments))
+
+
+def _progress(trainer):
+    updater = trainer.updater
+    texts = [_count(updater.iteration, "iteration")]
+    with contextlib.suppress(AttributeError):  # an updater without epochs
+        texts = [_count(round(updater.epoch_detail, 1), "epoch"), f"({texts[0]})"]
+    seconds = datetime.timedelta(seconds=round(trainer.elapsed_time))
+    return f"{' '.join(texts)} in {seconds}"
+
+
+def _count(n, unit):
+    return f"{n:g} {unit}{'' if n == 1 else 's'}" if n < 1e6 else f"{round(n)} {unit}s"
+
+
+def _last_values(trainer):
+    """Returns the values in the last row of the table; of the log if there is no table."""
+    extensions = trainer.extensions.values()
+    log = next((e.log for e in extensions if isinstance(e, LogReport) and e.log), None)
+    if log is None:
+        return ""
+    entry = {**log[-1]}
+    for name in ("epoch", "iteration", "elapsed_time"):
+        entry.pop(name, None)
+    table = next((e for e in extensions if isinstance(e, PrintReport)), None)
+    names = [name for name in (table.entries if table else entry) if name in entry]
+    numbers = [f"{name} {entry[name]:g}" for name in names if isinstance(entry[name], (int, float))]
+    return ", ".join(numbers)
+
+
+def _latest_saver(trainer):
+    """Returns the extension that has saved the trainer; None if there is none."""
+    for extension in trainer.extensions.values():
+        target = getattr(extension, "target", None)
+        if getattr(extension, "latest", None) is not None and target in (None, trainer):
+            return extension
+    return None
+
+
+def _without_option(words, option, n_values):
+    """Returns arguments of a program without one option and its values."""
+    kept, n_skipped = [], 0
+    for word in words:
+        if n_skipped:
+            n_skipped -= 1
+        elif word == option:
+            n_skipped = n_values
+        elif not word.startswith(f"{option}="):
+            kept.append(word)
+    return kept

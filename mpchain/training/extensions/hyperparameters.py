@@ -1,0 +1,69 @@
+"""The extension that saves the hyperparameters of a run with its results."""
+
+import argparse
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mpchain.training.extension import Extension
+from mpchain.training.extensions.closing_report import as_dict
+from mpchain.training.output_files import OutputFiles
+from mpchain.training.trainer import Trainer
+
+
+class Hyperparameters(Extension):
+    """Writes the arguments of a program to a JSON file when training begins.
+
+    Numbers, texts, lists and dicts are written as such, everything else as its ``str``. The file of
+    an earlier run is kept, and other jobs are refused, as by :class:`LogReport`.
+
+    Args:
+        arguments: what argparse returns, or a dict.
+        filename: name of the file in the trainer's folder.
+
+    Attributes:
+        values: the arguments as a dict.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((1, "iteration"))
+        >>> trainer.extend(Hyperparameters({"lr": 0.1, "batchsize": 32}))
+        >>> trainer.run()
+        >>> import pathlib
+        >>> print(pathlib.Path("result/hyperparameters.json").read_text())
+        {
+            "lr": 0.1,
+            "batchsize": 32
+        }
+    """
+
+    is_report = True
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace | Mapping[str, Any],
+        filename: str = "hyperparameters.json",
+    ) -> None:
+        self.values = as_dict(arguments)
+        self._filename = filename
+        self._files = OutputFiles(type(self).__name__, filename)
+
+    def trigger(self, trainer: Trainer) -> bool:
+        """Returns False: the extension acts at the start only."""
+        return False
+
+    def initialize(self, trainer: Trainer) -> None:
+        """Writes the file."""
+        self._files.claim(trainer)
+        with self._files.open(os.path.join(trainer.out, self._filename)) as file:
+            json.dump(self.values, file, indent=4, default=_plain)
+            file.write("\n")
+
+    def finalize(self) -> None:
+        """Lets other jobs write the file."""
+        self._files.release()
+
+
+def _plain(value):
+    """Returns a value that JSON has in place of one that it has not."""
+    return value.item() if getattr(value, "size", None) == 1 else str(value)

@@ -1,0 +1,281 @@
+import argparse
+import csv
+import io
+import json
+import os
+import pathlib
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from mpchain.serializers import load_npz
+from mpchain.training import extensions
+from mpchain.training.extensions.closing_report import COMMAND_VARIABLE
+from tests.training.extensions.test_progress_bar import Terminal
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
+
+
+def observe(trainer):
+    trainer.observation |= {"main/loss": 0.5, "validation/main/accuracy": 0.25}
+
+
+observe.priority = 300
+
+
+def interrupt_after(n, number=signal.SIGINT):
+    """A function that a trainer calls in updates; the last of n sends a signal."""
+
+    def update(updater):
+        if updater.iteration == n - 1:
+            os.kill(os.getpid(), number)
+
+    return update
+
+
+def test_standard_reports(make_trainer, capsys):
+    trainer = make_trainer((2, "epoch"))
+    trainer.extend(observe)
+    extensions.standard_reports(trainer, arguments={"lr": 0.1}, snapshots=(1, "epoch"))
+    trainer.run()
+    head, *rows, summary, place = capsys.readouterr().out.splitlines()
+    names = ["epoch", "iteration", "main/loss", "validation/main/accuracy", "elapsed_time"]
+    assert head.split() == names
+    assert [row.split()[:4] for row in rows] == [
+        ["1", "3", "0.5", "0.25"],
+        ["2", "5", "0.5", "0.25"],
+    ]
+    assert summary == (
+        "2 epochs (5 iterations) in 0:00:00: main/loss 0.5, validation/main/accuracy 0.25"
+    )
+    assert place == f"results are in {trainer.out}"
+    names = {path.name for path in trainer.out.iterdir() if path.name[0] != "."}
+    assert names == {"log", "hyperparameters.json", "snapshot_iter_3", "snapshot_iter_5"}
+    assert len(json.loads((trainer.out / "log").read_text())) == 2
+
+
+def test_other_ranks_of_standard_reports_are_silent(make_trainer, capsys):
+    trainer = make_trainer((2, "epoch"), rank=1)
+    extensions.standard_reports(trainer, ["epoch"], snapshots=(1, "epoch"), arguments={})
+    trainer.run()
+    assert capsys.readouterr().out == ""
+    assert list(trainer.out.iterdir()) == []
+
+
+def test_columns_follow_what_is_logged(run_with_values, capsys):
+    def see(trainer):
+        if trainer.updater.iteration > 1:
+            trainer.observation |= {"new": 1, "text": np.float32(2)}
+
+    log = extensions.LogReport(trigger=(1, "iteration"))
+    trainer = run_with_values([1.0, 2.0, 3.0], [see, log, extensions.PrintReport(None)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[::2]] == [
+        ["epoch", "iteration", "loss", "elapsed_time"],
+        ["epoch", "iteration", "loss", "new", "text", "elapsed_time"],
+        lines[4].split(),
+    ]
+    assert trainer.get_extension("PrintReport").entries == lines[2].split()
+
+
+def print_table(monkeypatch, run_with_values, columns, names, entries=None):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("COLUMNS", str(columns))
+
+    def see(trainer):
+        trainer.observation |= dict.fromkeys(names, 0.125)
+
+    log = extensions.LogReport(trigger=(1, "iteration"))
+    run_with_values([1.0], [see, log, extensions.PrintReport(entries, out=stream)])
+    return stream.getvalue().splitlines()
+
+
+def test_head_of_a_table_that_is_wider_than_the_terminal(monkeypatch, run_with_values):
+    names = ["main/a_rather_long_name", "validation/main/accuracy", "validation/x"]
+    entries = ["epoch", "loss", *names]
+    assert print_table(monkeypatch, run_with_values, 60, names, entries) == [
+        "epoch   loss        main/a      validation  validation",
+        "                    _rather     /main       /x",
+        "                    _long_name  /accuracy",
+        "0       1           0.125       0.125       0.125",
+    ]
+    names = " ".join(print_table(monkeypatch, run_with_values, 120, names, entries)[0].split())
+    assert names == " ".join(entries)
+
+
+def test_columns_without_room_are_left_out(monkeypatch, run_with_values):
+    names = [f"validation/main/value_{i}" for i in range(9)]
+    *head, row = print_table(monkeypatch, run_with_values, 80, names)
+    assert [len(line) <= 80 for line in head] == [True] * len(head)
+    assert head[0].split()[:3] == ["epoch", "iteration", "loss"]
+    assert head[0].split()[-1] == "elapsed" and len(row.split()) == 7
+
+
+def test_csv(run_with_values):
+    def see(trainer):
+        if trainer.updater.iteration == 2:
+            trainer.observation["other, one"] = 7
+
+    log = extensions.LogReport(trigger=(1, "iteration"))
+    trainer = run_with_values([1.0, 2.0, None], [see, log, extensions.CsvReport()])
+    with open(trainer.out / "log.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["loss"], row["other, one"], row["iteration"]) for row in rows] == [
+        ("1.0", "", "1"),
+        ("2.0", "7.0", "2"),
+        ("", "", "3"),
+    ]
+
+
+def test_csv_of_a_resumed_run_has_the_earlier_entries(make_trainer):
+    def make(stop):
+        trainer = make_trainer((stop, "iteration"))
+        trainer.extend(observe)
+        trainer.extend(extensions.snapshot(), trigger=(2, "iteration"))
+        trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        trainer.extend(extensions.CsvReport())
+        return trainer
+
+    make(3).run()
+    resumed = make(4)
+    load_npz(resumed.out / "snapshot_iter_2", resumed)
+    resumed.run()
+    rows = list(csv.DictReader(io.StringIO((resumed.out / "log.csv").read_text())))
+    assert [row["iteration"] for row in rows] == ["1", "2", "3", "4"]
+    assert not (resumed.out / "log.old1.csv").exists()
+
+
+def test_hyperparameters(make_trainer):
+    values = {
+        "path": pathlib.Path("data"),
+        "lr": np.float32(0.5),
+        "sizes": [1, 2],
+        "none": None,
+        "shape": (np.int64(3), 4),
+    }
+    for arguments in (values, argparse.Namespace(**values)):
+        trainer = make_trainer((1, "iteration"))
+        trainer.extend(extensions.Hyperparameters(arguments))
+        trainer.run()
+        assert json.loads((trainer.out / "hyperparameters.json").read_text()) == {
+            "path": "data",
+            "lr": 0.5,
+            "sizes": [1, 2],
+            "none": None,
+            "shape": [3, 4],
+        }
+    assert (trainer.out / "hyperparameters.old1.json").exists()
+
+
+def close(make_trainer, savers, arguments=None, number=signal.SIGINT):
+    """Interrupts a training; returns its closing lines and the trainer."""
+    out = io.StringIO()
+    trainer = make_trainer((9, "iteration"), interrupt_after(3, number))
+    for saver in savers:
+        trainer.extend(saver, trigger=(2, "iteration"))
+    trainer.extend(extensions.ClosingReport(arguments, out))
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        trainer.run()
+    return out.getvalue().splitlines(), trainer
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_command_after_an_interruption(make_trainer, monkeypatch, number):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "1", "--resume", "old", "a b"])
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", *sys.argv])
+    savers = [extensions.snapshot(on_interrupt=True)]
+    lines, trainer = close(make_trainer, savers, argparse.Namespace(resume="old"), number)
+    assert lines == [
+        "interrupted after 1.2 epochs (3 iterations) in 0:00:00",
+        f"results are in {trainer.out}",
+        f"to continue: python3 train.py --lr 1 'a b' --resume {trainer.out}/snapshot_iter_3",
+    ]
+
+
+def test_command_under_the_launcher(make_trainer, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/x/train.py", "--resume=old", "-v"])
+    monkeypatch.setenv(COMMAND_VARIABLE, "mpchain-launch -n 2 --resume train.py --resume=old -v")
+    lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": None})
+    assert lines[-1] == (
+        "to continue: mpchain-launch -n 2 --resume train.py -v "
+        f"--resume {trainer.out}/snapshot_iter_2"
+    )
+    monkeypatch.setattr(sys, "argv", ["/x/train.py", "--resume=old", "-v"])
+    lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": False})
+    assert lines[-1] == "to continue: mpchain-launch -n 2 --resume train.py -v --resume"
+    lines, _ = close(make_trainer, [extensions.snapshot(autoload=True)])
+    assert lines[-1] == "to continue: mpchain-launch -n 2 --resume train.py --resume=old -v"
+
+
+def test_no_command_without_the_option_or_a_snapshot(make_trainer):
+    lines, trainer = close(make_trainer, [extensions.snapshot()], {"epoch": 3})
+    assert lines[2:] == [f"the latest snapshot is {trainer.out}/snapshot_iter_2"]
+    lines, trainer = close(make_trainer, [], {"resume": None})
+    assert len(lines) == 2
+    model = extensions.snapshot_object(trainer.updater, "model_{.updater.iteration}")
+    lines, trainer = close(make_trainer, [model], {"resume": None})
+    assert len(lines) == 2  # it is not a snapshot of the training
+
+
+def test_no_closing_lines_after_a_failure(make_trainer):
+    def fail(updater):
+        raise OSError
+
+    out = io.StringIO()
+    trainer = make_trainer((9, "iteration"), fail)
+    trainer.extend(extensions.ClosingReport(out=out))
+    with pytest.raises(OSError):
+        trainer.run(show_loop_exception_msg=False)
+    assert out.getvalue() == ""
+
+
+def test_lines_are_only_cut_for_a_terminal(make_trainer, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    for out in (io.StringIO(), Terminal()):
+        monkeypatch.setattr(sys, "stderr", out)
+        trainer = make_trainer((3, "iteration"))
+        trainer.extend(observe)
+        trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        trainer.extend(extensions.ClosingReport(out=out))
+        trainer.run()
+        lines = out.getvalue().splitlines()
+        assert (max(map(len, lines[:-2])) if len(lines) > 2 else 0) <= 30
+        assert (len(lines) > 2) == isinstance(out, Terminal)
+
+
+def test_no_progress_lines_between_the_rows_of_a_table(make_trainer, capsys):
+    trainer = make_trainer((4, "epoch"))
+    trainer.extend(extensions.LogReport())
+    trainer.extend(extensions.PrintReport(["epoch"]))
+    trainer.extend(extensions.ProgressBar(update_interval=1))
+    trainer.run()
+    assert capsys.readouterr().out.split() == ["epoch", "1", "2", "3", "4"]
+
+
+def test_bar_in_the_terminal_of_the_launcher(make_trainer, monkeypatch):
+    pytest.importorskip("tqdm")
+    reader, writer = os.pipe()
+    monkeypatch.setenv("MPCHAIN_COLUMNS", "76")
+    with (
+        open(writer, "w", encoding="utf-8") as out,
+        open(reader, encoding="utf-8", newline="") as pipe,
+    ):
+        trainer = make_trainer((3, "iteration"))
+        trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        trainer.extend(extensions.PrintReport(["iteration"], out=out))
+        trainer.extend(extensions.ProgressBar(update_interval=1, out=out))
+        trainer.run()
+        out.close()
+        text = pipe.read()
+    *lines, rest = text.split("\n")
+    assert rest == ""
+    # Rows begin anew after a carriage return; frames end with one.
+    assert [line.rsplit("\r", 1)[-1] for line in lines[1:-1]] == ["1", "2", "3"]
+    assert lines[-1].endswith("\r") and "100% |" in lines[-1].split("\r")[-2]
+    assert max(len(frame) for line in lines for frame in line.split("\r")) <= 75
