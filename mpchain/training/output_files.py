@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from mpchain.serializers.files import PathLike, open_atomic
+from mpchain.training.job import job_id
 from mpchain.training.progress import print_line
 from mpchain.training.trainer import Trainer
 
@@ -226,7 +227,7 @@ class FileLock:
             limit = time.monotonic() + _SECONDS_TO_INTRODUCE
             while not self._try():
                 if self.holder:
-                    self.is_shared = self.holder.get("job") == _job() is not None
+                    self.is_shared = self.holder.get("job") == job_id() is not None
                     return self.is_shared
                 if time.monotonic() > limit:
                     return False
@@ -256,7 +257,7 @@ class FileLock:
             "pid": os.getpid(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
             "command": shlex.join(sys.argv),
-            "job": _job(),
+            "job": job_id(),
             "earlier": self._find_earlier(),
         }
         os.ftruncate(descriptor, 0)
@@ -303,15 +304,3 @@ def _identity(file):
         status = os.stat(file)
         return [status.st_ino, status.st_mtime_ns, status.st_size]
     return None
-
-
-def _job(environ=os.environ):
-    """Returns what all processes of one launcher have in common; None without a launcher."""
-    for name in ("MPCHAIN_JOB", "PMIX_NAMESPACE"):  # mpchain-launch; Open MPI, srun with PMIx
-        if name in environ:
-            return environ[name]
-    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":  # srun
-        return f"{environ.get('SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID')}"
-    if "PMI_JOBID" not in environ and environ.get("PMI_SIZE", "1") != "1":  # MPICH's mpirun
-        return f"process {os.getppid()}"
-    return environ.get("PMI_JOBID")  # other launchers

@@ -16,6 +16,7 @@ from mpchain.reporter import Reporter, is_scalar
 from mpchain.serializer import AbstractSerializer
 from mpchain.training.extension import PRIORITY_READER, Extension
 from mpchain.training.interruption import Interruption
+from mpchain.training.job import folder_to_discard
 from mpchain.training.named_parts import listing
 from mpchain.training.progress import print_line
 from mpchain.training.random_states import restore_random_states, serialize_random_states
@@ -60,12 +61,19 @@ class Trainer:
     show or write results (:attr:`Extension.is_report`) are then called on rank 0 alone, and only
     rank 0 writes the file of a :class:`~mpchain.training.extensions.LogReport`.
 
+    With ``test=True``, :meth:`run` tries out in seconds whether a program works: it does two
+    iterations, whatever the stop trigger says. After the second one, every extension is called,
+    and every interval ends (``(n, unit)``). Evaluators use two batches. The folder ``out`` of this
+    run is a temporary one, in which nothing is found and of which nothing is kept. But the model is
+    trained, and what the program itself writes elsewhere stays.
+
     Args:
         updater: an :class:`Updater`.
         stop_trigger: ``(period, unit)``, or a function of the trainer that returns whether to
             stop; None means never.
         out: folder for the files that extensions write.
         extensions: extensions to add; see :meth:`extend`.
+        test: whether :meth:`run` only tries out the program.
 
     Attributes:
         updater: the updater.
@@ -73,6 +81,8 @@ class Trainer:
         observation: dict of the values reported in the current iteration.
         reporter: the :class:`Reporter` that collects them.
         out: the folder for files.
+        is_test: whether :meth:`run` only tries out the program.
+        calls_all: whether this is the last iteration of a test, in which intervals end.
         is_interrupted: whether Ctrl-C or SIGTERM has ended training after a complete iteration.
         is_resumed: whether the trainer was loaded from a snapshot.
         writes_reports: whether this process shows and writes results. It is False if a multi-node
@@ -100,7 +110,10 @@ class Trainer:
         stop_trigger: TriggerLike = None,
         out: str | os.PathLike[str] = "result",
         extensions: Iterable[Any] | None = None,
+        *,
+        test: bool = False,
     ) -> None:
+        self.is_test, self.calls_all = test, False
         self.updater: Any = updater
         self.stop_trigger = interval.get_trigger(stop_trigger)
         self.observation: dict[str, Any] = {}
@@ -212,6 +225,16 @@ class Trainer:
         """
         if self._started_at is not None:
             raise RuntimeError("Trainer.run: a trainer runs once; make another to train again")
+        if not self.is_test:
+            self._run(show_loop_exception_msg)
+            return
+        out = self.out
+        with folder_to_discard(out) as self.out:
+            self._run(show_loop_exception_msg)
+            self.updater.agree_on_signal(None)  # waits until no rank writes any more
+        self.out = out
+
+    def _run(self, show_loop_exception_msg):
         os.makedirs(self.out, exist_ok=True)
         self._started_at = time.perf_counter()
         entries = dict(sorted(self._entries.items(), key=lambda item: -item[1].priority))
@@ -243,6 +266,7 @@ class Trainer:
         n_before = self.updater.iteration
         while not (self._ends_by_signal(interruption) or self._is_over()):
             self.observation = {}
+            self.calls_all = self.is_test and self.updater.iteration > n_before
             with self.reporter.scope(self.observation):
                 self.updater.update()
                 self._call_extensions(entries, list(entries))
@@ -255,7 +279,8 @@ class Trainer:
         """Calls those of these extensions whose trigger fires."""
         for i, name in enumerate(names):
             self._outstanding = names[i + 1 :]
-            if entries[name].trigger(self) and self._calls(entries[name]):
+            fires = entries[name].trigger(self) or self.calls_all
+            if fires and self._calls(entries[name]):
                 entries[name].extension(self)
 
     def _calls(self, entry):
@@ -281,6 +306,8 @@ class Trainer:
 
     def _is_over(self):
         fires = self.stop_trigger(self)
+        if self.is_test:
+            return self.calls_all
         return fires or self._length_done() is not None
 
     def _length_done(self):

@@ -57,6 +57,9 @@ class ClosingReport(Extension):
         """Returns False: the extension acts at the end only."""
         return False
 
+    def __call__(self, trainer: Trainer) -> None:
+        """Does nothing."""
+
     def initialize(self, trainer: Trainer) -> None:
         """Notes the trainer."""
         self._trainer = trainer
@@ -74,6 +77,9 @@ class ClosingReport(Extension):
         start = "interrupted after " if is_interrupted else ""
         values = _last_values(trainer)
         self._print(start + _progress(trainer) + (f": {values}" if values else ""))
+        if trainer.is_test:
+            self._print("this was a test, of which nothing is kept")
+            return
         self._print(f"results are in {trainer.out}")
         saver = _latest_saver(trainer)
         if is_interrupted and saver is not None:

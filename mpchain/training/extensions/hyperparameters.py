@@ -52,6 +52,9 @@ class Hyperparameters(Extension):
         """Returns False: the extension acts at the start only."""
         return False
 
+    def __call__(self, trainer: Trainer) -> None:
+        """Does nothing."""
+
     def initialize(self, trainer: Trainer) -> None:
         """Writes the file."""
         self._files.claim(trainer)

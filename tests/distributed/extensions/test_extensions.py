@@ -26,6 +26,7 @@ from mpchain.distributed.extensions import (
     MultiNodeEarlyStoppingTrigger,
     MultiNodeProgressBar,
     ObservationAggregator,
+    checkpoint,
     only_on_rank_0,
 )
 from mpchain.iterators import SerialIterator
@@ -262,7 +263,9 @@ class Model(Chain):
             self.l = L.Linear(2, 1)
 
     def forward(self, x):
-        return F.mean(self.l(x) ** 2)
+        loss = F.mean(self.l(x) ** 2)
+        report({"loss": loss}, self)
+        return loss
 
 
 def make_trainer(comm, out, create=create_multi_node_optimizer, stop=(4, "iteration")):
@@ -350,3 +353,32 @@ def test_gather_state_when_a_signal_ends_training(comm, tmp_path):
         with np.load(tmp_path / "snapshot_iter_3") as saved:
             assert saved["updater/optimizer:main/l/W/m"].shape == (1, 2)
             assert json.loads(str(saved["_observation"])) is not None
+
+
+def test_rank_0_reports_without_a_guard(comm, folder, capsys):
+    trainer = make_trainer(comm, folder)
+    extensions.standard_reports(trainer, trigger=(2, "iteration"), snapshots=(1, "epoch"))
+    trainer.run()
+    comm.barrier()
+    out = capsys.readouterr().out
+    assert out.count("results are in") == (comm.rank == 0)
+    assert bool(out) == (comm.rank == 0)
+    assert sorted(path.name for path in folder.glob("[!.]*")) == [
+        "log",
+        "snapshot_iter_2",
+        "snapshot_iter_4",
+    ]
+    losses = [entry["main/loss"] for entry in trainer.get_extension("LogReport").log]
+    assert comm.allgather_obj(losses) == [losses] * comm.size
+
+
+def test_a_test_run_leaves_nothing(comm, folder):
+    np.random.seed(0)
+    trainer = make_trainer(comm, folder / "out", stop=(100, "epoch"))
+    trainer.is_test = True
+    trainer.extend(checkpoint(comm))
+    extensions.standard_reports(trainer, snapshots=(1, "epoch"))
+    trainer.run()
+    comm.barrier()
+    assert trainer.updater.iteration == 2
+    assert os.listdir(folder) == []
