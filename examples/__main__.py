@@ -16,12 +16,16 @@ def find_examples() -> dict[str, list[pathlib.Path]]:
     return {name: scripts for name, scripts in found.items() if scripts}
 
 
+def title_of(script: pathlib.Path) -> str:
+    """Returns the first line of a script's docstring."""
+    return ast.get_docstring(ast.parse(script.read_text("utf-8"))).splitlines()[0]
+
+
 def list_examples() -> None:
-    """Prints the name of each example, and the first line of its docstring."""
+    """Prints the name of each example, its scripts, and their titles."""
     for name, scripts in find_examples().items():
         for script in scripts:
-            title = ast.get_docstring(ast.parse(script.read_text("utf-8"))).splitlines()[0]
-            print(f"{name:22} {script.name:27} {title}")
+            print(f"{name:24} {script.name:29} {title_of(script)}")
 
 
 def copy_example(name: str, folder: str) -> int:

