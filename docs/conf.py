@@ -6,6 +6,7 @@ import sys
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import example_pages  # noqa: E402
 import reference  # noqa: E402
 
 import mpchain  # noqa: E402
@@ -42,7 +43,8 @@ pygments_dark_style = "monokai"
 
 
 def setup(app):
-    """Writes the pages of the API reference before Sphinx reads pages."""
+    """Writes the pages of examples and of the API reference before Sphinx reads pages."""
+    example_pages.write(HERE / "examples")
     reference.write(HERE / "api")
     app.connect("autodoc-process-docstring", reference.escape)
     app.connect("missing-reference", reference.resolve)

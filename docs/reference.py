@@ -201,18 +201,21 @@ def _module(module, families):
     return lines
 
 
+def save(path, text):
+    """Writes a file, unless it has this text already."""
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+
+
 def write(folder):
-    """Writes one file per page; leaves files alone whose text is unchanged."""
-    folder.mkdir(exist_ok=True)
+    """Writes one file per page."""
     found = public_names()
     for page, (title, modules) in PAGES.items():
         lines = _heading(title, "=")
         for module in modules.split():
             lines += _module(module, found[module])
-        text = "\n".join(lines)
-        path = folder / f"{page}.rst"
-        if not path.exists() or path.read_text("utf-8") != text:
-            path.write_text(text, "utf-8")
+        save(folder / f"{page}.rst", "\n".join(lines))
 
 
 def escape(app, what, name, obj, options, lines):
