@@ -25,6 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
 collect_ignore += ["gpu/doubles", "gpu/make_contract.py"]
 
+LONGER_THAN_SLOW = ("long", "nightly")
+
 # Its thread would stay for the rest of the run; some tests need to be alone.
 tqdm.tqdm.monitor_interval = 0
 
@@ -50,19 +52,19 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what needs a GPU where there is none, and what is for the night.
+    """Leaves out what needs a GPU where there is none, and what takes too long.
 
-    ``-m gpu`` skips with a reason instead, ``-m nightly`` runs them.
+    ``-m gpu`` skips with a reason instead, ``-m long`` and ``-m nightly`` run them.
     """
     asked, out = config.option.markexpr, set()
     for item in items:
-        is_nightly = item.get_closest_marker("nightly") is not None
-        if is_nightly:
+        too_long = {mark for mark in LONGER_THAN_SLOW if item.get_closest_marker(mark)}
+        if too_long:
             item.add_marker("slow")
         on_gpu = not cuda.available and item.get_closest_marker("gpu") is not None
         if on_gpu and "gpu" in asked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}"))
-        elif on_gpu or (is_nightly and "nightly" not in asked):
+        elif on_gpu or not all(mark in asked for mark in too_long):
             out.add(item)
     if out:
         config.hook.pytest_deselected(items=list(out))

@@ -12,6 +12,8 @@ import mpchain
 from mpchain import Variable, backend
 from mpchain.backends import cuda
 
+pytestmark = pytest.mark.slow
+
 without_gpu = pytest.mark.skipif(cuda.available, reason="there is a GPU")
 
 

@@ -15,6 +15,8 @@ from mpchain import Parameter, Variable
 from mpchain.functions.declaration import differentiable
 from tests.probes import doubled, full
 
+pytestmark = pytest.mark.slow
+
 # Memory that gradients share, or not.
 
 
@@ -126,7 +128,7 @@ def test_fan_out_of_ten_thousand(double):
     x.cleargrad()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_chain_of_a_hundred_thousand():
     x = Variable(full(1, (1,), np.float64))
     y = x

@@ -210,6 +210,7 @@ def _write_mushrooms(path):
     path.write_text("\n".join(lines))
 
 
+@pytest.mark.long
 def test_chainer_at_a_glance(folder, capsys):
     pytest.importorskip("matplotlib")
     _write_mushrooms(folder / "mushrooms.csv")
@@ -264,6 +265,7 @@ def test_chainer_at_a_glance(folder, capsys):
     assert names == sorted(["accuracy.png", "cg.dot", "log", "loss.png", *snapshots])
 
 
+@pytest.mark.long
 def test_mnist_using_trainer(folder, digits, capsys):
     pytest.importorskip("matplotlib")
     train, test = digits

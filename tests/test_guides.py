@@ -80,6 +80,7 @@ def _imports(name, path):
             yield from (i if i in MODULES else node.module for i in inner)
 
 
+@pytest.mark.slow
 def test_no_imports_form_circles_but_those_that_the_guide_names():
     graph = {name: set(_imports(name, path)) - {name} for name, path in MODULES.items()}
     for name, closing in CIRCLES.items():

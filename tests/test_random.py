@@ -11,6 +11,8 @@ from mpchain import Variable, distributions, kernels, random
 from mpchain import functions as F
 from mpchain.kernels import philox
 
+pytestmark = pytest.mark.slow
+
 KEY = (0x12345678, 0x9ABCDEF0)
 
 

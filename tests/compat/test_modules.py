@@ -12,6 +12,8 @@ import mpchain
 from mpchain import compat, links
 from mpchain.compat.layout import layout
 
+pytestmark = pytest.mark.slow
+
 IN_MPCHAIN = [
     ("chainer.Variable", mpchain.Variable),
     ("chainer.variable.Parameter", mpchain.Parameter),

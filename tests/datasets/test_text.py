@@ -8,6 +8,8 @@ import pytest
 
 from mpchain.datasets import TextDataset
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {
     "mixed": "héllo\nb\r\nc\rd\n\n\r\rlast",
     "ended": "one\ntwo\n",

@@ -16,6 +16,7 @@ def test_models_and_options(n_ranks, needs_mpirun):
     assert {run: x for run, x in differences.items() if not x <= equality.LIMIT} == {}
 
 
+@pytest.mark.long
 def test_reproducible(needs_mpirun):
     models = ["CNN", "WGAN-GP", "LSTM LM"]
     suite = equality.Suite(models, ["Adam"], [("sharded",)], 5, reproducible=True)

@@ -70,6 +70,7 @@ trainer.run()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failure", ["raise KeyError(i)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_in_the_middle_of_an_epoch(failure, needs_mpirun, tmp_path):
     script = BEGIN + TRAIN.format(failure=failure, folder=tmp_path)
@@ -122,6 +123,7 @@ def expected():
         return faults.losses_of(faults.run(1, folder))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "n_after"),
     [

@@ -22,12 +22,14 @@ def expected():
         return resume_faults.result_of(resume_faults.run(1, folder))
 
 
+@pytest.mark.long
 def test_killed_trainings_end_with_the_same_bits(expected):
     chain = resume_faults.Chain([1, 2, 3], random.Random(1), expected)
     chain.run(3)
     assert chain.n_kills > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "n_ranks"), [(errno.EMFILE, 2), (errno.ENOENT, 1)])
 def test_files_that_cannot_be_read(number, n_ranks, expected):
     assert resume_faults.fail_to_read(number, n_ranks, random.Random(3), expected)
@@ -44,6 +46,7 @@ def run_in_turn(folder, sizes, plan):
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "tolerance"),
     [

@@ -34,7 +34,7 @@ def ranks_of():
 
 # One rank is what plain pytest has run.
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("n_ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_file_on_ranks(n_ranks, file, needs_mpirun, ranks_of):
     failure = ranks_of(n_ranks).run(str(FOLDER / file))
     assert not failure, failure

@@ -17,6 +17,8 @@ from mpchain.distributions.gamma_variates import (
 )
 from tests.functions.harness import check_orders, weighted_sum
 
+pytestmark = pytest.mark.slow
+
 
 def _distribution_function(a, x):
     return mpmath.gammainc(a, 0, x, regularized=True)

@@ -16,6 +16,8 @@ from tests.distributions.table import TABLE
 from tests.functions.harness import check_orders, weighted_sum
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _OF_SCIPY = {
     "log_cdf": "logcdf",
     "survival_function": "sf",

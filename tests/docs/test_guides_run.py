@@ -14,10 +14,15 @@ from tests.docs import guides
 
 PAGES = {path.stem: path for path in guides.GUIDES}
 ON_RANKS = [name for name, path in PAGES.items() if guides.runs_on_ranks(path)]
+QUICK = {"index", "own-function", "variables"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
+def _marked(names):
+    marks = {name: pytest.mark.slow if name in QUICK else pytest.mark.long for name in names}
+    return [pytest.param(name, marks=mark) for name, mark in marks.items()]
+
+
+@pytest.mark.parametrize("name", _marked(PAGES))
 def test_in_one_process(name, tmp_path):
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "MPCHAIN_GUIDE_FOLDER": str(tmp_path)}
     command = [sys.executable, "-W", "error", "-m", "tests.docs.guides", str(PAGES[name])]
@@ -33,8 +38,7 @@ def test_in_one_process(name, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ON_RANKS)
+@pytest.mark.parametrize("name", _marked(ON_RANKS))
 def test_on_two_ranks(name, tmp_path):
     if reason := ranks.why_not():
         pytest.skip(reason)

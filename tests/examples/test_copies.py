@@ -40,7 +40,7 @@ def test_copy(tmp_path):
     assert "no example 'glanze'" in _run("-m", "examples", "copy", "glanze", status=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wheel_brings_the_examples(tmp_path):
     """What setup.py builds is what a wheel contains."""
     pytest.importorskip("setuptools", reason="it builds what the wheel contains")

@@ -53,6 +53,7 @@ def test_one_centered_penalty():
     assert out.endswith("finite differences agree\n")
 
 
+@pytest.mark.long
 def test_r1_gan():
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn's package")
     small = ["--batchsize=200", "--latent=4", "--hidden=16", "--channels=2"]

@@ -26,9 +26,9 @@ RESUMED = ["dcgan/train_dcgan.py", "own_extension/train_own_extension.py", "ptb/
 needs_ranks = pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
 
 
-def _marked(scripts, *marks):
-    marks = [pytest.mark.slow, *marks]
-    return [pytest.param(name, marks=() if name in QUICK else marks) for name in scripts]
+def _marked(scripts):
+    marks = {name: pytest.mark.slow if name in QUICK else pytest.mark.long for name in scripts}
+    return [pytest.param(name, marks=mark) for name, mark in marks.items()]
 
 
 @pytest.mark.parametrize("script", _marked(SCRIPTS))
@@ -42,7 +42,7 @@ def test_one_process(script, tmp_path):
 
 
 @needs_ranks
-@pytest.mark.parametrize("script", _marked(SCRIPTS, pytest.mark.nightly))
+@pytest.mark.parametrize("script", _marked(SCRIPTS))
 def test_two_ranks(script, tmp_path):
     """They compute what one process computes, but for the scripts that are named above."""
     one, two = tmp_path / "one", tmp_path / "two"
@@ -54,7 +54,7 @@ def test_two_ranks(script, tmp_path):
         assert programs.logs(one) or printed == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("script", RESUMED)
 def test_resumed_training_is_the_uninterrupted_one(script, tmp_path):
     programs.run(script, "--test", "--out", tmp_path / "whole")

@@ -38,6 +38,7 @@ def needs_mpirun():
     from mpi4py import MPI  # noqa: F401  (an MPI library must be there too)
 
 
+@pytest.mark.long
 def test_it_learns_and_leaves_its_results(tmp_path):
     log = _train(tmp_path, "--epoch", 3, "--model", "mlp")
     assert log[-1]["main/loss"] < 0.5 * log[0]["main/loss"]
@@ -47,12 +48,14 @@ def test_it_learns_and_leaves_its_results(tmp_path):
     assert not any(".tmp" in name for name in names)
 
 
+@pytest.mark.long
 def test_two_ranks_compute_what_one_process_computes(tmp_path, needs_mpirun):
     options = ("--epoch", 2, "--model", "conv", "--batchsize", 125)
     expected = _train(tmp_path / "one", *options)
     _check_equal(_train(tmp_path / "two", *options, ranks=2), expected)
 
 
+@pytest.mark.long
 def test_resumed_training_is_the_uninterrupted_one(tmp_path):
     expected = _train(tmp_path / "whole", "--epoch", 3)
     _train(tmp_path / "part", "--epoch", 2)

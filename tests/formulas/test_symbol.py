@@ -13,6 +13,8 @@ from mpchain.backends import cuda
 from mpchain.formulas import symbol
 from mpchain.functions.declaration import registry
 
+pytestmark = pytest.mark.slow
+
 BY_SCIPY = "computed by SciPy, which has no counterpart in C"
 UNTRACEABLE = {
     "digamma": BY_SCIPY,

@@ -12,6 +12,8 @@ import mpchain
 import mpchain.functions as F
 from mpchain import Variable
 
+pytestmark = pytest.mark.slow
+
 LABELS = np.array([0, 2, 1, -1])
 BITS = np.array([[0, 1, 1], [1, -1, 0], [0, 0, 1], [1, 1, 0]])
 

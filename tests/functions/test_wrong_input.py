@@ -14,6 +14,8 @@ import mpchain.links as L
 from mpchain import Chain, Sequential, Variable
 from mpchain.utils.type_check import InvalidType
 
+pytestmark = pytest.mark.slow
+
 
 def f(*shape, dtype=np.float32):
     return np.ones(shape, dtype)

@@ -7,6 +7,8 @@ import mpchain.functions as F
 from mpchain import Variable
 from mpchain.utils.type_check import InvalidType
 
+pytestmark = pytest.mark.slow
+
 
 def f(*shape):
     return np.ones(shape, np.float32)

@@ -155,6 +155,7 @@ def test_examples_that_grow():
                     np.testing.assert_array_equal(x, large_array((7 * step + k) % 100))
 
 
+@pytest.mark.long
 def test_a_hundred_times_start_and_stop(segments):
     x = np.random.rand(20, 4).astype(np.float32)
     dataset = TupleDataset(x, np.arange(20))

@@ -170,7 +170,7 @@ def _draw_convolution(rng, deep):
     return min(n, 3), c * groups, o * groups, window, dtype
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed, size", _blocks(5, 80, 100))
 def test_convolutions(seed, size, memory):
     rng = np.random.default_rng(seed)

@@ -13,6 +13,8 @@ from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
+pytestmark = pytest.mark.slow
+
 # The registry.
 
 

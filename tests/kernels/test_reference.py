@@ -11,6 +11,8 @@ from mpchain.kernels import reference
 from mpchain.kernels.window import Window, layout
 from mpchain.utils.conv import as_tuple, get_conv_outsize, get_deconv_outsize
 
+pytestmark = pytest.mark.slow
+
 
 def _windows(n):
     """Random geometries of one to three axes, dilated, strided, padded, with and without cover."""

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_restart_in_the_middle_of_an_epoch(tmp_path):
     job = TrainingJob(tmp_path, 2, 1)
     try:
@@ -35,6 +35,7 @@ def test_restart_in_the_middle_of_an_epoch(tmp_path):
         job.close()
 
 
+@pytest.mark.long
 def test_killed_launcher_of_training(tmp_path):
     job = TrainingJob(tmp_path, 2, 20)
     try:

@@ -10,6 +10,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 B, N, S, SIZE, HEADS = 2, 3, 5, 4, 2
 X, SOURCE = (B, N, SIZE), (B, S, SIZE)
 PADDING = np.array([[1, 1, 1], [1, 1, 0]], bool)  # the keys that count

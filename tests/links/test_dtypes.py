@@ -19,6 +19,8 @@ from tests.links.table import flatten
 from tests.oracle.link_cases import CASES
 from tests.oracle.link_cases.case import Case
 
+pytestmark = pytest.mark.slow
+
 SAME = "f4 -- f4 -- | f2 f2 -- -- | f2 f2 -- --"
 ANY = "f4 f2 f4 f8 | f2 f2 f4 f8 | f2 f2 f4 f8"
 STATISTICS = "f4/f4 f2 f4 f8 | f2/f2 f2 f4 f8 | f4/f4 f2 f4 f8"

@@ -12,6 +12,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = (2, 4, 1)
 # The gates of PyTorch's weights, and further options.
 MODULES = {

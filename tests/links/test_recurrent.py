@@ -13,6 +13,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.links.table import checks_of, row
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 X, S = (2, 3), (2, 4)
 UPWARD = {"upward/W": (16, 3), "upward/b": (16,)}
 LSTM = {**UPWARD, "lateral/W": (16, 4)}

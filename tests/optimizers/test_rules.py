@@ -9,6 +9,8 @@ from mpchain import backend, optimizers
 from mpchain.link import Link
 from mpchain.variable import Parameter
 
+pytestmark = pytest.mark.slow
+
 N_STEPS = 50
 
 

@@ -25,14 +25,20 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_500_random_corruptions(tmp_path, kind):
+@pytest.mark.parametrize("times", [50, pytest.param(500, marks=pytest.mark.long)])
+def test_random_corruptions(tmp_path, kind, times):
     """In a process of its own, which must neither crash nor hang."""
     command = [sys.executable, "-m", "tests.serializers.corruption", kind, str(tmp_path)]
     done = subprocess.run(
-        [*command, "0", "500"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [*command, "0", str(times)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 400
+    assert int(done.stdout) > 0.8 * times
 
 
 def damage(path, found, at=0):

@@ -20,6 +20,8 @@ from mpchain.serializers import (
     save_safetensors,
 )
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("h5py")
 
 FORMATS = {"hdf5": (save_hdf5, load_hdf5), "safetensors": (save_safetensors, load_safetensors)}

@@ -15,6 +15,8 @@ from mpchain.serializers import (
     save_hdf5,
 )
 
+pytestmark = pytest.mark.slow
+
 h5py = pytest.importorskip("h5py")
 
 

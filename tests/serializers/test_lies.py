@@ -27,6 +27,8 @@ from mpchain.serializers import (
     save_safetensors,
 )
 
+pytestmark = pytest.mark.slow
+
 FORMATS = {
     "npz": (save_npz, load_npz),
     "hdf5": (save_hdf5, load_hdf5),

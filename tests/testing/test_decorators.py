@@ -441,6 +441,7 @@ def test_misuse_of_generate_matrix():
         testing.generate_matrix((3, 3), "i", singular_values=1)
 
 
+@pytest.mark.long
 def test_run_module(pytester):
     path = pytester.makepyfile("from mpchain import testing\ntesting.run_module('x', __file__)")
     assert pytester.runpython(path).ret == 0

@@ -8,6 +8,8 @@ from scipy import stats
 
 from mpchain import distributions, testing
 
+pytestmark = pytest.mark.slow
+
 _UNIVARIATE = {"batch_shape", "event_shape", "params", "support", "sample", "entropy", "mean"}
 _UNIVARIATE |= {"variance", "stddev", "log_prob", "prob", "cdf", "survival"}
 

@@ -71,6 +71,7 @@ def test_the_first_signal_ends_the_program_cleanly(start, tmp_path, number, code
     assert (out, err, process.returncode) == ("in 2\ntrained\n", "", 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)]
 )

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_losses_are_the_same_bit_by_bit():
     pytest.importorskip("sklearn", reason="the digits are in scikit-learn's package")
     command = [

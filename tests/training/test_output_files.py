@@ -76,6 +76,7 @@ def test_a_second_job_is_refused_and_the_first_goes_on(tmp_path, running):
     assert (tmp_path / "at_2").read_text() == "half and half"
 
 
+@pytest.mark.long
 def test_a_killed_job_keeps_nobody_out_and_leaves_nothing(tmp_path, running):
     first = running()
     (tmp_path / ".0123abcd.tmp.log").touch()
@@ -89,6 +90,7 @@ def test_a_killed_job_keeps_nobody_out_and_leaves_nothing(tmp_path, running):
     assert "at_1 of an earlier run is now" in out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variable", ["MPCHAIN_JOB", "PMIX_NAMESPACE", "PMI_JOBID"])
 def test_ranks_of_one_job_may_write_the_same_files(tmp_path, running, variable):
     job = {variable: "job 1"}

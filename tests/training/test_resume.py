@@ -88,6 +88,7 @@ def test_resumed_training_is_the_uninterrupted_one(uninterrupted, tmp_path, iter
         np.testing.assert_array_equal(param, expected_params[name], strict=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("iteration", [1, 4, 9, 13])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("period", [2, 1000])

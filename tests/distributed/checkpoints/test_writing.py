@@ -35,6 +35,8 @@ from tests.distributed import ranks
 from tests.distributed.checkpoints.checkpointing import Numbers, Rank, alone, damage, load_as
 from tests.tools import faults
 
+pytestmark = pytest.mark.slow
+
 N = 14
 
 
@@ -416,6 +418,7 @@ def test_not_autoload(comm, folder):
     assert list(again.losses) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_four_ranks_then_fewer(needs_mpirun, tmp_path):
     """In mid-epoch, with a sharded optimizer; the latest checkpoint whole, and damaged."""
     expected = faults.losses_of(faults.run(1, tmp_path / "a"))

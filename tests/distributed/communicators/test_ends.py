@@ -33,6 +33,7 @@ HANGS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("script", "expected"), HANGS.values(), ids=HANGS)
 def test_a_rank_that_does_not_end(script, expected, needs_mpirun):
     status, outputs, own_output = ranks.run(2, ["-c", BEGIN + script], timeout=120)
@@ -56,6 +57,7 @@ ENDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("script", "expected"), ENDS.values(), ids=ENDS)
 def test_programs_end(script, expected, needs_mpirun):
     script = f"{BEGIN}atexit.register(print, 'the end', flush=True)\n{script}"

@@ -21,6 +21,8 @@ from tests.distributed.communicators.test_progress import run_threads
 from tests.distributed.watch import imitated_ranks
 from tests.distributed.watch.imitated_ranks import TIMEOUT, Operation, Ranks, X, call, enter
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("mine", "others"),

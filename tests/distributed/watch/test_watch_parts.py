@@ -209,6 +209,7 @@ def test_a_process_that_was_forked_does_not_end_the_rank():
     assert ends == []
 
 
+@pytest.mark.long
 def test_where_threads_are_that_keep_a_program_from_ending():
     script = (
         "import threading, time\n"

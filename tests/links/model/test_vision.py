@@ -364,7 +364,7 @@ def test_where_a_block_strides():
     assert block(np.zeros((2, 4, 8, 8), np.float32)).shape == (2, 8, 4, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resnet_runs_and_learns_from_a_step():
     np.random.seed(0)
     model = L.ResNet50Layers(None)

@@ -10,6 +10,8 @@ from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.training import extensions
 from mpchain.training.extensions import figures
 
+pytestmark = pytest.mark.slow
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -72,7 +74,7 @@ def test_plot_leaves_pyplot_alone(run_with_values):
     assert pyplot.get_fignums() == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("pause", [0, 2, 3, 6])
 def test_resume(make_trainer, tmp_path, pause):
     pytest.importorskip("matplotlib")

@@ -17,6 +17,8 @@ from mpchain.serializers import (
 from mpchain.training import extensions
 from mpchain.training.extensions import SimpleWriter, Writer
 
+pytestmark = pytest.mark.slow
+
 snapshot_module = sys.modules["mpchain.training.extensions.snapshot"]
 
 

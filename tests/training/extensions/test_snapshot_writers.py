@@ -183,6 +183,7 @@ def test_finalize_writes_all_others_and_tells_of_every_error(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["at_1", "at_3"]
 
 
+@pytest.mark.long
 def test_after_a_process_was_killed_another_one_writes(tmp_path, no_process_is_left):
     once = tmp_path / "killed"
     out = tmp_path / "out"
@@ -195,6 +196,7 @@ def test_after_a_process_was_killed_another_one_writes(tmp_path, no_process_is_l
     ]
 
 
+@pytest.mark.long
 def test_a_snapshot_that_kills_every_process_is_an_error_and_the_others_are_written(
     tmp_path, no_process_is_left
 ):
@@ -275,6 +277,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_the_process_ends_with_its_parent(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

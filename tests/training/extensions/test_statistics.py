@@ -223,6 +223,7 @@ def test_what_is_plotted(run, model, monkeypatch, options, labels, tmp_path):
     assert content.startswith(b"<?xml") and b"<svg" in content
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [4, 5, 9, 33])
 def test_points_are_thinned_out_evenly(run, model, monkeypatch, n):
     pytest.importorskip("matplotlib")
@@ -236,6 +237,7 @@ def test_points_are_thinned_out_evenly(run, model, monkeypatch, n):
     assert np.isfinite(found["mean of data"]).all()
 
 
+@pytest.mark.long
 def test_statistics_plot_resumes_and_does_not_touch_random_numbers(run, model, monkeypatch):
     pytest.importorskip("matplotlib")
 

@@ -116,6 +116,7 @@ def test_as_one_process_with_all_batches(make, loss_scale):
     assert not any(map(is_alive, workers))
 
 
+@pytest.mark.long
 def test_a_gradient_that_only_some_processes_have(make):
     # Means over all samples of the gradients of each process's loss.
     begins, sizes, expected = (0, 7, 35), (1, 4, 3), 0
@@ -141,6 +142,7 @@ def test_one_process_alone(make):
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*parameters are float16")
 def test_float16(make):
     model = Regression()
@@ -158,6 +160,7 @@ def as_float16(batch, device):
     return tuple(x.astype(np.float16) for x in mpchain.dataset.concat_examples(batch, device))
 
 
+@pytest.mark.long
 def test_parameters_that_the_first_forward_pass_initializes(make):
     updater = make(three(), Regression(None))
     with pytest.raises(RuntimeError, match="parameters are not initialized: /first/W"):
@@ -175,6 +178,7 @@ def test_parameters_that_the_first_forward_pass_initializes(make):
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-5)  # float32
 
 
+@pytest.mark.long
 def test_observations_are_means_over_samples(make):
     expected, observed = {}, {}
     for updater, observation in ((one_process(three()), expected), (make(three()), observed)):
@@ -187,6 +191,7 @@ def test_observations_are_means_over_samples(make):
         np.testing.assert_allclose(observed[name], value, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_a_process_without_samples_left_takes_part_without_any(make):
     def iterators():
         return [iterator(0, 7, 1, shuffle=False), iterator(7, 17, 5, repeat=False, shuffle=False)]
@@ -199,6 +204,7 @@ def test_a_process_without_samples_left_takes_part_without_any(make):
     assert numbers == [6, 6, 1]
 
 
+@pytest.mark.long
 def test_processes_with_processes(make):
     def iterators():
         data = TupleDataset(X, T)
@@ -215,6 +221,7 @@ def test_processes_with_processes(make):
     assert_close(parameters(target(updater)), parameters(target(whole)))
 
 
+@pytest.mark.long
 def test_resume(make, tmp_path):
     trained = make(three(shuffle=None))
     for step in range(6):
@@ -230,6 +237,7 @@ def test_resume(make, tmp_path):
     assert_close(parameters(target(resumed)), parameters(target(trained)), rtol=0)
 
 
+@pytest.mark.long
 def test_settings_and_devices_reach_the_processes(make, tmp_path):
     updater = make(three(), converter=Noting(tmp_path))
     updater.update()
@@ -237,6 +245,7 @@ def test_settings_and_devices_reach_the_processes(make, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "error", "message"),
     [
@@ -269,6 +278,7 @@ def test_a_failure_here_ends_the_processes(make):
     assert not any(map(is_alive, workers))
 
 
+@pytest.mark.long
 def test_what_is_not_finalized_ends_by_itself():
     optimizer = optimizers.SGD().setup(Regression())
     updater = training.updaters.MultiprocessParallelUpdater(three(), optimizer, devices=CPUS)
@@ -285,6 +295,7 @@ def test_what_cannot_be_sent(make):
         updater.setup_workers()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [CPUS[:2], {"main": -1, "second": -1}, None])
 def test_devices(make, devices):
     updater = make(three()[:2], devices=devices)
@@ -305,6 +316,7 @@ def test_two_gpus(make):
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "devices", "message"),
     [
@@ -336,6 +348,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "number"),
     [("", None), ("sys.stdin.read()", signal.SIGINT), ("sys.stdin.read()", signal.SIGKILL)],
