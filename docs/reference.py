@@ -61,8 +61,9 @@ PAGES = {
     ),
     "tools": (
         "Tools",
-        "mpchain.gradient_check mpchain.testing mpchain.testing.attr mpchain.testing.condition "
-        "mpchain.computational_graph mpchain.configuration mpchain.warnings mpchain.utils "
+        "mpchain.profiling mpchain.gradient_check mpchain.testing mpchain.testing.attr "
+        "mpchain.testing.condition mpchain.computational_graph mpchain.configuration "
+        "mpchain.warnings mpchain.utils "
         "mpchain.utils.type_check mpchain.utils.sparse mpchain.utils.conv mpchain.utils.conv_nd "
         "mpchain.utils.imgproc mpchain.utils.argument mpchain.exporters.caffe "
         "mpchain.interop mpchain.compat",

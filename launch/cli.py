@@ -79,11 +79,12 @@ def _launch(arguments):
         print(describe(plan))
         return 0
     _say_what_is_special(plan)
-    try:
-        if options.log_dir:
-            os.makedirs(options.log_dir, exist_ok=True)
-    except OSError as error:
-        parser.error(f"--log-dir {options.log_dir}: {error.strerror}")
+    for option, folder in (("--log-dir", options.log_dir), ("--trace", options.trace)):
+        try:
+            if folder:
+                os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            parser.error(f"{option} {folder}: {error.strerror}")
     os.environ[COMMAND_VARIABLE] = shlex.join(["mpchain-launch", *arguments])
     folder = options.checkpoint_dir
     checkpoints = folder and Checkpoints(folder, options.checkpoint_pattern, options.resume)
@@ -126,6 +127,8 @@ def _parser():
     prefix = "put the number of the rank before each line, as in '[2] text' (default: if N > 1)"
     add("--prefix", action=argparse.BooleanOptionalAction, help=prefix)
     add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
+    trace = "profile 100 steps: write a timeline of all ranks and a table there"
+    add("--trace", metavar="FOLDER", help=trace)
     add("--timeout", **_SECONDS, help="end the job after this time, restarts included")
     grace = "time from asking ranks to end to SIGKILL (default: 5)"
     add("--grace", **_SECONDS, default=5.0, help=grace)
@@ -226,7 +229,7 @@ def _plan(parser, options):
         hosts=hosts,
         remote_shell=allocation.remote_shell,
         oversubscribed=options.oversubscribe or (not hosts and n > binding.cores()),
-        variables=starter.variables(os.environ, n, hosts) | _added(parser, options.env),
+        variables=starter.variables(os.environ, n, hosts) | _added(parser, options),
         prefix=n > 1 if options.prefix is None else options.prefix,
         log_dir=options.log_dir,
         timeout=options.timeout,
@@ -269,10 +272,12 @@ def _number_of_ranks(parser, options, allocation, hosts):
     return options.ranks
 
 
-def _added(parser, items):
+def _added(parser, options):
     # Without it, what a rank prints would appear late, and be lost when it is killed.
     added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
-    for item in items:
+    if options.trace:
+        added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads it
+    for item in options.env:
         name, equals, value = item.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             parser.error(f"--env takes NAME=VALUE or NAME, not {item!r}")

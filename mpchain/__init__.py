@@ -4,6 +4,7 @@ What every program needs is imported here; of the rest, each room when it is fir
 """
 
 import importlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -97,6 +98,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import links as links
     from mpchain import optimizer_hooks as optimizer_hooks
     from mpchain import optimizers as optimizers
+    from mpchain import profiling as profiling
     from mpchain import serializers as serializers
     from mpchain import training as training
     from mpchain.distributed import CommunicatorBase as CommunicatorBase
@@ -112,6 +114,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain.distributions import cross_entropy as cross_entropy
     from mpchain.distributions import kl_divergence as kl_divergence
     from mpchain.distributions import register_kl as register_kl
+    from mpchain.profiling import profile as profile
     from mpchain.runtime_info import print_runtime_info as print_runtime_info
 
 disable_experimental_feature_warning = False
@@ -121,7 +124,7 @@ _LATER = {
     "": (
         "computational_graph dataset datasets distributed distributions exporters "
         "function_hooks gradient_check interop iterators link_hooks links optimizer_hooks "
-        "optimizers serializers training"
+        "optimizers profiling serializers training"
     ),
     "distributed": (
         "CommunicatorBase DataSizeError MultiNodeChainList create_communicator "
@@ -129,6 +132,7 @@ _LATER = {
         "create_multi_node_optimizer scatter_dataset scatter_index"
     ),
     "distributions": "Distribution cross_entropy kl_divergence register_kl",
+    "profiling": "profile",
     "runtime_info": "print_runtime_info",
 }
 """Rooms that are imported when they are first used, and names of them that stand here too."""
@@ -151,3 +155,7 @@ def __getattr__(name):
 
 def __dir__():
     return sorted({*globals(), *_ROOM_OF})
+
+
+if "MPCHAIN_TRACE" in os.environ:  # set by mpchain-launch --trace
+    importlib.import_module("mpchain.profiling.launched").start()

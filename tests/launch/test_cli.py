@@ -278,3 +278,12 @@ def test_by_hand():
         1,
         "mpchain-launch starts this file; do not run it by hand\n",
     )
+
+
+def test_trace(place, capsys, tmp_path):
+    variables = dry_run(capsys, "-n", "1", "--trace", "result/trace", "train.py")
+    assert f"MPCHAIN_TRACE={tmp_path}/result/trace" in variables
+    (tmp_path / "file").touch()
+    assert "--trace file: File exists" in complaint(
+        capsys, "-n", "1", "--trace", "file", "train.py"
+    )

@@ -9,7 +9,8 @@ from types import FrameType
 _WATCH = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _COMMUNICATORS = os.path.join(os.path.dirname(os.path.dirname(_WATCH)), "communicators") + os.sep
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_COMMUNICATORS))) + os.sep
-_BELOW = (_WATCH, _COMMUNICATORS)
+_PROFILING = os.path.join(_PACKAGE, "profiling", "")  # calls communicators in place of others
+_BELOW = (_WATCH, _COMMUNICATORS, _PROFILING)
 _LIBRARIES = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")
 )

@@ -1,0 +1,7 @@
+"""Profiles: where the time of a step goes, on each rank."""
+
+from mpchain.profiling.session import Profile as Profile
+from mpchain.profiling.session import profile as profile
+from mpchain.profiling.table import Row as Row
+from mpchain.profiling.table import print_table as print_table
+from mpchain.profiling.table import rows as rows

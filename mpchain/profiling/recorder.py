@@ -1,0 +1,301 @@
+"""What one process records: spans of time, sums that are under way, memory."""
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from mpchain import functions
+from mpchain.backends import cuda
+from mpchain.distributed import functions as distributed_functions
+from mpchain.function_hook import FunctionHook
+from mpchain.function_node import FunctionNode
+from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, LinkHook
+from mpchain.typing import Arrays
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+_NAME = "mpchain.profile"
+_PUBLIC = {*vars(functions), *vars(distributed_functions)}
+_ROOMS = ("mpchain.functions.", "mpchain.distributed.functions.")
+# What stands between a public function and its node, and around functions that check types.
+_BETWEEN = {
+    "mpchain.formulas.text",
+    "mpchain.function_node",
+    "mpchain.functions.declaration",
+    "mpchain.utils.type_check",
+}
+
+
+class _Names:
+    def __init__(self):
+        self._known = {}  # by id, since the hash of code takes long
+        self._codes = []  # kept, so that no others get their ids
+
+    def of(self, frame: FrameType | None, label: str) -> str:
+        """Returns the name of the outermost public function among callers; without one, a label.
+
+        ``convolution_2d`` applies nodes with other labels.
+        """
+        found, known = None, self._known
+        while frame is not None:
+            name = known.get(id(frame.f_code), frame)
+            if name is frame:
+                name = self._look(frame)
+            if name is None:
+                break
+            found = name or found
+            frame = frame.f_back
+        return found or label.lstrip("_")
+
+    def _look(self, frame):
+        """Returns the name of a public function, "" in its inside, None outside."""
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if module not in _BETWEEN and not module.startswith(_ROOMS):
+            name = None
+        elif module in _BETWEEN or name not in _PUBLIC:
+            name = ""
+        self._codes.append(frame.f_code)
+        self._known[id(frame.f_code)] = name
+        return name
+
+
+class _FunctionSpans(FunctionHook):
+    name = _NAME
+
+    def __init__(self, recorder):
+        self._now, self._record = recorder.now, recorder.spans.append
+        self._links, self._names, self.starts = recorder.links, _Names(), []
+
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
+        self.starts.append((function, self._now()))
+
+    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
+        end, links = self._now(), self._links
+        name = self._names.of(sys._getframe(3), function.label)  # above apply
+        link = links[-1] if links else None
+        vars(function)[_NAME] = name, link  # for backward
+        self._record((self._start(function), end, "function", name, link, None))
+
+    def backward_preprocess(
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
+    ) -> None:
+        self.starts.append((function, self._now()))
+
+    def backward_postprocess(
+        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
+    ) -> None:
+        end = self._now()
+        name, link = vars(function).get(_NAME) or (function.label.lstrip("_"), None)
+        self._record((self._start(function), end, "function", name, link, None))
+
+    def _start(self, function):
+        # One that raised has left its start behind.
+        while True:
+            started, start = self.starts.pop()
+            if started is function:
+                return start
+
+
+class _LinkSpans(LinkHook):
+    name = _NAME
+
+    def __init__(self, recorder):
+        self._recorder, self.starts = recorder, []
+
+    def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
+        self._recorder.links.append(args.link)
+        self.starts.append(self._recorder.now())
+
+    def forward_postprocess(self, args: ForwardPostprocessArgs) -> None:
+        recorder, link = self._recorder, args.link
+        end, links = recorder.now(), recorder.links
+        while links.pop() is not link:
+            self.starts.pop()
+        start = self.starts.pop()
+        recorder.spans.append((start, end, "link", type(link).__name__, link, None))
+
+
+@dataclasses.dataclass(slots=True)
+class Operation:
+    """An operation of all ranks in the background, from its beginning to its end, in nanoseconds.
+
+    Attributes:
+        name: what is summed.
+        n_bytes: its size.
+        start, end: times; the end is None while it is under way.
+        summing: time in which this rank summed, sent or received.
+        waiting: time in which this rank did nothing but wait for it.
+    """
+
+    name: str
+    n_bytes: int | None
+    start: int
+    end: int | None = None
+    summing: int = 0
+    waiting: int = 0
+
+
+class Recorder:
+    """What the thread that makes it does, while :meth:`start` has been called and not :meth:`stop`.
+
+    All times are in nanoseconds of a monotonic clock of this process.
+
+    Args:
+        skip: number of steps to forget.
+        steps: number of steps after these, after which ``on_full`` is called; None: no limit.
+        on_full: function without arguments.
+
+    Attributes:
+        spans: tuples (start, end, kind, name, link or None, dict of details or None).
+        links: the links that compute, the innermost last.
+        targets: targets of optimizers, by id.
+        operations: :class:`Operation` s that have ended.
+        under_way: others, by the id of their request.
+        memory: tuples (time, bytes resident, bytes used of CuPy's pool).
+        open: kinds of spans that are not complete.
+        n_steps: number of steps that have ended.
+        trainer: the trainer that runs; None if there is none.
+
+    Example:
+        >>> recorder = Recorder()
+        >>> recorder.start()
+        >>> y = L.Linear(3, 2)(np.ones((5, 3), np.float32))
+        >>> recorder.stop()
+        >>> [(kind, name) for _, _, kind, name, *_ in recorder.spans]
+        [('function', 'linear'), ('link', 'Linear')]
+    """
+
+    def __init__(
+        self, skip: int = 0, steps: int | None = None, on_full: Callable[[], Any] = lambda: None
+    ):
+        self._skip, self._last, self._on_full = skip, steps and skip + steps, on_full
+        self.thread = threading.get_ident()
+        self.spans, self.operations, self.memory = [], [], []
+        self.links, self.targets, self.under_way, self.open = [], {}, {}, set()
+        self.label = self.trainer = self._step_start = None
+        self.n_steps = self.work = 0
+        self.now = _time_of_gpu if cuda.available else time.perf_counter_ns
+        self._hooks = _FunctionSpans(self), _LinkSpans(self)
+
+    def start(self) -> None:
+        """Starts to see functions and links.
+
+        Raises:
+            KeyError: another recorder is active in this thread.
+        """
+        self._step_start = self.now()
+        self.sample_memory(self._step_start)
+        for hook in self._hooks:
+            hook.__enter__()
+
+    def stop(self) -> None:
+        """Stops to see them."""
+        for hook in self._hooks:
+            hook.__exit__()
+
+    def is_mine(self) -> bool:
+        """Returns whether the calling thread is the one that is recorded."""
+        return threading.get_ident() == self.thread
+
+    def add(self, start: int, kind: str, name: str, details: dict[str, Any] | None = None) -> int:
+        """Adds a span that ends now; returns its end."""
+        end = self.now()
+        self.spans.append((start, end, kind, name, None, details))
+        return end
+
+    def sample_memory(self, time: int) -> None:
+        """Notes how much memory is in use."""
+        self.memory.append((time, resident_bytes(), pool_bytes()))
+
+    def end_step(self, trainer: Any = None) -> None:
+        """Ends a step: a trainer's iteration or, where there is no trainer, an update.
+
+        Args:
+            trainer: what calls it; None is the optimizer, which does not count within a trainer.
+        """
+        if trainer is None and (self.trainer is not None or "evaluation" in self.open):
+            return
+        now = self.now()
+        self.links.clear()
+        for hook in self._hooks:
+            hook.starts.clear()
+        if trainer is None or self.trainer is trainer:
+            self.n_steps += 1
+            if self.n_steps > self._skip:
+                number = {"step": self.n_steps}
+                step = (self._step_start, now, "step", f"step {self.n_steps}", None, number)
+                self.spans.append(step)
+        if self.n_steps == self._skip > 0:
+            for recorded in (self.spans, self.operations, self.memory):
+                recorded.clear()
+        # What a trainer does before its first iteration is no step.
+        self.trainer, self._step_start = trainer, now
+        if self._last is not None and self.n_steps >= self._last:
+            self._on_full()
+
+    def follow(self, request: Any, name: str, n_bytes: int | None, start: int) -> None:
+        """Follows an operation that was begun until it is complete."""
+        operation = Operation(name, n_bytes, start)
+        request = getattr(request, "_request", request)  # within what the watchdog makes of it
+        if request.is_complete or not hasattr(request, "go_on"):  # a GPU's, which nobody asks
+            self.end(operation)
+        else:
+            self.under_way[id(request)] = operation
+
+    def end(self, operation: Operation) -> None:
+        """Notes that an operation has ended."""
+        operation.end = time.perf_counter_ns()
+        self.operations.append(operation)
+
+
+def _time_of_gpu():
+    """The time after the GPU's work: else a function would take as long as to ask for its work."""
+    cuda.cupy.cuda.get_current_stream().synchronize()
+    return time.perf_counter_ns()
+
+
+def pool_bytes() -> int:
+    """Returns the bytes of CuPy's memory pool that are in use; 0 without a GPU.
+
+    >>> pool_bytes() >= 0
+    True
+    """
+    return cuda.cupy.get_default_memory_pool().used_bytes() if cuda.available else 0
+
+
+def resident_bytes() -> int:
+    """Returns the memory of this process, in bytes; where Linux's file is missing, its peak.
+
+    >>> resident_bytes() > 2**20
+    True
+    """
+    try:
+        file = _statm.get(os.getpid())
+        if file is None:  # a forked process has its own
+            file = _statm[os.getpid()] = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        return int(os.pread(file, 64, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Returns the most memory that this process has had, in bytes; 0 where it is unknown.
+
+    >>> peak_bytes() >= 0
+    True
+    """
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+_statm = {}

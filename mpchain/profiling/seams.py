@@ -1,0 +1,278 @@
+"""The methods that are replaced while a recorder is active, and so cost nothing otherwise."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mpchain import backprop, dataset
+from mpchain.distributed.communicators import MpiCommunicator, progress
+from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.distributed.optimizers import MultiNodeOptimizer
+from mpchain.distributed.watch.fingerprints import WATCHED
+from mpchain.optimizer import Optimizer
+from mpchain.profiling.recorder import Recorder
+from mpchain.training import Extension, Trainer
+from mpchain.training.extensions import Evaluator
+from mpchain.training.updaters import StandardUpdater
+
+SHORTEST = 10_000
+"""Nanoseconds: looks at a pending operation that take less are waiting, not work."""
+
+_SPANS = [
+    (dataset.Iterator, "__next__", "input", "iterator"),
+    (dataset.Converter, "__call__", "input", "converter"),
+    (StandardUpdater, "convert", "input", "converter"),
+    (backprop, "_walk", "backward", "backward"),
+    (Reducer, "begin", "reducer", "begin the exchange"),
+    (Reducer, "ready", "reducer", "copy gradients"),
+    (Reducer, "end_part", "reducer", "copy gradients"),
+    (Reducer, "finish", "reducer", "finish the exchange"),
+    (Evaluator, "__call__", "evaluation", "evaluation"),
+]
+"""Owner, method, kind and name of spans. A method is replaced in the subclasses, too."""
+
+_OTHER_COLLECTIVES = {"split", "finalize", "make_buffers"}
+_AFTER_THESE = {"forward", "backward", "optimizer", "evaluation"}
+
+
+class Seams:
+    """Replaces methods, in all classes that define them, until :meth:`restore` is called.
+
+    Args:
+        recorder: what gets the spans.
+        on_communicator: function that is called with each new communicator of several ranks.
+
+    Example:
+        >>> from mpchain.profiling.recorder import Recorder
+        >>> recorder = Recorder()
+        >>> seams = Seams(recorder)
+        >>> optimizer = optimizers.SGD().setup(L.Linear(3, 2))
+        >>> optimizer.update(lambda: F.sum(optimizer.target(np.ones((5, 3), np.float32))))
+        >>> seams.restore()
+        >>> [name for _, _, _, name, *_ in recorder.spans]
+        ['forward', 'backward', 'optimizer', 'step 1']
+    """
+
+    def __init__(self, recorder: Recorder, on_communicator: Callable[[Any], Any] | None = None):
+        self._recorder, self._originals = recorder, []
+        for owner, name, kind, text in _SPANS:
+            self._replace(owner, name, functools.partial(_timed, recorder, kind, text))
+        self._replace(Trainer, "_call_extensions", self._iteration)
+        self._replace(Extension, "__call__", self._extension)
+        for optimizer in (Optimizer, MultiNodeOptimizer):
+            self._replace(optimizer, "update", self._update)
+        self._replace(MultiNodeOptimizer, "update_in_parts", self._update_in_parts)
+        for name, kind in WATCHED.items():
+            if not kind.is_part and name not in _OTHER_COLLECTIVES:
+                self._replace(MpiCommunicator, name, functools.partial(self._collective, name))
+        self._replace(GradientReducer, "_begin_sum", self._bucket)
+        self._replace(progress.PendingOperation, "go_on", self._look)
+        self._replace(progress.PendingOperation, "Wait", self._wait)
+        self._replace(progress, "wait_until", functools.partial(_waiting, recorder))
+        if on_communicator is not None:
+            announce = functools.partial(_announced, on_communicator)
+            self._replace(MpiCommunicator, "__init__", announce)
+
+    def restore(self) -> None:
+        """Puts the original methods back."""
+        while self._originals:
+            setattr(*self._originals.pop())
+
+    def _replace(self, owner, name, wrap):
+        for place in [owner] if owner in (backprop, progress) else _subclasses(owner):
+            if name in vars(place):
+                method = vars(place)[name]
+                self._originals.append((place, name, method))
+                wrapped = wrap(method)
+                functools.update_wrapper(wrapped, method)
+                setattr(place, name, wrapped)
+
+    # Steps
+
+    def _iteration(self, method):
+        recorder = self._recorder
+        call = _timed(recorder, "extensions", "extensions", method)
+
+        def call_extensions(trainer, *args):
+            call(trainer, *args)
+            if recorder.is_mine():
+                recorder.end_step(trainer)
+
+        return call_extensions
+
+    def _extension(self, method):
+        def call(extension, *args, **kwargs):
+            name = extension.name or extension.default_name
+            timed = _timed(self._recorder, "extension", name, method)
+            return timed(extension, *args, **kwargs)
+
+        return call
+
+    def _update(self, method):
+        recorder = self._recorder
+        timed = _timed(recorder, "optimizer", "optimizer", method)
+
+        def update(optimizer, lossfun=None, *args, **kwds):
+            if "optimizer" in recorder.open or not recorder.is_mine():
+                return method(optimizer, lossfun, *args, **kwds)
+            recorder.targets[id(optimizer.target)] = optimizer.target
+            timed(optimizer, self._forward(lossfun), *args, **kwds)
+            recorder.end_step()
+
+        return update
+
+    def _update_in_parts(self, method):
+        recorder = self._recorder
+        timed = _timed(recorder, "optimizer", "optimizer", method)
+
+        def update_in_parts(optimizer, parts):
+            if "optimizer" in recorder.open or not recorder.is_mine():
+                return method(optimizer, parts)
+            recorder.targets[id(optimizer.target)] = optimizer.target
+            timed(optimizer, [(n, self._forward(loss)) for n, loss in parts])
+            recorder.end_step()
+
+        return update_in_parts
+
+    def _forward(self, lossfun):
+        return lossfun and _timed(self._recorder, "forward", "forward", lossfun)
+
+    # Communication
+
+    def _collective(self, name, method):
+        recorder = self._recorder
+
+        def call(comm, *args, **kwargs):
+            if "collective" in recorder.open or not recorder.is_mine():
+                return method(comm, *args, **kwargs)
+            n_bytes = getattr(args[0] if args else kwargs.get("x"), "nbytes", None)
+            recorder.open.add("collective")
+            start = recorder.now()
+            try:
+                result = method(comm, *args, **kwargs)
+            finally:
+                recorder.open.discard("collective")
+                details = None if n_bytes is None else {"bytes": n_bytes}
+                recorder.add(start, "communication", name, details)
+            if hasattr(result, "Wait") and recorder.label is None:
+                recorder.follow(result, name, n_bytes, start)
+            return result
+
+        return call
+
+    def _bucket(self, method):
+        recorder = self._recorder
+
+        def begin_sum(reducer, bucket):
+            if not recorder.is_mine():
+                return method(reducer, bucket)
+            start, recorder.label = recorder.now(), f"bucket {reducer._n_started}"
+            try:
+                request = method(reducer, bucket)
+                recorder.follow(request, recorder.label, bucket.values.nbytes, start)
+            finally:
+                recorder.label = None
+            return request
+
+        return begin_sum
+
+    def _look(self, method):
+        recorder, now = self._recorder, time.perf_counter_ns
+
+        def go_on(request):
+            start = now()
+            method(request)
+            took = now() - start
+            if not recorder.is_mine():
+                return
+            operation = recorder.under_way.get(id(request))
+            if took >= SHORTEST:
+                name = operation.name if operation else recorder.label or "operation"
+                recorder.spans.append(
+                    (start, start + took, "communication", f"sum: {name}", None, None)
+                )
+                recorder.work += took
+                if operation:
+                    operation.summing += took
+            if operation and request.is_complete:
+                recorder.end(recorder.under_way.pop(id(request)))
+
+        return go_on
+
+    def _wait(self, method):
+        recorder = self._recorder
+
+        def wait(request):
+            operation = recorder.under_way.get(id(request))
+            if operation is None or not recorder.is_mine():
+                return method(request)
+            recorder.open.add("wait")
+            start, before = time.perf_counter_ns(), recorder.work
+            try:
+                return method(request)
+            finally:
+                recorder.open.discard("wait")
+                recorder.add(start, "communication", f"wait: {operation.name}")
+                end = operation.end or time.perf_counter_ns()
+                operation.waiting += max(0, end - start - (recorder.work - before))
+
+        return wait
+
+
+def _subclasses(owner) -> Iterator[type]:
+    """Yields a class and those that derive from it, once each."""
+    found, left = {}, [owner]
+    while left:
+        place = left.pop()
+        if place not in found:
+            found[place] = None
+            left += place.__subclasses__()
+    return iter(found)
+
+
+def _timed(recorder, kind, name, method):
+    """Returns a function that does the same, in a span unless it is within one of its kind."""
+    shown = {"reducer": "communication", "extension": "extensions"}.get(kind, kind)
+
+    def call(*args, **kwargs):
+        if kind in recorder.open or not recorder.is_mine():
+            return method(*args, **kwargs)
+        recorder.open.add(kind)
+        start = recorder.now()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            recorder.open.discard(kind)
+            end = recorder.add(start, shown, name)
+            if kind in _AFTER_THESE:
+                recorder.sample_memory(end)
+
+    return call
+
+
+def _waiting(recorder, method):
+    def wait_until(is_done):
+        if "wait" in recorder.open or not recorder.is_mine():
+            method(is_done)
+            return
+        recorder.open.add("wait")
+        start = time.perf_counter_ns()
+        try:
+            method(is_done)
+        finally:
+            recorder.open.discard("wait")
+            if time.perf_counter_ns() - start >= SHORTEST:
+                recorder.add(start, "communication", "wait: other ranks")
+
+    return wait_until
+
+
+def _announced(announce, method):
+    def __init__(comm, *args, **kwargs):
+        method(comm, *args, **kwargs)
+        if comm.size > 1 and type(comm).__init__ is __init__:  # not that of a base
+            announce(comm)
+
+    return __init__

@@ -1,0 +1,250 @@
+"""Profiles: from the first hook to the files."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from types import TracebackType
+from typing import IO, Any, Self
+
+from mpchain.distributed.communicators import Communicator
+from mpchain.profiling import table
+from mpchain.profiling.clocks import compare, own_clock
+from mpchain.profiling.recorder import Recorder
+from mpchain.profiling.seams import Seams
+from mpchain.profiling.trace import Trace, merge, path_of_rank, trace_of, write
+from mpchain.serializers.files import PathLike, open_atomic
+from mpchain.training import Extension
+
+_active = []
+_turn = threading.Lock()
+
+
+def profile(
+    file: PathLike | None = None,
+    comm: Communicator | None = None,
+    *,
+    skip: int = 0,
+    steps: int | None = None,
+) -> "Profile":
+    """Returns a :class:`Profile`, which measures where the time of a program goes.
+
+    Args:
+        file: where rank 0 writes the trace of all ranks at the end, as ``.json``, and the table
+            beside it, as ``.txt``. None: nowhere; as an extension, ``trace.json`` in the trainer's
+            folder.
+        comm: the ranks, all of which profile; None: this process alone or, as an extension, those
+            of the trainer's multi-node optimizer.
+        skip: number of steps to leave out at the beginning.
+        steps: number of steps after which recording ends; None: none in a ``with`` block, and 100
+            as an extension. A step takes some 10 kB of the file for each 100 calls of functions.
+
+    Raises:
+        ValueError: ``skip`` is negative, or ``steps`` is not positive.
+
+    Example:
+        >>> model = L.Linear(3, 2)
+        >>> optimizer = optimizers.SGD().setup(model)
+        >>> with mpchain.profile() as profile:
+        ...     for _ in range(3):
+        ...         optimizer.update(lambda x: F.sum(model(x)), np.ones((5, 3), np.float32))
+        >>> profile.print_table()  # doctest: +ELLIPSIS
+        1 rank, steps 2 to 3, ... ms each
+        ...
+    """
+    return Profile(file, comm, skip=skip, steps=steps)
+
+
+class Profile(Extension):
+    """Measures where the time of a program goes: a context manager, and an extension.
+
+    It records the thread that starts it: calls of functions and links, forward and backward, with
+    the link's path; iterators and converters; updates; what is exchanged between ranks, and what of
+    it was waiting; evaluation; extensions; memory. Whatever is not among these can be marked by
+    :meth:`span`. A step is a trainer's iteration or, without a trainer, an update of an optimizer
+    with everything since the one before. Where no profile is active, nothing is spent on it.
+
+    On a GPU each function is waited for: the times are right, but nothing overlaps.
+
+    With several ranks, starting and ending are collective, unless an exception ends it: then each
+    rank keeps what it has, and writes a file of its own if there was to be one.
+
+    Args:
+        file, comm, skip, steps: see :func:`profile`.
+
+    Attributes:
+        trace: what was recorded, in Chrome's trace format; on rank 0 of all ranks. None before the
+            end.
+
+    Raises:
+        RuntimeError: on starting, if another profile is active.
+
+    Example:
+        >>> trainer = testing.get_trainer_with_mock_updater((2, "iteration"))
+        >>> trainer.extend(mpchain.profile())
+        >>> trainer.run()
+        >>> sorted(os.listdir(trainer.out))
+        ['trace.json', 'trace.txt']
+    """
+
+    default_name = "profile"
+
+    def __init__(
+        self,
+        file: PathLike | None = None,
+        comm: Communicator | None = None,
+        *,
+        skip: int = 0,
+        steps: int | None = None,
+    ):
+        if skip < 0 or (steps is not None and steps < 1):
+            raise ValueError(
+                "profile: skip must not be negative and steps be positive, but they are "
+                f"{skip} and {steps}"
+            )
+        self._file, self._comm, self._skip, self._steps = file, comm, skip, steps
+        self._recorder = self._seams = self._clock = None
+        self._has_failed = False
+        self.trace: Trace | None = None
+
+    # Life cycle
+
+    def __enter__(self) -> Self:
+        with _turn:
+            if _active:
+                raise RuntimeError(
+                    "profile: another profile is active; end it before, or leave out --trace of "
+                    "mpchain-launch"
+                )
+            _active.append(self)
+        try:
+            self._clock = own_clock() if self._comm is None else compare(self._comm)
+            self._recorder = Recorder(self._skip, self._steps, self.stop)
+            self._seams = Seams(self._recorder, self._on_communicator)
+            self._recorder.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        self._end(exc_type is not None)
+
+    def _on_communicator(self, comm):
+        """Called with each communicator that the program makes."""
+
+    def stop(self) -> None:
+        """Ends recording, on this rank, before the end of the block or of training."""
+        if self._seams is not None:
+            self._recorder.stop()
+            self._seams.restore()
+            self._seams = None
+        if self in _active:
+            _active.remove(self)
+
+    def _end(self, has_failed):
+        self.stop()
+        comm = self._comm or Communicator()
+        if not has_failed and comm.size > 1:
+            self._clock = compare(comm, clock=self._clock)
+        self.trace = trace_of(self._recorder, self._clock, comm.rank, comm.size)
+        if not has_failed:
+            traces = comm.gather_obj(self.trace)
+            self.trace = self.trace if traces is None else merge(traces)
+        if self._file is not None:
+            if has_failed and comm.size > 1:
+                write(self.trace, path_of_rank(os.fspath(self._file), comm.rank))
+            elif comm.rank == 0:
+                self.save(self._file)
+
+    @contextlib.contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Context manager: the time in the block gets this name.
+
+        >>> with mpchain.profile() as profile:
+        ...     with profile.span("augment"):
+        ...         pass
+        >>> [row.name for row in profile.rows()]
+        ['augment']
+        """
+        recorder = self._recorder
+        if recorder is None or not recorder.is_mine():
+            yield
+            return
+        start = recorder.now()
+        try:
+            yield
+        finally:
+            if self._seams is not None:
+                recorder.add(start, "span", name)
+
+    # An extension
+
+    def initialize(self, trainer: Any) -> None:
+        if self._comm is None:
+            for optimizer in trainer.updater.get_all_optimizers().values():
+                self._comm = self._comm or getattr(optimizer, "communicator", None)
+        self._file = os.path.join(trainer.out, "trace.json" if self._file is None else self._file)
+        self._steps = self._steps or 100
+        self._has_failed = False
+        self.__enter__()
+
+    def __call__(self, trainer: Any) -> None:
+        """Does nothing: an iteration is seen without it."""
+
+    def on_error(self, trainer: Any, exc: BaseException, tb: TracebackType | None) -> None:
+        self._has_failed = True
+
+    def finalize(self) -> None:
+        if self._recorder is not None:
+            self._end(self._has_failed)
+
+    # Results
+
+    def rows(self, step: int | None = None) -> list[table.Row]:
+        """Returns the rows of the table, the longest first; see :func:`mpchain.profiling.rows`.
+
+        Args:
+            step: the number of a step; None: means over the steps.
+
+        Raises:
+            RuntimeError: the profile has not ended.
+        """
+        return table.rows(self._ended("rows"), step)
+
+    def print_table(self, file: IO[str] | None = None, n_rows: int | None = 40) -> None:
+        """Prints what takes which share of a step.
+
+        Args:
+            file: the output; None means the standard output.
+            n_rows: how many rows are shown; None: all.
+
+        Raises:
+            RuntimeError: the profile has not ended.
+        """
+        table.print_table(self._ended("print_table"), file, n_rows)
+
+    def save(self, path: PathLike) -> None:
+        """Writes the trace, for https://ui.perfetto.dev, and beside it the table as ``.txt``.
+
+        Raises:
+            RuntimeError: the profile has not ended.
+        """
+        save(self._ended("save"), os.fspath(path))
+
+    def _ended(self, method):
+        if self.trace is None:
+            raise RuntimeError(f"Profile.{method}: the profile has not ended; call it afterwards")
+        return self.trace
+
+
+def save(trace: Trace, path: str) -> None:
+    """Writes a trace, and beside it its table as ``.txt``.
+
+    >>> with mpchain.profile() as profile:
+    ...     y = F.exp(np.zeros(2))
+    >>> save(profile.trace, "trace.json")
+    """
+    write(trace, path)
+    with open_atomic(os.path.splitext(path)[0] + ".txt", "w", encoding="utf-8") as file:
+        table.print_table(trace, file, n_rows=None)

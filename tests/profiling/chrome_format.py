@@ -1,0 +1,73 @@
+"""The rules of Chrome's trace event format, as far as traces of mpchain use it.
+
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+import collections
+import json
+import numbers
+
+
+def parse(path):
+    """Returns the events in a file; raises AssertionError where it breaks a rule."""
+    text = path.read_text("utf-8")
+    trace = json.loads(text, parse_constant=lambda name: (_ for _ in ()).throw(ValueError(name)))
+    assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData"}
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    for event in trace["traceEvents"]:
+        _check_event(event)
+    _check_nesting(trace["traceEvents"])
+    _check_pairs(trace["traceEvents"])
+    return trace["traceEvents"]
+
+
+def _check_event(event):
+    assert type(event["pid"]) is int and type(event["tid"]) is int
+    assert isinstance(event["name"], str) and event["name"]
+    assert isinstance(event.get("args", {}), dict)
+    if event["ph"] == "M":
+        assert event["name"] in ("process_name", "process_sort_index", "thread_name")
+        key = event["name"].partition("_")[2].replace("name", "name")
+        assert list(event["args"]) == [key]
+        return
+    assert event["ph"] in ("X", "b", "e", "C")
+    assert _is_number(event["ts"]) and event["ts"] >= 0
+    if event["ph"] == "C":
+        assert event["args"] and all(map(_is_number, event["args"].values()))
+    else:
+        assert isinstance(event["cat"], str) and event["cat"]
+    if event["ph"] == "X":
+        assert _is_number(event["dur"]) and event["dur"] >= 0
+    if event["ph"] in "be":
+        assert int(event["id"], 16) >= 0
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _check_nesting(events):
+    """Complete events of a thread contain each other or are apart."""
+    threads = collections.defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            begin, end = round(1000 * event["ts"]), round(1000 * (event["ts"] + event["dur"]))
+            threads[event["pid"], event["tid"]].append((begin, -end))
+    for spans in threads.values():
+        open_ends = []
+        for begin, end in sorted(spans):
+            while open_ends and open_ends[-1] <= begin:
+                open_ends.pop()
+            assert not open_ends or -end <= open_ends[-1]
+            open_ends.append(-end)
+
+
+def _check_pairs(events):
+    """Each asynchronous event has one beginning and one end, in this order."""
+    pairs = collections.defaultdict(list)
+    for event in events:
+        if event["ph"] in "be":
+            pairs[event["cat"], event["id"]].append(event)
+    for begin, end in pairs.values():
+        assert (begin["ph"], end["ph"]) == ("b", "e")
+        assert begin["name"] == end["name"] and begin["ts"] <= end["ts"]

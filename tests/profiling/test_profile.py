@@ -1,0 +1,245 @@
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import backprop, iterators, optimizers, profiling, training
+from mpchain.dataset import concat_examples
+from mpchain.distributed.communicators import progress
+from mpchain.profiling import clocks, recorder, seams
+from mpchain.training import extensions
+from tests.profiling import chrome_format
+
+X = np.ones((4, 3), np.float32)
+
+
+class Encoder(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.l1, self.l2 = L.Linear(3, 5), L.Linear(5, 3)
+
+
+class Model(mpchain.Chain):
+    """Calls a link of another one, which itself is not called."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.encoder, self.last = Encoder(), L.Linear(3, 2)
+
+    def forward(self, x):
+        return self.last(self.encoder.l2(F.relu(self.encoder.l1(x))))
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock that goes on by a microsecond each time that it is looked at."""
+    ticks = itertools.count(0, 1000)
+    for module in (recorder, seams, clocks):
+        monkeypatch.setattr(module.time, "perf_counter_ns", lambda: next(ticks))
+
+
+def places():
+    """What profiles replace."""
+    owners = [backprop, progress]
+    owners += [
+        cls
+        for owner, *_ in seams._SPANS
+        if isinstance(owner, type)
+        for cls in seams._subclasses(owner)
+    ]
+    return {
+        (owner, name): value
+        for owner in owners
+        for name, value in vars(owner).items()
+        if callable(value)
+    }
+
+
+def names(profile, phase):
+    return {row.name for row in profile.rows() if row.phase == phase}
+
+
+CALLS = {
+    "convolution_2d": lambda x: F.convolution_2d(x, x, np.zeros(2)),
+    "deconvolution_2d": lambda x: F.deconvolution_2d(x, x),
+    "max_pooling_2d": lambda x: F.max_pooling_2d(x, 2),
+    "linear": lambda x: F.linear(x, F.reshape(x, (2, 18)), np.zeros(2)),
+    "softmax_cross_entropy": lambda x: F.softmax_cross_entropy(x, np.zeros((2, 3, 3), np.int32)),
+    "dropout": F.dropout,
+    "layer_normalization": lambda x: F.layer_normalization(
+        F.reshape(x, (2, 18)), np.ones(18), np.ones(18)
+    ),
+    "lstm": lambda x: F.lstm(np.zeros((2, 2)), F.reshape(x, (4, 9))[:2, :8]),
+    "concat": lambda x: F.concat([x, x]),
+    "relu": F.relu,
+    "add": lambda x: x + x,
+    "reshape": lambda x: x.reshape(36),
+    "exp": np.exp,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_have_the_names_that_users_call(name):
+    x = mpchain.Variable(np.random.RandomState(0).randn(2, 2, 3, 3))
+    with mpchain.profile() as profile:
+        ys = CALLS[name](x)
+        y = ys[0] if isinstance(ys, tuple) else ys
+        y.grad = np.ones_like(y.array)
+        y.backward()
+    assert name in names(profile, "forward") & names(profile, "backward")
+    functions = {e["name"] for e in profile.trace["traceEvents"] if e.get("cat") == "function"}
+    assert functions <= {name, "reshape", "get_item"}
+
+
+def test_times_are_by_the_path_of_the_link():
+    optimizer = optimizers.SGD().setup(Model())
+    with mpchain.profile() as profile:
+        optimizer.update(lambda: F.sum(optimizer.target(X)))
+    for phase in ("forward", "backward"):
+        found = {(r.link, r.name) for r in profile.rows() if r.phase == phase and r.link}
+        expected = {("/encoder/l1", "linear"), ("/encoder/l2", "linear"), ("/last", "linear")}
+        assert expected | {("/", "relu")} <= found
+        assert ("", "sum") in {(r.link, r.name) for r in profile.rows() if r.phase == phase}
+
+
+def test_paths_of_two_models_begin_with_their_classes():
+    with mpchain.profile() as profile:
+        for model in (Model(), L.Linear(3, 2)):
+            model(X)
+    links = {row.link for row in profile.rows()}
+    assert {"Model:/encoder/l1", "Linear:/"} <= links
+
+
+def test_parts_add_up_to_the_step(ticking):
+    optimizer = optimizers.Adam().setup(Model())
+    data = iterators.SerialIterator([x for x in X], 2)
+    with mpchain.profile() as profile:
+        for _ in range(4):
+            x = concat_examples(data.next())
+            optimizer.update(lambda x: F.sum(optimizer.target(x)), x)
+    steps = [e for e in profile.trace["traceEvents"] if e.get("cat") == "step"]
+    assert [e["args"]["step"] for e in steps] == [1, 2, 3, 4]
+    total = sum(row.mean for row in profile.rows())
+    assert total == pytest.approx(np.mean([e["dur"] for e in steps[1:]]) * 1e-6, rel=1e-6)
+    (rest,) = (row for row in profile.rows() if row.phase == "other")
+    # The clock goes on once from each of the three parts (two of input) to what follows.
+    assert rest.mean == pytest.approx(4e-6)
+    assert {r.phase for r in profile.rows()} == {
+        "input",
+        "forward",
+        "backward",
+        "optimizer",
+        "other",
+    }
+    assert profile.rows(step=3) and profile.rows(step=5) == []
+
+
+def test_nothing_is_replaced_without_a_profile():
+    before = places()
+    with mpchain.profile():
+        assert places() != before
+        assert mpchain.get_function_hooks()
+    assert places() == before
+    with pytest.raises(ZeroDivisionError), mpchain.profile():
+        1 / 0
+    assert places() == before
+    assert not mpchain.get_function_hooks() and not mpchain.config.link_hooks
+
+
+def test_recording_ends_after_the_given_steps():
+    optimizer, before = optimizers.SGD().setup(Model()), places()
+    with mpchain.profile(skip=2, steps=3) as profile:
+        for i in range(7):
+            optimizer.update(lambda: F.sum(optimizer.target(X)))
+            assert (places() == before) == (i >= 4)
+    steps = [e["args"]["step"] for e in profile.trace["traceEvents"] if e.get("cat") == "step"]
+    assert steps == [3, 4, 5]
+
+
+@pytest.mark.parametrize("arguments", [{"skip": -1}, {"steps": 0}])
+def test_wrong_numbers_of_steps(arguments):
+    with pytest.raises(ValueError, match="skip must not be negative and steps be positive"):
+        mpchain.profile(**arguments)
+
+
+def test_one_profile_at_a_time():
+    with mpchain.profile(), pytest.raises(RuntimeError, match="another profile is active"):
+        mpchain.profile().__enter__()
+    with mpchain.profile() as profile:
+        with pytest.raises(RuntimeError, match="has not ended"):
+            profile.rows()
+
+
+def test_what_raises_leaves_later_times_right():
+    model = Model()
+    with mpchain.profile() as profile:
+        with pytest.raises(mpchain.utils.type_check.InvalidType):
+            model(np.ones((4, 8), np.float32))
+        F.exp(X)
+        model(X)
+    links = [link for link in profile.trace["traceEvents"] if link.get("cat") == "link"]
+    assert [e["name"] for e in links if e["args"]["link"] == "/"] == ["/ (Model)"]
+    assert all(event.get("dur", 0) >= 0 for event in profile.trace["traceEvents"])
+
+
+def test_a_trainers_iterations_are_the_steps(tmp_path):
+    model = L.Classifier(L.Linear(3, 2), lossfun=F.softmax_cross_entropy)
+    data = [(x, np.int32(0)) for x in X]
+    updater = training.StandardUpdater(
+        iterators.SerialIterator(data, 2), optimizers.SGD().setup(model)
+    )
+    trainer = training.Trainer(updater, (3, "epoch"), out=tmp_path)
+    trainer.extend(extensions.Evaluator(iterators.SerialIterator(data, 2, repeat=False), model))
+    trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+    profile = mpchain.profile()
+    trainer.extend(profile)
+    trainer.run()
+    events = chrome_format.parse(tmp_path / "trace.json")
+    assert [e["args"]["step"] for e in events if e.get("cat") == "step"] == [1, 2, 3, 4, 5, 6]
+    names_of = {phase: names(profile, phase) for phase in profiling.table.PHASES}
+    assert {"iterator", "converter"} == names_of["input"]
+    assert {"iterator", "converter", "linear", "evaluation"} <= names_of["evaluation"]
+    assert {"LogReport", "extensions"} <= names_of["extensions"]
+    assert {e["name"] for e in events if e["ph"] == "C"} == {"memory (MiB)"}
+    text = (tmp_path / "trace.txt").read_text("utf-8")
+    assert text.startswith("1 rank, steps 2 to 6, ")
+    assert "/predictor" in text and "memory at its peak" in text
+
+
+def test_files_follow_the_format(tmp_path):
+    with mpchain.profile(tmp_path / "p.json") as profile, profile.span("mine"):
+        F.sum(Model()(mpchain.Variable(X))).backward()
+    events = chrome_format.parse(tmp_path / "p.json")
+    assert profiling.trace.read(tmp_path / "p.json") == profile.trace
+    assert {"mine", "/encoder/l1 (Linear)"} <= {e["name"] for e in events}
+    (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
+    with pytest.raises(ValueError, match=r"other.json is not a trace of mpchain.profile"):
+        profiling.trace.read(tmp_path / "other.json")
+
+
+def test_the_last_rank_takes_the_files_of_a_run_together(tmp_path):
+    path = str(tmp_path / "trace.json")
+
+    def write(rank, run):
+        part = profiling.trace.trace_of(recorder.Recorder(), clocks.own_clock(), rank, 2, run)
+        profiling.trace.write(part, profiling.trace.path_of_rank(path, rank))
+
+    write(1, "earlier run")
+    write(0, "this run")
+    assert profiling.trace.merge_files(path, "this run") is None
+    write(1, "this run")
+    merged = profiling.trace.merge_files(path, "this run")
+    assert [about["rank"] for about in merged["otherData"]["ranks"]] == [0, 1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clock_that_drifts():
+    clock = clocks.Clock(10_000, [(0, 5_000, 40), (100_000, 6_000, 30)])
+    assert clock.shared(50_000) == (50_000 + 5_500 - 10_000) / 1000
+    assert clock.error == 40
