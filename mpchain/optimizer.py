@@ -78,6 +78,10 @@ class Optimizer:
         if self.target is None:
             raise RuntimeError(f"{self._called(method)}: call setup with a link before")
 
+    def _is_elsewhere(self):
+        """Whether the target is on another GPU than the current one."""
+        return "cupy" in sys.modules and not self.target.device.is_current()
+
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any
     ) -> None:
@@ -354,7 +358,7 @@ class GradientMethod(Optimizer):
                 :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not called.
         """
         self._check_set_up("update")
-        if "cupy" in sys.modules and not self.target.device.is_current():
+        if self._is_elsewhere():
             with self.target.device.create_context():
                 return self.update(lossfun, *args, **kwds)
         if lossfun is not None:

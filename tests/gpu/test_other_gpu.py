@@ -48,11 +48,15 @@ def _train(device, make_optimizer, dtype, is_current):
     return {name: mpchain.cuda.to_cpu(param.array) for name, param in model.namedparams()}
 
 
+def _joint():
+    comm = mpchain.create_communicator("dummy")
+    return mpchain.create_multi_node_optimizer(mpchain.optimizers.Adam(), comm)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-@pytest.mark.parametrize("name", ["Adam", "MomentumSGD"])
+@pytest.mark.parametrize("make", [mpchain.optimizers.Adam, mpchain.optimizers.MomentumSGD, _joint])
 @testing.attr.multi_gpu(2)
-def test_training_needs_no_current_gpu(name, dtype):
-    make = getattr(mpchain.optimizers, name)
+def test_training_needs_no_current_gpu(make, dtype):
     expected = _train("@cupy:1", make, dtype, is_current=True)
     trained = _train("@cupy:1", make, dtype, is_current=False)
     for key, value in expected.items():
@@ -97,3 +101,15 @@ def test_new_initial_values_are_where_the_old_ones_were(device):
     assert copied.W.device == link.W.device and copied.device == link.device
     repeated = link.repeat(2)
     assert {param.device.name for param in repeated.params()} == {device}
+
+
+@testing.attr.multi_gpu(2)
+def test_methods_of_communicators():
+    comm = mpchain.create_communicator("dummy")
+    model = L.Linear(3, 2).to_device("@cupy:1")
+    for param in model.params():
+        param.grad = param.device.send(param.array.get())
+    comm.bcast_data(model)
+    comm.multi_node_mean_grad(model)
+    assert model.W.grad.device.id == model.W.array.device.id == 1
+    np.testing.assert_array_equal(model.W.grad.get(), model.W.array.get())

@@ -17,7 +17,8 @@ def bcast_data(self: Communicator, model: Link) -> None:
     Example:
         >>> comm.bcast_data(L.Linear(3, 2))  # now the same on all ranks
     """
-    replication.replicate(self, dict(model.namedparams()), named_persistents(model))
+    with model.device.create_context():
+        replication.replicate(self, dict(model.namedparams()), named_persistents(model))
 
 
 def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = False) -> None:
@@ -51,8 +52,9 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     if kind_before != kind:
         reducer = buckets.GradientReducer(self, zero_fill=zero_fill)
         reducer.watch(params)
-    reducer.begin()
-    reducer.finish()
+    with model.device.create_context():
+        reducer.begin()
+        reducer.finish()
     kept[model] = kind, reducer  # not if an exception has ended the step
 
 

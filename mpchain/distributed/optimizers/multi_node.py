@@ -263,6 +263,9 @@ class MultiNodeOptimizer:
             ValueError: with a reproducible communicator, there is no batch among the arguments, or
                 their lengths differ, or one is a Variable that was computed outside of ``lossfun``.
         """
+        if self._is_elsewhere():
+            with self.target.device.create_context():
+                return self.update(lossfun, *args, **kwds)
         n_parts = self._reducer.parts_per_batch
         if lossfun is not None:
             n, before = self._n_samples(), self.n_samples
@@ -298,6 +301,9 @@ class MultiNodeOptimizer:
                 mean loss over them, which is not called if there are none. With a reproducible
                 communicator one pair for each of this rank's micro-shards.
         """
+        if self._is_elsewhere():
+            with self.target.device.create_context():
+                return self.update_in_parts(parts)
         if self._has_new_parameters():
             self._replicate()
         self._check_parts([n for n, _ in parts])
@@ -476,7 +482,8 @@ class MultiNodeOptimizer:
             for path, persistent in named_persistents(self.target).items()
             if id(persistent.link) not in self._known_links
         }
-        replication.replicate(self.communicator, new, persistents)
+        with self.target.device.create_context():
+            replication.replicate(self.communicator, new, persistents)
         self._known_links = {id(link) for link in self.target.links()}
         known = _ids(params)
         waiting = {name for name, param in new.items() if not param.is_initialized}
