@@ -5,6 +5,7 @@ each stream, and the host, counts its work and remembers how much of the others'
 its own next. An access to memory without an order between it and an earlier one is an error.
 """
 
+import atexit
 import collections
 import functools
 import itertools
@@ -44,6 +45,11 @@ class Ledger:
 
 
 ledger = Ledger()
+
+
+@atexit.register
+def _print_faults():
+    print(end="\n".join(ledger.faults), file=sys.stderr)
 
 
 class RaceError(RuntimeError):
