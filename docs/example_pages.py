@@ -20,13 +20,13 @@ ranks. An installation with pip contains all of them: copy one to your folder, r
    mpchain-launch -n 2 glance/train_table.py
 
 With ``--test`` a script takes seconds and downloads nothing; ``--help`` prints its options. The
-pages show what each script prints, how long it takes, and its code. Read :doc:`glance` first.
+pages show what each script prints, how long it takes, and its code. Read ``glance`` first.
 
 .. list-table::
    :header-rows: 1
 
    * - Example
-     - What its scripts do
+     - What it does, and its script
 """
 CODE = """
 ## {1}
@@ -40,8 +40,8 @@ def write(folder: pathlib.Path) -> None:
     """Writes one file per example, and their list."""
     rows, found = "", find_examples()
     for name, scripts in found.items():
-        lines = [f"| {title_of(script)}" for script in scripts]
-        rows += f"   * - :doc:`{name}`\n     - " + "\n       ".join(lines) + "\n"
+        lines = [f"| {title_of(script)}\n       | ``{name}/{script.name}``" for script in scripts]
+        rows += f"   * - :doc:`{name} <{name}>`\n     - " + "\n       ".join(lines) + "\n"
         readme = (scripts[0].parent / "README.md").read_text("utf-8")
         code = "".join(CODE.format(name, script.name) for script in scripts)
         save(folder / f"{name}.md", readme + code)
