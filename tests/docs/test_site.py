@@ -15,6 +15,8 @@ sphinx = pytest.importorskip("sphinx", reason="the extra docs is not installed")
 pytest.importorskip("myst_parser", reason="the extra docs is not installed")
 pytest.importorskip("furo", reason="the extra docs is not installed")
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1000)]
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
@@ -46,8 +48,6 @@ def _contributing():
     return (guides.ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_every_public_name_is_described(described):
     """Each function and class, under its own name or another."""
     documented = {id(_value(name)) for name in described if _is_reachable(name)}
@@ -76,8 +76,6 @@ def _needs_a_description(value, name):
     return own and inspect.ismodule(_value(owner)) and (inspect.isclass(value) or callable(value))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_pages_load_nothing_from_the_network(site):
     for path in site.rglob("*.html"):
         text = path.read_text("utf-8")
@@ -85,8 +83,14 @@ def test_pages_load_nothing_from_the_network(site):
         assert not re.findall(loaded, text), path
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
 def test_the_search_knows_functions_and_guides(site):
     index = (site / "searchindex.js").read_text("utf-8")
     assert "convolution_2d" in index and "guides/variables" in index
+
+
+def test_every_example_has_a_page_with_its_code(site):
+    listed = (site / "examples/index.html").read_text("utf-8")
+    for script in guides.ROOT.glob("examples/*/*.py"):
+        name = script.parent.name
+        assert f'href="{name}.html"' in listed and f"{name}/{script.name}" in listed
+        assert "argparse" in (site / f"examples/{name}.html").read_text("utf-8")
