@@ -6,7 +6,7 @@ from typing import Any
 
 from mpchain.distributed.communicators import Communicator
 
-ROUNDS = 20
+ROUNDS = 100
 """Questions to each rank: the answer that came fastest counts."""
 
 

@@ -236,8 +236,9 @@ class Recorder:
         if self.n_steps == self._skip > 0:
             for recorded in (self.spans, self.operations, self.memory):
                 recorded.clear()
-        # What a trainer does before its first iteration is no step.
-        self.trainer, self._step_start = trainer, now
+        # What a trainer does before its first iteration is no step. Steps are a nanosecond apart:
+        # viewers, which add numbers of floating point, would take the next one for a part.
+        self.trainer, self._step_start = trainer, now + 1
         if self._last is not None and self.n_steps >= self._last:
             self._on_full()
 

@@ -4,6 +4,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 import collections
+import itertools
 import json
 import numbers
 
@@ -27,8 +28,7 @@ def _check_event(event):
     assert isinstance(event.get("args", {}), dict)
     if event["ph"] == "M":
         assert event["name"] in ("process_name", "process_sort_index", "thread_name")
-        key = event["name"].partition("_")[2].replace("name", "name")
-        assert list(event["args"]) == [key]
+        assert list(event["args"]) == [event["name"].partition("_")[2].removeprefix("process_")]
         return
     assert event["ph"] in ("X", "b", "e", "C")
     assert _is_number(event["ts"]) and event["ts"] >= 0
@@ -46,13 +46,17 @@ def _is_number(value):
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
+def _in_nanoseconds(event):
+    """The beginning and the negative end, which sorts those that contain others first."""
+    return round(1000 * event["ts"]), -round(1000 * (event["ts"] + event["dur"]))
+
+
 def _check_nesting(events):
     """Complete events of a thread contain each other or are apart."""
     threads = collections.defaultdict(list)
     for event in events:
         if event["ph"] == "X":
-            begin, end = round(1000 * event["ts"]), round(1000 * (event["ts"] + event["dur"]))
-            threads[event["pid"], event["tid"]].append((begin, -end))
+            threads[event["pid"], event["tid"]].append(_in_nanoseconds(event))
     for spans in threads.values():
         open_ends = []
         for begin, end in sorted(spans):
@@ -60,6 +64,11 @@ def _check_nesting(events):
                 open_ends.pop()
             assert not open_ends or -end <= open_ends[-1]
             open_ends.append(-end)
+    steps = [event for event in events if event.get("cat") == "step"]
+    for rank in {event["pid"] for event in steps}:
+        own = [_in_nanoseconds(event) for event in steps if event["pid"] == rank]
+        # Viewers add in floating point, and would nest them if one began where another ends.
+        assert all(-end < begin for (_, end), (begin, _) in itertools.pairwise(sorted(own)))
 
 
 def _check_pairs(events):
