@@ -4,6 +4,7 @@ A message is a kind (one byte), a length (four bytes) and that many bytes. Sever
 as words, because importing json would double the time of a rank's start.
 """
 
+import contextlib
 import errno
 import os
 import socket
@@ -134,6 +135,19 @@ class Channel:
         """Takes messages as they come."""
         if self.open:
             self._loop.on_readable(self._connection, self._receive)
+
+    def say_goodbye(self) -> None:
+        """Closes this side after the last message; the other side answers by closing its own.
+
+        Later messages are not sent, and those that arrive are still taken.
+
+        To close both sides at once would drop messages that the other side has not read yet, if
+        there are messages here that were not read.
+        """
+        if self.open:
+            self._writer.close()
+            with contextlib.suppress(OSError):  # the other side is gone
+                self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Closes the connection without calling `on_close`."""

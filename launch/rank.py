@@ -199,6 +199,8 @@ class Supervisor:
         for seconds in TIMES_TO_LOOK:
             self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
+        self._channel.say_goodbye()
+        self._loop.run(until=lambda: not self._channel.open)
         return processes.shell_code(self._code)
 
     def _note_segments(self):

@@ -354,6 +354,27 @@ def test_much_output_arrives_whole(run, script):
         assert lines_of(rank, errors) == [str(i) for i in range(0, 20000, 10)]
 
 
+# The launcher reads slowly, and sends messages that the ranks have not read when they end.
+SLOW_READER = """
+import sys, time
+from launch import main, remote_rank
+def show(rank, *arguments, old=remote_rank.Rank._show, **options):
+    rank.ask(True)
+    time.sleep(0.005)
+    old(rank, *arguments, **options)
+remote_rank.Rank._show = show
+sys.exit(main())
+"""
+
+
+def test_much_output_arrives_whole_at_a_slow_reader(run, script):
+    path = script("for i in range(20000): print(i, 'x' * 50)")
+    code, output, errors = run("-n", 2, path, command=("-c", SLOW_READER))
+    assert code == 0, errors
+    for rank in (0, 1):
+        assert lines_of(rank, output) == [f"{i} {'x' * 50}" for i in range(20000)]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signal_to_the_launcher(start, script, number, code):
     launched = start("-n", 2, script(WAITING))
