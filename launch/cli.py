@@ -126,6 +126,10 @@ def _parser():
     add("--env", **_MANY, metavar="NAME[=VALUE]", help="set for all ranks")
     prefix = "put the number of the rank before each line, as in '[2] text' (default: if N > 1)"
     add("--prefix", action=argparse.BooleanOptionalAction, help=prefix)
+    merge = (
+        "show once, as '[0-3] text', what several ranks print at a time (default: with --prefix)"
+    )
+    add("--merge", action=argparse.BooleanOptionalAction, default=True, help=merge)
     add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
     trace = "profile 100 steps: write a timeline of all ranks and a table there"
     add("--trace", metavar="FOLDER", help=trace)
@@ -231,6 +235,7 @@ def _plan(parser, options):
         oversubscribed=options.oversubscribe or (not hosts and n > binding.cores()),
         variables=starter.variables(os.environ, n, hosts) | _added(parser, options),
         prefix=n > 1 if options.prefix is None else options.prefix,
+        merge=options.merge,
         log_dir=options.log_dir,
         timeout=options.timeout,
         grace=options.grace,

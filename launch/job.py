@@ -10,6 +10,7 @@ import uuid
 
 from . import leftovers, reach, report
 from .loop import Loop
+from .merging import Merger
 from .messages import words
 from .output import COLUMNS_VARIABLE, LogFiles, Screen, columns_of
 from .plan import START_RANK, Plan
@@ -48,7 +49,7 @@ class Job:
 
     Attributes:
         is_final: Whether the user ended it, so that it must not be restarted.
-        lines_shown: How many lines of all ranks have been shown.
+        merger: The `Merger` that shows what the ranks print.
         ranks: The `Rank` of each number that said hello.
         starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
         standstill: The `Standstill` that watches the job.
@@ -74,7 +75,8 @@ class Job:
         self._starter = self._starter_code = self.starter_stopped = self._stop_signal = None
         self._first_without_guard = self._culprit = self.verdict = None
         self._asks_where = False
-        self.lines_shown = self._signals = self._starts = 0
+        self.merger = Merger(self.loop, plan.n if plan.merge and plan.prefix else 1)
+        self._signals = self._starts = 0
         self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
 
     def run(self) -> int:
@@ -201,6 +203,8 @@ class Job:
             self._introduce(rank, fate)
             sentence = f"{rank.name} {fate}{self._fate_of_others}"
             self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
+        if not self._connections:
+            self.merger.release()
         if not self._connections and len(self.ranks) == self.plan.n:
             if self.verdict:
                 self.loop.after(TIME_TO_FOLLOW, self._end_starter)
@@ -217,7 +221,7 @@ class Job:
             last = b""
         if self.plan.n > 1 and (last or rank.showed_cause):
             head = f"mpchain-launch: {rank.name} {fate}; its last lines:\n"
-            self.stderr.put(head.encode() + last)
+            self.merger.put(self.stderr, head.encode() + last)
 
     def _look_for_missing(self):
         missing = sorted(set(range(self.plan.n)) - set(self.ranks))

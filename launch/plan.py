@@ -22,6 +22,7 @@ class Plan:
         oversubscribed: Whether there may be more ranks than cores or slots.
         variables: Environment variables added for all ranks.
         prefix: Whether lines get the number of their rank.
+        merge: Whether equal lines of several ranks are shown once, if they have a prefix.
         log_dir: Folder for one file per rank, or None.
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
@@ -45,6 +46,7 @@ class Plan:
         oversubscribed: bool = False,
         variables: dict[str, str] | None = None,
         prefix: bool = True,
+        merge: bool = True,
         log_dir: str | None = None,
         timeout: float | None = None,
         grace: float = 5.0,
@@ -53,7 +55,7 @@ class Plan:
         self.n, self.program, self.starter = n, program, starter
         self.hosts, self.remote_shell = hosts or {}, remote_shell
         self.oversubscribed, self.variables = oversubscribed, variables or {}
-        self.prefix, self.log_dir = prefix, log_dir
+        self.prefix, self.merge, self.log_dir = prefix, merge, log_dir
         self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
 
     def replace(self, **changes: object) -> "Plan":

@@ -136,7 +136,7 @@ class Rank:
 
     def is_seen_at(self, other: "Rank") -> bool:
         """Returns whether another rank, or this one, has just shown the same last lines."""
-        since = self._job.lines_shown - other._shown_until
+        since = self._job.merger.n_lines - other._shown_until
         return since <= LINES_IN_SIGHT - MOST_LINES and self._words() == other._words()
 
     def _words(self):
@@ -147,12 +147,11 @@ class Rank:
         """Shows the held output."""
         self.exception = self.exception or report.describe_exception(self._errors.unmarked())
         self._show(self._job.stdout, self._output.finish())
-        self._show(self._job.stderr, self._errors.finish())
+        self._show(self._job.stderr, self._errors.finish(), whole=True)
 
-    def _show(self, screen, shown, data=b""):
-        screen.put(shown)
-        self._job.lines_shown += shown.count(b"\n")
-        self._shown_until = self._job.lines_shown
+    def _show(self, screen, shown, data=b"", whole=False):
+        if shown:
+            self._shown_until = self._job.merger.put(screen, shown, self.number, whole)
         self._last = (self._last + shown)[-MOST_BYTES:]
         self._job.logs.write(self.number, data)
 
@@ -179,8 +178,8 @@ class Rank:
         self._job.welcome(self)
 
     def _release_later(self):
-        errors = self._errors
-        self._job.loop.after(TIME_TO_DIE, lambda: self._show(self._job.stderr, errors.release()))
+        release = lambda: self._show(self._job.stderr, self._errors.release(), whole=True)
+        self._job.loop.after(TIME_TO_DIE, release)
 
     def _take_stacks(self, data):
         if not self.stacks:

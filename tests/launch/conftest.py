@@ -1,6 +1,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import select
 import signal
 import subprocess
@@ -24,6 +25,19 @@ def pytest_collection_modifyitems(items):
             item.add_marker("slow")
 
 
+def apart(text):
+    """Output in which a line that several ranks printed is shown for each."""
+    if not text or not re.search(r"^\[\d+[,-]", text, re.MULTILINE):
+        return text
+    lines = []
+    for line in text.splitlines(keepends=True):
+        found = re.match(r"\[([\d,-]*[,-][\d,-]*)\] ", line)
+        spans = [span.split("-") for span in found[1].split(",")] if found else []
+        ranks = [rank for span in spans for rank in range(int(span[0]), int(span[-1]) + 1)]
+        lines += [f"[{rank}] {line[found.end() :]}" for rank in ranks] or [line]
+    return "".join(lines)
+
+
 class Launched:
     """A running launcher; `stop` ends it and its process group."""
 
@@ -40,13 +54,17 @@ class Launched:
         )
 
     def finish(self):
-        """Exit code, standard output and standard error."""
+        """Exit code, standard output and standard error, in which each rank has its own lines."""
         output, errors = self.process.communicate(timeout=LIMIT)
-        return self.process.returncode, output, errors
+        return self.process.returncode, apart(output), apart(errors)
 
     def read_lines(self, number):
         """So many lines of its standard output; the test's time limit is theirs."""
-        return [self.process.stdout.readline().rstrip("\n") for _ in range(number)]
+        lines = []
+        while len(lines) < number:
+            line = self.process.stdout.readline()
+            lines += apart(line).splitlines() if line else [""] * number
+        return lines
 
     def mpirun(self):
         """Id of the process of mpirun."""

@@ -1,0 +1,156 @@
+"""Lines that several ranks print at about the same time are shown once."""
+
+import bisect
+from collections import deque
+
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .loop import Loop, Writer
+
+# For the other ranks to print the same. People do not notice this delay of a line.
+TIME_TO_AGREE = 0.2
+MOST_HELD = 1000
+
+
+def label(ranks: list[int]) -> bytes:
+    """Returns what stands before a line of these ranks.
+
+    Example:
+        >>> label([2]), label([3, 0, 1, 5])
+        (b'[2] ', b'[0-1,3,5] ')
+    """
+    spans = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+    return f"[{','.join(texts)}] ".encode()
+
+
+class _Piece:
+    """Some lines, or a part of one, and the ranks that printed it."""
+
+    __slots__ = ("due", "key", "line", "number", "ranks", "screen")
+
+    def __init__(self, number, screen, key, rank, due, line):
+        self.number, self.screen, self.key, self.due, self.line = number, screen, key, due, line
+        self.ranks = [rank]
+
+
+class Merger:
+    """Shows output, and what several ranks print within `TIME_TO_AGREE` once.
+
+    A line waits for the same line of the other ranks, and for the lines that came before it. It
+    thus waits no longer than that, the lines of a rank keep their order on each screen, and none
+    is lost.
+
+    Args:
+        loop: The `Loop` that serves it.
+        n: The number of ranks; 1 shows everything at once, as it is.
+
+    Attributes:
+        n_lines: The number of lines that were shown or wait, equal ones counted once.
+
+    Example:
+        >>> from launch.loop import Loop
+        >>> class Screen:
+        ...     put = print
+        >>> loop, screen = Loop(), Screen()
+        >>> merger = Merger(loop, n=2)
+        >>> merger.put(screen, b"[0] hello\\n", 0), merger.put(screen, b"[1] hello\\n", 1)
+        b'[0-1] hello\\n'
+        (1, 1)
+        >>> loop.close()
+    """
+
+    def __init__(self, loop: "Loop", n: int):
+        self._loop, self._n = loop, n
+        self._waiting = deque()
+        self._same = {}  # screen and text → the pieces that wait
+        self._last = {}  # screen and rank → number of its last piece
+        self._is_timed = False
+        self.n_lines = self._n_pieces = 0
+
+    def put(
+        self, screen: "Writer", shown: bytes, rank: int | None = None, whole: bool = False
+    ) -> int:
+        """Adds output.
+
+        Args:
+            screen: Where it is shown.
+            shown: The output; if there are several ranks, each line begins with `label`.
+            rank: The rank that printed it; None for the launcher.
+            whole: Whether the lines stay together, as those of a traceback.
+
+        Returns:
+            The number, counted as `n_lines`, of its last line.
+        """
+        if self._n == 1:
+            screen.put(shown)
+            self.n_lines += shown.count(b"\n")
+            return self.n_lines
+        line, prefix = self.n_lines, b"" if rank is None else label([rank])
+        lines = shown.splitlines(keepends=True)
+        for piece in [lines] if whole or rank is None else [[line] for line in lines]:
+            line = self._add(screen, piece, rank, prefix)
+        self._show_what_is_due()
+        return line
+
+    def release(self) -> None:
+        """Shows all that waits."""
+        while self._waiting:
+            self._show_first()
+
+    def _add(self, screen, lines, rank, prefix):
+        # Parts of lines, and lines that the next one overwrites, are not compared.
+        can_merge = prefix and lines[0].startswith(prefix) and lines[-1].endswith(b"\n")
+        if can_merge:
+            key = screen, *[line.removeprefix(prefix) for line in lines]
+            same = self._same.setdefault(key, [])
+            # What a rank prints twice are two lines; what it prints later is shown later.
+            after = self._last.get((screen, rank), -1)
+            place = bisect.bisect(same, after, key=lambda piece: piece.number)
+            if place < len(same):
+                piece = same[place]
+                piece.ranks.append(rank)
+                if len(piece.ranks) == self._n:
+                    piece.due = self._loop.time
+                self._last[screen, rank] = piece.number
+                return piece.line
+        else:
+            key, same = (screen, *lines), []
+        self.n_lines += len(lines)
+        due = self._loop.time + (TIME_TO_AGREE if can_merge else 0.0)
+        piece = _Piece(self._n_pieces, screen, key, rank if can_merge else None, due, self.n_lines)
+        self._n_pieces += 1
+        self._waiting.append(piece)
+        same.append(piece)
+        self._last[screen, rank] = piece.number
+        return piece.line
+
+    def _show_what_is_due(self):
+        waiting, now = self._waiting, self._loop.time
+        while waiting and (waiting[0].due <= now or len(waiting) > MOST_HELD):
+            self._show_first()
+        if waiting and not self._is_timed:
+            self._is_timed = True
+            self._loop.after(waiting[0].due - now, self._ring)
+
+    def _ring(self):
+        self._is_timed = False
+        self._show_what_is_due()
+
+    def _show_first(self):
+        piece = self._waiting.popleft()
+        screen, *lines = piece.key
+        if piece.ranks == [None]:
+            screen.put(b"".join(lines))
+            return
+        prefix = label(piece.ranks)
+        screen.put(b"".join([prefix + line for line in lines]))
+        same = self._same[piece.key]
+        del same[0]
+        if not same:
+            del self._same[piece.key]

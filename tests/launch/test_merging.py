@@ -1,0 +1,186 @@
+import random
+
+import pytest
+
+from launch import mpirun
+from launch.merging import MOST_HELD, TIME_TO_AGREE, Merger, label
+
+from .conftest import LIMIT, apart
+
+
+class Clock:
+    """A loop whose time is set by the test."""
+
+    def __init__(self):
+        self.time, self._alarms = 0.0, []
+
+    def after(self, seconds, action):
+        self._alarms.append((self.time + seconds, action))
+
+    def advance(self, seconds):
+        end = self.time + seconds
+        while due := [alarm for alarm in self._alarms if alarm[0] <= end]:
+            alarm = min(due, key=lambda each: each[0])
+            self._alarms.remove(alarm)
+            self.time = alarm[0]
+            alarm[1]()
+        self.time = end
+
+
+class Screen:
+    def __init__(self):
+        self.text = b""
+
+    def put(self, data):
+        self.text += data
+
+
+def begin(n):
+    clock, screen = Clock(), Screen()
+    return clock, screen, Merger(clock, n)
+
+
+def test_what_all_ranks_print_is_shown_once_and_at_once():
+    _, screen, merger = begin(3)
+    for rank in (1, 0, 2):
+        assert screen.text == b""
+        assert merger.put(screen, label([rank]) + b"loaded\n", rank) == 1
+    assert screen.text == b"[0-2] loaded\n"
+
+
+def test_what_one_rank_prints_is_shown_after_a_moment():
+    clock, screen, merger = begin(3)
+    merger.put(screen, b"[0] epoch 1\n", 0)
+    clock.advance(TIME_TO_AGREE / 2)
+    merger.put(screen, b"[2] epoch 1\n[2] other\n", 2)
+    assert screen.text == b""
+    clock.advance(TIME_TO_AGREE / 2)
+    assert screen.text == b"[0,2] epoch 1\n"
+    clock.advance(TIME_TO_AGREE / 2)
+    assert screen.text == b"[0,2] epoch 1\n[2] other\n"
+    merger.put(screen, b"[1] epoch 1\n", 1)
+    clock.advance(TIME_TO_AGREE)
+    assert screen.text.endswith(b"[1] epoch 1\n")
+
+
+def test_lines_that_one_rank_repeats_stay():
+    clock, screen, merger = begin(2)
+    merger.put(screen, b"[0] x\n[0] x\n", 0)
+    merger.put(screen, b"[1] x\n", 1)
+    clock.advance(TIME_TO_AGREE)
+    assert screen.text == b"[0-1] x\n[0] x\n"
+
+
+def test_order_of_a_rank():
+    clock, screen, merger = begin(2)
+    merger.put(screen, b"[0] a\n[0] b\n", 0)
+    merger.put(screen, b"[1] b\n[1] a\n", 1)
+    clock.advance(TIME_TO_AGREE)
+    assert screen.text == b"[0] a\n[0-1] b\n[1] a\n"
+
+
+def test_screens_are_apart():
+    clock, screen, merger = begin(2)
+    errors = Screen()
+    merger.put(screen, b"[0] a\n", 0)
+    merger.put(errors, b"[1] a\n", 1)
+    clock.advance(TIME_TO_AGREE)
+    assert (screen.text, errors.text) == (b"[0] a\n", b"[1] a\n")
+
+
+def test_a_traceback_stays_in_one_piece():
+    clock, screen, merger = begin(3)
+    head, end = "Traceback (most recent call last):\n", "ValueError: boom\n"
+    for rank, name in enumerate(["a.py", "b.py", "a.py"]):
+        lines = [head, f"  {name}\n", end]
+        merger.put(screen, "".join(f"[{rank}] {line}" for line in lines).encode(), rank, whole=True)
+    clock.advance(TIME_TO_AGREE)
+    expected = [
+        f"[{ranks}] {line}"
+        for ranks, name in (("0,2", "a.py"), ("1", "b.py"))
+        for line in (head, f"  {name}\n", end)
+    ]
+    assert screen.text == "".join(expected).encode()
+
+
+@pytest.mark.parametrize("part", [b"[0]  3%|##  |\r", b"rest of a long line\n", b"[0] no end"])
+def test_parts_of_lines_do_not_wait_alone(part):
+    _, screen, merger = begin(2)
+    merger.put(screen, part, 0)
+    assert screen.text == part
+
+
+def test_words_of_the_launcher_keep_their_place():
+    clock, screen, merger = begin(2)
+    merger.put(screen, b"[0] a\n", 0)
+    merger.put(screen, b"mpchain-launch: rank 0 failed\n")
+    assert screen.text == b""
+    clock.advance(TIME_TO_AGREE)
+    assert screen.text == b"[0] a\nmpchain-launch: rank 0 failed\n"
+
+
+def test_without_merging_everything_is_shown_as_it_is():
+    _, screen, merger = begin(1)
+    merger.put(screen, b"50%\r", 0)
+    assert merger.put(screen, b"100%\nend\n", 0) == 2
+    assert screen.text == b"50%\r100%\nend\n"
+
+
+def test_little_waits():
+    _, screen, merger = begin(2)
+    merger.put(screen, b"".join(b"[0] %d\n" % i for i in range(3 * MOST_HELD)), 0)
+    assert screen.text.count(b"\n") == 2 * MOST_HELD
+    merger.release()
+    assert screen.text == b"".join(b"[0] %d\n" % i for i in range(3 * MOST_HELD))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_line_is_lost_or_late_and_ranks_keep_their_order(seed):
+    choose = random.Random(seed)
+    n = choose.randint(2, 5)
+    clock, screen, merger = begin(n)
+    printed = {rank: [] for rank in range(n)}
+    times = []  # when each line that was printed had to be shown
+    for _ in range(200):
+        clock.advance(choose.choice([0, 0, 0, 0.01, 0.07, 0.3]))
+        rank = choose.randrange(n)
+        lines = [choose.choice("abc") for _ in range(choose.randint(1, 3))]
+        printed[rank] += lines
+        merger.put(screen, "".join(f"[{rank}] {line}\n" for line in lines).encode(), rank)
+        times += [clock.time + TIME_TO_AGREE] * len(lines)
+        n_shown = apart(screen.text.decode()).count("\n")
+        assert n_shown >= sum(time < clock.time for time in times)
+    merger.release()
+    shown = apart(screen.text.decode()).splitlines()
+    for rank in range(n):
+        prefix = f"[{rank}] "
+        assert [x.removeprefix(prefix) for x in shown if x.startswith(prefix)] == printed[rank]
+    assert screen.text.count(b"\n") == merger.n_lines < len(times) == len(shown)
+
+
+# The ranks agree within any time, however slow this machine is.
+PATIENT = """import sys
+from launch import main, merging
+merging.TIME_TO_AGREE = 50.0
+sys.exit(main())
+"""
+
+
+@pytest.mark.skipif(mpirun.find() is None, reason="needs mpirun: pip install 'mpchain[mpi]'")
+@pytest.mark.parametrize("option", ["--merge", "--no-merge"])
+def test_a_job(start, script, option):
+    path = script("""
+        import argparse
+
+        print("loaded")
+        argparse.ArgumentParser(prog="train.py").parse_args(["--help"])
+    """)
+    job = start("-n", 3, option, path, command=("-c", PATIENT)).process
+    output, errors = job.communicate(timeout=LIMIT)
+    assert job.returncode == 0, errors
+    assert (
+        output.count("loaded")
+        == output.count("usage: train.py")
+        == (1 if option == "--merge" else 3)
+    )
+    assert ("[0-2] loaded\n" in output) == (option == "--merge")
