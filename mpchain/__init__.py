@@ -115,6 +115,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain.distributions import kl_divergence as kl_divergence
     from mpchain.distributions import register_kl as register_kl
     from mpchain.profiling import profile as profile
+    from mpchain.ranks import run as run
     from mpchain.runtime_info import print_runtime_info as print_runtime_info
 
 disable_experimental_feature_warning = False
@@ -133,6 +134,7 @@ _LATER = {
     ),
     "distributions": "Distribution cross_entropy kl_divergence register_kl",
     "profiling": "profile",
+    "ranks": "run",
     "runtime_info": "print_runtime_info",
 }
 """Rooms that are imported when they are first used, and names of them that stand here too."""
