@@ -2,6 +2,8 @@
 
 import contextlib
 import errno
+import io
+import mmap
 import os
 from collections.abc import Iterator
 from typing import IO, Any, TypeAlias
@@ -90,6 +92,25 @@ def open_file(file: File, *, writes: bool = False) -> contextlib.AbstractContext
     if isinstance(file, (str, os.PathLike)):
         return open_atomic(file) if writes else open(file, "rb")
     return contextlib.nullcontext(file)
+
+
+def view_of(opened: IO[bytes]) -> memoryview:
+    """Returns what follows in an open file: mapped into memory if it is on a disk, else read.
+
+    Use it for a short time only: a file that is mapped must neither change nor shrink.
+
+    Example:
+        >>> with open("x", "wb") as file:
+        ...     _ = file.write(b"content")
+        >>> with open("x", "rb") as file:
+        ...     bytes(view_of(file)[:4])
+        b'cont'
+    """
+    if isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO):
+        with contextlib.suppress(OSError, ValueError):  # no regular file, or an empty one
+            content = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            return memoryview(content)[opened.tell() :]
+    return memoryview(opened.read())
 
 
 def name_of(file: Any) -> str:

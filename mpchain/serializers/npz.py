@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
-from mpchain.serializers.files import File, name_of, open_file, parsing
+from mpchain.serializers.files import File, name_of, open_file, parsing, view_of
 from mpchain.serializers.restoring import StoredArrays, restore_checked
 from mpchain.serializers.values import NONE_DTYPE, check_shape, from_array, to_array
 from mpchain.typing import Array
@@ -193,7 +193,7 @@ def load_npz(
         >>> link.W.array[0]
         array([1., 1., 1.], dtype=float32)
     """
-    with open_npz(file, path) as arrays:
+    with open_npz(file, path, maps=True) as arrays:
         restore("load_npz", file, arrays, obj, path, strict, ignore_names)
 
 
@@ -267,12 +267,13 @@ def read_npz(file: File, path: str = "") -> dict[str, Array]:
 
 
 @contextlib.contextmanager
-def open_npz(file: File, path: str = "") -> Iterator[StoredArrays]:
+def open_npz(file: File, path: str = "", maps: bool = False) -> Iterator[StoredArrays]:
     """Context manager: the arrays below a path in an .npz file, which are read on access.
 
     Args:
         file: a path, or a file object opened for reading bytes.
         path: prefix of the names.
+        maps: whether arrays may be views of the file, for a caller that copies them at once.
 
     Yields:
         Mapping of names to arrays.
@@ -292,15 +293,17 @@ def open_npz(file: File, path: str = "") -> Iterator[StoredArrays]:
             is_ours = archive.comment.startswith(_COMMENT) or _MARK in opened.read(1024)
             if is_ours and archive.comment != _fingerprint(archive):
                 raise DamagedFileError(f"{name} is damaged: its list of arrays fails its checksum")
-            yield _Members(name, archive, _as_prefix(path))
+            opened.seek(0)
+            view = view_of(opened) if maps else None
+            yield _Members(name, archive, _as_prefix(path), view)
 
 
 class _Members(StoredArrays):
-    """The arrays of an archive."""
+    """The arrays of an archive, of which a view may be given, too."""
 
-    def __init__(self, name, archive, prefix):
+    def __init__(self, name, archive, prefix, view=None):
         super().__init__({})
-        self._name, self._archive, self._headers = name, archive, {}
+        self._name, self._archive, self._view, self._headers = name, archive, view, {}
         for info in archive.infolist():
             key, extension = os.path.splitext(info.filename)
             if key in self:
@@ -310,8 +313,25 @@ class _Members(StoredArrays):
 
     def read(self, key):
         with self._parsing(key) as info:
-            self._header(info)  # first: checks the size of the content against shape and dtype
-            return parse_npy(self._archive.read(info))
+            header, start = self._header(info)  # checks the size against shape and dtype
+            content = self._content(info)
+            if header is None:
+                return np.array(None)
+            shape, dtype, fortran_order = header
+            array = np.frombuffer(content, dtype, offset=start)  # read-only
+            return array.reshape(shape, order="F" if fortran_order else "C")
+
+    def _content(self, info):
+        if self._view is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            return self._archive.read(info)
+        # Reading the header has compared the two entries of the member. The local one ends with
+        # the name and the extra field, whose lengths it has.
+        at = info.header_offset + 26
+        n_name, n_extra = np.frombuffer(self._view[at : at + 4], "<u2").tolist()
+        content = self._view[at + 4 + n_name + n_extra :][: info.file_size]
+        if zlib.crc32(content) != info.CRC:
+            raise zipfile.BadZipFile(f"Bad CRC-32 for file {info.filename!r}")
+        return content
 
     def header(self, key):
         with self._parsing(key) as info:
@@ -340,20 +360,6 @@ class _Members(StoredArrays):
                 header = _parse_header(member.read(_MOST_HEADER), info.file_size)
             self._headers[info.filename] = header
         return self._headers[info.filename]
-
-
-def parse_npy(content: bytes) -> Array:
-    """Returns the (read-only) array in the bytes of an .npy file: exactly its header and its data.
-
-    Raises:
-        ValueError: the bytes are something else, or hold pickled objects.
-    """
-    header, start = _parse_header(content, len(content))
-    if header is None:
-        return np.array(None)
-    shape, dtype, fortran_order = header
-    array = np.frombuffer(content, dtype, offset=start)
-    return array.reshape(shape, order="F" if fortran_order else "C")
 
 
 def _parse_header(content, size):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.serializers.files import File, name_of, open_file, parsing
+from mpchain.serializers.files import File, name_of, open_file, parsing, view_of
 from mpchain.serializers.npz import DictionarySerializer, restore
 from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none
 from mpchain.typing import Array
@@ -78,7 +78,9 @@ def load_safetensors(
         >>> link = L.Linear(3, 2, nobias=True)
         >>> load_safetensors("weights", link, path="linear")
     """
-    restore("load_safetensors", file, read_safetensors(file), obj, path, strict, ignore_names)
+    with open_file(file) as opened:
+        arrays = _read(name_of(opened), view_of(opened))
+    restore("load_safetensors", file, arrays, obj, path, strict, ignore_names)
 
 
 def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
@@ -144,7 +146,10 @@ def read_safetensors(file: File) -> dict[str, Array]:
         DamagedFileError: the file is damaged; the message names file and array.
     """
     with open_file(file) as opened:
-        name, content = name_of(opened), memoryview(opened.read())
+        return _read(name_of(opened), memoryview(opened.read()))
+
+
+def _read(name, content):
     with parsing(f"{name} is not a safetensors file, or is damaged"):
         header, data = _split(content)
         records = json.loads(header.pop("__metadata__", {}).get("mpchain arrays", "{}"))
