@@ -34,7 +34,7 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
         >>> F.cast(np.array([1.5, 2.5]), np.int32).array
         array([1, 2], dtype=int32)
     """
-    return _cast(x, np.dtype(typ)) if x.dtype != typ else x
+    return _cast(x, np.dtype(typ)) if x.dtype != typ else as_variable(x)
 
 
 def widened(x: Input) -> Input:

@@ -194,6 +194,8 @@ class Declaration:
         self, reason: Exception | str, arguments: Sequence, constants: Sequence
     ) -> InvalidType:
         """Returns the InvalidType to raise for what the body raised, or for another reason."""
+        if isinstance(reason, InvalidType):
+            return reason
         values = zip((*self.array_names, *self.constant_names), (*arguments, *constants))
         shown = ", ".join(f"{name}: {describe(value)}" for name, value in values)
         # NumPy's message ends with the shapes, which are shown anyway.

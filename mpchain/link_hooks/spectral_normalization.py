@@ -3,11 +3,11 @@
 import numpy as np
 
 from mpchain.configuration import config
-from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.contraction import matmul
 from mpchain.functions.recompute import remembered
 from mpchain.link import Link
 from mpchain.link_hooks.weight_hook import WeightHook
+from mpchain.typing import Input
 from mpchain.variable import Parameter, Variable
 
 
@@ -30,6 +30,9 @@ class SpectralNormalization(WeightHook):
         weight_name: the attribute of the weight in the link.
         name: name of the hook; None means ``'SpectralNormalization'``.
 
+    Attributes:
+        axis: the weight's axis of output units, of the link that the hook was last added to.
+
     Raises:
         ValueError: ``n_power_iteration`` is not positive, or the link has no such weight.
 
@@ -40,6 +43,7 @@ class SpectralNormalization(WeightHook):
     """
 
     name = "SpectralNormalization"
+    axis = 0
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class SpectralNormalization(WeightHook):
 
     def added(self, link: Link) -> None:
         super().added(link)
+        self.axis = _axis(link)
         # Added now, they are saved, restored and optimized even if their shape is not known yet.
         link.add_persistent(self.vector_name, None)
         if self.use_gamma:
@@ -78,9 +83,17 @@ class SpectralNormalization(WeightHook):
         if self.use_gamma:
             del link.gamma
 
+    def reshape_W(self, W: Input) -> Input:
+        """Returns a weight as a matrix of one row for each output unit; see :attr:`axis`."""
+        return _as_matrix(W, self.axis)
+
+    def normalize_weight(self, link: Link) -> Variable:
+        """Returns the link's weight, normalized; one more step of power iteration is done."""
+        return self.replacement(link, getattr(link, self.weight_name))
+
     def replacement(self, link: Link, weight: Parameter) -> Variable:
         self._prepare(link, weight)
-        matrix = _as_matrix(link, weight)
+        matrix = _as_matrix(weight, _axis(link))
         u, v = remembered(lambda: self._singular_vectors(link, matrix.array))
         sigma = matmul(matmul(u, matrix), v)
         if self.factor is not None:
@@ -89,7 +102,7 @@ class SpectralNormalization(WeightHook):
 
     def _prepare(self, link, weight):
         """Initializes the vector and gamma, if necessary."""
-        matrix = _as_matrix(link, weight).array
+        matrix = _as_matrix(weight.array, _axis(link))
         if getattr(link, self.vector_name) is None:
             random = np.random if config.rng is None else config.rng
             u = random.normal(size=len(matrix)).astype(matrix.dtype)
@@ -113,9 +126,14 @@ class SpectralNormalization(WeightHook):
         return x / ((x * x).sum() ** 0.5 + self.eps)
 
 
-def _as_matrix(link, weight):
-    """The weight (out, in, ...), of a transposed convolution (in, out, ...), as (out, rest)."""
+def _axis(link):
+    """The axis of output units of the weight: (out, in, ...), or (in, out, ...) if transposed."""
     kinds = {kind.__name__ for kind in type(link).__mro__}
-    if kinds & {"Deconvolution2D", "DeconvolutionND"}:
-        weight = swapaxes(weight, 0, 1)
-    return reshape(weight, (weight.shape[0], -1))
+    return 1 if kinds & {"Deconvolution2D", "DeconvolutionND"} else 0
+
+
+def _as_matrix(weight, axis):
+    """The weight, Variable or array, as (out, rest)."""
+    if axis:
+        weight = weight.transpose(1, 0, *range(2, weight.ndim))
+    return weight.reshape(len(weight), -1)

@@ -23,8 +23,10 @@ from mpchain.typing import Array
 _COMPARISON, _TIGHT = 1, 10  # the lowest priority, and that of attributes, indexing and calls
 
 
-class InvalidType(Exception):
+class InvalidType(ValueError):
     """An argument has the wrong shape or dtype for a function; the message says which and why.
+
+    It is a ValueError, which NumPy raises for shapes that do not fit.
 
     Args:
         expect: what must hold; or, given alone, the whole message.

@@ -158,3 +158,10 @@ def test_sums_of_half_precision_are_single():
     y.grad = np.ones_like(y.array)
     y.backward()
     np.testing.assert_allclose(logits.grad, 0, atol=5e-3)
+
+
+def test_casting_to_the_same_dtype():
+    x = np.ones(2, "f")
+    y = F.cast(x, "f4")
+    assert isinstance(y, mpchain.Variable) and y.array is x
+    assert F.cast(y, "f4") is y

@@ -383,3 +383,10 @@ def test_functions_keep_their_names_and_can_be_pickled():
         assert pickle.loads(pickle.dumps(function)) is function
         assert copy.deepcopy(Sequential(function))[0] is function
     assert list(inspect.signature(F.linear).parameters) == ["x", "W", "b", "n_batch_axes"]
+
+
+@pytest.mark.parametrize("function", [F.arctan2, F.squared_error], ids=["numpy", "checked"])
+def test_wrong_input_is_a_value_error(function):
+    with pytest.raises(ValueError, match=rf"^{function.__name__}: ") as caught:
+        function(f(3), f(2))
+    assert isinstance(caught.value, InvalidType)

@@ -314,3 +314,24 @@ def test_wrong_use(x):
     ):
         with SpectralNormalization():
             pass
+
+
+@pytest.mark.parametrize(
+    ("link", "axis", "shape"),
+    [
+        (L.Convolution2D(3, 2, 3), 0, (2, 27)),
+        (L.Deconvolution2D(3, 2, 3), 1, (2, 27)),
+        (L.DeconvolutionND(1, 3, 2, 3), 1, (2, 9)),
+    ],
+    ids=["convolution", "deconvolution_2d", "deconvolution_nd"],
+)
+def test_the_weight_as_a_matrix(link, axis, shape):
+    hook = SpectralNormalization(n_power_iteration=50)
+    link.add_hook(hook)
+    assert hook.axis == axis
+    matrix = hook.reshape_W(link.W.array)
+    np.testing.assert_array_equal(matrix, link.W.array.swapaxes(0, axis).reshape(shape))
+    normal = hook.normalize_weight(link)
+    assert normal.shape == link.W.shape
+    largest = np.linalg.svd(hook.reshape_W(normal).array, compute_uv=False)[0]
+    np.testing.assert_allclose(largest, 1, rtol=1e-3)
