@@ -1,5 +1,6 @@
-"""The README's example runs, and its commands are those that a newcomer needs."""
+"""The README's examples run, and its commands are those that a newcomer needs."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -8,38 +9,64 @@ import sys
 import numpy as np
 import pytest
 
+from .distributed import ranks
+
 ROOT = pathlib.Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text("utf-8")
+SINE, OWN_FUNCTION = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SHOWN = re.findall(r"^(?:\[0-1\] )?([\d.]+ [\d.]+)$", README, re.MULTILINE)
 
 
-TWENTY_LINES, OWN_FUNCTION = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-def numbers_printed_by(code):
+def output_of(*command, **options):
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
     )
     assert result.returncode == 0, result.stderr
-    return list(map(float, re.findall(r"[-.\de]+", result.stdout)))
+    return result.stdout
 
 
 @pytest.mark.slow
-def test_the_example_learns_a_function_with_its_derivatives():
-    assert TWENTY_LINES.count("\n") <= 22
-    y, dy, d2y = numbers_printed_by(TWENTY_LINES)
-    assert abs(y - np.sin(0.5)) < 0.02
-    assert abs(dy - np.cos(0.5)) < 0.1
-    assert abs(d2y + np.sin(0.5)) < 0.2
+@pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not())
+def test_the_example_prints_the_same_on_one_and_two_ranks(tmp_path):
+    path = tmp_path / "sine.py"
+    path.write_text(SINE)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options = {"cwd": tmp_path, "env": environment}
+    alone = output_of(path, **options)
+    together = output_of("-m", "launch", "-n", 2, path, **options)
+    lines = re.findall(r"^\[(?:0|1|0-1)\] (.*\n)", together, re.MULTILINE)
+    assert set(lines) == {alone} and len(SHOWN) == 2  # once or twice, as the ranks are in step
+    for text in (alone, *SHOWN):
+        numbers = list(map(float, text.split()))
+        np.testing.assert_allclose(numbers, np.sin([0.5, 1]), atol=0.02)
+        np.testing.assert_allclose(numbers, list(map(float, SHOWN[0].split())), atol=2e-4)
 
 
 def test_a_function_of_the_user_has_derivatives_of_every_order():
-    assert numbers_printed_by(OWN_FUNCTION) == [1 / 4, -1 / 4, 3 / 8, -3 / 4]
+    numbers = list(map(float, re.findall(r"[-.\de]+", output_of("-c", OWN_FUNCTION))))
+    assert numbers == [1 / 4, -1 / 4, 3 / 8, -3 / 4]
     assert "# 1/4, -1/4, 3/8, -3/4\n" in OWN_FUNCTION
 
 
 def test_the_commands_install_the_extras_that_they_need():
     run, test = re.findall(r"<!-- (?:run|test) -->\n```sh\n(.*?)```", README, re.DOTALL)
-    assert "[mpi,data,plot]" in run and "-n 2 examples/mnist/train_mnist.py" in run
+    assert "[mpi,cpu,data,plot]" in run and "-n 2 examples/mnist/train_mnist.py" in run
     assert "[test]" in test and test.rstrip().endswith("-m pytest -n 2")
-    for path in re.findall(r"`((?:mpchain|launch|examples|tests)/[\w/]*)`", README):
+
+
+def test_links_and_paths_lead_somewhere():
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    paths = re.findall(r"`((?:mpchain|launch|examples|docs|tests)/[\w/.]*)`", README)
+    assert len(links) > 10 and len(paths) > 5
+    for path in [*links, *paths]:
         assert (ROOT / path).exists(), path
+
+
+def test_it_installs_nothing_from_an_index_that_does_not_have_it():
+    assert not re.search(r"pip install '?mpchain", README)
+    assert "rooms" not in README
