@@ -31,8 +31,9 @@ EXTRAS = {
     "tensorboard": ["tensorboardX"],
     # Files beyond .npz: h5py reads and writes HDF5 (safetensors needs no library).
     "io": ["h5py"],
-    # Exchange with other frameworks, for the exporters that follow.
-    "onnx": ["onnx"],
+    # ONNX: onnx writes, checks and reads the files.
+    # onnxruntime (this version says which operators may be used) runs them in the tests.
+    "onnx": ["onnx>=1.22", "onnxruntime==1.31.1"],
     # Caffe's files are messages of protocol buffers.
     "caffe": ["protobuf>=4.22"],
     # The tests: pytest runs them, pytest-xdist on several cores, pytest-timeout ends what hangs;

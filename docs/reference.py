@@ -66,7 +66,7 @@ PAGES = {
         "mpchain.warnings mpchain.utils "
         "mpchain.utils.type_check mpchain.utils.sparse mpchain.utils.conv mpchain.utils.conv_nd "
         "mpchain.utils.imgproc mpchain.utils.argument mpchain.exporters.caffe "
-        "mpchain.interop mpchain.compat",
+        "mpchain.exporters.onnx mpchain.interop mpchain.compat",
     ),
 }
 MODULES = [module for _, modules in PAGES.values() for module in modules.split()]

@@ -96,6 +96,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import iterators as iterators
     from mpchain import link_hooks as link_hooks
     from mpchain import links as links
+    from mpchain import onnx as onnx
     from mpchain import optimizer_hooks as optimizer_hooks
     from mpchain import optimizers as optimizers
     from mpchain import profiling as profiling
@@ -124,7 +125,7 @@ disable_experimental_feature_warning = False
 _LATER = {
     "": (
         "computational_graph dataset datasets distributed distributions exporters "
-        "function_hooks gradient_check interop iterators link_hooks links optimizer_hooks "
+        "function_hooks gradient_check interop iterators link_hooks links onnx optimizer_hooks "
         "optimizers profiling serializers training"
     ),
     "distributed": (

@@ -27,7 +27,7 @@ TABLE = [
     ("initializer initializers", "backend"),
     ("dataset datasets iterators serializer serializers reporter", "backend"),
     ("parameter_tree link link_hook links", "functions initializers reporter"),
-    ("exporters interop", "link"),
+    ("exporters interop onnx", "link"),
     ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
     ("link_hooks", "link function_hooks"),
     ("distributions", "functions"),

@@ -1,0 +1,536 @@
+"""The nodes of the functions that are no elementwise formulas.
+
+A converter takes the graph, the array arguments of a declared function as :class:`Value` (a list of
+them if it takes a sequence), and its other arguments. It returns the name of the output, or the
+list of names of several. In numbers, a :class:`Dim` may stand; where arrays are arguments, a Value.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.exporters.onnx.graph import Graph, Untraceable, Value, registering
+from mpchain.exporters.onnx.tracing import Dim
+from mpchain.functions.n_step import _composed_layer
+from mpchain.functions.normalization import _statistics
+
+_END = np.iinfo(np.int64).max
+
+CONVERTERS: dict[str, Callable[..., Any]] = {}
+"""By the name of the declared function."""
+
+
+def _normalize_batch(x, gamma, beta, axis, eps, follow):
+    mean, inverse_std = _statistics(x, axis, eps)
+    return (x - mean) * inverse_std * gamma + beta
+
+
+EXPANDED: dict[str, Callable[..., Any] | None] = {
+    "batch_normalization": _normalize_batch,
+    "gru": None,
+    "join_gates": None,
+    "lstm": None,
+    "recurrent_layer": _composed_layer,
+    "rms_normalization": None,
+    "slstm": None,
+    "split_gates": None,
+    "tree_lstm": None,
+}
+"""Functions that are composed of others: by their own bodies, or by these."""
+
+_NO_FUNCTION = "ONNX has no such function"
+_NO_DECOMPOSITION = "ONNX has no decomposition or inverse of matrices"
+_HIDDEN_PLACES = "the places of the maxima in their windows are computed outside of the graph"
+
+NOT_EXPRESSIBLE: dict[str, str] = {
+    **dict.fromkeys(
+        "digamma erfcinv erfcx erfinv lgamma log_ndtr ndtri normal_hazard polygamma zeta".split(),
+        _NO_FUNCTION,
+    ),
+    **dict.fromkeys("cholesky inverse inverse_root lyapunov".split(), _NO_DECOMPOSITION),
+    **dict.fromkeys("take_from_windows place_in_windows".split(), _HIDDEN_PLACES),
+    "alignment_loss": "its recursion over time is computed outside of the graph",
+    "convolution_filter": "it is the gradient of filters, and ONNX has no gradients",
+}
+
+
+def not_expressible() -> dict[str, str]:
+    """Returns the declared functions that cannot be exported, and why.
+
+    >>> not_expressible()["lgamma"]
+    'ONNX has no such function'
+    """
+    return dict(NOT_EXPRESSIBLE)
+
+
+_of = registering(CONVERTERS)
+
+
+def _zeros(g, shape, dtype):
+    if not any(isinstance(n, Dim) for n in shape):
+        return g.constant(np.zeros(shape, dtype))
+    return g.expand(g.constant(np.zeros((1,) * len(shape), dtype)), (1,) * len(shape), shape)
+
+
+def static(what: str, *numbers: Any) -> tuple[int, ...]:
+    """Returns numbers; raises :class:`Untraceable` where one depends on the batch size.
+
+    >>> static("the size", 3, 4)
+    (3, 4)
+    """
+    if any(isinstance(n, Dim) for n in numbers):
+        raise Untraceable(f"{what} depends on the batch size")
+    return numbers
+
+
+# Shapes.
+
+
+@_of("cast")
+def _cast(g, x, dtype):
+    return g.cast(x, dtype)
+
+
+@_of("reshape")
+def _reshape(g, x, shape):
+    return g.reshape(x, shape)
+
+
+@_of("transpose")
+def _transpose(g, x, axes):
+    axes = range(x.ndim)[::-1] if axes is None else [a % x.ndim for a in axes]
+    return g.add("Transpose", x, perm=list(axes))
+
+
+@_of("broadcast_to")
+def _broadcast_to(g, x, shape):
+    return g.expand(x, x.shape, shape)
+
+
+@_of("sum_to")
+def _sum_to(g, x, shape):
+    lead = x.ndim - len(shape)
+    axes = [*range(lead), *(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1)]
+    y = g.add("ReduceSum", x, g.integers(axes), keepdims=1) if axes else g.name_of(x)
+    return g.squeeze(y, *range(lead)) if lead else y
+
+
+@_of("copy", "identity")
+def _copy(g, x, *device):
+    return g.add("Identity", x)
+
+
+@_of("clip")
+def _clip(g, x, low, high):
+    return g.add("Clip", x, *(None if n is None else np.array(n, x.dtype) for n in (low, high)))
+
+
+@_of("flip")
+def _flip(g, x, axis):
+    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    y = x
+    for a in axes:
+        y = g.slice(y, -1, -_END, a, -1)
+    return y if isinstance(y, str) else g.name_of(y)
+
+
+@_of("split")
+def _split(g, x, indexes, axis):
+    bounds = [0, *indexes, x.shape[axis]]
+    names = []
+    for begin, end in itertools.pairwise(bounds):
+        names.append(g.slice(x, begin, end, axis))
+    return names
+
+
+@_of("separate")
+def _separate(g, x, axis):
+    (n,) = static("the number of its outputs", x.shape[axis])
+    return [g.add("Gather", x, np.array(i), axis=axis) for i in range(n)]
+
+
+@_of("concat")
+def _concat(g, xs, axis):
+    return g.add("Concat", *xs, axis=axis)
+
+
+@_of("stack")
+def _stack(g, xs, axis):
+    return g.add("Concat", *(g.unsqueeze(x, axis) for x in xs), axis=axis)
+
+
+@_of("cut_sequences")
+def _cut_sequences(g, x, lengths):
+    return [
+        g.slice(g.add("Gather", x, np.array(i), axis=0), 0, n, 0) for i, n in enumerate(lengths)
+    ]
+
+
+@_of("pad_sequence")
+def _pad_sequence(g, xs, length, padding):
+    rows = []
+    for x in xs:
+        (n,) = static("the length of a sequence", x.shape[0])
+        row = pad(g, x, [(0, length - n)], padding, [0])
+        rows.append(g.unsqueeze(row, 0))
+    return g.add("Concat", *rows, axis=0)
+
+
+@_of("transpose_sequence")
+def _transpose_sequence(g, xs):
+    lengths = static("the length of a sequence", *(x.shape[0] for x in xs))
+    names = []
+    for t in range(lengths[0]):
+        parts = [g.slice(x, t, t + 1, 0) for x, n in zip(xs, lengths) if n > t]
+        names.append(g.add("Concat", *parts, axis=0))
+    return names
+
+
+def pad(g: Graph, x: Value, widths: Sequence[Any], value: float, axes: Sequence[int]) -> str:
+    """Adds a node that pads axes by a value; ``widths`` are pairs of before and after.
+
+    >>> pad(Graph(), Value(None, "x", (2,), np.float32), [(0, 1)], 0, [0])
+    'Pad_0'
+    """
+    begins, ends = zip(*widths)
+    pads = g.integers([*begins, *ends])
+    return g.add("Pad", x, pads, np.array(value, x.dtype), g.integers(axes))
+
+
+@_of("pad_with_constants")
+def _pad_with_constants(g, x, widths, values):
+    widths = np.broadcast_to(np.asarray(widths), (x.ndim, 2))
+    values = np.broadcast_to(np.asarray(values), (x.ndim, 2))
+    y = x
+    for axis, (width, value) in enumerate(zip(widths, values)):
+        # The two ends of an axis may have two values; later axes pad what earlier ones did.
+        for side, (n, v) in enumerate(zip(width, value)):
+            if n:
+                pads = [(n, 0) if side == 0 else (0, n)]
+                y = Value(g, pad(g, y, pads, v, [axis]), x.shape, x.dtype)
+    return g.name_of(y)
+
+
+# Indexes.
+
+
+@_of("get_item")
+def _get_item(g, x, slices):
+    items = list(slices) if isinstance(slices, tuple) else [slices]
+    if any(isinstance(i, (np.ndarray, Value, list)) for i in items):
+        return _take(g, x, slices)
+    if any(i is Ellipsis for i in items):
+        n = x.ndim - sum(i is not None and i is not Ellipsis for i in items)
+        at = next(k for k, i in enumerate(items) if i is Ellipsis)
+        items[at : at + 1] = [slice(None)] * n
+    y, axis, dropped, inserted, place = x, 0, [], [], 0
+    for item in items:
+        if item is None:
+            inserted.append(place)
+            place += 1
+            continue
+        if isinstance(item, slice):
+            if item != slice(None):
+                step = 1 if item.step is None else item.step
+                begin = item.start if item.start is not None else 0 if step > 0 else _END
+                end = item.stop if item.stop is not None else _END if step > 0 else -_END
+                y = g.slice(y, begin, end, axis, step)
+            place += 1
+        else:
+            y = g.slice(y, item, _END if item == -1 else item + 1, axis)
+            dropped.append(axis)
+        axis += 1
+    y = g.squeeze(y, *dropped) if dropped else y
+    y = g.unsqueeze(y, *inserted) if inserted else y
+    return y if isinstance(y, str) else g.add("Identity", y)
+
+
+@_of("take")
+def _take(g, x, where):
+    items = where if isinstance(where, tuple) else (where,)
+    lead = 0
+    while isinstance(items[lead], slice) and items[lead] == slice(None):
+        lead += 1
+    rest = items[lead:]
+    if len(rest) == 1 and isinstance(rest[0], (np.ndarray, Value)) and rest[0].dtype != bool:
+        return g.add("Gather", x, rest[0], axis=lead)
+    if not any(isinstance(item, Value) for item in rest):
+        return _elements(g, x, rest, lead)
+    if lead or not all(isinstance(item, (np.ndarray, Value)) for item in rest):
+        raise Untraceable("it mixes slices and indexes that depend on the inputs")
+    if any(item.dtype == bool for item in rest):
+        raise Untraceable("the number of elements that a mask selects depends on the inputs")
+    shapes = {tuple(item.shape) for item in rest}
+    if len(shapes) > 1:
+        raise Untraceable("its arrays of indexes broadcast")
+    axis = len(min(shapes))
+    parts = [g.unsqueeze(g.cast(_named(g, item), np.int64), axis) for item in rest]
+    return g.add("GatherND", x, g.add("Concat", *parts, axis=axis))
+
+
+def _elements(g, x, items, lead):
+    """Takes elements at places that are known now, from all axes but the first ``lead``."""
+    shape = static("the size of an indexed axis", *x.shape[lead:])
+    places = np.arange(math.prod(shape)).reshape(shape)[items]
+    rows = g.reshape(x, [*x.shape[:lead], -1])
+    return g.add("Gather", rows, places, axis=lead)
+
+
+def _named(g, item):
+    return g.constant(item) if isinstance(item, np.ndarray) else g.name_of(item)
+
+
+@_of("scatter_item", "place")
+def _scatter(g, y, slices, shape):
+    return _added(g, Value(g, _zeros(g, shape, y.dtype), shape, y.dtype), y, slices)
+
+
+@_of("scatter_add")
+def _scatter_add(g, a, b, slices):
+    return _added(g, a, b, slices)
+
+
+def _added(g, x, y, slices):
+    """Adds y to x[slices]: as elements of a vector, at places that are known now."""
+    shape = static("the shape of its result", *x.shape)
+    try:
+        places = np.arange(math.prod(shape)).reshape(shape)[slices]
+    except (IndexError, TypeError):
+        raise Untraceable("its indexes depend on the inputs") from None
+    flat = g.reshape(x, [-1]), g.constant(places.reshape(-1)), g.reshape(y, [-1])
+    return g.reshape(g.add("ScatterElements", *flat, axis=0, reduction="add"), shape)
+
+
+@_of("take_rows")
+def _take_rows(g, W, ids):
+    y = g.add("Gather", W, ids, axis=0)
+    if isinstance(ids, np.ndarray):
+        known = ids >= 0
+        return g.add("Mul", y, known[..., None].astype(W.dtype)) if not known.all() else y
+    if not g.name_of(ids).startswith("Where"):
+        return y
+    # The index -1 stands for no row.
+    known = g.cast(g.add("GreaterOrEqual", ids, np.array(0, ids.dtype)), W.dtype)
+    return g.add("Mul", y, g.unsqueeze(known, ids.ndim))
+
+
+@_of("add_rows")
+def _add_rows(g, rows, ids, n):
+    if not isinstance(ids, np.ndarray) or (ids < 0).any():
+        raise Untraceable("its indexes depend on the inputs, or stand for no row")
+    shape = n, rows.shape[-1]
+    indexes = g.constant(ids[..., None], np.int64)
+    return g.add("ScatterND", _zeros(g, shape, rows.dtype), indexes, rows, reduction="add")
+
+
+@_of("shift")
+def _shift(g, x, steps):
+    parts = []
+    for channels, *moves in steps:
+        part = g.slice(x, channels.start, channels.stop, 1)
+        for axis, (move, size) in enumerate(zip(moves, x.shape[2:]), 2):
+            n = min(abs(move), size)
+            begin, end, pads = (0, size - n, (n, 0)) if move >= 0 else (n, size, (0, n))
+            part = g.slice(part, begin, end, axis)
+            part = pad(g, Value(g, part, (), x.dtype), [pads], 0, [axis])
+        parts.append(part)
+    return g.add("Concat", *parts, axis=1)
+
+
+# Sums and products.
+
+
+def _reduction(operator, **options):
+    def convert(g, x, axis=None, keepdims=False):
+        axes = None if axis is None else g.integers((axis,) if isinstance(axis, int) else axis)
+        if axis == ():
+            return g.add("Identity", x)
+        return g.add(operator, x, axes, keepdims=int(keepdims), **options)
+
+    return convert
+
+
+CONVERTERS |= {
+    "sum": _reduction("ReduceSum"),
+    "mean": _reduction("ReduceMean"),
+    "max": _reduction("ReduceMax"),
+    "min": _reduction("ReduceMin"),
+    "logsumexp": _reduction("ReduceLogSumExp"),
+    "prod": lambda g, x: g.add("ReduceProd", x, g.integers([-1]), keepdims=0),
+    "cumsum": lambda g, x: g.add("CumSum", x, np.array(-1)),
+    "cumprod": lambda g, x: g.add("CumProd", x, np.array(-1)),
+    "softmax": lambda g, x, axis: g.add("Softmax", x, axis=axis),
+    "log_softmax": lambda g, x, axis: g.add("LogSoftmax", x, axis=axis),
+    "matrix_product": lambda g, a, b: g.add("MatMul", a, b),
+    "determinant": lambda g, a: g.add("Det", a),
+}
+
+
+@_of("linear", "linear_with_bias")
+def _linear(g, x, W, b=None):
+    if x.ndim == 2 and b is not None:
+        return g.add("Gemm", x, W, b, transB=1)
+    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]) if W.array is None else W.array.T)
+    return y if b is None else g.add("Add", y, b)
+
+
+@_of("contract")
+def _contract(g, a, b, labels):
+    letters = {}
+    texts = ["".join(letters.setdefault(i, chr(97 + len(letters))) for i in of) for of in labels]
+    return g.add("Einsum", a, b, equation=f"{texts[0]},{texts[1]}->{texts[2]}")
+
+
+@_of("map_axis")
+def _map_axis(g, x, matrix, axis):
+    matrix = np.asarray(matrix, x.dtype)
+    if axis == x.ndim - 2:
+        return g.add("MatMul", matrix, x)
+    order = [i for i in range(x.ndim) if i != axis] + [axis]
+    moved = x if axis == x.ndim - 1 else g.add("Transpose", x, perm=order)
+    y = g.add("MatMul", moved, np.ascontiguousarray(matrix.T))
+    if axis == x.ndim - 1:
+        return y
+    return g.add("Transpose", y, perm=[int(i) for i in np.argsort(order)])
+
+
+@_of("sums_of_rows")
+def _sums_of_rows(g, data, x, row, col, n):
+    terms = g.add("Mul", g.add("Gather", x, np.asarray(col)), g.unsqueeze(data, 1))
+    zeros = _zeros(g, (n, x.shape[1]), x.dtype)
+    indexes = g.constant(np.asarray(row)[:, None], np.int64)
+    return g.add("ScatterND", zeros, indexes, terms, reduction="add")
+
+
+@_of("products_of_rows")
+def _products_of_rows(g, y, x, row, col):
+    rows = [g.add("Gather", a, np.asarray(i)) for a, i in ((y, row), (x, col))]
+    return g.add("ReduceSum", g.add("Mul", *rows), g.integers([1]), keepdims=0)
+
+
+@_of("map_boxes")
+def _map_boxes(g, x, rows, columns, images):
+    rows, columns = (np.asarray(m, x.dtype)[:, None] for m in (rows, columns))
+    boxes = g.add("Gather", x, np.asarray(images, np.int64))
+    return g.add("MatMul", g.add("MatMul", rows, boxes), columns.swapaxes(2, 3).copy())
+
+
+@_of("spread_boxes")
+def _spread_boxes(g, y, rows, columns, images, shape):
+    rows, columns = (np.asarray(m, y.dtype)[:, None] for m in (rows, columns))
+    boxes = g.add("MatMul", g.add("MatMul", rows.swapaxes(2, 3).copy(), y), columns)
+    zeros = _zeros(g, shape, y.dtype)
+    indexes = g.constant(np.asarray(images)[:, None], np.int64)
+    return g.add("ScatterND", zeros, indexes, boxes, reduction="add")
+
+
+@_of("transform")
+def _transform(g, real, imag, is_inverse, norm):
+    """The discrete Fourier transform along the last axis, as that of rows of complex numbers."""
+    (n,) = static("the size of the transformed axis", real.shape[-1])
+    rows = [g.reshape(x, [-1, n, 1]) for x in (real, imag)]
+    joined = g.add("Concat", *rows, axis=2)
+    y = g.add("DFT", joined, None, np.array(1), inverse=int(is_inverse))
+    backward = 1 / n if is_inverse else 1.0  # what ONNX does
+    wanted = {"ortho": n**-0.5, "forward": 1.0 if is_inverse else 1 / n}.get(norm, backward)
+    if wanted != backward:
+        y = g.add("Mul", y, np.array(wanted / backward, real.dtype))
+    parts = [g.add("Gather", y, np.array(i), axis=2) for i in (0, 1)]
+    return [g.reshape(part, real.shape) for part in parts]
+
+
+@_of("rotate")
+def _rotate(g, x, cos, sin, is_interleaved):
+    half = x.shape[-1] // 2
+    axis = x.ndim - 1
+    if is_interleaved:
+        parts = g.slice(x, 0, _END, axis, 2), g.slice(x, 1, _END, axis, 2)
+    else:
+        parts = g.slice(x, 0, half, axis), g.slice(x, half, _END, axis)
+    (a, b), (cos, sin) = parts, (_named(g, cos), _named(g, sin))
+    first = g.add("Sub", g.add("Mul", a, cos), g.add("Mul", b, sin))
+    second = g.add("Add", g.add("Mul", a, sin), g.add("Mul", b, cos))
+    if not is_interleaved:
+        return g.add("Concat", first, second, axis=axis)
+    pairs = g.add("Concat", g.unsqueeze(first, axis + 1), g.unsqueeze(second, axis + 1), axis=-1)
+    return g.reshape(pairs, x.shape)
+
+
+# Normalization.
+
+
+@_of("sample_normalization")
+def _sample_normalization(g, x, gamma, beta, axis, eps):
+    axes = sorted(a % x.ndim for a in axis)
+    if axes == [*range(axes[0], x.ndim)] and gamma.shape == beta.shape == x.shape[axes[0] :]:
+        return g.add("LayerNormalization", x, gamma, beta, axis=axes[0], epsilon=float(eps))
+    over = g.integers(axes)
+    centered = g.add("Sub", x, g.add("ReduceMean", x, over, keepdims=1))
+    variance = g.add("ReduceMean", g.add("Mul", centered, centered), over, keepdims=1)
+    std = g.add("Sqrt", g.add("Add", variance, np.array(eps, x.dtype)))
+    return g.add("Add", g.add("Mul", g.add("Div", centered, std), gamma), beta)
+
+
+@_of("normalize")
+def _normalize(g, x, eps, axis):
+    axes = g.integers((axis,) if isinstance(axis, int) else axis)
+    norm = g.add("ReduceL2", x, axes, keepdims=1)
+    return g.add("Div", x, g.add("Add", norm, np.array(eps, x.dtype)))
+
+
+@_of("local_response_normalization")
+def _local_response_normalization(g, x, n, k, alpha, beta):
+    n = 2 * (n // 2) + 1  # what ONNX divides alpha by
+    shape = [*x.shape[:2], -1, 1]
+    rows = g.reshape(x, shape)
+    y = g.add("LRN", rows, size=n, alpha=float(alpha * n), beta=float(beta), bias=float(k))
+    return g.reshape(y, x.shape)
+
+
+@_of("neighbors")
+def _neighbors(g, x, reach):
+    """Sums of channels: an average over windows of one axis, times the size of the window."""
+    rows = g.reshape(x, [x.shape[0], 1, x.shape[1], -1])
+    n, options = 2 * reach + 1, {"count_include_pad": 1, "pads": [reach, 0, reach, 0]}
+    y = g.add("AveragePool", rows, kernel_shape=[n, 1], **options)
+    return g.reshape(g.add("Mul", y, np.array(n, x.dtype)), x.shape)
+
+
+# Losses.
+
+
+@_of("softmax_cross_entropy")
+def _softmax_cross_entropy(g, x, t, normalize, class_weight, ignore_label, reduce):
+    labels = g.cast(_named(g, t), np.int64)
+    weight = None if class_weight is None else np.asarray(class_weight, x.dtype)
+    options = {"ignore_index": int(ignore_label), "reduction": "none"}
+    losses = g.add("SoftmaxCrossEntropyLoss", x, labels, weight, **options)
+    if reduce != "mean":
+        return losses
+    return _mean_loss(g, losses, x, labels, ignore_label, normalize)
+
+
+@_of("sigmoid_cross_entropy")
+def _sigmoid_cross_entropy(g, x, t, normalize, reduce):
+    labels = _named(g, t)
+    f = g.cast(labels, x.dtype)
+    # max(x, 0) - x t + log(1 + exp(-|x|)), and log(1 + exp(z)) is Softplus
+    tail = g.add("Softplus", g.add("Neg", g.add("Abs", x)))
+    losses = g.add("Add", g.add("Sub", g.add("Relu", x), g.add("Mul", x, f)), tail)
+    labels = g.cast(labels, np.int64)
+    valid = g.add("Not", g.add("Equal", labels, np.array(-1)))
+    losses = g.add("Mul", losses, g.cast(valid, x.dtype))
+    return losses if reduce != "mean" else _mean_loss(g, losses, x, labels, -1, normalize)
+
+
+def _mean_loss(g, losses, x, labels, ignore_label, normalize):
+    total = g.add("ReduceSum", losses, keepdims=0)
+    if normalize:
+        valid = g.add("Not", g.add("Equal", labels, np.array(int(ignore_label))))
+        count = g.add("ReduceSum", g.cast(valid, x.dtype), keepdims=0)
+    else:
+        count = g.cast(g.squeeze(g.integers(x.shape[:1]), 0), x.dtype)
+    return g.add("Div", total, g.add("Max", count, np.array(1, x.dtype)))

@@ -1,0 +1,140 @@
+"""ONNX models as links."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mpchain.exporters.onnx.exporting import library
+from mpchain.exporters.onnx.operators import OPERATORS
+from mpchain.link import Chain, Link
+from mpchain.typing import Input
+from mpchain.variable import Parameter, Variable
+
+
+class ONNXModel(Chain):
+    """An ONNX model as a link, which can be trained, saved and exported again.
+
+    Floating point constants with axes are its parameters; links below it have the parts of their
+    names. It computes in inference mode: dropout is left out, and batch normalization has fixed
+    statistics.
+
+        >>> x = np.ones((5, 3), np.float32)
+        >>> made = mpchain.onnx.export(L.Linear(3, 2), x)  # doctest: +SKIP
+        >>> model = mpchain.onnx.ONNXModel(made)  # doctest: +SKIP
+        >>> model(x).shape  # doctest: +SKIP
+        (5, 2)
+
+    Args:
+        file: a path, or the model: an ``onnx.ModelProto``.
+
+    Attributes:
+        input_names, output_names (list): names of the inputs and outputs.
+
+    Raises:
+        ImportError: the library onnx is not installed.
+        NotImplementedError: operators of the model are not known here; the message lists them.
+    """
+
+    def __init__(self, file: Any) -> None:
+        super().__init__()
+        onnx = library()
+        made = onnx.load(os.fspath(file)) if not hasattr(file, "graph") else file
+        graph = made.graph
+        self.nodes = [_node(onnx, node) for node in graph.node]
+        domains = {node.domain for node in graph.node} - {"", "ai.onnx"}
+        unknown = {node.op_type for node in graph.node} - OPERATORS.keys()
+        if domains or unknown:
+            raise NotImplementedError(
+                "ONNXModel: these operators are not known here: "
+                + ", ".join(sorted(domains | unknown))
+            )
+        self.constants: dict[str, Any] = {}
+        self._places: dict[str, tuple[Link, str]] = {}
+        for tensor in graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.dtype.kind == "f" and array.ndim:
+                self._add(tensor.name, array)
+            else:
+                self.constants[tensor.name] = array
+        constants = {tensor.name for tensor in graph.initializer}
+        self.input_names = [x.name for x in graph.input if x.name not in constants]
+        self.output_names = [y.name for y in graph.output]
+
+    def _add(self, name, array):
+        """Makes an array a parameter of the link that the parts of its name say."""
+        *parts, last = [re.sub(r"\W", "_", part) for part in re.split("[/.]", name) if part] or [
+            "W"
+        ]
+        link = self
+        for part in parts:
+            child = vars(link).get(part)
+            if not isinstance(child, Chain):
+                child, part = Chain(), _unused(link, part)
+                link.add_link(part, child)
+            link = child
+        last = _unused(link, last)
+        with link.init_scope():
+            setattr(link, last, Parameter(array.copy()))
+        self._places[name] = link, last
+
+    def forward(self, *args: Input, **kwargs: Input) -> Any:
+        """Computes the model.
+
+        Args:
+            args, kwargs: the inputs, Variables or arrays, in order or by name.
+
+        Returns:
+            Variable, or a tuple of them if the model has several outputs. Integers are arrays.
+
+        Raises:
+            TypeError: there are more or fewer inputs than the model has.
+        """
+        values = dict(zip(self.input_names, args)) | kwargs
+        if len(args) + len(kwargs) != len(values) or values.keys() != set(self.input_names):
+            raise TypeError(
+                f"ONNXModel: the inputs are {', '.join(self.input_names)}, but there are "
+                f"{len(args)} in order and by name {', '.join(kwargs) or 'none'}"
+            )
+        values = {name: _as_value(x) for name, x in values.items()} | self.constants
+        values |= {
+            name: link[at] if isinstance(link, Chain) else getattr(link, at)
+            for name, (link, at) in self._places.items()
+        }
+        for operator, inputs, outputs, attributes in self.nodes:
+            operands = [values[name] if name else None for name in inputs]
+            made = OPERATORS[operator](*operands, **attributes)
+            values.update(zip(outputs, made if isinstance(made, (tuple, list)) else [made]))
+        results = tuple(values[name] for name in self.output_names)
+        return results if len(results) > 1 else results[0]
+
+
+def _unused(link, name):
+    while hasattr(link, name):
+        name += "_"
+    return name
+
+
+def _as_value(x):
+    """Returns floating point inputs as Variables, and integers as arrays."""
+    array = x.array if isinstance(x, Variable) else x
+    if array.dtype.kind != "f":
+        return array
+    return x if isinstance(x, Variable) else Variable(x, requires_grad=False)
+
+
+def _node(onnx, node):
+    attributes: Mapping[str, Any] = {}
+    for attribute in node.attribute:
+        value = onnx.helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            value = value.decode()
+        elif isinstance(value, onnx.TensorProto):
+            value = onnx.numpy_helper.to_array(value)
+        attributes = {**attributes, attribute.name: value}
+    if node.op_type == "Cast":
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes["to"])
+        attributes = {"to": dtype}
+    if node.op_type in ("Split", "Dropout"):
+        attributes = {**attributes, "n_outputs": len(node.output)}
+    return node.op_type, list(node.input), list(node.output), attributes

@@ -1,0 +1,272 @@
+"""What a call of a model computes: the applied functions, in order, and the links that call them.
+
+A model is called twice, with batches of two sizes and with different values. What differs between
+the calls depends on the size of the batch or on the inputs, and is never exported as a constant.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain.configuration import force_backprop_mode, using_config
+from mpchain.function_hook import FunctionHook
+from mpchain.function_node import FunctionNode
+from mpchain.link import Link
+from mpchain.link_hook import LinkHook
+from mpchain.typing import Array
+from mpchain.variable import Variable
+
+# What integer inputs may be asked for; the rest of NumPy makes constants of them.
+RECORDED = {np.where, *(getattr(np, n) for n in "add subtract multiply maximum minimum".split())}
+RECORDED |= {np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal}
+RECORDED |= {np.logical_and, np.logical_or, np.logical_not, np.negative, np.absolute}
+_BITWISE = {
+    np.bitwise_and: np.logical_and,
+    np.bitwise_or: np.logical_or,
+    np.invert: np.logical_not,
+}
+
+
+GROWTH = 3
+"""By how much the second batch is larger: odd, so that what halves a batch is no multiple of it."""
+
+
+class Application(NamedTuple):
+    """One application of a function.
+
+    Attributes:
+        function: the node; or a NumPy function, the name of a method of arrays, that was applied to
+            an integer input.
+        in_data: its input arrays.
+        constants: the other arguments.
+        path: the link that called it.
+        output: what the function of an integer input returned.
+    """
+
+    function: Any
+    in_data: Sequence[Array]
+    constants: Sequence[Any]
+    path: str
+    output: Array | None = None
+
+    @property
+    def label(self) -> str:
+        """The name of the function."""
+        named = self.function if isinstance(self.function, FunctionNode) else None
+        return named.label if named else getattr(self.function, "__name__", self.function)
+
+
+class IntegerInput(np.ndarray):
+    """An input of integers or booleans, which functions take as arrays, and compute with."""
+
+    tracer: "Tracer | None" = None
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.tracer = getattr(made_from, "tracer", None)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        plain = [_plain(x) for x in inputs]
+        result = getattr(ufunc, method)(*plain, **{k: _plain(v) for k, v in kwargs.items()})
+        if ufunc in _BITWISE and all(np.asarray(x).dtype == bool for x in plain):
+            ufunc = _BITWISE[ufunc]
+        if method != "__call__" or kwargs or ufunc not in RECORDED:
+            return result
+        return self._recorded(ufunc, inputs, (), result)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = function(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+        if function not in RECORDED or kwargs or len(args) != 3:
+            return result
+        return self._recorded(function, args, (), result)
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Array:
+        """Converts, as any array does."""
+        if np.dtype(dtype) == self.dtype:
+            return self
+        return self._recorded("astype", [self], (np.dtype(dtype),), _plain(self).astype(dtype))
+
+    def __getitem__(self, key: Any) -> Any:
+        result = _plain(self)[_plain(key)]
+        items = key if isinstance(key, tuple) else (key,)
+        if not all(isinstance(i, (int, slice, type(None), type(...))) for i in items):
+            return result
+        return self._recorded("get_item", [self], (key,), np.asarray(result))
+
+    def _recorded(self, function, inputs, constants, result):
+        if self.tracer is None or not isinstance(result, (np.ndarray, np.generic)):
+            return result
+        return self.tracer.record_array(function, inputs, constants, np.asarray(result))
+
+
+def _plain(x):
+    if isinstance(x, tuple):
+        return tuple(map(_plain, x))
+    return x.view(np.ndarray) if isinstance(x, IntegerInput) else x
+
+
+class _Functions(FunctionHook):
+    name = "exporters.onnx"
+    sees_nodes = True  # also where other hooks are shown calls (see mpchain.compat)
+
+    def __init__(self, tracer) -> None:
+        self.tracer = tracer
+
+    def forward_postprocess(self, function, in_data) -> None:
+        self.tracer.applications.append(
+            Application(function, in_data, getattr(function, "constants", ()), self.tracer.path)
+        )
+
+
+class _Links(LinkHook):
+    name = "exporters.onnx"
+
+    def __init__(self, tracer) -> None:
+        self.tracer = tracer
+
+    def forward_preprocess(self, args) -> None:
+        self.tracer.stack.append(self.tracer.paths.get(id(args.link), self.tracer.path))
+
+    def forward_postprocess(self, args) -> None:
+        self.tracer.stack.pop()
+
+
+class Tracer:
+    """Records what functions compute within its context.
+
+    >>> tracer = Tracer()
+    >>> with tracer.recording():
+    ...     y = F.relu(Variable(np.zeros(2, np.float32)) * 2)
+    >>> [application.label for application in tracer.applications]
+    ['multiply_by_constant', 'relu']
+
+    Args:
+        model: what is called; functions are told apart by the paths of its links.
+    """
+
+    def __init__(self, model: Any = None) -> None:
+        self.applications: list[Application] = []
+        links = model.namedlinks() if isinstance(model, Link) else ()
+        self.paths = {id(link): path for path, link in links}
+        self.stack = ["/"]
+
+    @property
+    def path(self) -> str:
+        """The path of the link that is running."""
+        return self.stack[-1]
+
+    @contextlib.contextmanager
+    def recording(self, path: str = "/") -> Iterator[None]:
+        """Context manager: functions are recorded, in inference mode, as those of a link."""
+        self.stack = [path]
+        with using_config("train", False), force_backprop_mode(), _Functions(self), _Links(self):
+            yield
+
+    def input(self, array: Array) -> Variable:
+        """Returns a new Variable, without history, whose use is recorded."""
+        if array.dtype.kind != "f":
+            array = array.view(IntegerInput)
+            array.tracer = self
+        return Variable(array)
+
+    def record_array(
+        self, function: Any, inputs: Sequence[Any], constants: Sequence[Any], output: Array
+    ) -> Array:
+        """Records what was computed from an integer input, and returns that."""
+        output = output.view(IntegerInput)
+        output.tracer = self
+        arrays = tuple([x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs])
+        self.applications.append(Application(function, arrays, constants, self.path, output))
+        return output
+
+
+def address(array: Array) -> tuple | None:
+    """Returns what two views of the same elements have in common; None for no elements.
+
+    >>> x = np.arange(3)
+    >>> address(x) == address(np.asarray(x)), address(x) == address(x[:2])
+    (True, False)
+    """
+    if not isinstance(array, np.ndarray) or not array.size:
+        return None
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
+
+
+def two_batches(array: Array, axis: int | None, name: str) -> tuple[Array, Array]:
+    """Returns an input with a batch size of at least 2, and another with a larger one.
+
+    >>> [x.shape for x in two_batches(np.arange(6.0).reshape(2, 3), 0, "x")]
+    [(2, 3), (5, 3)]
+
+    The other one has different values of the same range, which shows what depends on them.
+
+    Args:
+        array: the input.
+        axis: the axis of the batch; None keeps the shape.
+        name: the name of the input, for messages.
+
+    Raises:
+        ValueError: the input is empty, or its integers are all equal.
+    """
+    if not array.size:
+        raise ValueError(f"exporters.onnx.export: input {name} of shape {array.shape} is empty")
+    if array.dtype.kind in "iu" and (array == array.flat[0]).all():
+        raise ValueError(
+            f"exporters.onnx.export: the integers of input {name} must not all be equal, so that "
+            "what depends on them is seen"
+        )
+    if axis is None:
+        first, second = array, array
+    else:
+        n = array.shape[axis]
+        first = np.take(array, np.arange(max(n, 2)) % n, axis)
+        second = np.take(array, np.arange(max(n, 2) + GROWTH) % n, axis)
+    random = np.random.RandomState(0)
+    changed = random.permutation(second.reshape(-1)).reshape(second.shape)
+    if array.dtype.kind == "b":
+        changed = changed ^ (random.rand(*second.shape) < 0.3)
+    elif array.dtype.kind == "f":
+        same = bool((array == array.flat[0]).all())
+        noise = random.uniform(0, 0.1, second.shape)
+        changed = np.asarray(changed * (1 - noise) + same * noise, array.dtype)
+    return first, np.asarray(changed)
+
+
+class Dim(NamedTuple):
+    """A number that depends on the batch size B: (factor * B + offset) ** exponent.
+
+    >>> Dim.of(6, 15, 2)  # of batches of 2 and of 5
+    Dim(factor=3, offset=0, exponent=1)
+    """
+
+    factor: Any
+    offset: Any = 0
+    exponent: int = 1
+
+    @classmethod
+    def of(cls, first: Any, second: Any, batch: int | None) -> "Dim | None":
+        """Returns the number that is ``first`` for the batch size, ``second`` for the larger.
+
+        None if there is none of this form.
+        """
+        if batch is None:
+            return None
+        for exponent in 1, -1:
+            if exponent < 0 and not (isinstance(first, float) and first and second):
+                break
+            a, b = first**exponent, second**exponent
+            factor = (b - a) / GROWTH
+            if isinstance(a, int):
+                factor = int(factor) if factor == int(factor) else factor
+            offset = a - factor * batch
+            # Any two numbers lie on a line: only multiples of the batch size, and what is added to
+            # it, cannot be anything else.
+            if isinstance(a, int) and not isinstance(factor, int):
+                return None
+            if math.isclose(offset, 0, abs_tol=1e-6 * abs(a)):
+                return cls(factor, 0, exponent)
+            if factor == 1:
+                return cls(1, offset, exponent)
+        return None

@@ -1,0 +1,116 @@
+"""Every declared function, exported, computes in onnxruntime what it computes here, and so does
+the link that reads the file back."""
+
+import importlib
+import pathlib
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import Variable
+from mpchain.exporters.onnx.conversion import CONVERTERS
+from mpchain.exporters.onnx.functions import EXPANDED
+from mpchain.functions.declaration import registry
+from tests.functions.table import Row, inputs_of
+
+onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+from tests.exporters.onnx.runtime import run  # noqa: E402 # it imports onnxruntime
+
+
+def _rows():
+    """The rows of all tables of functions; all but the first of a declared function are slow."""
+    folder = pathlib.Path(__file__).parents[2] / "functions"
+    for path in sorted(folder.glob("test_*.py")):
+        module, names = importlib.import_module(f"tests.functions.{path.stem}"), set()
+        for table in [x for x in vars(module).values() if isinstance(x, list)]:
+            for case in [x for x in table if isinstance(x, Row)]:
+                first = case.name.split()[0]
+                is_first = first in registry and first not in names
+                marks = [] if is_first else [pytest.mark.slow]
+                names.add(first)
+                name = f"{path.stem.removeprefix('test_')}-{case.name}"
+                yield pytest.param(case, id=name.replace(" ", "_"), marks=marks)
+
+
+ROWS = list(_rows())
+_OUTSIDE = "depends on the values of the inputs or on random numbers"
+_MATRICES = "ONNX has no decomposition or inverse of matrices"
+_SPECIAL = "ONNX has no such function"
+# What cannot be exported, and why: the first word of a row, or the whole name.
+REFUSED = {
+    "embedding_loss": {"black_out": _OUTSIDE},
+    "image": {
+        "spatial_transformer_sampler": _OUTSIDE,
+        "spatial_transformer_sampler of a fixed grid": None,
+    },
+    "indexing": dict.fromkeys(["sort", "topk"], _OUTSIDE),
+    "linear_algebra": dict.fromkeys(["inv", "batch_inv", "cholesky"], _MATRICES),
+    "normalization": {
+        "batch_renormalization": _OUTSIDE,
+        "decorrelated_batch_normalization": _MATRICES,
+    },
+    "pooling": {
+        "upsampling_2d": "the places of the maxima in their windows are computed outside",
+        **dict.fromkeys(["adaptive_max_pooling_2d", "adaptive_max_pooling_nd"], _OUTSIDE),
+    },
+    "rearrangement": dict.fromkeys(
+        ["pad_sequence length", "transpose_sequence empty ones"], r"of shape \(0,\) is empty"
+    ),
+    "roi": dict.fromkeys(["roi_pooling_2d", "roi_max_pooling_2d", "roi_max_align_2d"], _OUTSIDE),
+    "sequence_loss": {"ctc": "its recursion over time is computed outside of the graph"},
+    "special": dict.fromkeys(
+        "erfcx erfinv erfcinv ndtri log_ndtr lgamma digamma polygamma zeta".split(), _SPECIAL
+    ),
+}
+NOT_RUN = {"rearrangement-repeat_none"}
+"""onnxruntime does not broadcast to an axis without elements."""
+
+
+def _reason(id, case):
+    refused = REFUSED.get(id.partition("-")[0], {})
+    return refused.get(case.name, refused.get(case.name.split()[0]))
+
+
+EXPORTED = [p for p in ROWS if not _reason(p.id, *p.values) and p.id not in NOT_RUN]
+
+
+@pytest.mark.parametrize("case", EXPORTED)
+def test_row(case):
+    arrays = [np.asarray(x) for x in inputs_of(case, np.float32)]
+    names = [f"x{i}" for i in range(len(arrays))]
+    with mpchain.using_config("train", False):
+        ys = case.function(*map(Variable, arrays))
+    ys = ys if isinstance(ys, (tuple, list)) else (ys,)
+    made = mpchain.onnx.export(case.function, arrays, input_names=names, batch_axis=None)
+    back = mpchain.onnx.ONNXModel(made)(*arrays)
+    back = back if isinstance(back, tuple) else (back,)
+    for y, z, b in zip(ys, run(made, dict(zip(names, arrays))), back, strict=True):
+        finite = y.array[np.isfinite(y.array)]
+        scale = float(abs(finite).max(initial=1))
+        np.testing.assert_allclose(z, y.array, 2e-5, 2e-6 * scale)
+        np.testing.assert_allclose(b.array, y.array, 2e-5, 2e-6 * scale)
+        assert z.shape == y.shape and z.dtype == y.dtype
+
+
+REFUSING = [(p.id, *p.values) for p in ROWS if _reason(p.id, *p.values)]
+
+
+@pytest.mark.parametrize("id, case", REFUSING, ids=[id for id, _ in REFUSING])
+def test_what_cannot_be_exported_says_why(id, case):
+    arrays = [np.asarray(x) for x in inputs_of(case, np.float32)]
+    names = [f"x{i}" for i in range(len(arrays))]
+    with pytest.raises((NotImplementedError, ValueError), match=_reason(id, case)):
+        mpchain.onnx.export(case.function, arrays, input_names=names, batch_axis=None)
+
+
+def test_the_list_of_declared_functions_that_cannot_be_exported_is_current():
+    own = {k: d for k, d in registry.items() if d.body.__module__.startswith("mpchain.functions.")}
+    known = CONVERTERS.keys() | EXPANDED.keys()
+    formulas = {name for name, d in own.items() if d.is_elementwise}
+    refused = set(mpchain.onnx.not_expressible())
+    assert not refused & known and not known - own.keys() and not refused - own.keys()
+    assert own.keys() == known | formulas | refused
+    assert (len(own), len(refused)) == (144, 18)
