@@ -125,7 +125,7 @@ LARGE = {
     "ResNet-50": (lambda: ResNet(50), images(3, 64, 64)),
     "ResNet-50 of Caffe": (
         lambda: Layer(L.ResNet50Layers(None), "fc6"),
-        images(3, 224, 224),
+        images(3, 64, 64),
     ),
 }
 HUGE = {
