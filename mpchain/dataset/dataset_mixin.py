@@ -17,7 +17,13 @@ class DatasetMixin:
         ...         return i**2
         >>> Squares()[-1], Squares()[2:4], Squares()[[5, 0]]
         (81, [4, 9], [25, 0])
+
+    Attributes:
+        has_epochs: whether examples differ from epoch to epoch. Then iterators ask for
+            ``i + epoch * len(self)``, which ``get_example`` gets as it is.
     """
+
+    has_epochs: Any = False
 
     def __getitem__(self, index: Any) -> Any:
         """Returns one example or a list of examples.
@@ -40,6 +46,8 @@ class DatasetMixin:
         if i >= 0 and type(self).__len__ is DatasetMixin.__len__:
             return self.get_example(i)  # of a dataset without an end
         n = len(self)
+        if i >= n > 0 and self.has_epochs:
+            return self.get_example(i)
         if not -n <= i < n:
             raise IndexError(f"{type(self).__name__}: index {i} is out of range for {n} examples")
         return self.get_example(i + n if i < 0 else i)
@@ -66,3 +74,14 @@ class DatasetMixin:
             An array, a scalar, or a tuple or dict of these.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement get_example")
+
+
+def read_in_epoch(dataset: Any, i: int, epoch: int) -> Any:
+    """Returns an example, as it is in an epoch if the dataset makes a difference.
+
+    >>> read_in_epoch([10, 20], 1, epoch=3)
+    20
+    """
+    if epoch and getattr(dataset, "has_epochs", False):
+        i += epoch * len(dataset)
+    return dataset[i]

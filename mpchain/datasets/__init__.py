@@ -1,5 +1,7 @@
 """Datasets made of other datasets, and sets of real data."""
 
+from mpchain.datasets import transforms as transforms
+from mpchain.datasets.augmented import AugmentedDataset as AugmentedDataset
 from mpchain.datasets.cifar import get_cifar10 as get_cifar10
 from mpchain.datasets.cifar import get_cifar100 as get_cifar100
 from mpchain.datasets.combined import ConcatenatedDataset as ConcatenatedDataset
@@ -8,6 +10,7 @@ from mpchain.datasets.combined import TransformDataset as TransformDataset
 from mpchain.datasets.combined import TupleDataset as TupleDataset
 from mpchain.datasets.digits import get_digits as get_digits
 from mpchain.datasets.digits import get_mnist5k as get_mnist5k
+from mpchain.datasets.image_folder import ImageFolderDataset as ImageFolderDataset
 from mpchain.datasets.images import ImageDataset as ImageDataset
 from mpchain.datasets.images import LabeledImageDataset as LabeledImageDataset
 from mpchain.datasets.images import LabeledZippedImageDataset as LabeledZippedImageDataset

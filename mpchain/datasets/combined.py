@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain.dataset import DatasetMixin
 from mpchain.dataset.convert import is_array
+from mpchain.dataset.dataset_mixin import read_in_epoch
 from mpchain.typing import Dataset
 
 
@@ -91,6 +92,12 @@ def _check_lengths(kind, datasets):
     if len(set(lengths.values())) > 1:
         listing = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise ValueError(f"{kind}: datasets must have one length, but {listing}")
+    for name, dataset in datasets.items():
+        if getattr(dataset, "has_epochs", False):
+            raise ValueError(
+                f"{kind}: {name} differs from epoch to epoch, which this dataset does not pass on: "
+                f"make the {kind} first, and an AugmentedDataset of it"
+            )
 
 
 class ConcatenatedDataset(DatasetMixin):
@@ -107,14 +114,16 @@ class ConcatenatedDataset(DatasetMixin):
     def __init__(self, *datasets: Dataset):
         self._datasets = datasets
         self._ends = list(itertools.accumulate(map(len, datasets)))
+        self.has_epochs = any(getattr(dataset, "has_epochs", False) for dataset in datasets)
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def get_example(self, i: int) -> Any:
+        epoch, i = divmod(i, len(self)) if self.has_epochs else (0, i)
         which = bisect.bisect_right(self._ends, i)
         start = self._ends[which - 1] if which else 0
-        return self._datasets[which][i - start]
+        return read_in_epoch(self._datasets[which], i - start, epoch)
 
 
 class TransformDataset(DatasetMixin):
@@ -132,6 +141,7 @@ class TransformDataset(DatasetMixin):
     def __init__(self, dataset: Dataset, transform: Callable):
         self._dataset = dataset
         self._transform = transform
+        self.has_epochs = getattr(dataset, "has_epochs", False)
 
     def __len__(self) -> int:
         return len(self._dataset)

@@ -44,7 +44,7 @@ class ImageDataset(DatasetMixin):
         root: str = ".",
         dtype: DTypeLike | None = None,
     ):
-        _load_pillow(type(self).__name__)
+        load_pillow(type(self).__name__)
         self._paths = _read_lines(paths) if _is_path(paths) else list(paths)
         self._root = root
         self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
@@ -55,7 +55,7 @@ class ImageDataset(DatasetMixin):
     def get_example(self, i: int) -> Any:
         path = os.path.join(self._root, self._paths[i])
         with open(path, "rb") as file:
-            return _decode(path, file, self._dtype)
+            return decode(path, file, self._dtype)
 
 
 class _Labeled(DatasetMixin):
@@ -126,7 +126,7 @@ class ZippedImageDataset(DatasetMixin):
     """
 
     def __init__(self, zipfilename: str | os.PathLike, dtype: DTypeLike | None = None):
-        _load_pillow(type(self).__name__)
+        load_pillow(type(self).__name__)
         self._path = os.fspath(zipfilename)
         self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
         self._archive = self._process = None
@@ -175,7 +175,7 @@ class ZippedImageDataset(DatasetMixin):
             ) from error
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
-        return _decode(path, io.BytesIO(content), self._dtype)
+        return decode(path, io.BytesIO(content), self._dtype)
 
 
 class MultiZippedImageDataset(ConcatenatedDataset):
@@ -224,7 +224,12 @@ class LabeledZippedImageDataset(_Labeled):
         super().__init__(TransformDataset(names, archive.read), labels, label_dtype)
 
 
-def _load_pillow(kind):
+def load_pillow(kind: str) -> Any:
+    """Returns Pillow's module ``Image``.
+
+    Raises:
+        RuntimeError: Pillow is not installed; the message begins with ``kind``.
+    """
     try:
         from PIL import Image
     except ImportError as error:
@@ -234,10 +239,21 @@ def _load_pillow(kind):
     return Image
 
 
-def _decode(path, file, dtype):
+def decode(path: str, file: Any, dtype: DTypeLike, color: str | None = None) -> Array:
+    """Returns the array (channels, height, width) of a picture.
+
+    Args:
+        path: its name, for errors.
+        file: its bytes.
+        dtype: of the array.
+        color: Pillow's mode to convert it to; None leaves it as it is.
+
+    Raises:
+        ValueError: it is no picture.
+    """
     try:
-        with _load_pillow("ImageDataset").open(file) as image:
-            array = np.asarray(image)
+        with load_pillow("ImageDataset").open(file) as image:
+            array = np.asarray(image if color is None else image.convert(color))
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a picture: {error}") from error
     array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)

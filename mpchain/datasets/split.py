@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.dataset import DatasetMixin
+from mpchain.dataset.dataset_mixin import read_in_epoch
 from mpchain.typing import Array, Dataset
 
 _Order = Sequence[int] | Array | None
@@ -39,6 +40,7 @@ class SubDataset(DatasetMixin):
                 f"SubDataset: order must have the dataset's length {n}, but has {len(order)}"
             )
         self._dataset = dataset
+        self.has_epochs = getattr(dataset, "has_epochs", False)
         # A list of Python integers is faster to read one by one than an array.
         self._indices = (
             range(start, finish) if order is None else np.asarray(order)[start:finish].tolist()
@@ -48,7 +50,10 @@ class SubDataset(DatasetMixin):
         return len(self._indices)
 
     def get_example(self, i: int) -> Any:
-        return self._dataset[self._indices[i]]
+        if not self.has_epochs:
+            return self._dataset[self._indices[i]]
+        epoch, i = divmod(i, len(self))
+        return read_in_epoch(self._dataset, self._indices[i], epoch)
 
 
 _Pair = tuple[SubDataset, SubDataset]

@@ -114,6 +114,8 @@ class SerialIterator(Iterator):
         missing = self.batch_size
         while missing > 0:
             part = self._order[self.current_position : self.current_position + missing]
+            if self.epoch and getattr(self.dataset, "has_epochs", False):
+                part = part + self.epoch * len(self.dataset)
             parts.append(part)
             missing -= len(part)
             self.current_position += len(part)

@@ -1,0 +1,95 @@
+"""Pictures in folders, one for each class."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mpchain import configuration
+from mpchain.dataset import DatasetMixin
+from mpchain.datasets.images import decode, load_pillow
+from mpchain.typing import DTypeLike
+
+EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class ImageFolderDataset(DatasetMixin):
+    """Picture files in a folder that has a folder for each class.
+
+    An example is a pair of an array (channels, height, width), with values mostly from 0 to 255,
+    and a label: the number of the class in the order of the names, an array of shape (). Files lie
+    in the folder of their class or below it, and are sorted by path, so that the order is the same
+    everywhere. The dataset holds paths only. Pictures are decoded by whoever asks: a worker of
+    :class:`~mpchain.iterators.MultiprocessIterator`, or the rank to which
+    :func:`~mpchain.distributed.scatter_dataset` or
+    :func:`~mpchain.distributed.create_sharded_iterator` has given the example.
+
+    Args:
+        root: the folder.
+        classes: names of the classes in the order of their labels; None: all folders, sorted.
+        color: ``'RGB'`` or ``'L'`` (gray) converts all pictures; None leaves them as they are.
+        extensions: ends of the names of files that are pictures, in small letters.
+        dtype: of the pictures; None for ``config.dtype``.
+        label_dtype: of the labels.
+
+    Attributes:
+        classes: names of the classes.
+        paths: paths of the files.
+        labels: array of the labels, (n,).
+
+    Raises:
+        ValueError: there are no classes, or one of them has no pictures.
+        RuntimeError: Pillow is not installed (``pip install 'mpchain[data]'``).
+
+    Example:
+        >>> dataset = ImageFolderDataset("flowers/train")  # doctest: +SKIP
+        >>> dataset.classes  # doctest: +SKIP
+        ['daisy', 'rose']
+        >>> image, label = dataset[0]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        classes: Iterable[str] | None = None,
+        *,
+        color: str | None = "RGB",
+        extensions: tuple[str, ...] = EXTENSIONS,
+        dtype: DTypeLike | None = None,
+        label_dtype: DTypeLike = np.int32,
+    ):
+        load_pillow("ImageFolderDataset")
+        if classes is None:
+            classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        self.classes = list(classes)
+        if not self.classes:
+            raise ValueError(f"ImageFolderDataset: {os.fspath(root)} has no folders of classes")
+        found = [_pictures(os.path.join(root, name), extensions) for name in self.classes]
+        self.paths = [path for paths in found for path in paths]
+        self.labels = np.repeat(np.arange(len(found)), list(map(len, found))).astype(label_dtype)
+        self._color = color
+        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def get_example(self, i: int) -> Any:
+        with open(self.paths[i], "rb") as file:
+            image = decode(self.paths[i], file, self._dtype, self._color)
+        return image, self.labels[i, ...]
+
+
+def _pictures(folder, extensions):
+    if not os.path.isdir(folder):
+        raise ValueError(f"ImageFolderDataset: there is no folder {folder}")
+    found = [
+        os.path.join(place, name)
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name.lower().endswith(tuple(extensions))
+    ]
+    if not found:
+        endings = ", ".join(extensions)
+        raise ValueError(f"ImageFolderDataset: {folder} has no pictures ({endings})")
+    return sorted(found)
