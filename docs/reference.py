@@ -37,7 +37,8 @@ PAGES = {
     "distributions": ("Probability distributions", "mpchain.distributions"),
     "data": (
         "Data sets and iterators",
-        "mpchain.dataset mpchain.dataset.tabular mpchain.datasets mpchain.iterators",
+        "mpchain.dataset mpchain.dataset.tabular mpchain.datasets mpchain.datasets.transforms "
+        "mpchain.iterators",
     ),
     "serializers": ("Serializers", "mpchain.serializers"),
     "training": (
@@ -61,9 +62,9 @@ PAGES = {
     ),
     "tools": (
         "Tools",
-        "mpchain.profiling mpchain.gradient_check mpchain.testing mpchain.testing.attr "
-        "mpchain.testing.condition mpchain.computational_graph mpchain.configuration "
-        "mpchain.warnings mpchain.utils "
+        "mpchain.profiling mpchain.metrics mpchain.gradient_check mpchain.testing "
+        "mpchain.testing.attr mpchain.testing.condition mpchain.computational_graph "
+        "mpchain.configuration mpchain.warnings mpchain.utils "
         "mpchain.utils.type_check mpchain.utils.sparse mpchain.utils.conv mpchain.utils.conv_nd "
         "mpchain.utils.imgproc mpchain.utils.argument mpchain.exporters.caffe "
         "mpchain.exporters.onnx mpchain.interop mpchain.compat",

@@ -96,6 +96,7 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import iterators as iterators
     from mpchain import link_hooks as link_hooks
     from mpchain import links as links
+    from mpchain import metrics as metrics
     from mpchain import onnx as onnx
     from mpchain import optimizer_hooks as optimizer_hooks
     from mpchain import optimizers as optimizers
@@ -125,8 +126,8 @@ disable_experimental_feature_warning = False
 _LATER = {
     "": (
         "computational_graph dataset datasets distributed distributions exporters "
-        "function_hooks gradient_check interop iterators link_hooks links onnx optimizer_hooks "
-        "optimizers profiling serializers training"
+        "function_hooks gradient_check interop iterators link_hooks links metrics onnx "
+        "optimizer_hooks optimizers profiling serializers training"
     ),
     "distributed": (
         "CommunicatorBase DataSizeError MultiNodeChainList create_communicator "

@@ -23,7 +23,7 @@ mpchain:
     cross_entropy register_kl disable_experimental_feature_warning __version__ CommunicatorBase
     create_communicator create_multi_node_optimizer create_multi_node_evaluator
     create_multi_node_checkpointer scatter_dataset scatter_index DataSizeError
-    MultiNodeChainList elementwise differentiable run
+    MultiNodeChainList elementwise differentiable profile run
 mpchain.device_resident:
     DeviceResident DeviceResidentsVisitor DeviceResidentsVisitor.visit_device_resident
     DeviceResidentsVisitor.visit_array DeviceResidentsVisitor.visit_variable
@@ -190,6 +190,14 @@ mpchain.optimizers:
     RMSpropGraves Adam AdamW AMSGrad AdaBound AMSBound Adam.lr SGDRule MomentumSGDRule
     CorrectedMomentumSGDRule NesterovAGRule AdaDeltaRule AdaGradRule SMORMS3Rule MSVAGRule
     RMSpropRule RMSpropGravesRule AdamRule
+mpchain.profiling:
+    profile Profile Profile.rows Profile.print_table Profile.save Profile.span Row rows print_table
+mpchain.metrics:
+    Meter Meter.add Meter.compute Meter.reset Metric MetricsEvaluator accuracy auc bleu
+    confusion_matrix perplexity precision_recall_f1 top_k
+mpchain.datasets.transforms:
+    Compose Resize CenterCrop RandomCrop RandomResizedCrop RandomFlip RandomErasing ColorJitter
+    Normalize
 mpchain.optimizer_hooks:
     WeightDecay Lasso GradientHardClipping GradientNoise GradientLARS GradientClipping
     WeightDecay.name WeightDecay.call_for_each_param WeightDecay.timing Lasso.name
@@ -241,7 +249,8 @@ mpchain.dataset:
     tabular.DelegateDataset tabular.from_data get_dataset_root set_dataset_root
     get_dataset_directory cached_download cache_or_load_file
 mpchain.datasets:
-    TupleDataset DictDataset ConcatenatedDataset SubDataset TransformDataset split_dataset
+    AugmentedDataset ImageFolderDataset TupleDataset DictDataset ConcatenatedDataset SubDataset
+    TransformDataset split_dataset
     split_dataset_random split_dataset_n split_dataset_n_random get_cross_validation_datasets
     get_cross_validation_datasets_random ImageDataset ZippedImageDataset MultiZippedImageDataset
     LabeledImageDataset LabeledZippedImageDataset TextDataset PickleDataset PickleDatasetWriter

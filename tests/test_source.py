@@ -16,7 +16,8 @@ PACKAGES = """
     mpchain.distributed.extensions mpchain.distributed.functions mpchain.distributed.links
     mpchain.distributions mpchain.function_hooks mpchain.functions mpchain.gradient_check
     mpchain.initializers mpchain.iterators mpchain.link_hooks mpchain.links
-    mpchain.optimizer_hooks mpchain.optimizers mpchain.profiling mpchain.serializers mpchain.testing
+    mpchain.optimizer_hooks mpchain.optimizers mpchain.profiling mpchain.metrics
+    mpchain.serializers mpchain.testing
     mpchain.training mpchain.training.extensions mpchain.training.triggers
     mpchain.training.updaters
 """.split()

@@ -1,0 +1,99 @@
+"""What is kept of each batch, and what is computed of all of them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mpchain.distributed.communicators import Communicator
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A measure of all samples together, in two steps.
+
+    Args:
+        keep: function of a batch of outputs and of targets that returns what is kept of it: a tuple
+            of host arrays or lists, one entry for each sample.
+        compute: function of these, joined over all batches, that returns the value, or a dict of
+            values by name.
+
+    Example:
+        >>> largest_error = Metric(lambda y, t: (abs(y - t),), lambda errors: errors.max())
+        >>> meter = Meter({"error": largest_error})
+        >>> meter.add(np.array([1.0, 2.0]), np.array([1.5, 4.0]))
+        >>> meter.compute()
+        {'error': np.float64(2.0)}
+    """
+
+    keep: Callable[[Any, Any], tuple[Any, ...]]
+    compute: Callable[..., Any]
+
+
+class Meter:
+    """Keeps what metrics need of each batch, and computes them over the samples of all ranks.
+
+    The values are those of one process that has all samples: ranks may have different numbers of
+    them, none included. A sample that two ranks have counts twice: use
+    :func:`~mpchain.distributed.create_sharded_iterator`, or
+    :func:`~mpchain.distributed.scatter_dataset` with ``force_equal_length=False``.
+
+    Args:
+        metrics: :class:`Metric` s by name.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = Meter({"accuracy": metrics.accuracy(), "top 2": metrics.top_k(2)})
+        >>> meter.add(np.array([[1.0, 2.0, 0.0], [3.0, 1.0, 2.0]]), np.array([0, 0]))
+        >>> meter.compute()
+        {'accuracy': 0.5, 'top 2': 1.0}
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]):
+        self.metrics = dict(metrics)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all batches."""
+        self._kept = {name: [] for name in self.metrics}
+
+    def add(self, y: Any, t: Any) -> None:
+        """Adds a batch.
+
+        Args:
+            y: the model's outputs: an array or Variable, or what the metrics accept.
+            t: the targets.
+        """
+        for name, metric in self.metrics.items():
+            self._kept[name].append(metric.keep(y, t))
+
+    def compute(self, comm: Communicator | None = None) -> dict[str, Any]:
+        """Returns the values by name, the same on all ranks.
+
+        The values of a metric that has several are named ``'<its name>/<name>'``.
+
+        Args:
+            comm: the ranks, all of which call it; None: this process alone.
+
+        Raises:
+            ValueError: no rank has samples.
+        """
+        held = (comm or Communicator()).allgather_obj(self._kept)
+        values = {}
+        for name, metric in self.metrics.items():
+            batches = [batch for kept in held for batch in kept[name]]
+            if not batches:
+                raise ValueError(f"Meter.compute: there are no samples to compute {name!r} of")
+            value = metric.compute(*map(_joined, zip(*batches, strict=True)))
+            if isinstance(value, dict):
+                values |= {f"{name}/{part}": number for part, number in value.items()}
+            else:
+                values[name] = value
+        return values
+
+
+def _joined(batches):
+    if isinstance(batches[0], np.ndarray):
+        return np.concatenate(batches)
+    return [sample for batch in batches for sample in batch]

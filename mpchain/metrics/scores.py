@@ -1,0 +1,285 @@
+"""The metrics: how well outputs fit targets.
+
+``y`` is a batch of outputs of a model, arrays or Variables; ``t`` the targets. Most metrics take
+scores of classes ``y`` of shape (N, C, ...) and labels ``t`` of shape (N, ...).
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.metrics.meter import Metric
+
+
+def accuracy(ignore_label: int | None = None) -> Metric:
+    """The share of labels that have the greatest score.
+
+    Args:
+        ignore_label: label of targets that do not count.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"accuracy": metrics.accuracy()})
+        >>> meter.add(np.array([[1.0, 2.0], [4.0, 3.0]]), np.array([1, 1]))
+        >>> meter.compute()
+        {'accuracy': 0.5}
+    """
+
+    def keep(y, t):
+        y, t = _rows("accuracy", y, t, ignore_label)
+        return (y.argmax(1) == t,)
+
+    return Metric(keep, lambda hits: float(hits.mean()) if hits.size else math.nan)
+
+
+def top_k(k: int, ignore_label: int | None = None) -> Metric:
+    """The share of labels for which fewer than ``k`` classes have a greater score.
+
+    Args:
+        k: a positive number.
+        ignore_label: label of targets that do not count.
+
+    Raises:
+        ValueError: ``k`` is not positive.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"top 2": metrics.top_k(2)})
+        >>> meter.add(np.array([[1.0, 2.0, 3.0], [4.0, 3.0, 5.0]]), np.array([1, 1]))
+        >>> meter.compute()
+        {'top 2': 0.5}
+    """
+    if k < 1:
+        raise ValueError(f"top_k: k must be positive, not {k}")
+
+    def keep(y, t):
+        y, t = _rows("top_k", y, t, ignore_label)
+        return ((y > y[np.arange(len(t)), t][:, None]).sum(1) < k,)
+
+    return Metric(keep, lambda hits: float(hits.mean()) if hits.size else math.nan)
+
+
+def confusion_matrix(labels: list[int] | None = None, ignore_label: int | None = None) -> Metric:
+    """An array (C, C): how many targets of class i (row) are predicted as class j (column).
+
+    Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
+
+    Args:
+        labels: the classes; None: those that occur.
+        ignore_label: label of targets that do not count.
+
+    Raises:
+        RuntimeError: scikit-learn is not installed.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"matrix": metrics.confusion_matrix()})
+        >>> meter.add(np.array([[1.0, 2.0], [4.0, 3.0]]), np.array([1, 1]))
+        >>> meter.compute()["matrix"]
+        array([[0, 0],
+               [1, 1]])
+    """
+    library = _scikit_learn("confusion_matrix")
+    return Metric(
+        _predictions("confusion_matrix", ignore_label),
+        lambda found, t: library.confusion_matrix(t, found, labels=labels),
+    )
+
+
+def precision_recall_f1(
+    average: str = "macro", labels: list[int] | None = None, ignore_label: int | None = None
+) -> Metric:
+    """Precision, recall and F1: their harmonic mean; 0 where they are not defined.
+
+    Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
+
+    Args:
+        average: ``'macro'`` (the mean over the classes), ``'weighted'`` (by their numbers of
+            targets), ``'micro'`` (of all samples) or ``'binary'`` (of class 1).
+        labels: the classes; None: those that occur.
+        ignore_label: label of targets that do not count.
+
+    Raises:
+        RuntimeError: scikit-learn is not installed.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"macro": metrics.precision_recall_f1()})
+        >>> meter.add(np.array([[1.0, 2.0], [4.0, 3.0]]), np.array([1, 0]))
+        >>> meter.compute()
+        {'macro/precision': 1.0, 'macro/recall': 1.0, 'macro/f1': 1.0}
+    """
+    library = _scikit_learn("precision_recall_f1")
+
+    def compute(found, t):
+        options = {"average": average, "labels": labels, "zero_division": 0}
+        values = library.precision_recall_fscore_support(t, found, **options)
+        return dict(zip(("precision", "recall", "f1"), map(float, values[:3])))
+
+    return Metric(_predictions("precision_recall_f1", ignore_label), compute)
+
+
+def auc(average: str = "macro", multi_class: str = "ovr") -> Metric:
+    """The area under the ROC curve.
+
+    Computed by scikit-learn (``pip install 'mpchain[metrics]'``).
+
+    Args:
+        average: with more than two classes, ``'macro'`` or ``'weighted'``.
+        multi_class: with more than two classes, ``'ovr'`` (each against the others) or ``'ovo'``
+            (all pairs); the softmax of the scores is compared.
+
+    Returns:
+        A metric of scores of class 1, (N,), or of logits, (N, C).
+
+    Raises:
+        RuntimeError: scikit-learn is not installed.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"auc": metrics.auc()})
+        >>> meter.add(np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1]))
+        >>> meter.compute()
+        {'auc': 0.75}
+    """
+    library = _scikit_learn("auc")
+
+    def keep(y, t):
+        y, t = _host(y), _host(t)
+        _check(y.ndim in (1, 2) and t.shape == y.shape[:1], "auc", y, t)
+        if y.ndim == 1:
+            return y, t
+        return (y[:, 1] - y[:, 0] if y.shape[1] == 2 else np.exp(_log_softmax(y)), t)
+
+    def compute(scores, t):
+        options = {"average": average, "multi_class": multi_class}
+        if scores.ndim == 2:
+            options["labels"] = np.arange(scores.shape[1])
+        return float(library.roc_auc_score(t, scores, **options))
+
+    return Metric(keep, compute)
+
+
+def perplexity(ignore_label: int | None = -1) -> Metric:
+    """The exponential of the mean cross entropy of labels and the softmax of scores.
+
+    Args:
+        ignore_label: label of targets that do not count.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"perplexity": metrics.perplexity()})
+        >>> meter.add(np.zeros((3, 4)), np.array([0, 2, -1]))
+        >>> round(meter.compute()["perplexity"], 6)
+        4.0
+    """
+
+    def keep(y, t):
+        y, t = _rows("perplexity", y, t, ignore_label)
+        return (-_log_softmax(y)[np.arange(len(t)), t],)
+
+    def compute(losses):
+        # The sum is rounded once, and so is the same for any order of the samples.
+        mean = math.fsum(losses) / losses.size if losses.size else math.nan
+        return math.exp(mean) if not mean > 700 else math.inf  # which is the limit of float64
+
+    return Metric(keep, compute)
+
+
+def bleu(n: int = 4) -> Metric:
+    """The BLEU score of translations: how many of their n-grams are in reference translations.
+
+    Computed by NLTK (``pip install 'mpchain[metrics]'``), of the whole corpus, without smoothing.
+
+    Args:
+        n: the greatest length of n-grams.
+
+    Returns:
+        A metric of a list of translations and a list of references; a translation is a list of
+        words or numbers, its references are a list of such lists.
+
+    Raises:
+        RuntimeError: NLTK is not installed.
+
+    Example:
+        >>> from mpchain import metrics
+        >>> meter = metrics.Meter({"bleu": metrics.bleu(n=2)})  # doctest: +SKIP
+        >>> meter.add([["the", "cat", "sat"]], [[["the", "cat", "sat"]]])  # doctest: +SKIP
+        >>> meter.compute()  # doctest: +SKIP
+        {'bleu': 1.0}
+    """
+    try:
+        from nltk.translate import bleu_score
+    except ImportError as error:
+        raise _missing("bleu", "NLTK") from error
+
+    def keep(y, t):
+        if len(y) != len(t):
+            raise ValueError(
+                f"bleu: y and t must have the same length, but have {len(y)} and {len(t)}"
+            )
+        return [list(words) for words in y], [[list(r) for r in references] for references in t]
+
+    def compute(translations, references):
+        weights = [1 / n] * n
+        return float(bleu_score.corpus_bleu(references, translations, weights))
+
+    return Metric(keep, compute)
+
+
+def _scikit_learn(name):
+    try:
+        from sklearn import metrics
+    except ImportError as error:
+        raise _missing(name, "scikit-learn") from error
+    return metrics
+
+
+def _missing(name, library):
+    return RuntimeError(f"{name}: {library} is not installed: pip install 'mpchain[metrics]'")
+
+
+def _host(x: Any) -> np.ndarray:
+    return np.asarray(cuda.to_cpu(getattr(x, "array", x)))
+
+
+def _check(is_right, name, y, t):
+    if not is_right:
+        raise ValueError(
+            f"{name}: y must have the shape of t, and an axis of classes after the first, "
+            f"but y has {y.shape} and t {t.shape}"
+        )
+
+
+def _rows(name, y, t, ignore_label):
+    """Returns scores (n, C) and labels (n,) of what counts."""
+    y, t = _host(y), _host(t)
+    _check(y.ndim == t.ndim + 1 and (len(y), *y.shape[2:]) == t.shape, name, y, t)
+    y, t = np.moveaxis(y, 1, -1).reshape(-1, y.shape[1]), t.reshape(-1)
+    if ignore_label is None:
+        return y, t
+    counts = t != ignore_label
+    return y[counts], t[counts]
+
+
+def _predictions(name, ignore_label):
+    """Returns what keeps predicted and true labels; ``y`` may be predicted labels."""
+
+    def keep(y, t):
+        y, t = _host(y), _host(t)
+        if y.ndim == t.ndim + 1:
+            y, t = _rows(name, y, t, ignore_label)
+            return y.argmax(1), t
+        _check(y.shape == t.shape, name, y, t)
+        counts = np.full(t.shape, True) if ignore_label is None else t != ignore_label
+        return y[counts], t[counts]
+
+    return keep
+
+
+def _log_softmax(y):
+    y = y.astype(np.float64)
+    y = y - y.max(1, keepdims=True)
+    return y - np.log(np.exp(y).sum(1, keepdims=True))
