@@ -63,6 +63,8 @@ from mpchain.link import ChainList as ChainList
 from mpchain.link import Link as Link
 from mpchain.link import Sequential as Sequential
 from mpchain.link_hook import LinkHook as LinkHook
+from mpchain.model_summary import ModelSummary as ModelSummary
+from mpchain.model_summary import summary as summary
 from mpchain.optimizer import GradientMethod as GradientMethod
 from mpchain.optimizer import Optimizer as Optimizer
 from mpchain.optimizer import UpdateRule as UpdateRule

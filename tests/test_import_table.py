@@ -26,7 +26,7 @@ TABLE = [
     ("functions", "variable kernels"),
     ("initializer initializers", "backend"),
     ("dataset datasets iterators serializer serializers reporter", "backend"),
-    ("parameter_tree link link_hook links", "functions initializers reporter"),
+    ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),
     ("exporters interop onnx", "link"),
     ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
     ("link_hooks", "link function_hooks"),
@@ -62,6 +62,7 @@ OPTIONAL = {
     "google",
     "h5py",
     "matplotlib",
+    "mlflow",
     "mpi4py",
     "nltk",
     "numba",
@@ -75,6 +76,7 @@ OPTIONAL = {
     "tensorboardX",
     "torch",
     "tqdm",
+    "wandb",
 }
 """Libraries of extras: imported inside the function that needs them."""
 

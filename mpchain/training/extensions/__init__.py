@@ -5,6 +5,9 @@ from mpchain.training.extensions.dump_graph import DumpGraph as DumpGraph
 from mpchain.training.extensions.dump_graph import dump_graph as dump_graph
 from mpchain.training.extensions.dump_graph import unchain_variables as unchain_variables
 from mpchain.training.extensions.evaluator import Evaluator as Evaluator
+from mpchain.training.extensions.experiment_trackers import ExperimentTracker as ExperimentTracker
+from mpchain.training.extensions.experiment_trackers import MlflowReport as MlflowReport
+from mpchain.training.extensions.experiment_trackers import WandbReport as WandbReport
 from mpchain.training.extensions.fail_on_non_number import FailOnNonNumber as FailOnNonNumber
 from mpchain.training.extensions.hyperparameters import Hyperparameters as Hyperparameters
 from mpchain.training.extensions.log_followers import CsvReport as CsvReport

@@ -1,0 +1,189 @@
+"""The learning rate range test, which finds a learning rate in some hundred iterations."""
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mpchain.reporter import Reporter
+from mpchain.serializers.files import open_atomic
+from mpchain.training.random_states import restore_random_states, serialize_random_states
+from mpchain.training.states import FrozenState
+from mpchain.training.updaters.updater import Updater
+
+_SMOOTHING = 0.9  # the mean loss is that of some ten iterations
+_GROWTH = 4.0  # times the least loss, at which training has diverged
+
+
+@dataclasses.dataclass
+class RangeTest:
+    """The losses that :func:`find_learning_rate` has seen.
+
+    Attributes:
+        rates: the learning rates, ascending, one for each iteration.
+        losses: the loss of each iteration, averaged over some iterations before.
+
+    Example:
+        >>> test = RangeTest([0.001, 0.01, 0.1, 1.0], [2.0, 1.9, 0.5, 3.0])
+        >>> test.suggestion
+        0.1
+    """
+
+    rates: list[float]
+    losses: list[float]
+
+    @property
+    def suggestion(self) -> float:
+        """The rate at which the loss fell fastest, before its least value; NaN if it never fell."""
+        if not self.losses or math.isclose(self.losses[0], min(self.losses)):
+            return math.nan
+        end = int(np.argmin(self.losses)) + 1
+        slopes = np.diff(self.losses[:end]) / np.diff(np.log(self.rates[:end]))
+        return self.rates[int(np.argmin(slopes)) + 1]
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Plots the losses against the rates to an image file, of the format of its ending.
+
+        It needs matplotlib (``pip install 'mpchain[plot]'``).
+        """
+        from matplotlib.figure import Figure
+
+        figure = Figure()
+        axes = figure.add_subplot(xlabel="learning rate", ylabel="loss", xscale="log")
+        axes.plot(self.rates, self.losses)
+        axes.grid(True)
+        if not math.isnan(self.suggestion):
+            axes.axvline(self.suggestion, linestyle="--", label=f"{self.suggestion:.2g}")
+            axes.legend()
+        image_format = os.path.splitext(path)[1].lstrip(".") or "png"
+        with open_atomic(path, "wb") as file:
+            figure.savefig(file, format=image_format, bbox_inches="tight")
+
+
+def find_learning_rate(
+    updater: Updater,
+    lowest: float = 1e-6,
+    highest: float = 1.0,
+    n_iterations: int = 100,
+    *,
+    key: str = "main/loss",
+    optimizer: str = "main",
+    attr: str | None = None,
+) -> RangeTest:
+    """Trains with a learning rate that grows at each iteration, and records the losses.
+
+    A good rate is somewhat below the one at which the loss falls fastest. The test ends early when
+    the loss is not finite, or four times its least value. Afterwards the model, the optimizers, the
+    iterators and the random generators are as before, but parameters that were not initialized have
+    initial values. See L. Smith, Cyclical Learning Rates for Training Neural Networks, WACV 2017,
+    `arXiv:1506.01186 <https://arxiv.org/abs/1506.01186>`_; here the rate grows by equal factors.
+
+    On several ranks it is collective, and the losses are means over the ranks.
+
+    Args:
+        updater: an updater that has a method ``serialize``, as those of mpchain have.
+        lowest: the first rate.
+        highest: the last rate.
+        n_iterations: number of iterations, at least 2.
+        key: name of the loss among the reported values.
+        optimizer: name of the optimizer.
+        attr: name of its rate; None means ``'alpha'`` if it has that, as Adam, else ``'lr'``.
+
+    Returns:
+        Rates, losses, and a suggestion.
+
+    Raises:
+        KeyError: the value is not reported.
+        ValueError: the rates do not grow, or the number of iterations is below 2.
+
+    Example:
+        >>> np.random.seed(0)
+        >>> x = np.random.rand(64, 3).astype(np.float32)
+        >>> data = mpchain.datasets.TupleDataset(x, (x.sum(axis=1) > 1.5).astype(np.int32))
+        >>> iterator = mpchain.iterators.SerialIterator(data, batch_size=16)
+        >>> optimizer = optimizers.SGD().setup(L.Classifier(L.Linear(3, 2)))
+        >>> updater = training.StandardUpdater(iterator, optimizer)
+        >>> test = training.find_learning_rate(updater, 1e-4, 10)
+        >>> optimizer.lr = test.suggestion  # or look at test.plot("rates.png")
+    """
+    if not 0 < lowest < highest or n_iterations < 2:
+        raise ValueError(
+            "find_learning_rate: it needs 0 < lowest < highest and at least 2 iterations, not "
+            f"lowest={lowest!r}, highest={highest!r}, n_iterations={n_iterations!r}"
+        )
+    solver: Any = updater.get_optimizer(optimizer)
+    attr = attr or ("alpha" if hasattr(solver.hyperparam, "alpha") else "lr")
+    rates, losses, mean = [], [], 0.0
+    with _restored(updater, solver, attr):
+        for i in range(n_iterations):
+            rate = lowest * (highest / lowest) ** (i / (n_iterations - 1))
+            setattr(solver, attr, rate)
+            mean = _SMOOTHING * mean + (1 - _SMOOTHING) * _update(updater, solver, key)
+            loss = mean / (1 - _SMOOTHING ** (i + 1))
+            if not math.isfinite(loss) or (losses and loss > _GROWTH * abs(min(losses))):
+                break
+            rates.append(rate)
+            losses.append(loss)
+    return RangeTest(rates, losses)
+
+
+@contextlib.contextmanager
+def _restored(updater, solver, attr) -> Iterator[None]:
+    """Context after which everything is as before."""
+    rate = getattr(solver, attr)
+    state, random_states = FrozenState(updater), FrozenState(_RandomStates(updater))
+    optimizers = updater.get_all_optimizers().values()
+    lacking = [p for o in optimizers for p in o.target.params() if not p.is_initialized]
+    initial = [None for _ in lacking]
+
+    def restore():
+        for param in lacking:
+            param.array = None  # as it was saved
+        state.restore(updater)
+        for param, array in zip(lacking, initial, strict=True):
+            param.array = None if array is None else array.copy()
+
+    try:
+        if lacking:  # with a rate of zero, an update only initializes them
+            setattr(solver, attr, 0.0)
+            updater.update()
+            initial = [None if p.array is None else p.array.copy() for p in lacking]
+            restore()
+        yield
+    finally:
+        setattr(solver, attr, rate)
+        restore()
+        random_states.restore(_RandomStates(updater))
+
+
+class _RandomStates:
+    """The states of random generators as an object that can be saved."""
+
+    def __init__(self, updater):
+        self._updater = updater
+
+    def serialize(self, serializer):
+        states = serialize_random_states(serializer, (), self._updater.iteration)
+        restore_random_states(states, ())
+
+
+def _update(updater, solver, key):
+    """Does one iteration; returns the loss, the mean of all ranks."""
+    reporter, observation = Reporter(), {}
+    for name, each in updater.get_all_optimizers().items():
+        reporter.add_observer(name, each.target)
+        reporter.add_observers(name, each.target.namedlinks(skipself=True))
+    with reporter.scope(observation):
+        updater.update()
+    if key not in observation:
+        raise KeyError(
+            f"find_learning_rate: {key!r} is not reported; reported: "
+            f"{', '.join(map(repr, observation))}"
+        )
+    loss = float(getattr(observation[key], "array", observation[key]))
+    comm = getattr(solver, "communicator", None)
+    return loss if comm is None else float(np.mean(comm.allgather_obj(loss)))
