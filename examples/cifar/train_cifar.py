@@ -176,13 +176,9 @@ def main() -> None:
     trainer.extend(extensions.CosineShift("lr", n_updates, warmup=n_updates // 20))
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
-    if comm.rank == 0:
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "main/accuracy"]
-        columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
-        trainer.extend(extensions.PrintReport(columns))
-        trainer.extend(extensions.ProgressBar(update_interval=10))
+    columns = ["epoch", "main/loss", "main/accuracy"]
+    columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
+    extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -156,11 +156,10 @@ def main() -> None:
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     evaluator = extensions.Evaluator(test_iter, model, converter=convert, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
-    if comm.rank == 0:
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "validation/main/loss", "validation/main/sentences"]
-        trainer.extend(extensions.PrintReport([*columns, "elapsed_time"]))
+    columns = ["epoch", "main/loss", "validation/main/loss", "validation/main/sentences"]
+    extensions.standard_reports(
+        trainer, [*columns, "elapsed_time"], snapshots=(1, "epoch"), arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -160,9 +160,12 @@ def main() -> None:
         trainer.extend(ObservationAggregator(comm, key))
     if comm.rank == 0:
         trainer.extend(draw_pictures(gen, args.latent))
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "dis/loss", "elapsed_time"]))
+    extensions.standard_reports(
+        trainer,
+        ["epoch", "main/loss", "dis/loss", "elapsed_time"],
+        snapshots=(1, "epoch"),
+        arguments=args,
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -76,9 +76,8 @@ def train(network: Network, data: list, lr: float, n_epochs: int, name: str, com
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     if comm.rank == 0:
         print(f"{name}: {len(training_data)} pictures")
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "main/accuracy", "validation/main/accuracy"]
-        trainer.extend(extensions.PrintReport(columns))
+    columns = ["epoch", "main/loss", "main/accuracy", "validation/main/accuracy"]
+    extensions.standard_reports(trainer, columns)
     trainer.run()
 
 

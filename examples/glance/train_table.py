@@ -76,11 +76,8 @@ def main() -> None:
 
     evaluator = extensions.Evaluator(test_iter, model, device=device)
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
-    if comm.rank == 0:
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "validation/main/loss", "validation/main/accuracy"]
-        trainer.extend(extensions.PrintReport(columns))
+    columns = ["epoch", "main/loss", "validation/main/loss", "validation/main/accuracy"]
+    extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

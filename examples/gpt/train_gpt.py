@@ -157,11 +157,10 @@ def main() -> None:
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm), trigger=now_and_then)
     if comm.rank == 0:
         print(f"{len(text)} letters, {len(alphabet)} different, {model.count_params()} parameters")
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=now_and_then)
-        trainer.extend(extensions.LogReport(trigger=now_and_then))
-        columns = ["iteration", "main/loss", "validation/main/loss", "elapsed_time"]
-        trainer.extend(extensions.PrintReport(columns))
-        trainer.extend(extensions.ProgressBar(update_interval=20))
+    columns = ["iteration", "main/loss", "validation/main/loss", "elapsed_time"]
+    extensions.standard_reports(
+        trainer, columns, trigger=now_and_then, snapshots=now_and_then, arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

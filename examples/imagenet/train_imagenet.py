@@ -149,11 +149,9 @@ def main() -> None:
     trainer.extend(checkpoint(comm, autoload=args.resume))
     if comm.rank == 0:
         print(f"{len(train)} pictures of {len(train.classes)} classes, {comm.size} ranks")
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "main/accuracy"]
-        columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
-        trainer.extend(extensions.PrintReport(columns))
-        trainer.extend(extensions.ProgressBar(update_interval=10))
+    columns = ["epoch", "main/loss", "main/accuracy"]
+    columns += ["validation/main/loss", "validation/main/accuracy", "elapsed_time"]
+    extensions.standard_reports(trainer, columns, arguments=args)
     trainer.run()
 
 

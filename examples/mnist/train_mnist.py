@@ -115,23 +115,16 @@ def main() -> None:
     trainer.extend(mpchain.create_multi_node_evaluator(evaluator, comm))
     if comm.rank == 0:
         print(f"{comm.size} rank(s), {args.device}, {len(train)} samples, {args.model}")
-        add_reports(trainer, (args.snapshot, "iteration") if args.snapshot else (1, "epoch"))
+    # Ctrl-C also leaves a snapshot, and prints the command that resumes from it.
+    snapshots = (args.snapshot, "iteration") if args.snapshot else (1, "epoch")
+    columns = ["epoch", "main/loss", "validation/main/loss"]
+    columns += ["main/accuracy", "validation/main/accuracy", "elapsed_time"]
+    extensions.standard_reports(trainer, columns, snapshots=snapshots, arguments=args)
+    losses = ["main/loss", "validation/main/loss"]
+    trainer.extend(extensions.PlotReport(losses, "epoch", filename="loss.png"))
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
-
-
-def add_reports(trainer: training.Trainer, snapshot_trigger: tuple[int, str]) -> None:
-    """Adds the extensions of one rank, which print, plot and save."""
-    # Ctrl-C also leaves a snapshot, for --resume.
-    trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=snapshot_trigger)
-    trainer.extend(extensions.LogReport())
-    columns = ["epoch", "main/loss", "validation/main/loss"]
-    columns += ["main/accuracy", "validation/main/accuracy", "elapsed_time"]
-    trainer.extend(extensions.PrintReport(columns))
-    losses = ["main/loss", "validation/main/loss"]
-    trainer.extend(extensions.PlotReport(losses, "epoch", filename="loss.png"))
-    trainer.extend(extensions.ProgressBar(update_interval=10))
 
 
 if __name__ == "__main__":

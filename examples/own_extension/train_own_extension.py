@@ -121,10 +121,10 @@ def main() -> None:
     trainer.extend(SlowestRank(comm))
     if comm.rank == 0:
         trainer.extend(report_norm)
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "validation/main/loss", "validation/main/accuracy"]
-        trainer.extend(extensions.PrintReport([*columns, "lr", "norm"]))
+    columns = ["epoch", "main/loss", "validation/main/loss", "validation/main/accuracy"]
+    extensions.standard_reports(
+        trainer, [*columns, "lr", "norm"], snapshots=(1, "epoch"), arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

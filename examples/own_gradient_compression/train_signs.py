@@ -90,10 +90,9 @@ def main() -> None:
     ).setup(model)
     updater = MultiNodeUpdater(batches, optimizer, comm)
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
-    if comm.rank == 0:
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "main/accuracy"]))
+    extensions.standard_reports(
+        trainer, ["epoch", "main/loss", "main/accuracy"], snapshots=(1, "epoch"), arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -109,10 +109,9 @@ def main() -> None:
     # Each rank has seen other samples. The means of the ranks' values are those of one process,
     # since the ranks have equally many samples.
     trainer.extend(AllreducePersistent(model, comm), trigger=(1, "iteration"))
-    if comm.rank == 0:
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "elapsed_time"]))
+    extensions.standard_reports(
+        trainer, ["epoch", "main/loss", "elapsed_time"], snapshots=(1, "epoch"), arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

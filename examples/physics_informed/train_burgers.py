@@ -125,10 +125,10 @@ def main() -> None:
     trainer.extend(extensions.CosineShift("alpha", n_updates))
     if comm.rank == 0:
         trainer.extend(report_error(model))
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/equation", "main/start", "main/edges", "largest_error"]
-        trainer.extend(extensions.PrintReport([*columns, "elapsed_time"]))
+    columns = ["epoch", "main/equation", "main/start", "main/edges", "largest_error"]
+    extensions.standard_reports(
+        trainer, [*columns, "elapsed_time"], snapshots=(1, "epoch"), arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -203,9 +203,12 @@ def main() -> None:
     if comm.rank == 0:
         trainer.extend(report_perplexity)
         print(f"{len(words)} words, {len(vocabulary)} different")
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "perplexity", "elapsed_time"]))
+    extensions.standard_reports(
+        trainer,
+        ["epoch", "main/loss", "perplexity", "elapsed_time"],
+        snapshots=(1, "epoch"),
+        arguments=args,
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -201,11 +201,8 @@ def main() -> None:
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     evaluator = BleuEvaluator(comm, test_iter, model, device=device, converter=convert)
     trainer.extend(evaluator, name="bleu")
-    if comm.rank == 0:
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "validation/bleu", "validation/right", "elapsed_time"]
-        trainer.extend(extensions.PrintReport(columns))
+    columns = ["epoch", "main/loss", "validation/bleu", "validation/right", "elapsed_time"]
+    extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

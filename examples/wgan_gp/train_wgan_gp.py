@@ -135,10 +135,8 @@ def main() -> None:
         trainer.extend(ObservationAggregator(comm, key))
     if comm.rank == 0:
         trainer.extend(measure_quality(gen, args.latent))
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "critic/distance", "critic/penalty", "near_a_center", "centers"]
-        trainer.extend(extensions.PrintReport(columns))
+    columns = ["epoch", "critic/distance", "critic/penalty", "near_a_center", "centers"]
+    extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()

@@ -123,10 +123,9 @@ def main() -> None:
     trainer = training.Trainer(updater, (args.epoch, "epoch"), out=args.out)
     if comm.rank == 0:
         print(f"{len(words)} words, {len(vocabulary)} different, {len(pairs)} pairs")
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        trainer.extend(extensions.PrintReport(["epoch", "main/loss", "elapsed_time"]))
-        trainer.extend(extensions.ProgressBar(update_interval=100))
+    extensions.standard_reports(
+        trainer, ["epoch", "main/loss", "elapsed_time"], snapshots=(1, "epoch"), arguments=args
+    )
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
