@@ -181,12 +181,9 @@ def main() -> None:
     if comm.rank == 0:
         counts = ", ".join(f"{n} {kind}" for kind, n in collections.Counter(kinds).items())
         print(f"{len(texts)} texts: {counts}; {x.max() + 1} different words")
-        trainer.extend(extensions.snapshot(n_retains=2, on_interrupt=True), trigger=(1, "epoch"))
-        trainer.extend(extensions.LogReport())
-        columns = ["epoch", "main/loss", "main/accuracy"]
-        columns += ["validation/main/loss", "validation/main/accuracy"]
-        trainer.extend(extensions.PrintReport(columns))
-        trainer.extend(extensions.ProgressBar(update_interval=10))
+    columns = ["epoch", "main/loss", "main/accuracy"]
+    columns += ["validation/main/loss", "validation/main/accuracy"]
+    extensions.standard_reports(trainer, columns, snapshots=(1, "epoch"), arguments=args)
     if args.resume:
         serializers.load_npz(args.resume, trainer)
     trainer.run()
