@@ -29,8 +29,8 @@ class RangeTest:
 
     Example:
         >>> test = RangeTest([0.001, 0.01, 0.1, 1.0], [2.0, 1.9, 0.5, 3.0])
-        >>> test.suggestion
-        0.1
+        >>> round(test.suggestion, 3)
+        0.032
     """
 
     rates: list[float]
@@ -38,12 +38,19 @@ class RangeTest:
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the loss fell fastest, before its least value; NaN if it never fell."""
+        """The rate at which the loss fell fastest; NaN if it never fell.
+
+        It is the middle of the fifth of the iterations in which the line that fits the losses best,
+        over the logarithms of the rates, falls most steeply, before the least loss.
+        """
         if not self.losses or math.isclose(self.losses[0], min(self.losses)):
             return math.nan
         end = int(np.argmin(self.losses)) + 1
-        slopes = np.diff(self.losses[:end]) / np.diff(np.log(self.rates[:end]))
-        return self.rates[int(np.argmin(slopes)) + 1]
+        length = min(max(len(self.losses) // 5, 2), end)
+        windows = [slice(start, start + length) for start in range(end - length + 1)]
+        logarithms = np.log(self.rates)
+        slopes = [np.polyfit(logarithms[w], self.losses[w], 1)[0] for w in windows]
+        return float(np.exp(logarithms[windows[int(np.argmin(slopes))]].mean()))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Plots the losses against the rates to an image file, of the format of its ending.
