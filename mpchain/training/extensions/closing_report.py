@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import datetime
+import math
 import os
 import shlex
 import sys
@@ -15,6 +16,7 @@ from mpchain.training.extensions.log_followers import PrintReport
 from mpchain.training.extensions.log_report import LogReport
 from mpchain.training.progress import print_line, terminal_columns
 from mpchain.training.trainer import Trainer
+from mpchain.training.triggers import interval
 
 COMMAND_VARIABLE = "MPCHAIN_COMMAND"
 """Environment variable with the command that started mpchain-launch."""
@@ -130,7 +132,10 @@ def _progress(trainer):
     updater = trainer.updater
     texts = [_count(updater.iteration, "iteration")]
     with contextlib.suppress(AttributeError):  # an updater without epochs
-        texts = [_count(round(updater.epoch_detail, 1), "epoch"), f"({texts[0]})"]
+        length, unit = interval.training_length(trainer.stop_trigger) or (math.inf, "epoch")
+        # The last batch may reach into the next epoch.
+        n_epochs = min(updater.epoch_detail, length if unit == "epoch" else math.inf)
+        texts = [_count(round(n_epochs, 1), "epoch"), f"({texts[0]})"]
     seconds = datetime.timedelta(seconds=round(trainer.elapsed_time))
     return f"{' '.join(texts)} in {seconds}"
 

@@ -32,7 +32,7 @@ from mpchain.distributed.extensions import (
 from mpchain.iterators import SerialIterator
 from mpchain.link import Chain
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
-from mpchain.training import Trainer, Updater, extensions
+from mpchain.training import Trainer, Updater, extensions, find_learning_rate
 from mpchain.variable import Variable
 
 
@@ -382,3 +382,23 @@ def test_a_test_run_leaves_nothing(comm, folder):
     comm.barrier()
     assert trainer.updater.iteration == 2
     assert os.listdir(folder) == []
+
+
+def test_the_range_test_of_learning_rates_is_the_same_on_all_ranks(comm):
+    np.random.seed(comm.rank)  # initial values and draws differ
+    x = np.random.RandomState(0).normal(size=(12, 3)).astype(np.float32)
+    data = TupleDataset(x, (x[:, 0] > 0).astype(np.int32))
+    model = L.Classifier(L.Linear(None, 2))
+    optimizer = create_multi_node_optimizer(optimizers.Adam(0.125), comm).setup(model)
+    iterator = create_sharded_iterator(SerialIterator(data, 6), comm)
+    updater = MultiNodeUpdater(iterator, optimizer, comm)
+    test = find_learning_rate(updater, 1e-3, 1.0, 8)
+    assert len(test.losses) >= 2
+    assert (updater.iteration, optimizer.alpha, optimizer.t) == (0, 0.125, 0)
+    found = test.rates, test.losses, model.predictor.W.array.tolist()
+    assert comm.allgather_obj(found) == [found] * comm.size
+    updater.update()
+    assert (
+        comm.allgather_obj(model.predictor.W.array.tolist())
+        == [model.predictor.W.array.tolist()] * comm.size
+    )

@@ -235,6 +235,14 @@ def test_no_closing_lines_after_a_failure(make_trainer):
     assert out.getvalue() == ""
 
 
+def test_the_last_batch_may_reach_into_the_next_epoch(make_trainer, capsys):
+    trainer = make_trainer((1, "epoch"))
+    trainer.extend(extensions.ClosingReport())
+    trainer.run()
+    assert trainer.updater.epoch_detail == 1.2
+    assert capsys.readouterr().out.startswith("1 epoch (3 iterations) in 0:00:00\n")
+
+
 def test_lines_are_only_cut_for_a_terminal(make_trainer, monkeypatch):
     monkeypatch.setenv("COLUMNS", "30")
     for out in (io.StringIO(), Terminal()):
