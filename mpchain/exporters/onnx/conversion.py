@@ -23,17 +23,16 @@ _CONSTANT = object()
 class Conversion:
     """Converts functions, in the order in which they were applied.
 
-    >>> Conversion(Graph(), 2, {}).graph.nodes
+    >>> Conversion(Graph(), 2).graph.nodes
     []
 
     Args:
         graph: receives the nodes.
         batch: the size of the batch of the first record; None if it is fixed.
-        names: names of parameters, by the addresses of their arrays.
     """
 
-    def __init__(self, graph: Graph, batch: int | None, names: dict[Any, str]) -> None:
-        self.graph, self.batch, self.names = graph, batch, names
+    def __init__(self, graph: Graph, batch: int | None) -> None:
+        self.graph, self.batch = graph, batch
         self.made: dict[tuple, Any] = {}  # by function and number of the output: name or faults
         self.known: tuple[dict, dict] = ({}, {})  # by address of an array, in each record
         self.kept: list[Any] = []  # arrays whose addresses are known
@@ -143,6 +142,7 @@ class Conversion:
             if isinstance(name, dict):
                 raise _Poisoned(name)
         if name is not None:
+            self.graph.ranks[name] = first.ndim
             return Value(self.graph, name, self._shape(first, second), first.dtype)
         return self._constant(first, second)
 
@@ -162,12 +162,10 @@ class Conversion:
     def _constant(self, first, second):
         """Returns the constant that two arrays are; one whose shape depends on the batch size."""
         first, second = to_cpu(first), to_cpu(second)
-        label = self.names.get(address(first))
         if first.shape == second.shape and np.array_equal(
             first, second, equal_nan=first.dtype.kind == "f"
         ):
-            if label is None:
-                label = self.graph.constant(first)
+            label = self.graph.constant(first)
             return Value(self.graph, label, first.shape, first.dtype, first)
         shape = self._shape(first, second)
         axes = [i for i, n in enumerate(shape) if isinstance(n, Dim)]

@@ -1,5 +1,6 @@
 """Models as ONNX files."""
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ import numpy as np
 
 from mpchain.backends.cuda import to_cpu
 from mpchain.exporters.onnx.conversion import Conversion
+from mpchain.exporters.onnx.fusion import fused
 from mpchain.exporters.onnx.graph import Graph, code_of
 from mpchain.exporters.onnx.tracing import Dim, Tracer, address, two_batches
 from mpchain.link import Link
@@ -37,7 +39,8 @@ def export(
 
     It calls the model twice, in inference mode, with batches of two sizes that have different
     values, and converts the functions that it applies. What depends on the batch size is computed
-    in the graph; a constant that depends on the values of the inputs is an error.
+    in the graph; a constant that depends on the values of the inputs is an error. Links with
+    states, such as :class:`mpchain.links.LSTM`, start anew. The model must be in host memory.
 
         >>> model = mpchain.Sequential(L.Linear(3, 4), F.relu, L.Linear(4, 2))
         >>> x = np.ones((5, 3), np.float32)
@@ -69,7 +72,7 @@ def export(
     onnx = library()
     names, arrays, as_keywords = _inputs(model, args, input_names)
     pairs = [two_batches(x, batch_axis, name) for name, x in zip(names, arrays)]
-    graph = Graph()
+    graph = Graph(_parameter_names(model))
     size = None
     if batch_axis is not None:
         size = pairs[0][0].shape[batch_axis]
@@ -85,7 +88,7 @@ def export(
         _call(model, tracer, names, inputs, as_keywords)
         for tracer, inputs in zip(tracers, zip(*pairs))
     ]
-    conversion = Conversion(graph, size, _parameter_names(model))
+    conversion = Conversion(graph, size)
     inputs = []
     for name, variables in zip(names, zip(*(inputs for inputs, _ in calls))):
         inputs.append(conversion.add_input(name, *variables))
@@ -148,9 +151,23 @@ def _is_list(values):
     return isinstance(values, (tuple, list))
 
 
+@contextlib.contextmanager
+def _new_states(model):
+    """Context manager: stateful links start anew, and get their states back."""
+    links = model.links() if isinstance(model, Link) else ()
+    kept = [(link, dict(vars(link))) for link in links if hasattr(link, "reset_state")]
+    for link, _ in kept:
+        link.reset_state()
+    try:
+        yield
+    finally:
+        for link, attributes in kept:
+            vars(link).update(attributes)
+
+
 def _call(model, tracer, names, arrays, keywords):
     inputs = [tracer.input(x) for x in arrays]
-    with tracer.recording():
+    with tracer.recording(), _new_states(model):
         result = model(**dict(zip(keywords, inputs))) if keywords else model(*inputs)
     return inputs, result
 
@@ -188,13 +205,16 @@ def _parameter_names(model):
 
 def _model(onnx, graph, inputs, outputs, name):
     helper = onnx.helper
+    needed = fused(graph, graph.needed([y.name for y in outputs]))
+    used = {name for node in needed for name in node[1]}
+    constants = {name: array for name, array in graph.constants.items() if name in used}
     nodes = []
-    for operator, names, made, attributes, path in graph.needed([y.name for y in outputs]):
+    for operator, names, made, attributes, path in needed:
         label = f"{path.rstrip('/')}/{made[0]}"
         nodes.append(helper.make_node(operator, names, made, name=label, **attributes))
-    constants = [
+    tensors = [
         onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), key)
-        for key, array in graph.constants.items()
+        for key, array in constants.items()
     ]
     described = [
         [
@@ -203,14 +223,14 @@ def _model(onnx, graph, inputs, outputs, name):
         ]
         for values in (inputs, outputs)
     ]
-    total = sum(array.nbytes for array in graph.constants.values())
+    total = sum(array.nbytes for array in constants.values())
     if total > _MOST_BYTES:
         raise ValueError(
             f"exporters.onnx.export: the model has {total} bytes of constants, more than an ONNX "
             "file holds, 2 GB"
         )
     made = helper.make_model(
-        helper.make_graph(nodes, name, *described, constants),
+        helper.make_graph(nodes, name, *described, tensors),
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=_IR_VERSION,
         producer_name="mpchain",

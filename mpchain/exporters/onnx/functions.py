@@ -373,7 +373,7 @@ CONVERTERS |= {
 def _linear(g, x, W, b=None):
     if x.ndim == 2 and b is not None:
         return g.add("Gemm", x, W, b, transB=1)
-    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]) if W.array is None else W.array.T)
+    y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]))  # runtimes do that once
     return y if b is None else g.add("Add", y, b)
 
 

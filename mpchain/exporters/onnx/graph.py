@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.exporters.onnx.tracing import Dim
+from mpchain.exporters.onnx.tracing import Dim, address
 from mpchain.typing import Array, DTypeLike
 
 
@@ -53,18 +53,24 @@ class Graph:
     >>> [node[:2] for node in graph.nodes]
     [('Add', ['x', 'constant_0'])]
 
+    Args:
+        names: names of constants, by the addresses of their arrays.
+
     Attributes:
         nodes: tuples of operator, names of inputs and of outputs, attributes, and path.
         constants: name to array.
         batch: name of an input and its axis of the batch.
         path: the link whose nodes are added.
+        ranks: numbers of axes, of names that are known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: dict[Any, str] | None = None) -> None:
+        self.names = names or {}
         self.nodes: list[tuple] = []
         self.constants: dict[str, Array] = {}
         self.batch: tuple[str, int] | None = None
         self.path = "/"
+        self.ranks: dict[str, int] = {}
         self._counts: dict[str, int] = {}
         self._known: dict[tuple, str] = {}
         self._batch_size: str | None = None
@@ -111,6 +117,10 @@ class Graph:
     def constant(self, array: Any, dtype: DTypeLike = None) -> str:
         """Returns the name of a constant; equal small ones have one name."""
         array = np.asarray(array, dtype)
+        name = self.names.get(address(array))
+        if name is not None:
+            self.constants[name] = array
+            return name
         key = array.dtype.str, array.shape, array.tobytes() if array.size < 64 else id(array)
         if key not in self._known:
             name = self._known[key] = self.new_name("constant")
@@ -175,13 +185,12 @@ class Graph:
         return self.add("Cast", x, to=code_of(dtype))
 
     def needed(self, outputs: Sequence[str]) -> list[tuple]:
-        """Returns the nodes that the outputs depend on, and drops other constants."""
+        """Returns the nodes that the outputs depend on."""
         names, nodes = set(outputs), []
         for node in reversed(self.nodes):
             if names.intersection(node[2]):
                 names.update(node[1])
                 nodes.append(node)
-        self.constants = {k: v for k, v in self.constants.items() if k in names}
         return nodes[::-1]
 
 

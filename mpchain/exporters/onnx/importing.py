@@ -15,9 +15,9 @@ from mpchain.variable import Parameter, Variable
 class ONNXModel(Chain):
     """An ONNX model as a link, which can be trained, saved and exported again.
 
-    Floating point constants with axes are its parameters; links below it have the parts of their
-    names. It computes in inference mode: dropout is left out, and batch normalization has fixed
-    statistics.
+    Floating point constants with axes are its parameters, but for the statistics of batch
+    normalization; links below it have the parts of their names. It computes in inference mode:
+    dropout is left out, and batch normalization has fixed statistics.
 
         >>> x = np.ones((5, 3), np.float32)
         >>> made = mpchain.onnx.export(L.Linear(3, 2), x)  # doctest: +SKIP
@@ -51,9 +51,15 @@ class ONNXModel(Chain):
             )
         self.constants: dict[str, Any] = {}
         self._places: dict[str, tuple[Link, str]] = {}
+        statistics = {
+            name
+            for operator, inputs, *_ in self.nodes
+            for name in inputs[3:]
+            if operator == "BatchNormalization"
+        }
         for tensor in graph.initializer:
             array = onnx.numpy_helper.to_array(tensor)
-            if array.dtype.kind == "f" and array.ndim:
+            if array.dtype.kind == "f" and array.ndim and tensor.name not in statistics:
                 self._add(tensor.name, array)
             else:
                 self.constants[tensor.name] = array

@@ -110,6 +110,31 @@ def test_labels_of_losses_are_inputs():
         np.testing.assert_allclose(y, expected.array, 1e-5, 1e-6)
 
 
+def test_stateful_links_start_anew_and_keep_their_state():
+    lstm = L.LSTM(4, 5)
+    first, state = lstm(X), lstm.h
+    made = export(lstm, X)
+    assert lstm.h is state
+    np.testing.assert_allclose(run(made, {"x": X})[0], first.array, 1e-5, 1e-6)
+
+
+def test_batch_normalization_is_one_node():
+    bn = L.BatchNormalization(4)
+    bn.avg_mean[...], bn.avg_var[...], bn.gamma.array[...] = X[0], abs(X[1]), X[2]
+    model = Sequential(L.Convolution2D(1, 4, 1), bn, F.relu)
+    x = np.random.RandomState(0).randn(2, 1, 3, 3).astype(np.float32)
+    made = export(model, x)
+    assert [node.op_type for node in made.graph.node][:2] == ["Conv", "BatchNormalization"]
+    with mpchain.using_config("train", False):
+        np.testing.assert_allclose(run(made, {"x": x})[0], model(x).array, 1e-5, 1e-5)
+    made = export(lambda x: bn(x) + (x - bn.avg_mean[None]), X)  # a step is used twice or alone
+    with mpchain.using_config("train", False):
+        expected = bn(X).array + (X - bn.avg_mean)
+    np.testing.assert_allclose(run(made, {"x": X})[0], expected, 1e-5, 1e-5)
+    read = mpchain.onnx.ONNXModel(made)
+    np.testing.assert_allclose(read(X).array, expected, 1e-5, 1e-5)
+
+
 class Own(mpchain.FunctionNode):
     def forward(self, inputs):
         return (inputs[0] * 2,)
