@@ -200,10 +200,12 @@ class Summary:
             raise ValueError(f"Summary.add: weight must not be negative, but is {weight}")
         if weight == 0:
             return
-        old_mean = self._x / self._n if self._n else value
-        self._n += weight
-        self._x = self._x + weight * value
-        self._squares = self._squares + weight * (value - old_mean) * (value - self._x / self._n)
+        with backend.cuda.get_device_from_array(value, self._x):
+            old_mean = self._x / self._n if self._n else value
+            self._n += weight
+            self._x = self._x + weight * value
+            new_mean = self._x / self._n
+            self._squares = self._squares + weight * (value - old_mean) * (value - new_mean)
 
     def merge(self, other: "Summary") -> None:
         """Adds all values that another summary has seen, such as one of another process."""
@@ -230,7 +232,8 @@ class Summary:
         """
         if not self._n:
             raise ZeroDivisionError("Summary: there is no mean, since no value has been added")
-        return self._x / self._n
+        with backend.cuda.get_device_from_array(self._x):
+            return self._x / self._n
 
     def make_statistics(self) -> tuple[Any, Any]:
         """Returns the weighted mean and standard deviation (the root of the mean square deviation).
@@ -240,7 +243,8 @@ class Summary:
         """
         mean = self.compute_mean()
         xp = backend.get_array_module(mean)
-        return mean, xp.sqrt(xp.maximum(self._squares / self._n, 0))
+        with backend.cuda.get_device_from_array(mean):
+            return mean, xp.sqrt(xp.maximum(self._squares / self._n, 0))
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the sums.
@@ -259,7 +263,8 @@ class Summary:
             serializer("_n", int(self._n) if self._n.is_integer() else self._n)
             serializer("_x", self._x)
             serializer("_squares", self._squares)
-            serializer("_x2", self._squares + self._square_of_mean())
+            with backend.cuda.get_device_from_array(self._x):
+                serializer("_x2", self._squares + self._square_of_mean())
 
     def _square_of_mean(self):
         return self._x * self._x / self._n if self._n else 0.0
@@ -349,4 +354,5 @@ def _as_float64(name, value):
     if not is_scalar(value):
         raise ValueError(f"Summary.add: {name} must be a number or have shape (), but is {value!r}")
     value = getattr(value, "array", value)
-    return value.astype(np.float64) if backend.cuda.is_gpu_array(value) else float(value)
+    with backend.cuda.get_device_from_array(value):
+        return value.astype(np.float64) if backend.cuda.is_gpu_array(value) else float(value)

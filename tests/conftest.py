@@ -37,6 +37,11 @@ def pytest_addoption(parser):
         choices=["double"],
         help="runs the GPU variants on a double of CuPy on host memory, without a GPU",
     )
+    parser.addoption(
+        "--nccl",
+        choices=["nccl4py", "cupy", "pynccl"],
+        help="by what the tests call NCCL; default: what programs use",
+    )
 
 
 def pytest_configure(config):

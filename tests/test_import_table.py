@@ -45,8 +45,8 @@ TABLE = [
 FLOORS = [
     ("shared_memory", ""),
     ("watch", "shared_memory"),
-    ("global_except_hook nccl testing", ""),
-    ("communicators", "watch global_except_hook"),
+    ("global_except_hook nccl pynccl testing", ""),
+    ("communicators", "watch global_except_hook pynccl"),
     ("gradients functions datasets iterators", "communicators"),
     ("optimizers", "gradients"),
     ("links", "functions"),
@@ -64,6 +64,7 @@ OPTIONAL = {
     "matplotlib",
     "mlflow",
     "mpi4py",
+    "nccl",
     "nltk",
     "numba",
     "nvidia",

@@ -71,12 +71,15 @@ class FlatLayout:
         }
 
 
-def layouts(arrays: Iterable[tuple[Any, Any]], n_bytes: float = math.inf) -> list[FlatLayout]:
+def layouts(
+    arrays: Iterable[tuple[Any, Any]], n_bytes: float = math.inf, n_first: float | None = None
+) -> list[FlatLayout]:
     """Lays arrays, or parameters, out in flat arrays of one dtype each.
 
     Args:
         arrays: pairs of a name and what has a shape and a dtype, in the order of the result.
         n_bytes: length of a layout after which another one begins.
+        n_first: the same for the very first layout; None: as for the others.
 
     Example:
         >>> arrays = {"a": np.zeros(3), "b": np.zeros(2, np.float32), "c": np.zeros(1)}
@@ -86,7 +89,8 @@ def layouts(arrays: Iterable[tuple[Any, Any]], n_bytes: float = math.inf) -> lis
     made, with_room = [], {}
     for name, array in arrays:
         layout = with_room.get(array.dtype)
-        if layout is None or layout.size * layout.dtype.itemsize >= n_bytes:
+        most = n_first if n_first is not None and made and layout is made[0] else n_bytes
+        if layout is None or layout.size * layout.dtype.itemsize >= most:
             layout = with_room[array.dtype] = FlatLayout(array.dtype)
             made.append(layout)
         layout.append(name, array.shape)

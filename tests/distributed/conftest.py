@@ -10,9 +10,10 @@ import pathlib
 
 import pytest
 
+import mpchain
 from mpchain.distributed import create_communicator
-from mpchain.distributed.communicators import MpiCommunicator
-from tests.distributed import ranks
+from mpchain.distributed.communicators import MpiCommunicator, NcclCommunicator
+from tests.distributed import devices, ranks
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -27,6 +28,13 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in same]
 
 
+def pytest_generate_tests(metafunc):
+    """Gives the tests of a file that says so a variant on GPUs."""
+    if "comm" in metafunc.fixturenames and getattr(metafunc.module, "ON_GPUS", False):
+        gpus = pytest.param("gpus", marks=pytest.mark.gpu)
+        metafunc.parametrize("comm", ["host", gpus], indirect=True)
+
+
 @functools.cache  # a process may run pytest several times
 def _all_ranks():
     from mpi4py import MPI
@@ -34,10 +42,21 @@ def _all_ranks():
     return MpiCommunicator(MPI.COMM_WORLD)
 
 
-@pytest.fixture(scope="session")
-def comm():
+@functools.cache
+def _all_gpus(binding):
+    MPI = pytest.importorskip("mpi4py.MPI")
+    return NcclCommunicator(MPI.COMM_WORLD, binding=binding)
+
+
+@pytest.fixture
+def comm(request):
     """The communicator of all ranks; under mpirun, even with one rank, that is an MPI one."""
-    return _all_ranks() if ranks.MARK in os.environ else create_communicator()
+    if getattr(request, "param", "host") == "host":
+        yield _all_ranks() if ranks.MARK in os.environ else create_communicator()
+        return
+    comm = _all_gpus(request.config.option.nccl)
+    with devices.using(mpchain.get_device(f"@cupy:{comm.intra_rank}")):
+        yield comm
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def environment():
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
+        "CUPY_DOUBLE_DEVICES": "4",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
 

@@ -5,6 +5,8 @@ import pytest
 from tests.distributed import ranks
 from tests.tools import critics
 
+ON_GPUS = True
+
 
 @pytest.mark.parametrize("name", critics.PROGRAMS)
 def test_n_ranks_are_one_process(comm, name):

@@ -23,6 +23,9 @@ from mpchain.link import Chain
 from mpchain.reporter import Reporter, report
 from mpchain.training import StandardUpdater
 from mpchain.training.extensions import Evaluator
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +53,7 @@ class Regression(Chain):
 
 def dataset(n=11):
     random = np.random.RandomState(4)
-    return TupleDataset(random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 1)))
+    return TupleDataset(*on_device((random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 1)))))
 
 
 def train(updater, n_iterations):
@@ -68,7 +71,7 @@ def train(updater, n_iterations):
 
 def plain_run(batch_size, n_iterations):
     np.random.seed(6)
-    optimizer = optimizers.Adam().setup(Regression())
+    optimizer = optimizers.Adam().setup(on_device(Regression()))
     iterator = SerialIterator(dataset(), batch_size)
     return train(StandardUpdater(iterator, optimizer), n_iterations)
 
@@ -83,14 +86,14 @@ def value(reported):
 def test_n_ranks_are_one_process(comm, batch_size, accumulation):
     expected, expected_params = plain_run(batch_size, 12)
     np.random.seed(6)
-    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(Regression())
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(on_device(Regression()))
     iterator = create_sharded_iterator(SerialIterator(dataset(), batch_size), comm)
     updater = MultiNodeUpdater(iterator, optimizer, comm, accumulation=accumulation)
     observations, params = train(updater, 12)
     for actual, reference in zip(observations, expected, strict=True):
         assert value(actual["main/loss"]) == pytest.approx(value(reference["main/loss"]), rel=1e-12)
     for name, param in params.items():
-        np.testing.assert_allclose(param, expected_params[name], rtol=1e-12, atol=1e-14)
+        assert_allclose(param, expected_params[name], rtol=1e-12, atol=1e-14)
     assert (updater.iteration, updater.epoch) == (12, 12 * batch_size // 11)
     assert optimizer.epoch == updater.epoch
     reported = [{k: v for k, v in o.items() if k != "main/array"} for o in observations]
@@ -98,8 +101,8 @@ def test_n_ranks_are_one_process(comm, batch_size, accumulation):
 
 
 def test_reports_of_different_ranks(comm):
-    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
-    x = np.full((3, 3), 0.1 * (comm.rank + 1))
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
+    x = xp.full((3, 3), 0.1 * (comm.rank + 1))
     x[0, 0] = 10 * comm.rank  # only rank 0 has no large value
     iterator = [list(TupleDataset(x, x[:, :1]))]
     updater = MultiNodeUpdater(Batches(iterator), optimizer, comm, auto_new_epoch=False)
@@ -110,7 +113,7 @@ def test_reports_of_different_ranks(comm):
         assert observation["main/rare"] == pytest.approx(1)
     else:
         assert "main/rare" not in observation
-    np.testing.assert_array_equal(observation["main/array"], x)
+    assert_array_equal(observation["main/array"], x)
 
 
 class Batches(Iterator):
@@ -124,7 +127,7 @@ class Batches(Iterator):
 
 
 def test_without_a_reporter(comm):
-    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
     iterator = create_sharded_iterator(SerialIterator(dataset(), 4), comm)
     updater = MultiNodeUpdater(iterator, optimizer, comm)
     updater.update()
@@ -132,7 +135,7 @@ def test_without_a_reporter(comm):
 
 
 def test_loss_func(comm):
-    model = Regression()
+    model = on_device(Regression())
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     iterator = create_sharded_iterator(SerialIterator(dataset(), 4), comm)
     shapes = []
@@ -148,7 +151,7 @@ def test_loss_func(comm):
 
 
 def test_wrong_arguments(comm):
-    model = Regression()
+    model = on_device(Regression())
     iterator = SerialIterator(dataset(), 4)
     with pytest.raises(
         TypeError, match="optimizer must come from create_multi_node_optimizer, but is SGD"
@@ -164,8 +167,8 @@ def test_wrong_arguments(comm):
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 20])
 def test_evaluator(comm, batch_size):
     np.random.seed(7)
-    model = Regression()
-    model(*[np.ones((1, n)) for n in (3, 1)])
+    model = on_device(Regression())
+    model(*[xp.ones((1, n)) for n in (3, 1)])
     expected = Evaluator(
         SerialIterator(dataset(), batch_size, repeat=False, shuffle=False), model
     )()
@@ -179,8 +182,8 @@ def test_evaluator(comm, batch_size):
 
 
 def test_evaluator_of_uneven_shares(comm):
-    model = Regression()
-    model(*[np.ones((1, n)) for n in (3, 1)])
+    model = on_device(Regression())
+    model(*[xp.ones((1, n)) for n in (3, 1)])
     comm.bcast_data(model)
     mine = dataset(5 * comm.size)[5 * comm.rank : 5 * comm.rank + 1 + comm.rank]
     everyone = [sample for share in comm.allgather_obj(mine) for sample in share]
@@ -204,7 +207,7 @@ def test_ranks_that_run_out_of_data(comm):
     data = [dataset(20)[4 * r * r : 4 * r * r + 2 + 4 * r] for r in range(min(comm.size, 3))]
     data += [dataset(3)[:]] * (comm.size - len(data))
     np.random.seed(6)
-    expected = Regression()
+    expected = on_device(Regression())
     plain = optimizers.Adam().setup(expected)
     n_batches = max(-(-len(samples) // 3) for samples in data)
     for _ in range(2):
@@ -213,20 +216,20 @@ def test_ranks_that_run_out_of_data(comm):
             plain.update(expected, *concat_examples(batch))
 
     np.random.seed(6)
-    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(Regression())
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(on_device(Regression()))
     actual = SerialIterator(data[comm.rank], 3, repeat=False, shuffle=False)
     updater = MultiNodeUpdater(create_joined_iterator(actual, comm), optimizer, comm)
     train(updater, 2 * n_batches)
     assert updater.epoch == optimizer.epoch == 2
     reference = dict(expected.namedparams())
     for name, param in optimizer.target.namedparams():
-        np.testing.assert_allclose(param.array, reference[name].array, rtol=1e-12, atol=1e-14)
+        assert_allclose(param.array, reference[name].array, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("rank", [0, -1])
 @pytest.mark.parametrize("standard", [True, False])
 def test_a_signal_on_one_rank_is_everybodys(comm, rank, standard):
-    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(Regression())
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
     if standard:  # as in programs for ChainerMN
         updater = StandardUpdater(Batches([]), optimizer)
     else:

@@ -113,3 +113,16 @@ def test_methods_of_communicators():
     comm.multi_node_mean_grad(model)
     assert model.W.grad.device.id == model.W.array.device.id == 1
     np.testing.assert_array_equal(model.W.grad.get(), model.W.array.get())
+
+
+@testing.attr.multi_gpu(2)
+def test_summaries_of_values_on_another_gpu():
+    send = mpchain.get_device("@cupy:1").send
+    summary = mpchain.Summary()
+    for value in (1.0, 3.0):
+        summary.add(send(np.array(value, np.float32)))
+    mean, deviation = summary.make_statistics()
+    assert (float(mean), float(deviation)) == (2, 1)
+    saved = mpchain.serializers.DictionarySerializer()
+    saved.save(summary)
+    assert float(saved.target["_x2"]) == 10

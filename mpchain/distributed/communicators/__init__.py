@@ -12,6 +12,7 @@ from mpchain.distributed.communicators.mpi import DummyCommunicator as DummyComm
 from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunicator
 from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator as NcclCommunicator
+from mpchain.distributed.communicators.nccl_bindings import find_binding
 from mpchain.distributed.watch import check_timeout
 from mpchain.typing import DTypeLike
 
@@ -116,16 +117,21 @@ def _choose_class(name, mpi_comm):
             raise RuntimeError(
                 f"create_communicator: {name!r} moves arrays between GPUs: {error}"
             ) from error
-        if not _has_nccl():
-            raise RuntimeError(
-                f"create_communicator: {name!r} needs NCCL, which CuPy does not find: "
-                "pip install 'mpchain[gpu]'"
-            )
+        try:
+            find_binding()
+        except RuntimeError as error:
+            raise RuntimeError(f"create_communicator: {name!r} needs NCCL: {error}") from error
     return _CLASSES[name]
 
 
 def _has_nccl():
-    return cuda.available and cuda.cupy.cuda.nccl.available
+    if not cuda.available:
+        return False
+    try:
+        find_binding()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _gradient_dtype(communicator_class, dtype):

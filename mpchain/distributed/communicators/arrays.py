@@ -1,5 +1,7 @@
 """Arrays that ranks can exchange: checks, descriptions, pieces of messages, partitions."""
 
+import functools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,3 +113,39 @@ def partition(n: int, index: int, n_parts: int) -> tuple[int, int]:
     quotient, remainder = divmod(n, n_parts)
     begin = index * quotient + min(index, remainder)
     return begin, begin + quotient + (index < remainder)
+
+
+def on_gpu_of_arrays(communicator_class: type) -> type:
+    """Class decorator: a communicator's methods make the GPU of their arrays the current one.
+
+    Where they get no CuPy array, as receivers, that is the communicator's ``gpu``, unless None.
+
+    >>> on_gpu_of_arrays(type("OneMore", (type(comm),), {})).__name__
+    'OneMore'
+    """
+    for name in _TAKE_ARRAYS:
+        method = getattr(communicator_class, name)
+        if not hasattr(method, "_makes_current"):
+            setattr(communicator_class, name, _on_gpu(method))
+    return communicator_class
+
+
+_TAKE_ARRAYS = (
+    "bcast gather allgather scatter alltoall reduce_scatter allreduce reduce send recv "
+    "ibcast iallgather ireduce_scatter iallreduce begin_sum"
+).split()
+
+
+def _on_gpu(method):
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        if "cupy" not in sys.modules:
+            return method(self, *args, **kwargs)
+        given = [*args, *kwargs.values()]
+        given += [x for xs in given if isinstance(xs, (tuple, list)) for x in xs]
+        device = next((x.device for x in given if cuda.is_gpu_array(x)), self.gpu)
+        with device or cuda.DummyDevice():
+            return method(self, *args, **kwargs)
+
+    call._makes_current = True
+    return call

@@ -18,6 +18,7 @@ from mpchain.distributed.communicators.arrays import (
     contiguous,
     describe,
     make_room,
+    on_gpu_of_arrays,
     partition,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
@@ -26,6 +27,7 @@ from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
 
 
+@on_gpu_of_arrays
 class Communicator(PointToPoint):
     """A group of ranks that exchange arrays and objects; this class is the group of one process.
 
@@ -49,6 +51,7 @@ class Communicator(PointToPoint):
         intra_rank, intra_size: the same among the ranks of this host.
         inter_rank, inter_size: this host's number among the hosts, and the number of hosts.
         mpi_comm: the ``mpi4py.MPI.Comm`` that carries the messages; None in one process.
+        gpu: the ``cupy.cuda.Device`` by which the ranks are connected; None if they are not.
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
         within_config_scope: whether attributes that are set become configuration entries; see
@@ -66,6 +69,7 @@ class Communicator(PointToPoint):
     inter_rank = 0
     inter_size = 1
     mpi_comm = None
+    gpu = None
     timeout = math.inf
     within_config_scope = False
     _micro_shards = None
@@ -170,7 +174,9 @@ class Communicator(PointToPoint):
         self._check_parts("ireduce_scatter", x)
         return Request(x[0].copy())
 
-    def iallreduce(self, x: Array, wire_dtype: str | None = None) -> Request:
+    def iallreduce(
+        self, x: Array, wire_dtype: str | None = None, *, factor: float = 1.0
+    ) -> Request:
         """Begins to sum a contiguous array over the ranks, in place.
 
         The result has the same bits on every rank.
@@ -181,6 +187,7 @@ class Communicator(PointToPoint):
             wire_dtype: ``float16`` or ``bfloat16``: a float array is rounded to that for messages,
                 but summed in its own dtype; between ranks that share memory there are no messages.
                 None: the sum is exact.
+            factor: what this rank's array is multiplied by before.
 
         Returns:
             A request whose result is ``x``.
@@ -194,10 +201,15 @@ class Communicator(PointToPoint):
                 f"iallreduce: wire_dtype must be one of {', '.join(HALF_PRECISION)}, for float "
                 f"arrays; it is {wire_dtype!r}, for {x.dtype}"
             )
+        return self._begin_sum_of_products(x, wire_dtype, factor)
+
+    def _begin_sum_of_products(self, x, wire_dtype, factor):
+        if factor != 1:
+            x *= x.dtype.type(factor)
         return self.begin_sum(x, wire_dtype)
 
     def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
-        """Does the same as :meth:`iallreduce`, without checks.
+        """Does the same as :meth:`iallreduce`, without checks and factor.
 
         Sums of arrays from :meth:`make_buffers` may begin in an order that differs between ranks.
         """

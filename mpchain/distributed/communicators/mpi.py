@@ -21,6 +21,7 @@ from mpchain.distributed.communicators.arrays import (
     check_array,
     contiguous,
     make_room,
+    on_gpu_of_arrays,
     pieces,
 )
 from mpchain.distributed.communicators.communicator import Communicator
@@ -56,6 +57,7 @@ def load_mpi() -> ModuleType:
 
 
 @watched
+@on_gpu_of_arrays
 class MpiCommunicator(Communicator):
     """Ranks that exchange NumPy arrays, CuPy arrays and objects by MPI.
 
@@ -461,6 +463,7 @@ class MpiCommunicator(Communicator):
 
 
 @watched
+@on_gpu_of_arrays
 class DummyCommunicator(MpiCommunicator):
     """For benchmarks: it exchanges everything but gradients."""
 

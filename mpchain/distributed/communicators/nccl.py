@@ -8,20 +8,17 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.distributed.communicators.arrays import check_array, contiguous
+from mpchain.distributed.communicators.arrays import check_array, contiguous, on_gpu_of_arrays
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
+from mpchain.distributed.communicators.nccl_bindings import SUM, TYPES, Connection, new_identity
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import GpuWork, watched
 from mpchain.typing import Array, DTypeLike
 
-NCCL_TYPES = {
-    name: f"NCCL_{name.upper()}"
-    for name in ("int32", "int64", "float16", "float32", "float64", "bfloat16")
-}
-
 
 @watched
+@on_gpu_of_arrays
 class NcclCommunicator(MpiCommunicator):
     """Ranks with one GPU each, which exchange CuPy arrays by NCCL.
 
@@ -32,6 +29,8 @@ class NcclCommunicator(MpiCommunicator):
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
         allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
             float16: they are sent and summed in float16, and kept in their own dtype.
+        binding: by what NCCL is called: ``nccl4py``, ``cupy``, or ``pynccl``, which is
+            :mod:`mpchain.distributed.pynccl`; None: the first of them that works here.
 
     Example:
         ::
@@ -41,15 +40,25 @@ class NcclCommunicator(MpiCommunicator):
             total = comm.allreduce(cupy.ones(3))
     """
 
-    def __init__(self, mpi_comm: Any, *, allreduce_grad_dtype: DTypeLike | None = None):
+    def __init__(
+        self,
+        mpi_comm: Any,
+        *,
+        allreduce_grad_dtype: DTypeLike | None = None,
+        binding: str | None = None,
+    ):
         super().__init__(mpi_comm)
-        self._nccl_comm = None
+        self._binding = binding
+        self._nccl = None
         self._stream = None
-        self._in_use = []  # (event, arrays) of work on that stream
+        self._in_use = {}  # arrays of work on that stream, by the event after it
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
-        return {"allreduce_grad_dtype": self.get_config("allreduce_grad_dtype")}
+        return {
+            "allreduce_grad_dtype": self.get_config("allreduce_grad_dtype"),
+            "binding": self._binding,
+        }
 
     def gradient_dtype(self, dtype: np.dtype) -> np.dtype:
         asked = self.get_config("allreduce_grad_dtype")
@@ -57,78 +66,75 @@ class NcclCommunicator(MpiCommunicator):
             return super().gradient_dtype(dtype)
         return asked
 
-    @property
-    def _nccl(self):
-        return cuda.cupy.cuda.nccl
-
     def _connect(self, x):
-        """Returns NCCL's communicator for an array; the first call is collective."""
-        if self._nccl_comm is None:
-            self._device = x.device
+        """Returns the connection for an array; the first call is collective."""
+        if self._nccl is None:
+            self.gpu = x.device
             host, gpu = socket.gethostname(), x.device.pci_bus_id
             check_one_rank_per_gpu(self.allgather_obj((host, gpu)))
-            identity = self.bcast_obj(self._nccl.get_unique_id() if self.rank == 0 else None)
-            self._nccl_comm = self._nccl.NcclCommunicator(self.size, identity, self.rank)
+            identity = self.bcast_obj(new_identity(self._binding) if self.rank == 0 else None)
+            self._nccl = Connection(self.size, identity, self.rank, self._binding)
             self._stream = cuda.Stream(non_blocking=True)
             if self._watch is not None:
-                self._watch.gpu = GpuWork(self._nccl_comm, self._stream)
-        if x.device != self._device:
+                self._watch.gpu = GpuWork(self._nccl, self.gpu, self._stream)
+        if x.device != self.gpu:
             raise ValueError(
-                f"NcclCommunicator: rank {self.rank} exchanges arrays of GPU {self._device.id}, "
+                f"NcclCommunicator: rank {self.rank} exchanges arrays of GPU {self.gpu.id}, "
                 f"but this one is on GPU {x.device.id}"
             )
-        return self._nccl_comm
+        return self._nccl
 
-    def _type(self, name):
-        """Returns NCCL's number for a dtype."""
-        return getattr(self._nccl, NCCL_TYPES[name])
-
-    def _call(self, name, sent, received, *more, stream=None, dtype_name=None):
-        """Calls a method of NCCL's communicator, on the current stream unless one is given."""
-        dtype = self._type(dtype_name or sent.dtype.name)
+    def _run(self, name, sent, received, *more, stream=None, dtype_name=None):
+        """Calls a collective of NCCL, on the current stream unless one is given."""
         count = min(sent.size, received.size)  # of one rank
-        with sent.device:
-            pointers, stream = (sent.data.ptr, received.data.ptr), stream or _current_stream()
-            getattr(self._connect(sent), name)(*pointers, count, dtype, *more, stream.ptr)
+        pointers, dtype = (sent.data.ptr, received.data.ptr), TYPES[dtype_name or sent.dtype.name]
+        stream = stream or _current_stream()
+        self._connect(sent).run(name, *pointers, count, dtype, *more, stream=stream.ptr)
 
     def _begin(self, name, sent, received, *more, dtype_name=None):
-        """Calls a method on the stream that runs beside later work of the current stream.
+        """Calls a collective on the stream that runs beside later work of the current stream.
 
         Returns:
-            An event after its work.
+            The event after its work. Until then the arrays are kept: dropped memory is reused by
+            the stream that it was allocated on.
         """
-        with sent.device:
-            self._connect(sent)
-            self._stream.wait_event(_current_stream().record())
-            self._call(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
-            event = self._stream.record()
-        # Memory that is dropped before is reused by the stream that it was allocated on.
-        self._in_use = [work for work in self._in_use if not work[0].done]
-        self._in_use.append((event, (sent, received)))
+        self._connect(sent)
+        self._stream.wait_event(_current_stream().record())
+        self._run(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
+        event = self._stream.record()
+        self._in_use = {other: kept for other, kept in self._in_use.items() if not other.done}
+        self._in_use[event] = sent, received, _current_stream()
         return event
+
+    def _wait_for(self, event):
+        """Lets the current stream wait for an event after a collective."""
+        stream = _current_stream()
+        stream.wait_event(event)
+        if event in self._in_use and self._in_use[event][-1] == stream:
+            del self._in_use[event]  # what reuses the memory comes after the event
 
     def _broadcast(self, array, root):
         if cuda.is_gpu_array(array):
-            self._call("broadcast", array, array, root)
+            self._run("broadcast", array, array, root)
         else:
             super()._broadcast(array, root)
 
     def _sum(self, array):
         if cuda.is_gpu_array(array):
-            self._call("allReduce", array, array, self._nccl.NCCL_SUM)
+            self._run("all_reduce", array, array, SUM)
         else:
             super()._sum(array)
 
     def _sum_at(self, array, root):
         if cuda.is_gpu_array(array):
-            self._call("reduce", array, array, self._nccl.NCCL_SUM, root)
+            self._run("reduce", array, array, SUM, root)
         else:
             super()._sum_at(array, root)
 
     def _exchange(self, outgoing, incoming):
         # Both ends of a message connected at the same place of the program, so they choose alike.
         def by_nccl(pair):
-            return self._nccl_comm is not None and cuda.is_gpu_array(pair[1])
+            return self._nccl is not None and cuda.is_gpu_array(pair[1])
 
         super()._exchange(
             [pair for pair in outgoing if not by_nccl(pair)],
@@ -137,14 +143,12 @@ class NcclCommunicator(MpiCommunicator):
         sent, received = (list(filter(by_nccl, pairs)) for pairs in (outgoing, incoming))
         if not sent and not received:
             return
-        with self._device:
+        with self._nccl.group():
             stream = _current_stream().ptr
-            self._nccl.groupStart()
-            for dest, x in sent:
-                self._nccl_comm.send(x.data.ptr, x.size, self._type(x.dtype.name), dest, stream)
-            for source, x in received:
-                self._nccl_comm.recv(x.data.ptr, x.size, self._type(x.dtype.name), source, stream)
-            self._nccl.groupEnd()
+            for name, messages in (("send", sent), ("recv", received)):
+                for rank, x in messages:
+                    dtype = TYPES[x.dtype.name]
+                    self._connect(x).run(name, x.data.ptr, x.size, dtype, rank, stream=stream)
 
     def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
         if not cuda.is_gpu_array(x):
@@ -152,45 +156,48 @@ class NcclCommunicator(MpiCommunicator):
         if self.size == 1 or x.size == 0:
             return Request(x)
         narrow = HALF_PRECISION.get(wire_dtype)
-        with x.device:
-            sent = x if narrow is None else narrow.encode(x)
+        sent = x if narrow is None else narrow.encode(x)
         name = x.dtype.name if narrow is None else wire_dtype
-        event = self._begin("allReduce", sent, sent, self._nccl.NCCL_SUM, dtype_name=name)
-        return _OnStream(event, x, narrow and (lambda: narrow.decode(sent, x.dtype)))
+        event = self._begin("all_reduce", sent, sent, SUM, dtype_name=name)
+        return _OnStream(self, event, x, narrow and (lambda: narrow.decode(sent, x.dtype)))
+
+    def _begin_sum_of_products(self, x, wire_dtype, factor):
+        plain = factor == 1 or wire_dtype is not None or self.size == 1 or x.size == 0
+        if plain or not cuda.is_gpu_array(x) or not self._connect(x).has_products:
+            return super()._begin_sum_of_products(x, wire_dtype, factor)
+        with self._nccl.product(factor, x.dtype) as op:
+            return _OnStream(self, self._begin("all_reduce", x, x, op), x)
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ibcast(x, root)
         self._check_rank("ibcast", "root", root)
         self._check_contiguous("ibcast", x)
-        return _OnStream(self._begin("broadcast", x, x, root), x)
+        return _OnStream(self, self._begin("broadcast", x, x, root), x)
 
     def iallgather(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().iallgather(x)
-        with x.device:
-            x = contiguous(check_array("iallgather", "x", x))
-            gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
-        return _OnStream(self._begin("allGather", x, gathered), gathered)
+        x = contiguous(check_array("iallgather", "x", x))
+        gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
+        return _OnStream(self, self._begin("all_gather", x, gathered), gathered)
 
     def ireduce_scatter(self, x: Array) -> Request:
         if not cuda.is_gpu_array(x):
             return super().ireduce_scatter(x)
         self._check_parts("ireduce_scatter", x)
-        with x.device:
-            total = cuda.cupy.empty(x.shape[1:], x.dtype)
-        event = self._begin("reduceScatter", x, total, self._nccl.NCCL_SUM)
-        return _OnStream(event, total)
+        total = cuda.cupy.empty(x.shape[1:], x.dtype)
+        event = self._begin("reduce_scatter", x, total, SUM)
+        return _OnStream(self, event, total)
 
     def finalize(self) -> None:
         """Destroys NCCL's communicator and frees those of MPI; collective."""
-        if self._nccl_comm is not None:
+        if self._nccl is not None:
             if self._watch is not None:
                 self._watch.gpu = None
-            self._nccl_comm.destroy()
-            self._nccl_comm = None
             self._stream.synchronize()
-            self._in_use = []
+            self._nccl.destroy()
+            self._nccl, self._in_use = None, {}
         super().finalize()
 
 
@@ -224,14 +231,15 @@ class _OnStream(Request):
     """An operation on another stream, for which the host need not wait.
 
     Args:
-        event: an event after the operation.
+        comm: the communicator.
+        event: the event after the operation.
         result: its array.
         decode: function that returns the content of the result, to be called afterwards.
     """
 
-    def __init__(self, event, result, decode=None):
+    def __init__(self, comm, event, result, decode=None):
         super().__init__(result)
-        self._event, self._decode = event, decode
+        self._comm, self._event, self._decode = comm, event, decode
 
     @property
     def is_complete(self) -> bool:
@@ -249,7 +257,7 @@ class _OnStream(Request):
         As the host does not wait, all ranks begin later operations in the same order.
         """
         with self.result.device:
-            _current_stream().wait_event(self._event)
+            self._comm._wait_for(self._event)
             if self._decode is not None:
                 self.result[...], self._decode = self._decode(), None
         return self.result

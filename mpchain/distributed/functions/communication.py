@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.backend import get_array_module
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import partition
@@ -230,7 +231,8 @@ def token_of(x: Any) -> Variable | None:
     """
     if not isinstance(x, Variable):
         return None
-    return F.cast(F.flatten(x)[:0], np.float32)
+    token = F.cast(F.flatten(x)[:0], np.float32)
+    return F.copy(token, "@numpy") if is_gpu_array(token.array) else token
 
 
 def _check_comm(function, comm):

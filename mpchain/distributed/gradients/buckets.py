@@ -18,6 +18,10 @@ from mpchain.variable import Parameter, Variable
 BUCKET_BYTES = 4 * 1024 * 1024
 """Bytes of gradients in one bucket. Larger buckets start later, smaller ones cost more messages."""
 
+GPU_BUCKET_BYTES = 25 * 1024 * 1024
+FIRST_GPU_BUCKET_BYTES = 1024 * 1024
+"""The same on GPUs, where a sum costs more to begin; the first one begins early in backward."""
+
 MOST_UNDER_WAY = 2
 """Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
 
@@ -198,9 +202,13 @@ class GradientReducer(Reducer):
                 f"parameters must be initialized on all ranks or on none, but on ranks 0 and "
                 f"{self._comm.rank} this differs for {', '.join(sorted(unlike))}"
             )
+        on_gpu = any(param.xp is not np for param in params.values())
+        n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
         self._buckets = [
-            Bucket(layout, params, self._comm.gradient_dtype(layout.dtype))
-            for layout in layouts(((name, params[name]) for name in order), BUCKET_BYTES)
+            (GpuBucket if on_gpu else Bucket)(
+                layout, params, self._comm.gradient_dtype(layout.dtype)
+            )
+            for layout in layouts(((name, params[name]) for name in order), *n_bytes)
         ]
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         totals = self._totals
@@ -255,7 +263,6 @@ class Bucket:
     def __init__(self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype):
         self.layout, self._wire_dtype = layout, wire_dtype
         self._params = {name: params[name] for name in layout.slices}
-        self._xp = next(iter(self._params.values())).xp
         self._room = self._other_room = None
 
     @property
@@ -266,7 +273,7 @@ class Bucket:
     @property
     def specification(self) -> tuple[int, np.dtype]:
         """The number of elements that the bucket needs in host memory, and their dtype."""
-        return (self.layout.size if self._xp is np else 0), self._wire_dtype
+        return self.layout.size, self._wire_dtype
 
     @property
     def values(self) -> Array:
@@ -275,8 +282,6 @@ class Bucket:
 
     def allocate(self, array: Array) -> None:
         """Moves to the flat array that was made as specified, or makes one on the GPU."""
-        if self._xp is not np:
-            array = self._xp.zeros(self.layout.size, self._wire_dtype)
         self._room, self._other_room = Room(array, self.layout), self._room
 
     def exchange_rooms(self) -> None:
@@ -288,6 +293,10 @@ class Bucket:
         True also if there is none."""
         other = self._other_room
         return self._room.is_held(self._params), other is None or other.is_held(self._params)
+
+    def factored_values(self) -> tuple[Array, float]:
+        """Returns the flat array, and a factor by which the sum is yet to multiply it."""
+        return self.values, 1.0
 
     def begin(self) -> None:
         """Starts a step: nothing is taken yet."""
@@ -302,13 +311,15 @@ class Bucket:
         """Takes the final gradient of a parameter, None included, times ``factor``."""
         if name in self._taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
-        param = self._params[name]
-        grad = None if factor == 0 else param.grad
+        grad = None if factor == 0 else self._params[name].grad
         self._taken[name] = grad is not None
+        self._put(name, grad, factor)
+
+    def _put(self, name, grad, factor):
         view = self._room.views[name]
         put(view, grad, factor)
         if grad is not None and view.dtype == grad.dtype:
-            param.grad = view  # frees the gradient's memory for the rest of backward
+            self._params[name].grad = view  # frees memory for the rest of backward
 
     def take_rest(self, factor: float) -> None:
         """Takes all gradients that have not been taken."""
@@ -328,6 +339,59 @@ class Bucket:
         """Yields names and what ``values`` holds for them, in the gradients' dtype."""
         for name, view in self._room.views.items():
             yield name, view.astype(self.layout.dtype, copy=False)
+
+
+class GpuBucket(Bucket):
+    """A bucket on a GPU: one kernel copies all gradients to it, and the sum may multiply them.
+
+    Args:
+        layout, params, wire_dtype: see :class:`Bucket`.
+    """
+
+    @property
+    def specification(self) -> tuple[int, np.dtype]:
+        return 0, self._wire_dtype  # no host memory
+
+    @property
+    def values(self) -> Array:
+        values, factor = self.factored_values()
+        if factor != 1:
+            values *= values.dtype.type(factor)
+        return values
+
+    def views(self) -> dict[str, Array]:
+        _ = self.values  # multiplied
+        return super().views()
+
+    def factored_values(self) -> tuple[Array, float]:
+        factor, self._factor = self._factor, 1.0
+        return self._room.values, factor
+
+    def allocate(self, array: Array) -> None:
+        xp = next(iter(self._params.values())).xp
+        super().allocate(xp.zeros(self.layout.size, self._wire_dtype))
+
+    def begin(self) -> None:
+        super().begin()
+        self._grads, self._factor = {}, 1.0
+
+    def _put(self, name, grad, factor):
+        self._grads[name] = grad
+        self._factor = factor or self._factor
+        if self.is_full:
+            self._fill()
+
+    def _fill(self):
+        values, grads, self._grads = self._room.values, self._grads, {}
+        xp = next(iter(self._params.values())).xp
+        flat = [
+            xp.zeros(view.size, self.layout.dtype) if grads[name] is None else grads[name].ravel()
+            for name, view in self._room.views.items()
+        ]
+        xp.concatenate(flat, out=values)
+        for name, view in self._room.views.items():
+            if grads[name] is not None and view.dtype == grads[name].dtype:
+                self._params[name].grad = view
 
 
 class Room:

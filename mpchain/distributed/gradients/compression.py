@@ -29,7 +29,8 @@ def exact(comm: Communicator, bucket: "Bucket") -> Any:
         >>> make = mpchain.distributed.create_multi_node_optimizer
         >>> optimizer = make(optimizers.SGD(), comm, compression=compression.exact)
     """
-    return comm.iallreduce(bucket.values)
+    values, factor = bucket.factored_values()
+    return comm.iallreduce(values, factor=factor)
 
 
 def float16(comm: Communicator, bucket: "Bucket") -> Any:

@@ -92,5 +92,8 @@ class DoubleBufferingReducer(Reducer):
         n_samples, means = self._kept or (0, {})
         n_samples = int(serializer("n_samples", n_samples))
         waiting = {name: mean for name, mean in means.items() if mean is not None}
-        waiting = serialize_arrays(serializer, waiting)
+        waiting = {
+            name: self._params[name].device.send(mean) if name in self._params else mean
+            for name, mean in serialize_arrays(serializer, waiting).items()
+        }
         self._kept = (n_samples, waiting) if n_samples else None

@@ -45,7 +45,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     kind = (
         zero_fill,
         self.get_config("allreduce_grad_dtype"),
-        [(name, id(p), p.shape, p.dtype, p.xp) for name, p in params.items()],
+        [(name, id(p), p.shape, p.dtype, p.device) for name, p in params.items()],
     )
     kept = vars(self).setdefault("_reducers", weakref.WeakKeyDictionary())
     kind_before, reducer = kept.pop(model, (None, None))

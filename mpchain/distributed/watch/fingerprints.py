@@ -101,7 +101,7 @@ def _watch_part(method, name, kind):
         if watch.announced is not None:
             watch.enter()
         result = method(self, *args, **kwargs)
-        if is_inside or not kind.is_begun:
+        if is_inside or not kind.is_begun or isinstance(result, Request):  # of a base class
             return result
         return Request(result, watch, watch.describe(name, kind, args, kwargs))
 

@@ -84,13 +84,11 @@ def absent(watch: "Watch") -> list[int]:
             if row.state != State.ENDED or now - row.heartbeat > watch.timeout
         ]
     last = max(row.n for row in watch.rows)
-    return [
-        rank
-        for rank, row in enumerate(watch.rows)
-        if row.n < last
-        or row.answered < row.asked
-        or row.state in (State.UNKNOWN, State.COMPUTING, State.ENDED)
-    ]
+    late = {rank for rank, row in enumerate(watch.rows) if row.n < last or row.answered < row.asked}
+    if late and watch.oldest_unfinished() is not None:
+        return sorted(late)  # the others have come, and wait for their GPUs
+    idle = (State.UNKNOWN, State.COMPUTING, State.ENDED)
+    return [rank for rank, row in enumerate(watch.rows) if rank in late or row.state in idle]
 
 
 def places_of(watch: "Watch") -> str:

@@ -68,7 +68,7 @@ def test_gradient_dtype_needs_nccl():
 
 def test_wrong_gradient_dtype(monkeypatch):
     monkeypatch.setattr(cuda, "check_cuda_available", lambda: None)
-    monkeypatch.setattr(communicators, "_has_nccl", lambda: True)
+    monkeypatch.setattr(communicators, "find_binding", lambda: "pynccl")
     with pytest.raises(
         ValueError, match="allreduce_grad_dtype must be float16, float32 or float64, not int32"
     ):

@@ -6,10 +6,15 @@ import itertools
 import numpy as np
 import pytest
 
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
 from mpchain.distributed.communicators import arrays, mpi, progress
 from mpchain.distributed.communicators.communicator import Communicator
+from tests.distributed.devices import assert_array_equal, on_gpus, xp
+
+ON_GPUS = True
+
 
 DTYPES = ["int32", "int64", "float16", "float32", "float64"]
 SHAPES = [(), (0,), (5,), (2, 3, 4)]
@@ -18,11 +23,12 @@ SHAPES = [(), (0,), (5,), (2, 3, 4)]
 def values(rank, dtype="float32", shape=(2, 3)):
     """What a rank holds in these tests; small integers, so that sums are exact in every dtype."""
     n = int(np.prod(shape))
-    return (np.arange(n).reshape(shape) % 7 + 10 * (rank + 1)).astype(dtype)
+    return (xp.arange(n).reshape(shape) % 7 + 10 * (rank + 1)).astype(dtype)
 
 
 def same(actual, expected):
-    np.testing.assert_array_equal(actual, expected, strict=True)
+    assert is_gpu_array(actual) == is_gpu_array(expected)
+    assert_array_equal(actual, expected, strict=True)
 
 
 @pytest.fixture(params=["whole", "in pieces"])
@@ -50,9 +56,9 @@ def test_allreduce_of_a_transposed_array(comm):
 
 def test_allreduce_sums_float16_in_float32(comm):
     # In float16, 2048 + 1 is 2048 again, on however many ranks; the sum of all is exact in float32.
-    x = np.array([2048 if comm.rank == 0 else 1], np.float16)
+    x = xp.array([2048 if comm.rank == 0 else 1], np.float16)
     expected = np.float16(2048 + (comm.size - 1))
-    same(comm.allreduce(x), np.array([expected]))
+    same(comm.allreduce(x), xp.array([expected]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,14 +123,14 @@ def test_scatter(any_comm, dtype, whole):
         xs = None
         if any_comm.rank == root:
             xs = [values(i, dtype) for i in range(any_comm.size)]
-            xs = np.stack(xs) if whole else xs
+            xs = xp.stack(xs) if whole else xs
         same(any_comm.scatter(xs, root), values(any_comm.rank, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_send_and_receive_around_a_ring(any_comm, dtype):
     before, after = (any_comm.rank - 1) % any_comm.size, (any_comm.rank + 1) % any_comm.size
-    message = values(any_comm.rank, dtype), np.array(any_comm.rank, dtype), np.empty((0, 2), dtype)
+    message = values(any_comm.rank, dtype), xp.array(any_comm.rank, dtype), xp.empty((0, 2), dtype)
     received = None
     if any_comm.rank == 0:  # sends wait for their receiver: one rank must receive last
         any_comm.send(message, after, tag=3)
@@ -134,28 +140,28 @@ def test_send_and_receive_around_a_ring(any_comm, dtype):
         any_comm.send(message, after, tag=3)
     assert isinstance(received, tuple)
     same(received[0], values(before, dtype))
-    same(received[1], np.array(before, dtype))
-    same(received[2], np.empty((0, 2), dtype))
+    same(received[1], xp.array(before, dtype))
+    same(received[2], xp.empty((0, 2), dtype))
 
 
 def test_messages_to_oneself_are_told_apart_by_tag(comm):
-    first, second = np.arange(3), (np.arange(2), np.arange(4.0))
+    first, second = xp.arange(3), (xp.arange(2), xp.arange(4.0))
     comm.send(first, comm.rank, tag=1)
     comm.send(second, comm.rank, tag=2)
     comm.send_obj("object", comm.rank, tag=3)
     first += 1  # what was sent does not change
     assert comm.recv_obj(comm.rank) is not None  # any tag: the first
-    same(comm.recv(comm.rank, tag=2)[1], np.arange(4.0))
+    same(comm.recv(comm.rank, tag=2)[1], xp.arange(4.0))
     assert comm.recv_obj(comm.rank, tag=3) == "object"
     with pytest.raises(RuntimeError, match="waits for a message with tag 3 from itself"):
         comm.recv(comm.rank, tag=3)
 
 
 def test_a_message_to_oneself_is_a_copy(comm):
-    x = np.arange(3)
+    x = xp.arange(3)
     comm.send(x, comm.rank)
     x += 1
-    same(comm.recv(comm.rank), np.arange(3))
+    same(comm.recv(comm.rank), xp.arange(3))
 
 
 def test_objects(comm):
@@ -199,17 +205,17 @@ def test_iallreduce_has_several_under_way(any_comm, dtype, n):
 
 def test_other_collectives_while_sums_are_under_way(comm):
     for i in range(20):
-        xs = [np.full(n, comm.rank + 1.0) for n in (1, 5000)]
+        xs = [xp.full(n, comm.rank + 1.0) for n in (1, 5000)]
         requests = [comm.iallreduce(x) for x in xs]
         if comm.rank == i % comm.size:  # this rank gets ahead of the others
             for request in requests * 5:
                 request.Test()
-        assert [y.tolist() for y in comm.allgather(np.array([comm.rank]))] == [
+        assert [y.tolist() for y in comm.allgather(xp.array([comm.rank]))] == [
             [r] for r in range(comm.size)
         ]
         for x, request in zip(xs, requests):
             request.Wait()
-            same(x, np.full(x.shape, float(sum(range(1, comm.size + 1)))))
+            same(x, xp.full(x.shape, float(sum(range(1, comm.size + 1)))))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -217,10 +223,10 @@ def test_other_collectives_while_sums_are_under_way(comm):
 def test_ibcast_and_iallgather(any_comm, dtype, shape):
     root = any_comm.size - 1
     x = values(any_comm.rank, dtype, shape)
-    broadcast, gathered = any_comm.ibcast(np.array(x), root), any_comm.iallgather(x)
+    broadcast, gathered = any_comm.ibcast(xp.array(x), root), any_comm.iallgather(x)
     barrier = any_comm.ibarrier()
-    same(gathered.Wait(), np.stack([values(r, dtype, shape) for r in range(any_comm.size)]))
-    same(broadcast.Wait(), np.array(values(root, dtype, shape)))
+    same(gathered.Wait(), xp.stack([values(r, dtype, shape) for r in range(any_comm.size)]))
+    same(broadcast.Wait(), xp.array(values(root, dtype, shape)))
     barrier.Wait()
     assert broadcast.Test() and broadcast.is_complete
 
@@ -232,29 +238,31 @@ def test_ireduce_scatter(any_comm, dtype, shape):
     before = x.copy()
     y = any_comm.ireduce_scatter(x).Wait()
     total = sum(values(r, "float64", x.shape) for r in range(any_comm.size))
-    same(y, np.asarray(total[any_comm.rank]).astype(dtype))
+    same(y, xp.asarray(total[any_comm.rank]).astype(dtype))
     same(x, before)
 
 
 def test_begin_puts_operations_together(comm):
     def steps():
-        x = yield from comm.iallreduce(np.full(2, comm.rank + 1.0)).steps()
+        x = yield from comm.iallreduce(xp.full(2, comm.rank + 1.0)).steps()
         ys = yield from comm.iallgather(x * (comm.rank + 1)).steps()
         return ys.sum(0)
 
     n = comm.size * (comm.size + 1) / 2
     request = comm.begin(steps())
-    same(request.Wait(), np.full(2, n * n))
+    same(request.Wait(), xp.full(2, n * n))
     assert request.Test()
 
 
 def test_parts_begin_at_different_times_relative_to_other_operations(comm):
     """On rank 0 the second sum begins after the sum of y has begun, elsewhere before."""
+    if on_gpus():
+        pytest.skip("NCCL's operations must begin in one order")
     has_begun = comm.rank > 0 or comm.size == 1  # one process does it all at once
     parts = []
 
     def steps():
-        x = yield from comm.iallreduce(np.full(20, 1.0)).steps()
+        x = yield from comm.iallreduce(xp.full(20, 1.0)).steps()
         while not has_begun:
             yield
         parts.append(comm.iallgather(x))
@@ -266,18 +274,18 @@ def test_parts_begin_at_different_times_relative_to_other_operations(comm):
         while not parts:
             request.Test()
     comm.barrier()
-    other = comm.iallreduce(np.full(20, 2.0))
+    other = comm.iallreduce(xp.full(20, 2.0))
     has_begun = True
-    same(other.Wait(), np.full(20, 2.0 * comm.size))
-    same(request.Wait(), np.full(20, float(comm.size**3)))
+    same(other.Wait(), xp.full(20, 2.0 * comm.size))
+    same(request.Wait(), xp.full(20, float(comm.size**3)))
 
 
 @pytest.mark.parametrize("name", ["ibarrier", "ibcast"])
 def test_what_cannot_be_a_part(comm, name):
     def steps():
-        yield from getattr(comm, name)(*[np.zeros(3)][: name == "ibcast"]).steps()
+        yield from getattr(comm, name)(*[xp.zeros(3)][: name == "ibcast"]).steps()
 
-    if comm.mpi_comm is None:
+    if comm.mpi_comm is None or (on_gpus() and name == "ibcast"):
         comm.begin(steps()).Wait()
     else:
         with pytest.raises(RuntimeError, match=f"{name} cannot be a part of another operation"):
@@ -291,9 +299,9 @@ WAITS = {
     "allgather_obj": lambda comm: comm.allgather_obj(1),
     "scatter_obj": lambda comm: comm.scatter_obj([1] * comm.size),
     "alltoall_obj": lambda comm: comm.alltoall_obj([1] * comm.size),
-    "bcast": lambda comm: comm.bcast(np.ones(3)),
-    "allreduce": lambda comm: comm.allreduce(np.ones(3)),
-    "reduce": lambda comm: comm.reduce(np.ones(3)),
+    "bcast": lambda comm: comm.bcast(xp.ones(3)),
+    "allreduce": lambda comm: comm.allreduce(xp.ones(3)),
+    "reduce": lambda comm: comm.reduce(xp.ones(3)),
     "finalize": lambda comm: comm.split(0, comm.rank).finalize(),
 }
 
@@ -301,30 +309,30 @@ WAITS = {
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_rank_that_waits_elsewhere_lets_sums_go_on(comm, wait):
     """Rank 0 waits elsewhere for the others, which first wait for a sum with its part."""
-    x = np.full(1000, 1.0)
+    x = xp.full(1000, 1.0)
     request = comm.iallreduce(x)
     if comm.rank > 0:
         request.Wait()
     wait(comm)
     request.Wait()
-    same(x, np.full(1000, float(comm.size)))
+    same(x, xp.full(1000, float(comm.size)))
 
 
 @pytest.mark.parametrize("send", [True, False], ids=["array", "object"])
 def test_messages_let_sums_go_on(comm, send):
     if comm.size == 1:
         pytest.skip("no other rank")
-    x = np.full(1000, 1.0)
+    x = xp.full(1000, 1.0)
     request = comm.iallreduce(x)
     if comm.rank == 1:
         request.Wait()
         comm.recv(0, tag=1) if send else comm.recv_obj(0, tag=1)
         comm.send_obj(1, 0, tag=2)
     if comm.rank == 0:
-        comm.send(x.copy(), 1, tag=1) if send else comm.send_obj("a" * 100_000, 1, tag=1)
+        comm.send(xp.full(1000, 1.0), 1, tag=1) if send else comm.send_obj("a" * 100_000, 1, tag=1)
         comm.recv_obj(1, tag=2)
     request.Wait()
-    same(x, np.full(1000, float(comm.size)))
+    same(x, xp.full(1000, float(comm.size)))
 
 
 @pytest.mark.parametrize("large", [0, 10, 2**20])
@@ -361,7 +369,7 @@ def test_an_object_from_any_rank(comm, monkeypatch):
 
 def test_buffers(comm):
     x, y = comm.make_buffers([(3, "float64"), (2, "int32")])
-    same(x, np.zeros(3))
+    same(x, np.zeros(3))  # in host memory, on any device
     same(y, np.zeros(2, "int32"))
     x += comm.rank + 1
     assert comm.begin_sum(x).Wait() is x
@@ -387,7 +395,7 @@ def test_barrier_and_split(comm):
         members = [r for r in range(comm.size) if r % 2 == comm.rank % 2][::-1]
         assert part.size == len(members)
         assert members[part.rank] == comm.rank
-        same(part.allreduce(np.array([comm.rank])), np.array([sum(members)]))
+        same(part.allreduce(xp.array([comm.rank])), xp.array([sum(members)]))
         assert part.get_config() == comm.get_config()
 
 
@@ -419,15 +427,15 @@ def test_config(comm):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ((np.ones(2),), "x must be one array, not a tuple"),
+        ((xp.ones(2),), "x must be one array, not a tuple"),
         ([1.0], "x must be one array, not a list"),
         (1.0, "x must be a NumPy or CuPy array, not float"),
         (
-            np.ones(2, np.uint8),
+            xp.ones(2, np.uint8),
             "has dtype uint8, but must have one of int32, int64, float16, float32",
         ),
-        (np.ones(2, ">f4"), "has dtype >f4"),
-        (np.ones(2, complex), "has dtype complex128"),
+        (xp.ones(2, ">f4"), "has dtype >f4"),
+        (xp.ones(2, complex), "has dtype complex128"),
     ],
     ids=str,
 )
@@ -439,42 +447,42 @@ def test_wrong_arrays(comm, name, x, message):
 
 def test_wrong_arrays_in_lists_and_messages(comm):
     with pytest.raises(TypeError, match=r"^alltoall: xs\[0\] has dtype bool"):
-        comm.alltoall([np.ones(2, bool)] * comm.size)
+        comm.alltoall([xp.ones(2, bool)] * comm.size)
     with pytest.raises(
         ValueError, match=f"^alltoall: xs must hold {comm.size} arrays, one per rank"
     ):
-        comm.alltoall([np.ones(2)] * (comm.size + 1))
+        comm.alltoall([xp.ones(2)] * (comm.size + 1))
     with pytest.raises(TypeError, match=r"^send: data has dtype uint8"):
-        comm.send((np.ones(2), np.ones(2, np.uint8)), 0)
+        comm.send((xp.ones(2), xp.ones(2, np.uint8)), 0)
     if comm.rank == 0:
         with pytest.raises(
             ValueError, match=r"^scatter: xs must hold .* arrays, one per rank, not a NoneType"
         ):
             comm.scatter(None)
     with pytest.raises(ValueError, match=r"^iallreduce: x must be contiguous, but has strides"):
-        comm.iallreduce(np.ones((2, 3)).T)
+        comm.iallreduce(xp.ones((2, 3)).T)
     with pytest.raises(ValueError, match=r"^iallreduce: x must not be float16"):
-        comm.iallreduce(np.ones(2, np.float16))
+        comm.iallreduce(xp.ones(2, np.float16))
     with pytest.raises(ValueError, match=r"^ibcast: x must be contiguous, but has strides"):
-        comm.ibcast(np.ones((2, 3)).T)
+        comm.ibcast(xp.ones((2, 3)).T)
     with pytest.raises(TypeError, match=r"^iallgather: x has dtype bool"):
-        comm.iallgather(np.ones(2, bool))
+        comm.iallgather(xp.ones(2, bool))
     with pytest.raises(ValueError, match=rf"^ireduce_scatter: x must hold {comm.size} arrays"):
-        comm.ireduce_scatter(np.ones((comm.size + 1, 2)))
+        comm.ireduce_scatter(xp.ones((comm.size + 1, 2)))
 
 
 @pytest.mark.parametrize("rank", [-5, 99])
 def test_wrong_ranks(comm, rank):
     calls = {
-        "bcast": lambda: comm.bcast(np.ones(1), rank),
-        "gather": lambda: comm.gather(np.ones(1), rank),
+        "bcast": lambda: comm.bcast(xp.ones(1), rank),
+        "gather": lambda: comm.gather(xp.ones(1), rank),
         "scatter": lambda: comm.scatter(None, rank),
-        "reduce": lambda: comm.reduce(np.ones(1), rank),
-        "send": lambda: comm.send(np.ones(1), rank),
+        "reduce": lambda: comm.reduce(xp.ones(1), rank),
+        "send": lambda: comm.send(xp.ones(1), rank),
         "recv": lambda: comm.recv(rank),
         "send_obj": lambda: comm.send_obj(1, rank),
         "recv_obj": lambda: comm.recv_obj(rank),
-        "ibcast": lambda: comm.ibcast(np.ones(1), rank),
+        "ibcast": lambda: comm.ibcast(xp.ones(1), rank),
         "bcast_obj": lambda: comm.bcast_obj(1, root=rank),
         "gather_obj": lambda: comm.gather_obj(1, rank),
         "scatter_obj": lambda: comm.scatter_obj([1], rank),
@@ -489,14 +497,14 @@ def test_wrong_ranks(comm, rank):
 
 def test_debug_mode_compares_and_checks_finiteness(comm):
     with using_config("debug", True):
-        same(comm.allreduce(np.ones(2)), np.full(2, float(comm.size)))
+        same(comm.allreduce(xp.ones(2)), xp.full(2, float(comm.size)))
         with pytest.raises(ValueError, match="allreduce: the sum over the ranks has non-finite"):
-            comm.allreduce(np.array([1.0, np.nan]))
+            comm.allreduce(xp.array([1.0, np.nan]))
         if comm.size > 1:
             with pytest.raises(
                 ValueError, match=r"allreduce: .* same on all ranks: rank 0: \(1,\) float64, rank 1"
             ):
-                comm.allreduce(np.ones(comm.rank + 1))
+                comm.allreduce(xp.ones(comm.rank + 1))
 
 
 def test_reduce_scatter_of_different_shapes(comm):
@@ -505,7 +513,7 @@ def test_reduce_scatter_of_different_shapes(comm):
     with pytest.raises(
         ValueError, match=r"reduce_scatter: the arrays for rank \d differ: rank 0: \(1,\)"
     ):
-        comm.reduce_scatter([np.ones(comm.rank + 1)] * comm.size)
+        comm.reduce_scatter([xp.ones(comm.rank + 1)] * comm.size)
 
 
 def test_every_communicator_is_a_communicator():
@@ -517,10 +525,10 @@ def test_every_communicator_is_a_communicator():
 def test_sums_that_are_forgotten(comm):
     """Their buffers must outlive the messages: otherwise these would overwrite other objects."""
     for _ in range(50):
-        comm.iallreduce(np.full(1000, 1.0))
-    others = [np.zeros(1000) for _ in range(200)]
+        comm.iallreduce(xp.full(1000, 1.0))
+    others = [xp.zeros(1000) for _ in range(200)]
     comm.barrier()
-    comm.iallreduce(np.full(1000, 1.0)).Wait()
+    comm.iallreduce(xp.full(1000, 1.0)).Wait()
     assert not any(x.any() for x in others)
 
 
@@ -528,9 +536,9 @@ def test_sums_by_the_mpi_library(comm, monkeypatch):
     if comm.mpi_comm is None:
         pytest.skip("needs MPI")
     monkeypatch.setattr(progress, "MOST_AT_ONCE", 0)
-    x = np.arange(7.0) + comm.rank
+    x = xp.arange(7.0) + comm.rank
     request = comm.iallreduce(x)
     while not request.Test():
         pass
     request.Wait()
-    same(x, np.arange(7.0) * comm.size + sum(range(comm.size)))
+    same(x, xp.arange(7.0) * comm.size + sum(range(comm.size)))

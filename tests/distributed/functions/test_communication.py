@@ -12,6 +12,9 @@ from mpchain import functions as F
 from mpchain.configuration import using_config
 from mpchain.distributed import functions as D
 from mpchain.distributed.functions.communication import Communication
+from tests.distributed.devices import assert_allclose, assert_array_equal, host, on_device, xp
+
+ON_GPUS = True
 
 # Each operation is applied to the list of this rank's arrays, and returns a list; its reference is
 # applied to the lists of all ranks.
@@ -104,7 +107,7 @@ def case(request, comm):
     told = options if name in ("bcast", "scatter") else {}
     random = np.random.RandomState(1)
     arrays = [
-        [random.uniform(0.5, 1.5, shape) for shape in shapes(rank, comm.size, **told)]
+        [on_device(random.uniform(0.5, 1.5, shape)) for shape in shapes(rank, comm.size, **told)]
         for rank in range(comm.size)
     ]
     return (
@@ -115,7 +118,7 @@ def case(request, comm):
 
 
 def _variables(arrays):
-    return [mpchain.Variable(x) for x in arrays]
+    return [mpchain.Variable(on_device(x)) for x in arrays]
 
 
 def _loss(ys, rank):
@@ -140,7 +143,7 @@ def test_values(comm, case):
         assert actual[0].shape == (0,)
     else:
         for y, other in zip(actual, expected, strict=True):
-            np.testing.assert_allclose(y.array, other.array, rtol=1e-14)
+            assert_allclose(y.array, other.array, rtol=1e-14)
             assert y.dtype == np.float64
             assert y.creator is None
 
@@ -150,10 +153,10 @@ def test_adjoint_identity(comm, case):
     xs = _variables(arrays[comm.rank])
     ys = operation(xs)
     random = np.random.RandomState(2 + comm.rank)
-    gys = [mpchain.Variable(random.normal(size=y.shape)) for y in ys]
+    gys = [mpchain.Variable(y.device.send(random.normal(size=y.shape))) for y in ys]
     gxs = mpchain.grad(ys, xs, gys)
-    with_outputs = sum(float(np.vdot(gy.array, y.array)) for gy, y in zip(gys, ys))
-    with_inputs = sum(float(np.vdot(gx.array, x.array)) for gx, x in zip(gxs, xs))
+    with_outputs = sum(float(np.vdot(host(gy.array), host(y.array))) for gy, y in zip(gys, ys))
+    with_inputs = sum(float(np.vdot(host(gx.array), host(x.array))) for gx, x in zip(gxs, xs))
     assert with_outputs == pytest.approx(with_inputs) or comm.size > 1
     assert comm.allreduce_obj(with_outputs) == pytest.approx(
         comm.allreduce_obj(with_inputs), rel=1e-13
@@ -174,7 +177,7 @@ def test_derivatives_to_third_order(comm, case):
     actual = _loss(operation([F.sin(x) for x in xs]), comm.rank)
     for ours, all_of_theirs in zip(_orders(actual, xs), _orders(expected, flat), strict=True):
         for gradient, other in zip(ours, all_of_theirs[mine], strict=True):
-            np.testing.assert_allclose(gradient, other, rtol=1e-12, atol=1e-12)
+            assert_allclose(gradient, other, rtol=1e-12, atol=1e-12)
 
 
 def test_backward_gives_what_grad_gives(comm, case):
@@ -183,19 +186,19 @@ def test_backward_gives_what_grad_gives(comm, case):
     (expected, *_) = _orders(_loss(operation(xs), comm.rank), xs, 1)
     _loss(operation(xs), comm.rank).backward()
     for x, gradient in zip(xs, expected, strict=True):
-        np.testing.assert_array_equal(x.grad, gradient)
+        assert_array_equal(x.grad, gradient)
 
 
 def test_results_that_are_not_all_used(comm):
-    x = mpchain.Variable(np.full((2, 2), 3.0))
+    x = mpchain.Variable(xp.full((2, 2), 3.0))
     first, *_ = D.allgather(comm, x)
     (F.sum(first) * 2).backward()
-    np.testing.assert_array_equal(x.grad, 2.0 * comm.size if comm.rank == 0 else 0.0)
+    assert_array_equal(x.grad, 2.0 * comm.size if comm.rank == 0 else 0.0)
 
 
 def test_forgotten_and_computed_again(comm):
     """What is computed again in backward asks the other ranks again, in the same order."""
-    array = np.full(3, 0.1 * comm.rank + 0.2)
+    array = xp.full(3, 0.1 * comm.rank + 0.2)
 
     def function(x):
         a, *others = D.allgather(comm, F.sin(x))
@@ -207,7 +210,7 @@ def test_forgotten_and_computed_again(comm):
         y = F.forget(function, x) if forgets else function(x)
         gradients.append(list(_orders(F.sum(y), [x])))
     for (expected,), (actual,) in zip(*gradients, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-12)
+        assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_in_debug_mode(comm, case):
@@ -219,38 +222,38 @@ def test_in_debug_mode(comm, case):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_other_dtypes(comm, dtype):
-    x = mpchain.Variable(np.full(3, comm.rank + 1, dtype))
+    x = mpchain.Variable(xp.full(3, comm.rank + 1, dtype))
     y = D.allreduce(comm, x)
     F.sum(y * y).backward()
     total = comm.size * (comm.size + 1) / 2
     assert y.dtype == x.grad.dtype == dtype
-    np.testing.assert_array_equal(x.grad, 2 * total * comm.size)
+    assert_array_equal(x.grad, 2 * total * comm.size)
 
 
 def test_integers_pass_without_gradients(comm):
-    y = D.bcast(comm, np.arange(3) if comm.rank == 0 else None)
-    np.testing.assert_array_equal(y.array, np.arange(3))
-    W = mpchain.Parameter(np.ones((3, 2)))
+    y = D.bcast(comm, xp.arange(3) if comm.rank == 0 else None)
+    assert_array_equal(y.array, xp.arange(3))
+    W = mpchain.Parameter(xp.ones((3, 2)))
     F.sum(F.embed_id(y, W)).backward()
-    np.testing.assert_array_equal(W.grad, np.ones((3, 2)))
+    assert_array_equal(W.grad, xp.ones((3, 2)))
 
 
 def test_a_root_whose_array_needs_no_gradient(comm):
     """Its rank takes part in backward as the others do, which cannot know."""
-    W = mpchain.Parameter(np.full(2, 2.0))
+    W = mpchain.Parameter(xp.full(2, 2.0))
     for _ in range(2):
-        x = np.ones(2) if comm.rank == 0 else None
+        x = xp.ones(2) if comm.rank == 0 else None
         F.sum(W * D.bcast(comm, x)).backward()
-        y = D.scatter(comm, [np.ones(2)] * comm.size if comm.rank == 0 else None)
+        y = D.scatter(comm, [xp.ones(2)] * comm.size if comm.rank == 0 else None)
         F.sum(W * y).backward()
-    np.testing.assert_array_equal(W.grad, 4)
+    assert_array_equal(W.grad, 4)
 
 
 def test_only_some_ranks_arrays_need_gradients(comm):
-    x = mpchain.Variable(np.ones(2), requires_grad=comm.rank == 0)
+    x = mpchain.Variable(xp.ones(2), requires_grad=comm.rank == 0)
     F.sum(D.allreduce(comm, x) ** 2).backward()
     if comm.rank == 0:
-        np.testing.assert_array_equal(x.grad, 2.0 * comm.size**2)
+        assert_array_equal(x.grad, 2.0 * comm.size**2)
 
 
 def _bushy(comm, x, W, execution):
@@ -281,10 +284,10 @@ class Recorder(mpchain.FunctionHook):
 
 def test_equal_graphs_are_executed_in_the_same_order_on_all_ranks(comm):
     execution = []
-    x = mpchain.Variable(np.full(4, 0.1 * comm.rank))
-    W = mpchain.Parameter(np.linspace(0, 1, 4))
+    x = mpchain.Variable(xp.full(4, 0.1 * comm.rank))
+    W = mpchain.Parameter(xp.linspace(0, 1, 4))
     for _ in range(comm.rank):  # the rest of the program must not matter
-        mpchain.Variable(np.ones(3)) * 2
+        mpchain.Variable(xp.ones(3)) * 2
     loss = _bushy(comm, x, W, execution)
     with Recorder(execution):
         for _ in range(2):
@@ -296,7 +299,7 @@ def test_equal_graphs_are_executed_in_the_same_order_on_all_ranks(comm):
 
 
 def test_the_communicator_must_be_one(comm):
-    x = np.ones(2)
+    x = xp.ones(2)
     with pytest.raises(TypeError, match="allreduce: the communicator must be a Communicator"):
         D.allreduce(x, comm)
     with pytest.raises(TypeError, match=r"bcast: the communicator .* not ndarray"):
@@ -309,9 +312,9 @@ def test_the_communicator_must_be_one(comm):
 
 def test_errors_of_the_communicator_name_the_argument(comm):
     with pytest.raises(ValueError, match="alltoall: xs must hold"):
-        D.alltoall(comm, [np.ones(1)] * (comm.size + 1))
+        D.alltoall(comm, [xp.ones(1)] * (comm.size + 1))
     with pytest.raises(ValueError, match="root must be a rank from 0 to"):
-        D.gather(comm, np.ones(1), comm.size)
+        D.gather(comm, xp.ones(1), comm.size)
 
 
 # What is the same on all ranks, and counts once.
@@ -339,29 +342,29 @@ def test_divided_computation_to_third_order(comm, n, axis):
     actual, expected = F.sum(divided(*xs)), F.sum(whole(*whole_xs))
     # The gradient by a rank's own v is that by the sum of them all.
     for _ in range(3):
-        np.testing.assert_allclose(actual.array, expected.array, rtol=1e-12)
+        assert_allclose(actual.array, expected.array, rtol=1e-12)
         ours = mpchain.grad([actual], xs, enable_double_backprop=True)
         theirs = mpchain.grad([expected], whole_xs, enable_double_backprop=True)
         for gradient, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(gradient.array, other.array, rtol=1e-11, atol=1e-12)
+            assert_allclose(gradient.array, other.array, rtol=1e-11, atol=1e-12)
         actual, expected = (sum(F.sum(g * g) for g in gs[:2]) for gs in (ours, theirs))
 
 
 def test_join_of_uneven_parts(comm):
     if comm.size == 1:
-        np.testing.assert_array_equal(D.join(comm, np.ones((5, 1))).array, np.ones((5, 1)))
+        assert_array_equal(D.join(comm, xp.ones((5, 1))).array, xp.ones((5, 1)))
         return
     with pytest.raises(
         ValueError, match=r"join: the ranks must have the parts that split makes, not \[0, 1"
     ):
-        D.join(comm, np.ones((comm.rank, 1)))
+        D.join(comm, xp.ones((comm.rank, 1)))
 
 
 def test_axes_that_are_not_there(comm):
     with pytest.raises(ValueError, match=r"split: x of shape \(2, 3\) has no axis 2"):
-        D.split(comm, np.ones((2, 3)), 2)
+        D.split(comm, xp.ones((2, 3)), 2)
     with pytest.raises(ValueError, match=r"join: x of shape \(2, 3\) has no axis -3"):
-        D.join(comm, np.ones((2, 3)), -3)
+        D.join(comm, xp.ones((2, 3)), -3)
 
 
 # Programs.
@@ -417,8 +420,8 @@ def _program(comm, name, x, t, W, V):
 @pytest.mark.parametrize("name", ["penalty", "maml"])
 def test_programs_against_one_process_and_finite_differences(comm, name):
     random = np.random.RandomState(4)
-    x, t, W_array = _regression(random, 12 * comm.size)
-    V_array = random.normal(size=(4, 1))
+    x, t, W_array = map(on_device, _regression(random, 12 * comm.size))
+    V_array = on_device(random.normal(size=(4, 1)))
 
     def loss_of(ranks, *arrays):
         params = _variables(arrays)
@@ -430,17 +433,17 @@ def test_programs_against_one_process_and_finite_differences(comm, name):
     alone = mpchain.distributed.communicators.Communicator()
     expected, one_process = loss_of(alone, W_array, V_array)
     expected.backward()
-    assert comm.allreduce(loss.array) == pytest.approx(expected.item(), rel=1e-13)
+    assert float(comm.allreduce(loss.array)) == pytest.approx(expected.item(), rel=1e-13)
     for gradient, param in zip(gradients, one_process, strict=True):
-        np.testing.assert_allclose(gradient, param.grad, rtol=1e-11, atol=1e-13)
+        assert_allclose(gradient, param.grad, rtol=1e-11, atol=1e-13)
     # Finite differences of the ranks' loss, in a random direction.
-    step = [random.normal(size=a.shape) for a in (W_array, V_array)]
+    step = [on_device(random.normal(size=a.shape)) for a in (W_array, V_array)]
     eps = 1e-5
     ends = []
     for sign in (1, -1):
         moved = [a + sign * eps * s for a, s in zip((W_array, V_array), step)]
         with using_config("enable_backprop", True):
             ends.append(comm.allreduce(loss_of(comm, *moved)[0].array))
-    numeric = (ends[0] - ends[1]) / (2 * eps)
-    exact = sum(np.vdot(g, s) for g, s in zip(gradients, step))
+    numeric = float(ends[0] - ends[1]) / (2 * eps)
+    exact = sum(float(xp.vdot(g, s)) for g, s in zip(gradients, step))
     assert numeric == pytest.approx(exact, rel=1e-7)

@@ -9,7 +9,10 @@ import mpchain
 from mpchain import functions as F
 from mpchain.distributed import CollectiveMismatchError
 from mpchain.distributed.functions import pseudo_connect, recv, send
+from tests.distributed.devices import assert_allclose, assert_array_equal, xp
 from tests.distributed.functions.test_communication import _orders, _variables
+
+ON_GPUS = True
 
 
 def _neighbors(comm):
@@ -33,16 +36,16 @@ def test_around_all_ranks(comm):
     def compute(x):
         return x**2 + x
 
-    x, expected_x = _variables([np.linspace(-0.5, 0.4, 6).reshape(2, 3)] * 2)
+    x, expected_x = _variables([xp.linspace(-0.5, 0.4, 6).reshape(2, 3)] * 2)
     y = _around(comm, compute, x)
     expected = expected_x
     for _ in range(comm.size):
         expected = compute(expected)
     F.sum(expected**3).backward()
     if comm.rank == 0:
-        np.testing.assert_allclose(y.array, expected.array, rtol=1e-14)
+        assert_allclose(y.array, expected.array, rtol=1e-14)
         F.sum(y**3).backward()
-        np.testing.assert_allclose(x.grad, expected_x.grad, rtol=1e-13)
+        assert_allclose(x.grad, expected_x.grad, rtol=1e-13)
     else:
         assert (y.shape, y.dtype) == ((0,), np.float32)
         y.backward()
@@ -51,14 +54,14 @@ def test_around_all_ranks(comm):
 @pytest.mark.parametrize("n_orders", [1, 2, 3])
 def test_parameters_along_the_ranks(comm, n_orders):
     """Every rank has a parameter. A variable without elements stands for an input."""
-    W_array = np.linspace(0.5, 1.5, comm.size)
+    W_array = xp.linspace(0.5, 1.5, comm.size)
     everything = _variables(W_array[:, None])
     y = everything[0] ** 2
     for W in everything[1:]:
         y = F.sin(y * W)
     expected = _orders(F.sum(y**2), everything, n_orders)
     W = mpchain.Variable(W_array[comm.rank : comm.rank + 1])
-    start = mpchain.Variable(np.zeros(0, np.float32))
+    start = mpchain.Variable(xp.zeros(0, np.float32))
     if comm.rank == 0:
         y = pseudo_connect(start, W) ** 2
     else:
@@ -69,52 +72,52 @@ def test_parameters_along_the_ranks(comm, n_orders):
         loss = F.sum(y**2)
     for theirs in expected:
         gW, token = mpchain.grad([loss], [W, start], enable_double_backprop=True)
-        np.testing.assert_allclose(gW.array, theirs[comm.rank], rtol=1e-12)
+        assert_allclose(gW.array, theirs[comm.rank], rtol=1e-12)
         # What was exchanged for this gradient must be come to again, on every rank.
         loss = pseudo_connect(token, F.sum(gW**2))
 
 
 def test_tuples_of_different_shapes_and_dtypes(comm):
     kinds = [((2, 1), "f8"), ((2, 2), "f4"), ((2, 0), "f8"), ((), "f4")]
-    xs = _variables([np.full(shape, i + 1, dtype) for i, (shape, dtype) in enumerate(kinds)])
+    xs = _variables([xp.full(shape, i + 1, dtype) for i, (shape, dtype) in enumerate(kinds)])
     ys = _around(comm, lambda xs: [2 * x for x in xs], xs)
     if comm.rank > 0:
         ys.backward()
         return
     assert [(y.shape, y.dtype) for y in ys] == [(x.shape, x.dtype) for x in xs]
     F.sum(ys[0]).backward(retain_grad=True)  # the others are not used: their gradients are zeros
-    np.testing.assert_array_equal(xs[0].grad, np.full((2, 1), 2.0**comm.size))
+    assert_array_equal(xs[0].grad, xp.full((2, 1), 2.0**comm.size))
     for x in xs[1:]:
-        np.testing.assert_array_equal(x.grad, np.zeros(x.shape))
+        assert_array_equal(x.grad, xp.zeros(x.shape))
         assert x.grad.dtype == x.dtype
 
 
 @pytest.mark.parametrize("tag", [0, 7])
 def test_force_tuple(comm, tag):
     before, after = _neighbors(comm)
-    x = np.full(2, comm.rank, np.float32)
+    x = xp.full(2, comm.rank, np.float32)
     if comm.rank == 0:
         send(x, comm, after, tag)
     (y,) = recv(comm, before, tag=tag, force_tuple=True)
     if comm.rank > 0:
         send([x], comm, after, tag)  # a list of one makes no difference
-    np.testing.assert_array_equal(y.array, before)
+    assert_array_equal(y.array, before)
 
 
 def test_without_graph(comm):
     with mpchain.no_backprop_mode():
-        x = mpchain.Variable(np.ones(3))
+        x = mpchain.Variable(xp.ones(3))
         y = _around(comm, lambda x: 3 * x, x)
     assert y.creator is None
     if comm.rank == 0:
-        np.testing.assert_array_equal(y.array, 3.0**comm.size)
+        assert_array_equal(y.array, 3.0**comm.size)
 
 
 def test_data_needs_no_way_back(comm):
     """The sender's array requires no gradient: so nobody waits for one in backward."""
     before, after = _neighbors(comm)
-    x = np.full(2, comm.rank + 1.0)
-    W = mpchain.Parameter(np.ones(2))
+    x = xp.full(2, comm.rank + 1.0)
+    W = mpchain.Parameter(xp.ones(2))
     if comm.rank == 0:
         delegate = send(x, comm, after)
         assert not delegate.requires_grad
@@ -123,24 +126,24 @@ def test_data_needs_no_way_back(comm):
         send(x, comm, after)
     assert not y.requires_grad
     F.sum(W * y).backward()
-    np.testing.assert_array_equal(W.grad, before + 1.0)
+    assert_array_equal(W.grad, before + 1.0)
 
 
 def test_data_that_comes_after_something_else(comm):
     before, after = _neighbors(comm)
-    delegate = mpchain.Variable(np.zeros(2))
+    delegate = mpchain.Variable(xp.zeros(2))
     if comm.rank == 0:
-        send(np.ones(1), comm, after)
+        send(xp.ones(1), comm, after)
     y = recv(comm, before, delegate)
     if comm.rank > 0:
-        send(np.ones(1), comm, after)
+        send(xp.ones(1), comm, after)
     F.sum(y).backward()
-    np.testing.assert_array_equal(delegate.grad, np.zeros(2))
+    assert_array_equal(delegate.grad, xp.zeros(2))
 
 
 def test_many_messages_come_back_in_the_opposite_order(comm):
     """Messages of the same shape and tag: each gradient must find the one that it belongs to."""
-    arrays = [np.full(2, i + 1.0) for i in range(5)]
+    arrays = [xp.full(2, i + 1.0) for i in range(5)]
     partner = comm.rank + 1 - 2 * (comm.rank % 2)
     if partner >= comm.size:
         return
@@ -150,7 +153,7 @@ def test_many_messages_come_back_in_the_opposite_order(comm):
             delegate = send(pseudo_connect(delegate, x), comm, partner)
         delegate.backward()
         for i, (x, array) in enumerate(zip(xs, arrays)):
-            np.testing.assert_array_equal(x.grad, 2 * (i + 1) * array)
+            assert_array_equal(x.grad, 2 * (i + 1) * array)
     else:
         ys = [recv(comm, partner)]
         for _ in arrays[1:]:
@@ -159,17 +162,17 @@ def test_many_messages_come_back_in_the_opposite_order(comm):
 
 
 def test_from_a_rank_to_itself(comm):
-    x = mpchain.Variable(np.full(2, 3.0))
+    x = mpchain.Variable(xp.full(2, 3.0))
     y = recv(comm, comm.rank, send(x**2, comm, comm.rank, 5), 5)
     F.sum(y**2).backward()
-    np.testing.assert_array_equal(x.grad, 4 * 27.0)
+    assert_array_equal(x.grad, 4 * 27.0)
     with pytest.raises(RuntimeError, match="waits for a message with tag 5 from itself"):
         recv(comm, comm.rank, tag=5)
 
 
 def test_ranks_that_are_not_there(comm):
     with pytest.raises(ValueError, match=f"send: dest must be a rank from 0 to {comm.size - 1}"):
-        send(np.ones(1), comm, comm.size)
+        send(xp.ones(1), comm, comm.size)
     with pytest.raises(ValueError, match=f"recv: source must be .*, not {comm.size}"):
         recv(comm, comm.size)
 
@@ -178,14 +181,14 @@ def test_ranks_that_are_not_there(comm):
 
 
 def test_pseudo_connect_returns_what_it_is_given():
-    delegate = mpchain.Variable(np.zeros(0, np.float32))
-    x, y = _variables([np.ones((2, 3)), np.arange(2.0)])
+    delegate = mpchain.Variable(xp.zeros(0, np.float32))
+    x, y = _variables([xp.ones((2, 3)), xp.arange(2.0)])
     for first in (delegate, None):
         actual = pseudo_connect(first, x)
-        np.testing.assert_array_equal(actual.array, x.array)
+        assert_array_equal(actual.array, x.array)
         both = pseudo_connect(first, x, y)
         assert isinstance(both, tuple)
-        np.testing.assert_array_equal(both[1].array, y.array)
+        assert_array_equal(both[1].array, y.array)
     with pytest.raises(TypeError, match="pseudo_connect: actual_variables must be given"):
         pseudo_connect(delegate)
 
@@ -194,15 +197,15 @@ def test_pseudo_connect_returns_what_it_is_given():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_pseudo_connect_to_third_order(shape, dtype):
     """The delegate variable's gradient is zero, whatever it is."""
-    delegate = mpchain.Variable(np.ones(shape, dtype))
-    x, y = _variables([np.full(2, 0.5), np.full(3, 2.0)])
+    delegate = mpchain.Variable(xp.ones(shape, dtype))
+    x, y = _variables([xp.full(2, 0.5), xp.full(3, 2.0)])
     a, b = pseudo_connect(delegate, x, y)
     loss = F.sum(a**3) * F.sum(b**3)
     expected = _orders(F.sum(x**3) * F.sum(y**3), [x, y])
     for ours, theirs in zip(_orders(loss, [x, y, delegate]), expected, strict=True):
         for gradient, other in zip(ours, theirs):
-            np.testing.assert_allclose(gradient, other)
-        np.testing.assert_array_equal(ours[2], np.zeros(shape))
+            assert_allclose(gradient, other)
+        assert_array_equal(ours[2], xp.zeros(shape))
         assert ours[2].dtype == dtype
 
 
@@ -220,7 +223,7 @@ def test_pseudo_connect_orders_backward():
             executed.append(self.name)
             return gys
 
-    x = mpchain.Variable(np.ones(2))
+    x = mpchain.Variable(xp.ones(2))
     (a,) = Notes("first").apply((x,))
     (b,) = Notes("second").apply((pseudo_connect(a, x),))
     (c,) = Notes("third").apply((pseudo_connect(b, x),))
@@ -229,9 +232,9 @@ def test_pseudo_connect_orders_backward():
 
 
 def test_an_empty_variable_can_start_backward():
-    x = mpchain.Variable(np.ones(3))
+    x = mpchain.Variable(xp.ones(3))
     (x[:0] * 2).backward()
-    np.testing.assert_array_equal(x.grad, np.zeros(3))
+    assert_array_equal(x.grad, xp.zeros(3))
 
 
 def unlike(error, receiver, expected, sender, sent):
@@ -249,16 +252,16 @@ def unlike(error, receiver, expected, sender, sent):
 def test_identities_that_differ(comm):
     """Both ranks raise, or only the receiver; afterwards messages arrive as before."""
     if comm.size == 1:
-        comm.send(np.ones(1), 0, identity="an apple")
+        comm.send(xp.ones(1), 0, identity="an apple")
         with pytest.raises(CollectiveMismatchError, match=r"rank 0 expects a pear, by "):
             comm.recv(0, identity="a pear")
     elif comm.rank == 0:
         with pytest.raises(CollectiveMismatchError) as caught:
-            comm.send(np.ones(1), 1, identity="an apple")
+            comm.send(xp.ones(1), 1, identity="an apple")
         assert unlike(caught.value, 1, "a pear", 0, "an apple")
-        comm.send(np.ones(1), 1)  # without an identity, and without confirmation, it goes on
-        comm.send(np.ones(1), 1, identity="an orange", confirm=False)
-        comm.send(np.ones(1), 1, identity="a plum")
+        comm.send(xp.ones(1), 1)  # without an identity, and without confirmation, it goes on
+        comm.send(xp.ones(1), 1, identity="an orange", confirm=False)
+        comm.send(xp.ones(1), 1, identity="a plum")
     elif comm.rank == 1:
         for sent in ("an apple", "any array", "an orange"):
             with pytest.raises(CollectiveMismatchError) as caught:
@@ -279,7 +282,7 @@ def test_only_gradients_are_confirmed(comm, monkeypatch):
         "_exchange",
         lambda *pairs: sizes.extend(x.size for _, x in pairs[0] + pairs[1]) or exchange(*pairs),
     )
-    x = mpchain.Variable(np.ones(2))
+    x = mpchain.Variable(xp.ones(2))
     if comm.rank == 0:
         loss = send(x**2, comm, 1)
     elif comm.rank == 1:
@@ -296,7 +299,7 @@ def test_a_gradient_of_another_message(comm):
     if comm.size == 1:
         pytest.skip("needs two ranks")
     if comm.rank == 0:
-        x = mpchain.Variable(np.ones(2))
+        x = mpchain.Variable(xp.ones(2))
         first, _ = send(x, comm, 1), send(x**2, comm, 1)
         with pytest.raises(CollectiveMismatchError, match=r"gradient 1 of message \d+ with tag 0"):
             first.backward()
@@ -311,12 +314,12 @@ def test_a_gradient_of_another_order(comm):
     if comm.size == 1:
         pytest.skip("needs two ranks")
     if comm.rank == 0:
-        x = mpchain.Variable(np.array([0.5]))
+        x = mpchain.Variable(xp.array([0.5]))
         delegate = send(x, comm, 1)
         with pytest.raises(CollectiveMismatchError) as caught:
             mpchain.grad([delegate], [x], enable_double_backprop=True)
     elif comm.rank == 1:
-        y, w = recv(comm, 0), mpchain.Variable(np.array([2.0]))
+        y, w = recv(comm, 0), mpchain.Variable(xp.array([2.0]))
         (gw,) = mpchain.grad([F.sum(w**2 * y**3)], [w], enable_double_backprop=True)
         with pytest.raises(CollectiveMismatchError) as caught:
             F.sum(gw**2).backward()

@@ -8,18 +8,28 @@ import pytest
 from mpchain.distributed.gradients import buckets
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.variable import Parameter
+from tests.distributed.devices import (
+    address,
+    assert_allclose,
+    assert_array_equal,
+    on_device,
+    on_gpus,
+    xp,
+)
+
+ON_GPUS = True
 
 SHAPES = {"/a": (3, 4), "/b": (), "/c": (5,), "/d": (0, 2), "/e": (2, 2, 2)}
 SAMPLES = [3, 1, 4, 2]  # of each rank
 
 
 def parameters(dtype="float64"):
-    return {name: Parameter(np.zeros(shape, dtype)) for name, shape in SHAPES.items()}
+    return {name: Parameter(xp.zeros(shape, dtype)) for name, shape in SHAPES.items()}
 
 
 def gradient(name, rank, dtype="float64", step=0):
     random = np.random.RandomState([ord(name[1]), rank, step])
-    return random.uniform(-1, 1, SHAPES[name]).astype(dtype)
+    return on_device(random.uniform(-1, 1, SHAPES[name]).astype(dtype))
 
 
 def expected_mean(name, ranks, samples, dtype="float64", step=0):
@@ -28,9 +38,14 @@ def expected_mean(name, ranks, samples, dtype="float64", step=0):
     return sum(samples[r] * gradient(name, r, dtype, step).astype("float64") for r in ranks) / total
 
 
+def set_bucket_bytes(monkeypatch, n):
+    for name in ("BUCKET_BYTES", "GPU_BUCKET_BYTES", "FIRST_GPU_BUCKET_BYTES"):
+        monkeypatch.setattr(buckets, name, n)
+
+
 @pytest.fixture(params=[1, 60, 10**6], ids="bucket of {} bytes".format)
 def bucket_bytes(request, monkeypatch):
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", request.param)
+    set_bucket_bytes(monkeypatch, request.param)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +69,7 @@ def test_means_over_samples(comm, bucket_bytes, dtype, tolerance, announced, wei
         for name, param in params.items():
             expected = expected_mean(name, range(comm.size), samples, dtype, step)
             assert param.grad.dtype == dtype
-            np.testing.assert_allclose(param.grad, expected, rtol=0, atol=tolerance)
+            assert_allclose(param.grad, expected, rtol=0, atol=tolerance)
 
 
 def test_all_ranks_get_the_same_bits(comm):
@@ -91,7 +106,7 @@ def hold(param, how):
         "a part": lambda: param.grad.reshape(-1)[1:],
         "a part of a part": lambda: param.grad.T.reshape(-1)[1:][::2],
         "variable": lambda: param.grad_var,
-        "memory": lambda: memoryview(param.grad),
+        "memory": lambda: param.grad[...] if on_gpus() else memoryview(param.grad),
     }[how]()
 
 
@@ -112,12 +127,12 @@ def test_gradients_that_a_program_keeps_stay_as_they_are(comm, how, holder):
         reducer.finish()
         for name, param in params.items():
             expected = expected_mean(name, range(comm.size), [1] * comm.size, step=step)
-            np.testing.assert_allclose(param.grad, expected, rtol=0, atol=1e-15)
+            assert_allclose(param.grad, expected, rtol=0, atol=1e-15)
         if step < 4 and (holder == "all" or comm.rank == comm.size - 1):
             held = hold(params["/a"], how)
-            kept.append((held, np.array(getattr(held, "array", held))))
+            kept.append((held, xp.array(getattr(held, "array", held))))
         for held, copy in kept:
-            np.testing.assert_array_equal(getattr(held, "array", held), copy)
+            assert_array_equal(getattr(held, "array", held), copy)
 
 
 def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
@@ -135,7 +150,7 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
             param.grad = gradient(name, comm.rank)
             reducer.ready(param)
         reducer.finish()
-        return [bucket.values.ctypes.data for bucket in reducer._buckets]
+        return [address(bucket.values) for bucket in reducer._buckets]
 
     first = step()
     assert step() == step() == first
@@ -151,7 +166,7 @@ def test_memory_stays_where_it_is_unless_a_gradient_is_kept(comm, bucket_bytes):
 def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("nothing travels")
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    set_bucket_bytes(monkeypatch, 1)
     begun = []
 
     def compression(comm, bucket):
@@ -194,7 +209,7 @@ def test_gradients_that_are_none(comm, bucket_bytes, absent, announce):
         having = [r for r in range(comm.size) if not missing[r]]
         if having:
             expected = expected_mean("/c", having, SAMPLES[: comm.size])
-            np.testing.assert_allclose(params["/c"].grad, expected, atol=1e-15)
+            assert_allclose(params["/c"].grad, expected, atol=1e-15)
         else:
             assert params["/c"].grad is None
         assert params["/a"].grad is not None
@@ -228,12 +243,12 @@ def test_a_rank_without_samples(comm, zero_fill):
     for _ in range(2):
         for name, param in params.items():
             # What a rank without samples has, if anything, does not count.
-            stale = np.full(SHAPES[name], np.nan) if comm.rank % 2 else None
+            stale = xp.full(SHAPES[name], np.nan) if comm.rank % 2 else None
             param.grad = gradient(name, 0) if comm.rank == 0 else stale
         reducer.begin(samples[comm.rank])
         assert reducer.finish() == 2
         for name, param in params.items():
-            np.testing.assert_allclose(param.grad, gradient(name, 0), atol=1e-15)
+            assert_allclose(param.grad, gradient(name, 0), atol=1e-15)
 
 
 def test_no_rank_has_samples(comm):
@@ -247,9 +262,9 @@ def test_no_rank_has_samples(comm):
 
 def test_several_dtypes(comm):
     params = {
-        "/a": Parameter(np.zeros((3, 4), "float32")),
-        "/b": Parameter(np.zeros((), "float64")),
-        "/c": Parameter(np.zeros(5, "float32")),
+        "/a": Parameter(xp.zeros((3, 4), "float32")),
+        "/b": Parameter(xp.zeros((), "float64")),
+        "/c": Parameter(xp.zeros(5, "float32")),
     }
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -259,14 +274,14 @@ def test_several_dtypes(comm):
     reducer.finish()
     for name, param in params.items():
         expected = expected_mean(name, range(comm.size), [1] * comm.size, param.dtype)
-        np.testing.assert_allclose(param.grad, expected, atol=1e-6)
+        assert_allclose(param.grad, expected, atol=1e-6)
 
 
 def test_large_float16_gradients_of_many_samples_do_not_overflow(comm):
-    param = Parameter(np.zeros(2, "float16"))
+    param = Parameter(xp.zeros(2, "float16"))
     reducer = GradientReducer(comm)
     reducer.watch({"/a": param})
-    param.grad = np.array([60000, -60000], "float16")
+    param.grad = xp.array([60000, -60000], "float16")
     reducer.begin(1000)
     reducer.finish()
     assert param.grad.tolist() == [60000, -60000]
@@ -293,7 +308,7 @@ def test_parameters_of_others_are_ignored(comm):
     reducer.watch(parameters())
     for _ in range(2):
         reducer.begin()
-        reducer.ready(Parameter(np.zeros(3)))
+        reducer.ready(Parameter(xp.zeros(3)))
         reducer.finish()
 
 
@@ -317,7 +332,7 @@ def test_parameters_that_differ_between_ranks(comm):
 def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("nothing is under way")
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    set_bucket_bytes(monkeypatch, 1)
     params = parameters()
     reducer = GradientReducer(comm)
     reducer.watch(params)
@@ -338,3 +353,38 @@ def test_after_a_step_that_an_exception_ended(comm, monkeypatch):
 class Never:
     def Test(self):
         return False
+
+
+def test_the_first_bucket_on_gpus_is_small(comm):
+    """Its sum begins early; the others hold 25 MiB, or a parameter that is larger."""
+    if comm.size == 1 or not on_gpus():
+        pytest.skip("GPUs of several ranks")
+    n = 2**17  # elements in half a MiB
+    params = {f"/{i:02}": Parameter(xp.zeros(n, np.float32)) for i in range(60)}
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for param in params.values():
+        param.grad = param.array
+    reducer.begin()
+    reducer.finish()
+    assert [len(bucket.names) for bucket in reducer._buckets] == [2, 50, 8]
+
+
+def test_a_bucket_on_a_gpu_is_filled_and_weighted_by_no_kernel_for_each_gradient(comm):
+    if comm.size == 1 or not on_gpus():
+        pytest.skip("GPUs of several ranks")
+    ledger = xp.double  # of what CuPy's double has launched
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for step in range(2):
+        for name, param in params.items():
+            param.grad = gradient(name, comm.rank, step=step)
+        ledger.reset()
+        reducer.begin(SAMPLES[comm.rank])
+        reducer.finish()
+    names = [name for name, _ in ledger.launches.elements()]
+    has_products = comm._nccl.has_products
+    assert names == ["concatenate"] + ["multiply"] * (not has_products), names
+    expected = expected_mean("/a", range(comm.size), SAMPLES[: comm.size], step=1)
+    assert_allclose(params["/a"].grad, expected, atol=1e-15)

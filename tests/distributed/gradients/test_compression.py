@@ -9,6 +9,9 @@ from mpchain.distributed.gradients import compression
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.variable import Parameter
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 SHAPES = {"/W": (40, 30), "/b": (40,), "/F": (16, 8, 3, 3), "/s": (), "/v": (3, 2)}
 
@@ -28,7 +31,7 @@ def any_comm(request, comm, monkeypatch):
 
 def gradient(name, rank, step):
     random = np.random.RandomState([ord(name[1]), rank, step])
-    return random.standard_normal(SHAPES[name]).astype("float32")
+    return on_device(random.standard_normal(SHAPES[name]).astype("float32"))
 
 
 def mean(name, size, step):
@@ -40,7 +43,7 @@ class Run:
 
     def __init__(self, comm, compression):
         self.comm, self.step = comm, 0
-        self.params = {name: Parameter(np.zeros(s, "float32")) for name, s in SHAPES.items()}
+        self.params = {name: Parameter(xp.zeros(s, "float32")) for name, s in SHAPES.items()}
         self.reducer = GradientReducer(comm, compression=compression)
         self.reducer.watch(self.params)
 
@@ -64,7 +67,7 @@ def test_means(any_comm, compress, tolerance):
     run = Run(any_comm, compress)
     for step in range(3):
         for name, actual in run.next().items():
-            np.testing.assert_allclose(actual, mean(name, any_comm.size, step), atol=tolerance)
+            assert_allclose(actual, mean(name, any_comm.size, step), atol=tolerance)
             assert len({y.tobytes() for y in any_comm.allgather(actual)}) == 1
 
 
@@ -81,9 +84,9 @@ def test_what_is_lacking_comes_later(any_comm, make):
             assert len({y.tobytes() for y in any_comm.allgather(actual)}) == 1
             sums[name] = sums[name] + actual
             expected = sum(mean(name, any_comm.size, s) for s in range(step + 1))
-            kept = compress._errors.get(name, np.zeros(SHAPES[name], "float32"))
+            kept = compress._errors.get(name, xp.zeros(SHAPES[name], "float32"))
             kept = any_comm.allreduce(kept).reshape(SHAPES[name])
-            np.testing.assert_allclose(sums[name] + kept, expected, atol=1e-4)
+            assert_allclose(sums[name] + kept, expected, atol=1e-4)
 
 
 def test_top_k_sends_the_largest(any_comm):
@@ -98,8 +101,8 @@ def test_top_k_sends_the_largest(any_comm):
 
 
 def test_power_sgd_is_exact_where_the_rank_suffices(any_comm):
-    left, right = np.arange(1, 41.0)[:, None], np.arange(1, 31.0)[None]
-    param = Parameter(np.zeros((40, 30), "float32"))
+    left, right = xp.arange(1, 41.0)[:, None], xp.arange(1, 31.0)[None]
+    param = Parameter(xp.zeros((40, 30), "float32"))
     reducer = GradientReducer(any_comm, compression=compression.PowerSGD(2))
     reducer.watch({"/W": param})
     for _ in range(2):
@@ -107,7 +110,7 @@ def test_power_sgd_is_exact_where_the_rank_suffices(any_comm):
         reducer.begin()
         reducer.finish()
         expected = left * right * (any_comm.size + 1) / 2
-        np.testing.assert_allclose(param.grad, expected, rtol=1e-5)
+        assert_allclose(param.grad, expected, rtol=1e-5)
 
 
 def test_power_sgd_leaves_small_ones_exact(any_comm):
@@ -116,7 +119,7 @@ def test_power_sgd_leaves_small_ones_exact(any_comm):
         gradients = run.next()
         for name in ("/b", "/s", "/v"):
             expected = mean(name, any_comm.size, step)
-            np.testing.assert_allclose(gradients[name], expected, atol=1e-6)
+            assert_allclose(gradients[name], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [lambda: compression.TopK(0.05), lambda: compression.PowerSGD(2)])
@@ -132,7 +135,7 @@ def test_a_snapshot_continues_alike(comm, make):
     for _ in range(2):
         expected = run.next()
         for name, actual in other.next().items():
-            np.testing.assert_allclose(actual, expected[name], atol=1e-6)
+            assert_allclose(actual, expected[name], atol=1e-6)
 
 
 def test_a_rank_gets_back_only_what_it_saved(comm):
@@ -156,32 +159,32 @@ def test_wrong_arguments(comm):
     with pytest.raises(
         ValueError, match=r"wire_dtype must be one of float16, bfloat16.* is 'int8'"
     ):
-        comm.iallreduce(np.ones(2), "int8")
+        comm.iallreduce(xp.ones(2), "int8")
     with pytest.raises(ValueError, match=r"for float arrays; it is 'float16', for int64"):
-        comm.iallreduce(np.ones(2, np.int64), "float16")
+        comm.iallreduce(xp.ones(2, np.int64), "float16")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bfloat16_rounds_to_nearest(dtype):
     # The next to 1 are 1 + 2**-7 and 1 - 2**-8; halfway the even one is taken.
-    x = np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -0.0, 1e38, np.inf, -np.inf], dtype)
+    x = xp.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -0.0, 1e38, np.inf, -np.inf], dtype)
     decoded = BFloat16.decode(BFloat16.encode(x), x.dtype)
     assert decoded.dtype == dtype
-    np.testing.assert_array_equal(decoded[:4], np.array([1, 1 + 2**-6, 1 + 2**-7, -0.0], dtype))
+    assert_array_equal(decoded[:4], xp.array([1, 1 + 2**-6, 1 + 2**-7, -0.0], dtype))
     assert np.signbit(decoded[3])
-    np.testing.assert_allclose(decoded[4:], x[4:], rtol=2**-8)
-    nan = np.array([np.nan, -np.nan], "float32")
-    nan = np.append(nan, np.array([0x7F800001, 0xFFFFFFFF], "uint32").view("float32"))
-    assert np.isnan(BFloat16.decode(BFloat16.encode(nan), nan.dtype)).all()
+    assert_allclose(decoded[4:], x[4:], rtol=2**-8)
+    nan = xp.array([np.nan, -np.nan], "float32")
+    nan = np.append(nan, xp.array([0x7F800001, 0xFFFFFFFF], "uint32").view("float32"))
+    assert xp.isnan(BFloat16.decode(BFloat16.encode(nan), nan.dtype)).all()
 
 
 def test_bfloat16_keeps_what_it_can_hold():
-    patterns = np.arange(2**16, dtype=np.uint32) << 16
+    patterns = xp.arange(2**16, dtype=np.uint32) << 16
     x = patterns.view(np.float32)
-    x = x[np.isfinite(x)]
-    np.testing.assert_array_equal(BFloat16.decode(BFloat16.encode(x), x.dtype), x)
+    x = x[xp.isfinite(x)]
+    assert_array_equal(BFloat16.decode(BFloat16.encode(x), x.dtype), x)
 
 
 def test_float16_that_is_too_large_becomes_infinite():
-    encoded = Float16.encode(np.array([1e6, 65504, -1e6]))
+    encoded = Float16.encode(xp.array([1e6, 65504, -1e6]))
     assert encoded.tolist() == [np.inf, 65504, -np.inf]

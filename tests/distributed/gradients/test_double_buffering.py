@@ -12,6 +12,9 @@ from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed.gradients import compression
 from mpchain.link import Chain
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from tests.distributed.devices import assert_allclose, on_device
+
+ON_GPUS = True
 
 N_STEPS = 6
 
@@ -30,12 +33,12 @@ class Two(Chain):
 
 
 def batch(step, n=12):
-    return np.random.RandomState(step).standard_normal((n, 3)).astype("float32")
+    return on_device(np.random.RandomState(step).standard_normal((n, 3)).astype("float32"))
 
 
 def make(comm, n_hidden=4, **options):
     np.random.seed(3)
-    model = Two(n_hidden)
+    model = on_device(Two(n_hidden))
     optimizer = create_multi_node_optimizer(
         optimizers.MomentumSGD(0.05), comm, double_buffering=True, **options
     )
@@ -51,7 +54,7 @@ def update(comm, model, optimizer, step):
 def expected(n_steps):
     """The same by hand in one process, with whole batches."""
     np.random.seed(3)
-    model = Two()
+    model = on_device(Two())
     plain = optimizers.MomentumSGD(0.05).setup(model)
     waiting = None
     for step in range(n_steps):
@@ -70,7 +73,7 @@ def assert_close(model, reference):
     for (name, param), (_, other) in zip(
         sorted(model.namedparams()), sorted(reference.namedparams())
     ):
-        np.testing.assert_allclose(param.array, other.array, rtol=1e-4, atol=1e-6, err_msg=name)
+        assert_allclose(param.array, other.array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("n_hidden", [4, None], ids=["initialized", "lazy"])
@@ -125,7 +128,7 @@ def test_what_waits_is_in_the_snapshot(comm, compress):
 
 
 def test_an_older_file_has_nothing_that_waits(comm):
-    plain_model = Two()
+    plain_model = on_device(Two())
     plain = optimizers.MomentumSGD(0.05).setup(plain_model)
     plain.update(plain_model.loss, batch(0))
     saved = DictionarySerializer()
@@ -157,7 +160,7 @@ def test_links_that_are_added_later(comm):
     before = model.l1.W.array.copy()
     np.random.seed(0)
     with model.init_scope():
-        model.l3 = L.Linear(2, 2)
+        model.l3 = on_device(L.Linear(2, 2))
     optimizer.actual_optimizer.setup(model)
     optimizer.setup(model)
     update(comm, model, optimizer, 1)

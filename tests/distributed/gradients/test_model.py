@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from mpchain import links as L
+from tests.distributed.devices import assert_array_equal, on_device, xp
 from tests.distributed.optimizers.test_multi_node import MLP
+
+ON_GPUS = True
 
 
 def test_multi_node_mean_grad_again(comm, monkeypatch):
@@ -15,20 +18,20 @@ def test_multi_node_mean_grad_again(comm, monkeypatch):
     made = []
     make_buffers = comm.make_buffers
     monkeypatch.setattr(comm, "make_buffers", lambda s: made.append(s) or make_buffers(s))
-    model = MLP()
+    model = on_device(MLP())
     for step in range(5):
         for param in model.params():
-            param.grad = np.full(param.shape, step + comm.rank, "f")
+            param.grad = xp.full(param.shape, step + comm.rank, "f")
         comm.multi_node_mean_grad(model)
         mean = step + np.mean(range(comm.size))
-        np.testing.assert_array_equal(model.l1.W.grad, np.full((4, 3), mean, "f"))
+        assert_array_equal(model.l1.W.grad, xp.full((4, 3), mean, "f"))
     assert len(made) == (comm.size > 1)
     with model.init_scope():  # a parameter more: other buffers
-        model.l3 = L.Linear(2, 2)
+        model.l3 = on_device(L.Linear(2, 2))
     for param in model.params():
-        param.grad = np.full(param.shape, comm.rank, "f")
+        param.grad = xp.full(param.shape, comm.rank, "f")
     comm.multi_node_mean_grad(model)
-    np.testing.assert_array_equal(model.l3.b.grad, np.full(2, np.mean(range(comm.size))))
+    assert_array_equal(model.l3.b.grad, xp.full(2, np.mean(range(comm.size))))
     assert len(made) == 2 * (comm.size > 1)
     gone = weakref.ref(model)
     del model, param
@@ -38,10 +41,10 @@ def test_multi_node_mean_grad_again(comm, monkeypatch):
 
 
 def test_multi_node_mean_grad_after_an_error(comm):
-    model = MLP()
+    model = on_device(MLP())
     for is_missing in (comm.size > 1, False):
         for param in model.params():
-            param.grad = np.ones(param.shape, "f")
+            param.grad = xp.ones(param.shape, "f")
         if is_missing:
             if comm.rank == 0:
                 model.l1.b.grad = None

@@ -12,6 +12,9 @@ from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.link import Chain, Link
 from mpchain.link_hooks import SpectralNormalization
 from mpchain.variable import Parameter
+from tests.distributed.devices import assert_array_equal, host, on_device, xp
+
+ON_GPUS = True
 
 WAYS = {
     "setup": lambda comm, model: create_multi_node_optimizer(optimizers.SGD(), comm).setup(model),
@@ -23,6 +26,7 @@ def assert_alike(comm, model):
     """Parameters and persistent values are the same on all ranks."""
     held = {name: param.array for name, param in model.namedparams()}
     held |= {path: persistent.value for path, persistent in named_persistents(model).items()}
+    held = {name: host(value) for name, value in held.items()}
     for other in comm.allgather_obj(held):
         np.testing.assert_equal(held, other)
 
@@ -34,16 +38,16 @@ def replicate(request):
 
 def test_running_statistics_are_those_of_rank_0(comm, replicate):
     """A model that rank 0 alone has loaded, or trained, evaluates alike on all ranks."""
-    model = Chain(known=L.BatchNormalization(3), lazy=L.BatchNormalization())
+    model = on_device(Chain(known=L.BatchNormalization(3), lazy=L.BatchNormalization()))
     if comm.rank == 0:
-        x = np.random.RandomState(0).standard_normal((5, 3)).astype("float32")
+        x = on_device(np.random.RandomState(0).standard_normal((5, 3)).astype("float32"))
         for link in model.children():
             link(x, finetune=True)
     kept = model.known.avg_mean
     replicate(comm, model)
     assert model.known.avg_mean is kept
     assert abs(kept).max() > 0.1
-    np.testing.assert_array_equal(kept, model.lazy.avg_mean)
+    assert_array_equal(kept, model.lazy.avg_mean)
     assert model.known.N == model.lazy.N == 1
     assert_alike(comm, model)
 
@@ -55,12 +59,12 @@ VALUES = [
     "text",
     None,
     np.float32(3),
-    np.array([True, False, True]),
-    np.arange(5, dtype="uint8"),
-    np.array(3.5, "float16"),
-    np.array([1 + 2j]),
-    np.zeros((0, 3)),
-    np.arange(12.0).reshape(3, 4).T,
+    xp.array([True, False, True]),
+    xp.arange(5, dtype="uint8"),
+    xp.array(3.5, "float16"),
+    xp.array([1 + 2j]),
+    xp.zeros((0, 3)),
+    xp.arange(12.0).reshape(3, 4).T,
 ]
 
 
@@ -79,9 +83,9 @@ def test_values_of_all_kinds(comm, replicate, monkeypatch):
 
 
 def test_what_rank_0_lacks_is_the_lowest_ranks_that_has_it(comm, replicate):
-    model = Chain(l1=L.Linear(None, 2), norm=L.BatchNormalization())
+    model = on_device(Chain(l1=L.Linear(None, 2), norm=L.BatchNormalization()))
     if comm.rank > 0:
-        x = np.full((2, 3), comm.rank, "float32")
+        x = xp.full((2, 3), comm.rank, "float32")
         model.norm(model.l1(x))
     replicate(comm, model)
     assert model.l1.W.is_initialized == (comm.size > 1)
@@ -90,22 +94,22 @@ def test_what_rank_0_lacks_is_the_lowest_ranks_that_has_it(comm, replicate):
 
 def test_a_link_with_two_paths_is_one(comm):
     link = L.BatchNormalization(2)
-    model = Chain(a=link, b=Chain(c=link))
+    model = on_device(Chain(a=link, b=Chain(c=link)))
     assert sorted(named_persistents(model)) == ["/a/N", "/a/avg_mean", "/a/avg_var"]
 
 
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ((np.zeros(2), np.zeros(3)), r"rank 0: \(2,\) float64, rank 1: \(3,\) float64"),
-        ((np.zeros(2), np.zeros(2, "int64")), r"rank 0: \(2,\) float64, rank 1: \(2,\) int64"),
-        ((5, np.zeros(2)), r"rank 0: 5, rank 1: \(2,\) float64"),
+        ((xp.zeros(2), xp.zeros(3)), r"rank 0: \(2,\) float64, rank 1: \(3,\) float64"),
+        ((xp.zeros(2), xp.zeros(2, "int64")), r"rank 0: \(2,\) float64, rank 1: \(2,\) int64"),
+        ((5, xp.zeros(2)), r"rank 0: 5, rank 1: \(2,\) float64"),
     ],
 )
 def test_persistent_values_that_do_not_fit(comm, replicate, values, text):
     if comm.size == 1:
         pytest.skip("one rank does not differ")
-    model = Chain(l1=Link())
+    model = on_device(Chain(l1=Link()))
     model.l1.add_persistent("seen", values[comm.rank > 0])
     with pytest.raises(ValueError, match=f"persistent value /l1/seen must have one shape .*{text}"):
         replicate(comm, model)
@@ -114,7 +118,7 @@ def test_persistent_values_that_do_not_fit(comm, replicate, values, text):
 def test_persistent_values_that_only_some_ranks_have(comm, replicate):
     if comm.size == 1:
         pytest.skip("one rank does not differ")
-    model = Chain(l1=Link())
+    model = on_device(Chain(l1=Link()))
     if comm.rank == 1:
         model.l1.add_persistent("seen", 0)
     with pytest.raises(ValueError, match="rank 1 has /l1/seen and rank 0 does not"):
@@ -124,26 +128,28 @@ def test_persistent_values_that_only_some_ranks_have(comm, replicate):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_parameters_of_all_sizes(comm, replicate, monkeypatch, dtype):
     monkeypatch.setattr(replication, "BUCKET_BYTES", 400)
-    model = Link()
+    model = on_device(Link())
     random = np.random.RandomState(comm.rank)
     with model.init_scope():
         for i, shape in enumerate([(), (3,), (0, 2), (40,), (5, 7), (300,), (2, 2)]):
-            setattr(model, f"p{i}", Parameter(random.uniform(-1, 1, shape).astype(dtype)))
-        model.strided = Parameter(np.full((30, 20), comm.rank, dtype).T)
+            setattr(
+                model, f"p{i}", Parameter(on_device(random.uniform(-1, 1, shape).astype(dtype)))
+            )
+        model.strided = Parameter(xp.full((30, 20), comm.rank, dtype).T)
     replicate(comm, model)
     assert_alike(comm, model)
-    expected = np.random.RandomState(0).uniform(-1, 1, ()).astype(dtype)
-    np.testing.assert_array_equal(model.p0.array, expected)
+    expected = on_device(np.random.RandomState(0).uniform(-1, 1, ()).astype(dtype))
+    assert_array_equal(model.p0.array, expected)
 
 
 @pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_spectral_normalization_with_seeds_of_each_rank(comm, n_in):
     """Its random vector decides what the model computes, from the first step on."""
     np.random.seed(comm.rank)
-    model = Chain(l1=L.Linear(n_in, 4))
+    model = on_device(Chain(l1=L.Linear(n_in, 4)))
     model.l1.add_hook(SpectralNormalization())
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
-    x = np.random.RandomState(3).standard_normal((2, 3)).astype("float32")
+    x = on_device(np.random.RandomState(3).standard_normal((2, 3)).astype("float32"))
     for _ in range(3):
         optimizer.update(lambda: F.sum(model.l1(x) ** 2))
         assert_alike(comm, model)

@@ -13,7 +13,10 @@ from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed import functions as D
 from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
 from tests.distributed.functions.test_communication import _orders, _variables
+
+ON_GPUS = True
 
 
 def _bounds(comm, n, kind):
@@ -34,26 +37,26 @@ def _links(comm, size, dtype=np.float64, **options):
     random = np.random.RandomState(5)
     for param, other in zip(single.params(), multi.params(), strict=True):
         param.array[...] = other.array[...] = random.uniform(0.5, 1.5, param.shape)
-    return single, multi
+    return on_device(single), on_device(multi)
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (8, 2, 3, 2)])
 @pytest.mark.parametrize("kind", ["even", "uneven", "one rank has all"])
 def test_values_and_gradients(comm, shape, kind):
     random = np.random.RandomState(6)
-    x_array, weights = random.normal(3, 2, shape), random.uniform(0.5, 1.5, shape)
+    x_array, weights = on_device((random.normal(3, 2, shape), random.uniform(0.5, 1.5, shape)))
     single, multi = _links(comm, shape[1])
     mine = slice(*_bounds(comm, shape[0], kind))
     x, whole = _variables([x_array[mine], x_array])
     actual, expected = multi(F.sin(x)), single(F.sin(whole))
-    np.testing.assert_allclose(actual.array, expected.array[mine], rtol=1e-12, atol=1e-13)
+    assert_allclose(actual.array, expected.array[mine], rtol=1e-12, atol=1e-13)
     ours = _orders(F.sum(actual**3 * weights[mine]), [x, multi.gamma, multi.beta], 1)
     theirs = _orders(F.sum(expected**3 * weights), [whole, single.gamma, single.beta], 1)
     gx, *gradients = next(ours)
     expected_gx, *expected_gradients = next(theirs)
-    np.testing.assert_allclose(gx, expected_gx[mine], rtol=1e-10, atol=1e-11)
+    assert_allclose(gx, expected_gx[mine], rtol=1e-10, atol=1e-11)
     for gradient, other in zip(gradients, expected_gradients, strict=True):
-        np.testing.assert_allclose(comm.allreduce(gradient), other, rtol=1e-11)
+        assert_allclose(comm.allreduce(gradient), other, rtol=1e-11)
 
 
 @pytest.mark.parametrize("kind", ["even", "uneven", "one rank has all"])
@@ -61,7 +64,7 @@ def test_penalties_to_third_order(comm, kind):
     """The second and third derivatives, by the parameters too, of which each rank has a copy."""
     shape = (6, 2, 2)
     random = np.random.RandomState(7)
-    x_array, weights = random.normal(1, 2, shape), random.uniform(0.5, 1.5, shape)
+    x_array, weights = on_device((random.normal(1, 2, shape), random.uniform(0.5, 1.5, shape)))
     single, multi = _links(comm, shape[1])
     mine = slice(*_bounds(comm, shape[0], kind))
     x, whole = _variables([x_array[mine], x_array])
@@ -87,10 +90,10 @@ def test_penalties_to_third_order(comm, kind):
     ours = penalties(multi, x, weights[mine], over_ranks)
     theirs = penalties(single, whole, weights, alone)
     for (gx, gradients), (expected_gx, expected) in zip(ours, theirs, strict=True):
-        scale = np.abs(expected_gx).max()
-        np.testing.assert_allclose(gx, expected_gx[mine], rtol=1e-9, atol=1e-11 * scale)
+        scale = xp.abs(expected_gx).max()
+        assert_allclose(gx, expected_gx[mine], rtol=1e-9, atol=1e-11 * scale)
         for gradient, other in zip(gradients, expected, strict=True):
-            np.testing.assert_allclose(gradient, other, rtol=1e-9, atol=1e-11 * np.abs(other).max())
+            assert_allclose(gradient, other, rtol=1e-9, atol=1e-11 * xp.abs(other).max())
 
 
 @pytest.mark.parametrize("finetune", [False, True])
@@ -101,45 +104,45 @@ def test_running_statistics(comm, kind, finetune):
     for link in (single, multi):
         link.start_finetuning()
     for n in (5, 1, 8):
-        x = random.normal(5, 3, (n, 3, 2))
+        x = on_device(random.normal(5, 3, (n, 3, 2)))
         single(x, finetune=finetune)
         multi(x[slice(*_bounds(comm, n, kind))], finetune=finetune)
     assert multi.N == single.N == (3 if finetune else 0)
     for name in ("avg_mean", "avg_var"):
-        np.testing.assert_allclose(getattr(multi, name), getattr(single, name), rtol=1e-13)
+        assert_allclose(getattr(multi, name), getattr(single, name), rtol=1e-13)
         # Bit by bit the same everywhere, since nothing brings them together again.
         held = comm.allgather_obj(getattr(multi, name).tobytes())
         assert held == held[:1] * comm.size
     with using_config("train", False):
-        x = random.normal(size=(comm.rank, 3, 2))  # without communication
-        np.testing.assert_allclose(multi(x).array, single(x).array, rtol=1e-12)
+        x = on_device(random.normal(size=(comm.rank, 3, 2)))  # without communication
+        assert_allclose(multi(x).array, single(x).array, rtol=1e-12)
 
 
 def test_without_any_sample(comm):
     _, multi = _links(comm, 3)
     before = multi.avg_mean.copy(), multi.avg_var.copy()
-    x = mpchain.Variable(np.zeros((0, 3)))
+    x = mpchain.Variable(xp.zeros((0, 3)))
     F.sum(multi(x)).backward()
     assert x.grad.shape == (0, 3)
-    np.testing.assert_array_equal(multi.gamma.grad, np.zeros(3))
-    np.testing.assert_array_equal((multi.avg_mean, multi.avg_var), before)
+    assert_array_equal(multi.gamma.grad, xp.zeros(3))
+    assert_array_equal((multi.avg_mean, multi.avg_var), before)
 
 
 @pytest.mark.parametrize("options", [{"use_gamma": False}, {"use_beta": False}, {"eps": 0.5}])
 def test_options(comm, options):
-    x = np.random.RandomState(9).normal(size=(6, 3))
+    x = on_device(np.random.RandomState(9).normal(size=(6, 3)))
     single, multi = _links(comm, 3, decay=0.5, **options)
     mine = slice(*_bounds(comm, 6, "uneven"))
-    np.testing.assert_allclose(multi(x[mine]).array, single(x).array[mine], rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(multi.avg_var, single.avg_var)
+    assert_allclose(multi(x[mine]).array, single(x).array[mine], rtol=1e-12, atol=1e-14)
+    assert_allclose(multi.avg_var, single.avg_var)
     assert list(multi.printable_specs) == list(single.printable_specs)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_other_dtypes(comm, dtype):
     random = np.random.RandomState(10)
-    x = random.normal(10, 1, (12, 3)).astype(dtype)
-    g = random.normal(size=(12, 3)).astype(dtype)
+    x = on_device(random.normal(10, 1, (12, 3)).astype(dtype))
+    g = on_device(random.normal(size=(12, 3)).astype(dtype))
     single, multi = _links(comm, 3, np.float32)
     mine = slice(*_bounds(comm, 12, "even"))
     ours, theirs = _variables([x[mine], x])
@@ -149,12 +152,12 @@ def test_other_dtypes(comm, dtype):
     assert y.dtype == ours.grad.dtype == dtype and multi.gamma.grad.dtype == np.float32
     tolerance = 2e-2 if dtype == np.float16 else 2e-5
     for actual, other in [(y.array, expected.array), (ours.grad, theirs.grad)]:
-        np.testing.assert_allclose(actual, other[mine], rtol=tolerance, atol=tolerance)
+        assert_allclose(actual, other[mine], rtol=tolerance, atol=tolerance)
 
 
 def test_forgotten_and_computed_again(comm):
     """Recomputing in backward asks the other ranks again, and counts the batch once."""
-    x_array = np.random.RandomState(11).normal(size=(6, 3))
+    x_array = on_device(np.random.RandomState(11).normal(size=(6, 3)))
     single, multi = _links(comm, 3)
     mine = slice(*_bounds(comm, 6, "uneven"))
     x, whole = _variables([x_array[mine], x_array])
@@ -166,8 +169,8 @@ def test_forgotten_and_computed_again(comm):
 
     penalty(multi, x).backward()
     penalty(single, whole).backward()
-    np.testing.assert_allclose(x.grad, whole.grad[mine], rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(multi.avg_mean, single.avg_mean)
+    assert_allclose(x.grad, whole.grad[mine], rtol=1e-9, atol=1e-11)
+    assert_allclose(multi.avg_mean, single.avg_mean)
 
 
 def test_wrong_arguments(comm):
@@ -203,7 +206,7 @@ class Model(mpchain.Chain):
 
 
 def test_create_mnbn_model(comm):
-    model = Model()
+    model = on_device(Model())
     model.bn.gamma.array[...] = 2
     model.bn.avg_mean[...] = 3
     copied = create_mnbn_model(model, comm)
@@ -214,9 +217,9 @@ def test_create_mnbn_model(comm):
     assert type(copied.other) is L.BatchRenormalization
     assert copied.list[0].decay == 0.5
     assert type(model.bn) is L.BatchNormalization and not hasattr(model.bn, "comm")
-    np.testing.assert_array_equal(copied.bn.gamma.array, 2.0)
+    assert_array_equal(copied.bn.gamma.array, 2.0)
     copied.bn.avg_mean += 1
-    np.testing.assert_array_equal(model.bn.avg_mean, 3.0)
+    assert_array_equal(model.bn.avg_mean, 3.0)
     assert copied.bn.comm is comm
     # Copies of copies talk to the same ranks.
     assert copy.deepcopy(copied).list[0].comm is comm
@@ -230,30 +233,32 @@ def test_create_mnbn_model_of_a_link_itself(comm):
 
 def test_the_model_computes_what_one_process_does(comm):
     with using_config("dtype", np.float64):
-        model = Model()
-        model(np.random.RandomState(0).normal(size=(4, 3)))  # initializes what is left to the input
+        model = on_device(Model())
+        model(
+            on_device(np.random.RandomState(0).normal(size=(4, 3)))
+        )  # initializes what is left to the input
     comm.bcast_data(model)
     copied = create_mnbn_model(model, comm)
-    x = np.random.RandomState(12).normal(size=(9, 3))
+    x = on_device(np.random.RandomState(12).normal(size=(9, 3)))
     mine = slice(*_bounds(comm, 9, "uneven"))
-    np.testing.assert_allclose(copied(x[mine]).array, model(x).array[mine], rtol=1e-11)
+    assert_allclose(copied(x[mine]).array, model(x).array[mine], rtol=1e-11)
 
 
 def test_a_rank_without_samples_is_reported(comm):
-    model = mpchain.Sequential(L.Linear(3, 2), MultiNodeBatchNormalization(2, comm))
+    model = on_device(mpchain.Sequential(L.Linear(3, 2), MultiNodeBatchNormalization(2, comm)))
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     optimizer.n_samples = int(comm.rank == 0)
     if comm.size == 1:
         return
     rule = rf"/1 computes with all ranks together, but {comm.size - 1} of {comm.size} have no"
     with pytest.raises(ValueError, match=rule):
-        optimizer.update(lambda: F.sum(model(np.ones((1, 3), np.float32))))
+        optimizer.update(lambda: F.sum(model(xp.ones((1, 3), np.float32))))
 
 
 def test_ranks_with_different_numbers_of_parts_are_reported(comm):
-    model = mpchain.Sequential(L.Linear(3, 2), MultiNodeBatchNormalization(2, comm))
+    model = on_device(mpchain.Sequential(L.Linear(3, 2), MultiNodeBatchNormalization(2, comm)))
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
-    part = 1, lambda: F.sum(model(np.ones((1, 3), np.float32)))
+    part = 1, lambda: F.sum(model(xp.ones((1, 3), np.float32)))
     optimizer.update_in_parts([part, part])  # as one process would: each part for itself
     assert optimizer.t == 1
     if comm.size > 1:

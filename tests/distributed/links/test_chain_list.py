@@ -10,6 +10,9 @@ from mpchain import optimizers
 from mpchain.configuration import using_config
 from mpchain.distributed.functions import pseudo_connect
 from mpchain.distributed.links import MultiNodeChainList
+from tests.distributed.devices import assert_allclose, assert_array_equal, xp
+
+ON_GPUS = True
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +62,12 @@ DATA = np.random.RandomState(13).normal(size=(10, 4))
 def test_pipeline_to_second_order(comm, n_stages, n_micro_batches):
     model, whole = _pipeline(comm, n_stages, n_micro_batches), _whole(n_stages)
     has_output = comm.rank == (n_stages - 1) % comm.size
-    start = mpchain.Variable(np.zeros(0, np.float32))
+    start = mpchain.Variable(xp.zeros(0, np.float32))
     y = model(*[DATA] if comm.rank == 0 else [], delegate_variable=start)
     expected = whole(DATA)
     params, expected_params = list(model.params()), _my_params(comm, n_stages, whole)
     if has_output:
-        np.testing.assert_allclose(y.array, expected.array, rtol=1e-13)
+        assert_allclose(y.array, expected.array, rtol=1e-13)
     else:
         assert y.shape == (0,)
     loss, expected_loss = F.sum(y**3), F.sum(expected**3)
@@ -74,9 +77,7 @@ def test_pipeline_to_second_order(comm, n_stages, n_micro_batches):
         theirs = mpchain.grad([expected_loss], list(whole.params()), enable_double_backprop=True)
         by_id = dict(zip(map(id, whole.params()), theirs))
         for gradient, param in zip(gradients, expected_params, strict=True):
-            np.testing.assert_allclose(
-                gradient.array, by_id[id(param)].array, rtol=1e-10, atol=1e-12
-            )
+            assert_allclose(gradient.array, by_id[id(param)].array, rtol=1e-10, atol=1e-12)
         loss = sum((F.sum(g**2) for g in gradients), F.sum(y[:0]))
         if token is not None:
             loss = pseudo_connect(token, loss)
@@ -95,7 +96,7 @@ def test_training(comm, n_micro_batches):
         (y if y.shape == (0,) else F.mean(y**2)).backward()
         optimizer.update()
     for param, other in zip(model.params(), _my_params(comm, 3, whole), strict=True):
-        np.testing.assert_allclose(param.array, other.array, rtol=1e-11)
+        assert_allclose(param.array, other.array, rtol=1e-11)
 
 
 class Fork(mpchain.Link):
@@ -127,10 +128,10 @@ def test_several_arguments_results_and_ranks(comm, n_micro_batches):
     joined = Join()(*Fork()(expected_x))
     expected = Join()(*joined * comm.size)
     for actual, other in zip(y, expected, strict=True):
-        np.testing.assert_allclose(actual.array, other.array, rtol=1e-13)
+        assert_allclose(actual.array, other.array, rtol=1e-13)
     F.sum(y[0] ** 2 + y[1]).backward()
     F.sum(expected[0] ** 2 + expected[1]).backward()
-    np.testing.assert_allclose(x.grad, expected_x.grad, rtol=1e-12)
+    assert_allclose(x.grad, expected_x.grad, rtol=1e-12)
 
 
 def test_without_graph(comm):
@@ -153,7 +154,7 @@ def test_arguments_that_are_no_arrays_are_not_divided(comm):
 
     model = MultiNodeChainList(comm, 2)
     model.add_link(Scaled())
-    np.testing.assert_array_equal(model(DATA, 2.0, None).array, 2 * DATA)
+    assert_array_equal(model(DATA, 2.0, None).array, 2 * DATA)
 
 
 def test_errors(comm):

@@ -8,6 +8,9 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain.configuration import using_config
 from mpchain.distributed.links import create_multi_node_n_step_rnn
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 KINDS = ["LSTM", "BiLSTM", "GRU", "BiGRU", "RNNTanh", "BiRNNTanh", "RNNReLU", "BiRNNReLU"]
 
@@ -20,12 +23,12 @@ def _in_float64():
 
 def _rnn(kind, rank):
     np.random.seed(30 + rank)
-    return getattr(L, f"NStep{kind}")(2, 3, 4, 0)
+    return on_device(getattr(L, f"NStep{kind}")(2, 3, 4, 0))
 
 
 def _sequences(rank):
     random = np.random.RandomState(40 + rank)
-    return [random.normal(size=(n + rank % 2, 3)) for n in (3, 5, 2)]
+    return on_device([random.normal(size=(n + rank % 2, 3)) for n in (3, 5, 2)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,13 +54,13 @@ def test_states_pass_along_the_ranks(comm, kind):
         total += sum(F.sum(y**2) for y in expected_ys)
         if rank == comm.rank:
             for state, other in zip(states, expected, strict=True):
-                np.testing.assert_allclose(state.array, other.array, rtol=1e-12)
+                assert_allclose(state.array, other.array, rtol=1e-12)
             for y, other in zip(ys, expected_ys, strict=True):
-                np.testing.assert_allclose(y.array, other.array, rtol=1e-12)
+                assert_allclose(y.array, other.array, rtol=1e-12)
     total.backward()
     pairs = zip(rnn.actual_link.params(), links[comm.rank].params(), strict=True)
     for param, other in pairs:
-        np.testing.assert_allclose(param.grad, other.grad, rtol=1e-10, atol=1e-13)
+        assert_allclose(param.grad, other.grad, rtol=1e-10, atol=1e-13)
 
 
 def _tied(delegate, loss):
@@ -86,12 +89,12 @@ def test_a_delegate_variable_runs_backward_where_there_is_no_loss(comm):
 def test_states_that_are_given(comm):
     link = _rnn("GRU", 0)
     rnn = create_multi_node_n_step_rnn(link, comm)
-    hx = np.ones((2, 3, 4))
+    hx = xp.ones((2, 3, 4))
     h, _, delegate = rnn(hx, _sequences(0))
     expected_h, _ = link(hx, _sequences(0))
-    np.testing.assert_array_equal(h.array, expected_h.array)
+    assert_array_equal(h.array, expected_h.array)
     delegate.backward()
-    np.testing.assert_array_equal(link[0].w0.grad, np.zeros((4, 3)))
+    assert_array_equal(link[0].w0.grad, xp.zeros((4, 3)))
 
 
 def test_errors(comm):
@@ -101,4 +104,4 @@ def test_errors(comm):
     with pytest.raises(TypeError, match=r"pass xs, or 2 states and xs, to NStepLSTM, not 2"):
         rnn(None, _sequences(0))
     with pytest.raises(TypeError, match="the first states come from rank 0"):
-        rnn(np.ones((2, 3, 4)), None, _sequences(0))
+        rnn(xp.ones((2, 3, 4)), None, _sequences(0))

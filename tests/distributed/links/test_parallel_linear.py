@@ -12,6 +12,9 @@ from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.distributed.links import ColumnParallelLinear, RowParallelLinear
 from tests.distributed import ranks
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 KINDS = [ColumnParallelLinear, RowParallelLinear]
 
@@ -62,7 +65,7 @@ def _networks(comm, layout):
             for (kind, options), pair, a in zip(kinds, sizes, arguments)
         )
     )
-    return whole, divided
+    return on_device(whole), on_device(divided)
 
 
 def _mine(comm, link, name, array):
@@ -79,7 +82,7 @@ def _mine(comm, link, name, array):
 @pytest.mark.parametrize("layout", ["column", "row", "column-row"])
 def test_to_third_order(comm, layout):
     whole, divided = _networks(comm, layout)
-    arrays = np.random.RandomState(52).normal(size=(3, 5))
+    arrays = on_device(np.random.RandomState(52).normal(size=(3, 5)))
     x, whole_x = mpchain.Variable(arrays), mpchain.Variable(arrays)
     named = [
         (link, name, getattr(link, name)) for link in divided.children() for name in ("W", "b")
@@ -87,19 +90,23 @@ def test_to_third_order(comm, layout):
     whole_params = [getattr(link, n) for link in whole.children() for n in ("W", "b")]
     loss, expected = divided(x), whole(whole_x)
     for order in range(3):
-        np.testing.assert_allclose(loss.array, expected.array, rtol=1e-11)
+        assert_allclose(loss.array, expected.array, rtol=1e-11)
         gx, *gradients = mpchain.grad(
             [loss], [x, *(p for *_, p in named)], enable_double_backprop=True
         )
         expected_gx, *others = mpchain.grad(
             [expected], [whole_x, *whole_params], enable_double_backprop=True
         )
-        scale = np.abs(expected_gx.array).max()
-        np.testing.assert_allclose(gx.array, expected_gx.array, rtol=1e-9, atol=1e-12 * scale)
+        scale = float(xp.abs(expected_gx.array).max())
+        assert_allclose(gx.array, expected_gx.array, rtol=1e-9, atol=1e-12 * scale)
         for (link, name, _), gradient, other in zip(named, gradients, others, strict=True):
             other = _mine(comm, link, name, other.array)
-            np.testing.assert_allclose(
-                gradient.array, other, rtol=1e-9, atol=1e-12 * max(scale, 1), err_msg=f"{order}"
+            assert_allclose(
+                gradient.array,
+                other,
+                rtol=1e-9,
+                atol=1e-12 * max(scale, 1),
+                err_msg=f"{order}",
             )
         # Of what is the same on all ranks; a sum over divided parameters would need sum_up.
         loss, expected = F.sum(gx**2), F.sum(expected_gx**2)
@@ -108,7 +115,7 @@ def test_to_third_order(comm, layout):
 @pytest.mark.parametrize("layout", ["column", "row", "column-row"])
 def test_training(comm, layout):
     whole, divided = _networks(comm, layout)
-    x = np.random.RandomState(53).normal(size=(8, 5))
+    x = on_device(np.random.RandomState(53).normal(size=(8, 5)))
     plain, optimizer = (optimizers.Adam().setup(model) for model in (whole, divided))
     for _ in range(5):
         plain.update(whole, x)
@@ -116,37 +123,37 @@ def test_training(comm, layout):
     for link, other in zip(divided.children(), whole.children(), strict=True):
         for name in ("W", "b"):
             expected = _mine(comm, link, name, getattr(other, name).array)
-            np.testing.assert_allclose(getattr(link, name).array, expected, rtol=1e-10)
+            assert_allclose(getattr(link, name).array, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("in_size", [6, None])
 def test_initial_values_are_those_of_one_process(comm, kind, in_size):
-    x = np.ones((2, 3, 6))
+    x = xp.ones((2, 3, 6))
     np.random.seed(1)
-    expected = L.Linear(in_size, 5)
+    expected = on_device(L.Linear(in_size, 5))
     y = expected(x, n_batch_axes=2)
     np.random.seed(1 if comm.rank == 0 else 100 + comm.rank)
-    link = kind(comm, in_size, 5)
-    np.testing.assert_allclose(link(x, n_batch_axes=2).array, y.array, rtol=1e-13)
-    np.testing.assert_array_equal(link.W.array, _mine(comm, link, "W", expected.W.array))
+    link = on_device(kind(comm, in_size, 5))
+    assert_allclose(link(x, n_batch_axes=2).array, y.array, rtol=1e-13)
+    assert_array_equal(link.W.array, _mine(comm, link, "W", expected.W.array))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_axes_are_flattened(comm, kind):
-    x = np.random.RandomState(54).normal(size=(2, 2, 3))
-    expected = L.Linear(6, 5, initialW=0.5)
-    link = kind(comm, 5, nobias=True, initialW=0.5)
+    x = on_device(np.random.RandomState(54).normal(size=(2, 2, 3)))
+    expected = on_device(L.Linear(6, 5, initialW=0.5))
+    link = on_device(kind(comm, 5, nobias=True, initialW=0.5))
     assert link.b is None
-    np.testing.assert_allclose(link(x).array, expected(x).array, rtol=1e-13)
+    assert_allclose(link(x).array, expected(x).array, rtol=1e-13)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_is_not_differentiated(comm, kind):
     """The gradient of an input that needs none is neither computed nor summed over the ranks."""
-    link = kind(comm, 6, 5)
-    assert mpchain.distributed.functions.distribute(comm, np.ones(2)).requires_grad is False
-    F.sum(link(np.ones((2, 6)))).backward()
+    link = on_device(kind(comm, 6, 5))
+    assert mpchain.distributed.functions.distribute(comm, xp.ones(2)).requires_grad is False
+    F.sum(link(xp.ones((2, 6)))).backward()
     assert link.W.grad.shape == link.W.shape
 
 
@@ -156,7 +163,7 @@ def test_both_kinds_of_parallelism(comm):
     parts = comm.split(comm.rank // n_parts, comm.rank)
     data = comm.split(comm.rank % n_parts, comm.rank)
     whole, divided = _networks(parts, "column-row")
-    x = np.random.RandomState(55).normal(size=(7, 5))
+    x = on_device(np.random.RandomState(55).normal(size=(7, 5)))
     plain = optimizers.Adam().setup(whole)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), data).setup(divided)
     begin, end = partition(len(x), data.rank, data.size)
@@ -166,7 +173,7 @@ def test_both_kinds_of_parallelism(comm):
         optimizer.update(lambda: divided(x[begin:end]) / (end - begin))
     for link, other in zip(divided.children(), whole.children(), strict=True):
         expected = _mine(parts, link, "W", other.W.array)
-        np.testing.assert_allclose(link.W.array, expected, rtol=1e-10)
+        assert_allclose(link.W.array, expected, rtol=1e-10)
     data.finalize()
     parts.finalize()
 
@@ -211,7 +218,7 @@ class Grid:
         for one in (plain, optimizer):
             if add_hook is not None:
                 add_hook(one)
-        x = np.random.RandomState(55).normal(size=(7, 5))
+        x = on_device(np.random.RandomState(55).normal(size=(7, 5)))
         begin, end = partition(len(x), self.data.rank, self.data.size)
         for _ in range(n_steps):
             plain.update(lambda: whole(x) / len(x))
@@ -221,8 +228,8 @@ class Grid:
             for name in ("W", "b"):
                 expected = _mine(self.parts, link, name, getattr(other, name).array)
                 actual = getattr(link, name)
-                atol = 1e-12 * np.abs(expected).max()
-                np.testing.assert_allclose(actual.array, expected, rtol=0, atol=atol)
+                atol = 1e-12 * xp.abs(expected).max()
+                assert_allclose(actual.array, expected, rtol=0, atol=atol)
                 if actual.divided_among is None:  # replicas
                     held = {x.tobytes() for x in self.comm.allgather(actual.array)}
                     assert len(held) == 1, f"{name} of {link!r} differs between the ranks"
@@ -255,38 +262,38 @@ def test_norms_are_those_of_whole_parameters(grid, make, hook):
 
 def test_parts_leave_out_a_step_together(comm):
     """A gradient that is not finite on one of the ranks counts on all that have parts."""
-    link = ColumnParallelLinear(comm, 3, comm.size)
+    link = on_device(ColumnParallelLinear(comm, 3, comm.size))
     optimizer = optimizers.SGD().setup(link)
     optimizer.loss_scaling()
     before = link.W.array.copy()
     for param in link.params():
-        param.grad = np.ones_like(param.array)
+        param.grad = xp.ones_like(param.array)
     if comm.rank == comm.size - 1:
         link.W.grad[...] = np.inf
     names = "/W$" if comm.rank == comm.size - 1 else f"some on other ranks than {comm.rank} of"
     with pytest.warns(RuntimeWarning, match=f"step 1 is skipped, .* are not finite: {names}"):
         optimizer.update()
-    np.testing.assert_array_equal(link.W.array, before)
+    assert_array_equal(link.W.array, before)
     assert optimizer.loss_scale == 1
     for param in link.params():
-        param.grad = np.ones_like(param.array)
+        param.grad = xp.ones_like(param.array)
     optimizer.update()
     assert (link.W.array < before).all()
 
 
 def test_float32_copies_are_divided_as_their_parameters_are(comm):
     with using_config("dtype", np.dtype("float16")):
-        link = ColumnParallelLinear(comm, 3, comm.size)
+        link = on_device(ColumnParallelLinear(comm, 3, comm.size))
     optimizer = optimizers.SGD(lr=1).setup(link)
     optimizer.use_fp32_update()
     optimizer.loss_scaling(scale=2.0)
     optimizer.add_hook(optimizer_hooks.GradientClipping(1))
     before = link.b.array.copy()
     for param in link.params():
-        param.grad = np.full_like(param.array, 2)
+        param.grad = xp.full_like(param.array, 2)
     optimizer.update()
     step = 1 / np.sqrt(4 * comm.size)
-    np.testing.assert_allclose(before - link.b.array, step, rtol=1e-3)
+    assert_allclose(before - link.b.array, step, rtol=1e-3)
 
 
 def test_means_over_rows_and_columns_need_whole_parameters(comm):

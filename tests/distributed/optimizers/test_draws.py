@@ -19,6 +19,9 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.iterators import SerialIterator
 from mpchain.link import Chain
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 N = 13
 
@@ -62,18 +65,18 @@ class Recurrent(Chain):
 
 def batch(step, n=N):
     random = np.random.RandomState(step)
-    return random.uniform(-1, 1, (n, 4)), random.uniform(-1, 1, (n, 1))
+    return on_device((random.uniform(-1, 1, (n, 4)), random.uniform(-1, 1, (n, 1))))
 
 
 def sequences(step):
     random = np.random.RandomState(step)
-    return [random.uniform(-1, 1, (length, 4)) for length in random.randint(1, 6, N)]
+    return on_device([random.uniform(-1, 1, (n, 4)) for n in random.randint(1, 6, N)])
 
 
 def make(comm, make_model=Noisy):
     vars(comm).pop("_n_draw_keys", None)  # as in a program of its own
     np.random.seed(0)
-    model = make_model()
+    model = on_device(make_model())
     return model, create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(model)
 
 
@@ -83,7 +86,7 @@ def values(model):
 
 def assert_same(model, other, tolerance=1e-12):
     for name, value in values(model).items():
-        np.testing.assert_allclose(value, values(other)[name], tolerance, tolerance, err_msg=name)
+        assert_allclose(value, values(other)[name], tolerance, tolerance, err_msg=name)
 
 
 def train(comm, steps, make_model=Noisy, model_and_optimizer=None):
@@ -117,8 +120,8 @@ def test_masks_of_samples_are_not_those_of_another_rank(comm):
     np.random.seed(0)
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     for _ in range(2):
-        optimizer.update(loss, np.ones((2, 64)), model.W)
-    rows = np.concatenate(comm.allgather(np.concatenate(masks)))
+        optimizer.update(loss, xp.ones((2, 64)), model.W)
+    rows = xp.concatenate(comm.allgather(xp.concatenate(masks)))
     assert len(np.unique(rows, axis=0)) == len(rows) == 4 * comm.size
 
 
@@ -173,14 +176,14 @@ def test_unequal_batches_without_a_word_are_independent(comm):
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     for _ in range(3):
         optimizer.n_samples = 1 + comm.rank
-        optimizer.update(loss, np.ones((1 + comm.rank, 64)), model.W)
+        optimizer.update(loss, xp.ones((1 + comm.rank, 64)), model.W)
     # What the first step assumes, the next ones know better.
     rows = [row.tobytes() for x in comm.allgather_obj(drawn[1:]) for y in x for row in y]
     assert len(set(rows)) == len(rows)
 
 
 def test_ranks_that_divide_a_batch_in_their_own_way(comm):
-    ends = np.cumsum(np.arange(1, comm.size + 1)) * N // (comm.size * (comm.size + 1) // 2)
+    ends = np.cumsum(xp.arange(1, comm.size + 1)) * N // (comm.size * (comm.size + 1) // 2)
     mine = slice(int(ends[comm.rank - 1]) if comm.rank else 0, int(ends[comm.rank]))
     model, optimizer = make(comm)
     for step in range(3):
@@ -198,12 +201,12 @@ def test_the_size_of_a_batch_is_checked(comm, n):
 
 
 def test_within_a_batch_ranks_weigh_by_samples(comm):
-    model = L.Linear(1, 1, nobias=True, initialW=np.zeros((1, 1)))
+    model = on_device(L.Linear(1, 1, nobias=True, initialW=np.zeros((1, 1))))
     optimizer = create_multi_node_optimizer(optimizers.SGD(1), comm).setup(model)
-    x = np.arange(float(N)).reshape(N, 1)
+    x = xp.arange(float(N)).reshape(N, 1)
     with comm.batch(N) as mine:
         optimizer.update(lambda x: F.mean(model(x)), x[mine])
-    np.testing.assert_allclose(model.W.array, [[-x.mean()]], 1e-12)
+    assert_allclose(model.W.array, [[-float(x.mean())]], 1e-12)
     assert optimizer.n_samples is None
 
 
@@ -224,7 +227,7 @@ def test_a_restored_optimizer_goes_on_with_its_draws(comm):
     saved["model"].save(model)
     saved["optimizer"].save(optimizer)
     np.random.seed(99)  # the program that resumes has another seed
-    restored = Noisy()
+    restored = on_device(Noisy())
     other = create_multi_node_optimizer(optimizers.Adam(0.01), comm).setup(restored)
     loaded = NpzDeserializer(saved.target)
     loaded["model"].load(restored)
@@ -245,7 +248,7 @@ def test_optimizers_draw_independently(comm):
     for _ in range(2):  # NumPy's state is the same at both setups
         np.random.seed(0)
         optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
-        optimizer.update(loss, np.ones((2, 64)), model.W)
+        optimizer.update(loss, xp.ones((2, 64)), model.W)
     assert (drawn[0] != drawn[1]).any()
 
 
@@ -259,8 +262,8 @@ def test_nothing_is_drawn_from_numpy(comm):
     state = np.random.get_state()
     with comm.batch(N) as mine:
         optimizer.update(model, *(x[mine] for x in batch(1)))
-    np.testing.assert_array_equal(np.random.get_state()[1], state[1])
-    np.testing.assert_array_equal(np.random.random_sample(5), expected)
+    assert_array_equal(np.random.get_state()[1], state[1])
+    assert_array_equal(np.random.random_sample(5), expected)
 
 
 def test_reproducible_ranks_draw_by_sample(comm):

@@ -14,6 +14,9 @@ from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
+from tests.distributed.devices import address, assert_allclose, assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 OPTIMIZERS = {
     "SGD": lambda: optimizers.SGD(lr=0.1),
@@ -50,7 +53,7 @@ class MLP(Chain):
 
 def batch(n=7, seed=5):
     random = np.random.RandomState(seed)
-    return random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 2))
+    return on_device((random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 2))))
 
 
 def part(arrays, comm):
@@ -69,8 +72,8 @@ def assert_close(model, expected, tolerance=1e-12):
     expected = dict(expected.namedparams())
     for name, param in model.namedparams():
         reference = expected[name].array
-        atol = tolerance * np.abs(reference).max()
-        np.testing.assert_allclose(param.array, reference, rtol=0, atol=atol, err_msg=name)
+        atol = tolerance * xp.abs(reference).max()
+        assert_allclose(param.array, reference, rtol=0, atol=atol, err_msg=name)
 
 
 def assert_alike(comm, model):
@@ -84,7 +87,7 @@ def assert_alike(comm, model):
 @pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_n_ranks_are_one_process(comm, make, n, n_in):
     np.random.seed(1)
-    expected = MLP(n_in)
+    expected = on_device(MLP(n_in))
     plain = make().setup(expected)
     plain.add_hook(optimizer_hooks.WeightDecay(0.01))
     plain.add_hook(optimizer_hooks.GradientClipping(0.1))
@@ -93,7 +96,7 @@ def test_n_ranks_are_one_process(comm, make, n, n_in):
     after = np.random.uniform()
 
     np.random.seed(1 if comm.rank == 0 else 100 + comm.rank)  # rank 0's parameters count
-    model = MLP(n_in)
+    model = on_device(MLP(n_in))
     optimizer = create_multi_node_optimizer(make(), comm).setup(model)
     optimizer.add_hook(optimizer_hooks.WeightDecay(0.01))
     optimizer.add_hook(optimizer_hooks.GradientClipping(0.1))
@@ -108,21 +111,21 @@ def test_n_ranks_are_one_process(comm, make, n, n_in):
 
 def test_initial_values_do_not_depend_on_what_else_is_random(comm):
     np.random.seed(2)
-    expected = MLP(None)
+    expected = on_device(MLP(None))
     expected(batch()[0])
     np.random.seed(2)
-    model = MLP(None, ratio=0.5)  # dropout draws as many numbers as a rank has samples
+    model = on_device(MLP(None, ratio=0.5))  # dropout draws as many numbers as a rank has samples
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
     update(optimizer, comm, batch(), model)
     assert_close(model, expected, 0)
 
 
 def test_a_generator_for_initial_values_is_used(comm):
-    expected = MLP(None)
+    expected = on_device(MLP(None))
     with using_config("rng", np.random.default_rng(3)):
         expected(batch()[0])
     before = np.random.get_state()[2]
-    model = MLP(None)
+    model = on_device(MLP(None))
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
     with using_config("rng", np.random.default_rng(3)):
         update(optimizer, comm, batch(), model)
@@ -138,7 +141,7 @@ class Stateful(Chain):
         self.log = log
         with self.init_scope():
             self.l1 = L.Linear(None, 2)
-        self.add_persistent("seen", np.zeros(()))
+        self.add_persistent("seen", xp.zeros(()))
         self.add_persistent("n_calls", 0)
         self.h = None
 
@@ -152,7 +155,7 @@ class Stateful(Chain):
 
 def test_the_first_pass_leaves_no_traces(comm):
     log = []
-    model = Stateful(log)
+    model = on_device(Stateful(log))
     seen = model.seen
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
     update(optimizer, comm, batch(comm.size), model)
@@ -178,7 +181,7 @@ class TwoBranches(Chain):
 
 def test_parameters_that_only_some_ranks_use(comm):
     np.random.seed(comm.rank)
-    model = TwoBranches()
+    model = on_device(TwoBranches())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     for step in range(4):
         x, t = batch(4, step)
@@ -195,8 +198,8 @@ def test_without_zero_fill(comm):
     if comm.size == 1:
         pytest.skip("one rank has what it has")
     np.random.seed(0)
-    model = TwoBranches()
-    model.a(np.ones((1, 3))), model.b(np.ones((1, 3)))
+    model = on_device(TwoBranches())
+    model.a(xp.ones((1, 3))), model.b(xp.ones((1, 3)))
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm, zero_fill=False).setup(model)
     x, t = batch(4)
     x[0, 0] = -1 if comm.rank == 0 else 1
@@ -206,10 +209,10 @@ def test_without_zero_fill(comm):
 
 def test_ranks_without_samples(comm):
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.MomentumSGD(lr=0.1).setup(expected)
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.MomentumSGD(lr=0.1), comm).setup(model)
     last = comm.size - 1
     for step in range(3):
@@ -232,12 +235,12 @@ def must_not_be_called(*args):
 @pytest.mark.parametrize("n_in", [3, None], ids=["initialized", "lazy"])
 def test_in_parts(comm, n_parts, n_in):
     np.random.seed(1)
-    expected = MLP(n_in)
+    expected = on_device(MLP(n_in))
     plain = optimizers.SGD(lr=0.1).setup(expected)
     for step in range(3):
         plain.update(expected.loss, *batch(7, step))
     np.random.seed(1)
-    model = MLP(n_in)
+    model = on_device(MLP(n_in))
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     for step in range(3):
         x, t = part(batch(7, step), comm)
@@ -252,10 +255,10 @@ def test_in_parts(comm, n_parts, n_in):
 
 def test_with_loss_scale(comm):
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.SGD(lr=0.1).setup(expected)
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     optimizer.loss_scaling(scale=1024.0)
     for step in range(3):
@@ -280,10 +283,10 @@ def test_with_loss_scale(comm):
 def test_no_sync(comm, counts, n_in):
     """Rank 0 does its samples in several updates, all but the last within no_sync."""
     np.random.seed(1)
-    expected = MLP(n_in)
+    expected = on_device(MLP(n_in))
     plain = optimizers.SGD(lr=0.1).setup(expected)
     np.random.seed(1)
-    model = MLP(n_in)
+    model = on_device(MLP(n_in))
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     for step in range(3):
         x, t = batch(7 + 2 * (comm.size - 1), step)
@@ -315,10 +318,10 @@ def test_no_sync(comm, counts, n_in):
 
 def test_no_sync_then_an_update_without_loss(comm):
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.SGD(lr=0.1).setup(expected)
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     for step in range(2):
         arrays = batch(5 * comm.size, step)
@@ -337,10 +340,10 @@ def test_no_sync_then_an_update_without_loss(comm):
 def test_no_sync_without_numbers_of_samples(comm):
     """Parts, and ranks that have as many of them, count equally."""
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.SGD(lr=0.1).setup(expected)
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     x, t = batch(6 * comm.size)
     plain.update(expected.loss, x, t)
@@ -355,28 +358,28 @@ def test_the_norm_for_clipping_is_that_of_the_mean_gradient(comm):
     norms = []
 
     def watch(optimizer):
-        norms.append(np.sqrt(sum((p.grad**2).sum() for p in optimizer.target.params())))
+        norms.append(np.sqrt(sum(float((p.grad**2).sum()) for p in optimizer.target.params())))
 
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     x, t = batch(7)
     loss = expected.loss(x, t)
     expected.cleargrads()
     loss.backward()
-    norm = np.sqrt(sum((p.grad**2).sum() for p in expected.params()))
+    norm = np.sqrt(sum(float((p.grad**2).sum()) for p in expected.params()))
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0), comm).setup(model)
     optimizer.add_hook(watch, "before")
     optimizer.add_hook(optimizer_hooks.GradientClipping(norm / 2))
     optimizer.add_hook(watch, "after")
     update(optimizer, comm, (x, t), model)
-    np.testing.assert_allclose(norms, [norm, norm / 2], rtol=1e-13)
+    assert_allclose(norms, [norm, norm / 2], rtol=1e-13)
 
 
 def test_an_overflow_on_one_rank_is_everybodys(comm):
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     optimizer.loss_scaling(interval=10)
     before = [param.array.copy() for param in model.params()]
@@ -389,7 +392,7 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
     ):
         optimizer.update(model.loss, x, t)
     for array, param in zip(before, model.params()):
-        np.testing.assert_array_equal(param.array, array)
+        assert_array_equal(param.array, array)
     scales = []
     for step in range(3):
         optimizer.update(model.loss, *batch(3, step))
@@ -402,7 +405,7 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
 @pytest.mark.parametrize("double_buffering", [False, True])
 def test_gradients_that_a_program_keeps(comm, double_buffering):
     """They stay what they were; ordinary training needs no memory for that."""
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(
         optimizers.Adam(), comm, double_buffering=double_buffering
     ).setup(model)
@@ -415,7 +418,7 @@ def test_gradients_that_a_program_keeps(comm, double_buffering):
         found = set()
         for step in range(2):
             update(optimizer, comm, batch(7, step), model)
-            found |= {grad.ctypes.data for grad in gradients()}
+            found |= {address(grad) for grad in gradients()}
         return found
 
     for _ in range(2):  # double buffering has no gradients in the first step
@@ -429,7 +432,7 @@ def test_gradients_that_a_program_keeps(comm, double_buffering):
         kept.append((gradients(), [grad.copy() for grad in gradients()]))
     for grads, copies in kept:
         for grad, copy in zip(grads, copies, strict=True):
-            np.testing.assert_array_equal(grad, copy)
+            assert_array_equal(grad, copy)
 
 
 @pytest.mark.parametrize("same_seed", [False, True])
@@ -440,7 +443,7 @@ def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
         owner.add_hook(optimizer_hooks.GradientNoise(0.1))
 
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.SGD(lr=0.1).setup(expected)
     add_hook(plain)
     for step in range(3):
@@ -448,7 +451,7 @@ def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
     after = np.random.uniform()
 
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     add_hook(optimizer)
     if comm.rank > 0 and not same_seed:
@@ -466,7 +469,7 @@ def test_gradient_noise_is_rank_0s(comm, same_seed, of_rule):
 
 def test_ranks_count_equally_unless_told_otherwise(comm):
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=1), comm).setup(model)
     before = {name: param.array.copy() for name, param in model.namedparams()}
     gradients = {}
@@ -478,15 +481,15 @@ def test_ranks_count_equally_unless_told_otherwise(comm):
         gradients[name] = comm.allreduce(param.grad) / comm.size
     optimizer.update(model.loss, x, t)
     for name, param in model.namedparams():
-        np.testing.assert_allclose(param.array, before[name] - gradients[name], atol=1e-14)
+        assert_allclose(param.array, before[name] - gradients[name], atol=1e-14)
 
 
 def test_gradients_that_are_computed_outside(comm):
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.Adam().setup(expected)
     np.random.seed(1)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
     for step in range(3):
         arrays = batch(7, step)
@@ -504,7 +507,7 @@ def test_gradients_that_are_computed_outside(comm):
 def test_parameters_that_are_initialized_outside(comm, alike):
     """A step by gradients of parameters that differed between ranks is left out, once."""
     np.random.seed(0 if alike else comm.rank)
-    model = MLP(None)
+    model = on_device(MLP(None))
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
     leaves_out = not alike and comm.size > 1
     for step in range(3):
@@ -525,16 +528,16 @@ def test_parameters_that_are_initialized_outside(comm, alike):
 
 def test_setup_makes_parameters_the_same(comm):
     np.random.seed(comm.rank)
-    model = MLP()
+    model = on_device(MLP())
     own = [param.array.copy() for _, param in sorted(model.namedparams())]
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm)
     assert optimizer.setup(model) is optimizer
     for array, (_, param) in zip(own, sorted(model.namedparams())):
-        np.testing.assert_array_equal(param.array, comm.bcast(array))
+        assert_array_equal(param.array, comm.bcast(array))
 
 
 def test_setup_initializes_what_rank_0_has(comm):
-    model = MLP(None)
+    model = on_device(MLP(None))
     if comm.rank == 0:
         model(batch()[0])
     state = np.random.get_state()[1:3]
@@ -546,7 +549,7 @@ def test_setup_initializes_what_rank_0_has(comm):
 
 def test_bcast_data(comm):
     np.random.seed(comm.rank)
-    model = MLP()
+    model = on_device(MLP())
     comm.bcast_data(model)
     assert_alike(comm, model)
     assert comm.broadcast_data == comm.bcast_data
@@ -555,16 +558,16 @@ def test_bcast_data(comm):
 @pytest.mark.parametrize("zero_fill", [False, True])
 def test_multi_node_mean_grad(comm, zero_fill):
     np.random.seed(0)
-    model = MLP()
+    model = on_device(MLP())
     for param in model.params():
-        param.grad = np.full(param.shape, float(comm.rank))
+        param.grad = xp.full(param.shape, float(comm.rank))
     model.l1.b.grad = None
     comm.multi_node_mean_grad(model, zero_fill)
     assert model.l1.b.grad is None
     mean = np.mean(range(comm.size))
-    np.testing.assert_array_equal(model.l1.W.grad, np.full((4, 3), mean))
+    assert_array_equal(model.l1.W.grad, xp.full((4, 3), mean))
     comm.allreduce_grad(model, zero_fill)
-    np.testing.assert_array_equal(model.l1.W.grad, np.full((4, 3), mean))
+    assert_array_equal(model.l1.W.grad, xp.full((4, 3), mean))
 
 
 @pytest.mark.parametrize("n_out", [2, None], ids=["initialized", "lazy"])
@@ -574,8 +577,8 @@ def test_a_link_that_is_added_later_costs_no_step(comm, n_out):
     def train(model, optimizer, update):
         update()
         with model.init_scope():
-            model.l3 = L.Linear(n_out, 2)
-            model.norm = L.BatchNormalization(2)
+            model.l3 = on_device(L.Linear(n_out, 2))
+            model.norm = on_device(L.BatchNormalization(2))
         optimizer.setup(model)  # the rules of the new parameters
         update()
         update()
@@ -585,12 +588,12 @@ def test_a_link_that_is_added_later_costs_no_step(comm, n_out):
         return F.mean_squared_error(model.l3(y) if hasattr(model, "l3") else y, t)
 
     np.random.seed(1)
-    expected = MLP()
+    expected = on_device(MLP())
     plain = optimizers.SGD(lr=0.1).setup(expected)
     train(expected, plain, lambda: plain.update(loss, expected, *batch()))
 
     np.random.seed(1 if comm.rank == 0 else 100 + comm.rank)
-    model = MLP()
+    model = on_device(MLP())
     optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
 
     def update():
@@ -623,7 +626,7 @@ def test_everything_else_is_the_wrapped_optimizers(comm):
 def test_models_that_differ_between_ranks(comm):
     if comm.size == 1:
         pytest.skip("one rank does not differ")
-    model = MLP()
+    model = on_device(MLP())
     if comm.rank == 1:
         with model.init_scope():
             model.l3 = L.Linear(2, 2)
@@ -632,7 +635,7 @@ def test_models_that_differ_between_ranks(comm):
         match=r"same parameters .* on all ranks, but rank 1 has /l3/W and rank 0 does not",
     ):
         create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
-    model = MLP(3 + comm.rank)
+    model = on_device(MLP(3 + comm.rank))
     with pytest.raises(
         ValueError,
         match=r"parameter /l1/W must have one shape .* rank 0: \(4, 3\) float64, rank 1: \(4, 4\)",

@@ -16,6 +16,9 @@ from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule
 from tests.benchmarks import state_memory
 from tests.distributed import ranks
+from tests.distributed.devices import assert_array_equal, on_device, xp
+
+ON_GPUS = True
 
 ELEMENTWISE = {
     name: getattr(optimizers, name)
@@ -42,7 +45,7 @@ class MLP(Chain):
 
 def batch(seed, n=7):
     random = np.random.RandomState(seed)
-    return random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 2))
+    return on_device((random.uniform(-1, 1, (n, 3)), random.uniform(-1, 1, (n, 2))))
 
 
 def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
@@ -57,13 +60,13 @@ def train(optimizer, comm, n_steps, first=0, dtype=np.float64):
 def make(create, actual, comm, dtype=np.float64, model=MLP):
     np.random.seed(1)
     with using_config("dtype", np.dtype(dtype)):
-        return create(actual, comm).setup(model())
+        return create(actual, comm).setup(on_device(model()))
 
 
 def assert_same(model, expected):
     expected = dict(expected.namedparams())
     for name, param in model.namedparams():
-        np.testing.assert_array_equal(param.array, expected[name].array, err_msg=name)
+        assert_array_equal(param.array, expected[name].array, err_msg=name)
 
 
 def both(actual, comm, hooks=(), dtype=np.float64):
@@ -177,7 +180,7 @@ def test_saved_whole_and_loaded_by_any(comm):
             with np.load(file) as saved, np.load(reference) as expected:
                 assert set(saved) == set(expected)
                 for key in set(expected) - {"exchange/draws"}:  # a key for each optimizer
-                    np.testing.assert_array_equal(saved[key], expected[key], err_msg=key)
+                    assert_array_equal(saved[key], expected[key], err_msg=key)
         data = comm.bcast_obj(file.getvalue(), root=root)
         train(plain, comm, 3, first=3)
         for create in (create_multi_node_optimizer, create_sharded_optimizer):
@@ -233,7 +236,7 @@ def test_links_that_are_added_later(comm):
         with using_config("dtype", np.dtype("float64")):
             train(optimizer, comm, 2)
             with model.init_scope():
-                model.l3 = L.Linear(2, 2)
+                model.l3 = on_device(L.Linear(2, 2))
             for param in model.l3.params():
                 param.update_rule = optimizer.create_update_rule()
             model.loss = lambda x, t, m=model: F.mean_squared_error(m.l3(m.l1(x)[:, :2]), t)
@@ -254,10 +257,10 @@ def test_a_rule_of_ones_own(comm):
         is_elementwise = True
 
         def init_state(self, param):
-            self.state["h"] = np.zeros_like(param.array)
+            self.state["h"] = xp.zeros_like(param.array)
             self.state["note"] = "kept as it is"
 
-        def update_core_cpu(self, param):
+        def update_core(self, param):
             self.state["h"] += param.grad
             param.array -= 0.1 * self.state["h"]
 
@@ -281,7 +284,7 @@ def test_parameters_that_are_not_updated(comm):
         before = optimizer.target.l1.W.array.copy()
         with using_config("dtype", np.dtype("float64")):
             train(optimizer, comm, 2)
-        np.testing.assert_array_equal(optimizer.target.l1.W.array, before)
+        assert_array_equal(optimizer.target.l1.W.array, before)
     assert_same(sharded.target, plain.target)
 
 
@@ -289,7 +292,7 @@ def test_an_array_that_is_not_contiguous(comm):
     plain, sharded = both(optimizers.Adam, comm)
     for optimizer in (plain, sharded):
         weight = optimizer.target.l1.W
-        weight.array = np.asfortranarray(weight.array)
+        weight.array = xp.asfortranarray(weight.array)
         with using_config("dtype", np.dtype("float64")):
             train(optimizer, comm, 2)
     assert_same(sharded.target, plain.target)

@@ -71,12 +71,10 @@ def from_host(result, arrays=()):
         for array in arrays:
             if result is array._host:
                 return array
-            if array._memory.covers(pointer):
-                return ndarray._of(result, array._memory)
+            if array._memory.covers(pointer) or _root(result) is _root(array._host):
+                return ndarray._of(result, array._memory, array)
         check_dtype(result.dtype)
-        root = result
-        while isinstance(root.base, np.ndarray):
-            root = root.base
+        root = _root(result)
         if root.base is not None or root.nbytes != result.nbytes:
             root = result = result.copy()
         return ndarray._of(result, Memory(root))
@@ -84,6 +82,12 @@ def from_host(result, arrays=()):
         items = [from_host(item, arrays) for item in result]
         return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
     return result
+
+
+def _root(host):
+    while isinstance(host.base, np.ndarray):
+        host = host.base
+    return host
 
 
 def _leaves(result):
@@ -96,14 +100,20 @@ def run(name, function, args, kwargs, writes=()):
     """Computes with NumPy, as a kernel of the current stream."""
     arrays = []
     host_args, host_kwargs = to_host(args, arrays), to_host(kwargs, arrays)
+    busy = [array._memory for array in arrays if not array._memory.is_finished()]
     if name not in VIEWS:
         check_current_device(name, arrays)
+    if name not in VIEWS or len(arrays) > 1:
+        finish(arrays)
     if name in WAITS:
         wait_on_host(name)
     with np.errstate(all="ignore"):  # a GPU does not warn
         result = from_host(function(*host_args, **host_kwargs), arrays)
     used = {id(array._memory) for array in arrays}
     new = [array for array in _leaves(result) if id(array._memory) not in used]
+    if name in VIEWS and new and busy:  # it is no view, and has read too early
+        finish(arrays)
+        return run(name, function, args, kwargs, writes)
     written = [*_leaves([kwargs.get("out")]), *writes]
     if name in VIEWS and not new and not written:
         return result
@@ -112,14 +122,21 @@ def run(name, function, args, kwargs, writes=()):
     return result
 
 
+def finish(arrays):
+    """Waits for what other libraries have yet to do with arrays."""
+    for array in arrays:
+        array._memory.finish()
+
+
 class ndarray:
     """An array in the memory of an imitated GPU."""
 
     __array_priority__ = 100
     __hash__ = None
-    __slots__ = ("__weakref__", "_host", "_memory")
+    __slots__ = ("__weakref__", "_host", "_memory", "base")
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None, order="C"):
+        self.base = None
         if memptr is None:
             self._host = np.empty(shape, check_dtype(dtype), order=order)
             self._memory = Memory(self._host)
@@ -130,9 +147,10 @@ class ndarray:
             self._host = np.ndarray(shape, dtype, whole, offset, strides, order)
 
     @classmethod
-    def _of(cls, host, memory):
+    def _of(cls, host, memory, viewed=None):
         self = object.__new__(cls)
         self._host, self._memory = host, memory
+        self.base = viewed if viewed is None or viewed.base is None else viewed.base
         return self
 
     ndim = property(lambda self: self._host.ndim)
@@ -147,7 +165,6 @@ class ndarray:
     mT = property(lambda self: self.swapaxes(-1, -2))
     real = property(lambda self: from_host(self._host.real, [self]))
     imag = property(lambda self: from_host(self._host.imag, [self]))
-    base = property(lambda self: None if self._host.base is None else self)
 
     @property
     def data(self):
@@ -275,6 +292,7 @@ class ndarray:
         """Copies the array to the current device."""
         if self._memory.device_id == _machine.here.device:
             return run("copy", lambda host: host.copy(order), (self,), {})
+        finish([self])
         copied = from_host(self._host.copy(order))
         _machine.copy_between_devices(self._memory, copied._memory)
         return copied

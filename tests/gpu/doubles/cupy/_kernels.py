@@ -12,7 +12,7 @@ import tempfile
 
 import numpy as np
 
-from cupy._array import SCALARS, ndarray
+from cupy._array import SCALARS, finish, ndarray
 from cupy._machine import check_current_device, check_dtype, launch, ledger, pool
 
 CACHE = pathlib.Path(tempfile.gettempdir()) / f"cupy_double_{os.getuid()}"
@@ -133,6 +133,7 @@ class _Kernel:
             [(sizes[0], sizes.__array_interface__["data"][0] + 8) for sizes in described], np.int64
         )
         dims = np.array([len(shape), *shape], np.int64)
+        finish([x for x in [*ins, *outs] if isinstance(x, ndarray)])
         run(ctypes.c_void_p(pointers.ctypes.data), ctypes.c_void_p(dims.ctypes.data))
         launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs)
 
@@ -353,6 +354,7 @@ class RawKernel:
             f"run_blocks(_dims, [&] {{ {self.name}({names}); }});\nreturn 0;\n}}\n"
         )
         ledger.kernels[self.name, ()] = text
+        finish(arrays)
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
         library = compile_text(text, "-std=c++20 -O1 -pthread") if at_once else compile_text(text)

@@ -180,13 +180,12 @@ class Event:
 
     @property
     def done(self):
-        if self._clock is not None:
-            _host._learn(self._clock)
-        return True
+        return self._clock is None or _is_over(self._clock)
 
     def synchronize(self):
         ledger.synchronizations["Event.synchronize", place()] += 1
-        _ = self.done
+        if self._clock is not None:
+            _wait(self._clock)
 
 
 class Stream(_Agent):
@@ -233,8 +232,7 @@ class Stream(_Agent):
 
     @property
     def done(self):
-        _host._learn(_joined(self)._clock)
-        return True
+        return _is_over(_joined(self)._clock)
 
     def add_callback(self, callback, arg):
         callback(self, 0, arg)
@@ -282,11 +280,41 @@ def _joined(stream):
     return stream
 
 
+def stream_of(number):
+    """Returns the stream of the current device with that number, or another one's; else None."""
+    if number == 0:
+        return null_stream(here.device)
+    return next((stream for stream in list(_streams) if stream.ptr == number), None)
+
+
 def wait_on_host(what, *streams):
     """Lets the host wait for streams, and counts that."""
     ledger.synchronizations[what, place()] += 1
     for stream in streams or [get_current_stream()]:
-        _host._learn(_joined(stream)._clock)
+        _wait(_joined(stream)._clock)
+
+
+_in_flight = []
+"""(stamp, ticket, host memory) of work that another library does later, in the order of calls."""
+
+
+def _unfinished(clock):
+    """Returns the tickets of the work of other libraries that comes before a clock."""
+    _in_flight[:] = [work for work in _in_flight if not work[1].is_done()]
+    return [ticket for stamp, ticket, _ in _in_flight if clock.get(stamp[0], 0) >= stamp[1]]
+
+
+def _is_over(clock):
+    if _unfinished(clock):
+        return False
+    _host._learn(clock)
+    return True
+
+
+def _wait(clock):
+    for ticket in _unfinished(clock):
+        ticket.wait()
+    _host._learn(clock)
 
 
 hooks = []
@@ -304,6 +332,7 @@ class Memory:
         self._stream = get_current_stream()
         self._written = None
         self._read = {}
+        self._tickets = []
         self._line = place()
         for hook in hooks:
             sizes = {"device_id": self.device_id, "mem_size": self.size}
@@ -312,6 +341,8 @@ class Memory:
         pool.blocks.add(self)
 
     def __del__(self):
+        if _host is None:  # the interpreter ends
+            return
         stamps = [*self._read.values(), *filter(None, [self._written])]
         if all(stamp[0] == self._stream._number for stamp, _ in stamps):
             return
@@ -325,14 +356,27 @@ class Memory:
                 )
                 return
 
+    def finish(self, ticket=None):
+        """Waits for what other libraries have yet to do, unless that precedes a ticket anyway."""
+        for earlier in self._tickets:
+            if ticket is None or ticket.comm != earlier.comm:
+                earlier.wait()
+
+    def is_finished(self):
+        return all(ticket.is_done() for ticket in self._tickets)
+
     def covers(self, pointer):
         """Returns whether an address is in this block."""
         return self.ptr <= pointer < self.ptr + self.size
 
-    def access(self, stream, writes):
-        """Notes an access by a stream's next work; RaceError if an earlier one is not before it."""
+    def access(self, stream, writes, ticket=None):
+        """Notes an access by a stream's next work; RaceError if an earlier one is not before it.
+
+        A ticket is that of a library which does the work later, in the order of the tickets of one
+        communicator; others wait for it.
+        """
+        line = place()
         with _lock:
-            line = place()
             _joined(stream)
             earlier = [self._written] if self._written else []
             if writes:
@@ -346,7 +390,13 @@ class Memory:
                     )
                     ledger.faults.append(fault)
                     raise RaceError(fault)
+        self.finish(ticket)  # without the lock: it may wait for another thread
+        with _lock:
             stamp = stream._tick(), line
+            self._tickets = [other for other in self._tickets if not other.is_done()]
+            if ticket is not None:
+                self._tickets.append(ticket)
+                _in_flight.append((stamp[0], ticket, self.host))
             if writes:
                 self._read, self._written = {}, stamp
             else:

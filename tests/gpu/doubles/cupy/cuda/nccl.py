@@ -1,3 +1,12 @@
-"""NCCL, which the double does not have."""
+"""CuPy's own binding of NCCL, if CuPy is installed too, over the double of NCCL."""
 
-available = False
+import nccl_double
+
+try:
+    nccl_double.load()
+    from cupy_backends.cuda.libs import nccl as _binding
+
+    globals().update({k: v for k, v in vars(_binding).items() if not k.startswith("__")})
+    available = True
+except (ImportError, RuntimeError):
+    available = False

@@ -1,0 +1,214 @@
+"""NCCL as a communicator needs it, through one of three bindings."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.distributed import pynccl
+
+TYPES = {"int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+"""NCCL's numbers for dtypes."""
+
+SUM = 0
+"""NCCL's number for the reduction."""
+
+_ON_HOST = 1  # where a factor is
+
+
+class Connection:
+    """One rank's end of NCCL.
+
+    Args:
+        n_ranks: the number of ranks.
+        identity: what :func:`new_identity` has returned on one of them.
+        rank: this rank. It uses the GPU that is current.
+        binding: the name of one of :data:`BINDINGS`; None: the first that works here.
+
+    Attributes:
+        binding: the name.
+        has_products: whether :meth:`product` can be called.
+
+    Raises:
+        RuntimeError: the binding, or NCCL itself, is missing.
+
+    Example:
+        >>> nccl = Connection(1, new_identity(), 0)  # doctest: +SKIP
+        >>> nccl.run("all_reduce", x.data.ptr, x.data.ptr, x.size, TYPES["float32"], SUM, stream=0)
+    """
+
+    def __init__(self, n_ranks: int, identity: bytes, rank: int, binding: str | None = None):
+        self.binding = find_binding(binding)
+        self._nccl = BINDINGS[self.binding]()
+        self.has_products = hasattr(self._nccl, "red_op_create_pre_mul_sum")
+        self._comm = None
+        with self._explained():
+            self._comm = self._nccl.comm_init_rank(n_ranks, identity, rank)
+
+    def run(self, name: str, *args: int, stream: int) -> None:
+        """Calls ``all_reduce``, ``reduce``, ``broadcast``, ``all_gather``, ``reduce_scatter``,
+        ``send`` or ``recv`` with NCCL's arguments, without the communicator."""
+        with self._explained():
+            getattr(self._nccl, name)(*args, self._comm, stream)
+
+    @contextlib.contextmanager
+    def _explained(self):
+        try:
+            yield
+        except self._nccl.Error as error:
+            raise RuntimeError(f"NCCL by {self.binding}: {error}{self._reason()}") from error
+
+    def _reason(self):
+        """Returns what NCCL says of its last error, after a colon; empty if the binding does not
+        say."""
+        reason = "" if self.binding == "cupy" else self._nccl.get_last_error(self._comm)
+        return reason and f": {reason}"
+
+    @contextlib.contextmanager
+    def group(self) -> Iterator[None]:
+        """Context manager: what is called within it is done together."""
+        self._nccl.group_start()
+        try:
+            yield
+        finally:
+            with self._explained():
+                self._nccl.group_end()
+
+    @contextlib.contextmanager
+    def product(self, factor: float, dtype: np.dtype) -> Iterator[int]:
+        """Context manager: yields the reduction that adds what each rank has times its factor.
+
+        Not all bindings have it (:attr:`has_products`).
+        """
+        scalar = np.array(factor, dtype)
+        op = self._nccl.red_op_create_pre_mul_sum(
+            scalar.ctypes.data, TYPES[scalar.dtype.name], _ON_HOST, self._comm
+        )
+        try:
+            yield op
+        finally:
+            self._nccl.red_op_destroy(op, self._comm)
+
+    def find_error(self) -> str | None:
+        """Returns an error that NCCL found in the background; None if all is well."""
+        code = self._nccl.comm_get_async_error(self._comm)
+        if code == 0:
+            return None
+        return f"NCCL has failed (error {int(code)}){self._reason()}"
+
+    def abort(self) -> None:
+        """Ends all work at once. Any thread may call it."""
+        self._nccl.comm_abort(self._comm)
+
+    def destroy(self) -> None:
+        """Frees the connection after its work; all ranks call it."""
+        self._nccl.comm_destroy(self._comm)
+
+
+def new_identity(binding: str | None = None) -> bytes:
+    """Returns the identity of a new group of ranks.
+
+    Example:
+        >>> len(new_identity())  # doctest: +SKIP
+        128
+    """
+    return BINDINGS[find_binding(binding)]().get_unique_id()
+
+
+def find_binding(name: str | None = None) -> str:
+    """Returns the name of a binding, by default the first of :data:`BINDINGS` that works here.
+
+    Raises:
+        RuntimeError: it does not work here, or none does.
+
+    Example:
+        >>> find_binding("pynccl")  # doctest: +SKIP
+        'pynccl'
+    """
+    reasons = []
+    for candidate in BINDINGS if name is None else [name]:
+        reason = _why_not(candidate)
+        if reason is None:
+            return candidate
+        reasons.append(f"{candidate}: {reason}")
+    raise RuntimeError(f"NCCL cannot be used ({'; '.join(reasons)}): pip install 'mpchain[gpu]'")
+
+
+@functools.cache
+def _why_not(name):
+    try:
+        BINDINGS[name]().get_version()
+    except Exception as error:  # a broken installation raises many kinds of errors
+        return str(error)
+    return None
+
+
+class _OfNccl4py:
+    """The low-level functions of NVIDIA's nccl4py: those with pointers need no driver."""
+
+    def __init__(self):
+        from nccl.bindings import nccl
+
+        self._nccl = nccl
+        self.Error = nccl.NCCLError
+
+    def __getattr__(self, name):
+        return getattr(self._nccl, name)
+
+    def get_unique_id(self):
+        return bytes(self._nccl.get_unique_id())
+
+    def get_last_error(self, comm):
+        return self._nccl.get_last_error(self._nccl.Comm() if comm is None else comm)
+
+    def comm_init_rank(self, n_ranks, identity, rank):
+        return self._nccl.comm_init_rank(n_ranks, self._nccl.UniqueId.from_buffer(identity), rank)
+
+
+class _OfCupy:
+    """The binding that CuPy brings, by nccl4py's names."""
+
+    _methods = {
+        "all_reduce": "allReduce",
+        "all_gather": "allGather",
+        "reduce_scatter": "reduceScatter",
+        **{name: name for name in ("broadcast", "reduce", "send", "recv")},
+    }
+
+    def __init__(self):
+        self._nccl = cuda.cupy.cuda.nccl
+        if not self._nccl.available:
+            raise RuntimeError("CuPy finds no NCCL")
+        self.Error = self._nccl.NcclError
+        self.get_version = self._nccl.get_version
+        self.get_unique_id = self._nccl.get_unique_id
+        self.group_start, self.group_end = self._nccl.groupStart, self._nccl.groupEnd
+
+    def __getattr__(self, name):
+        if name not in self._methods:
+            raise AttributeError(f"CuPy's binding of NCCL has no {name}")
+        return lambda *args: getattr(args[-2], self._methods[name])(*args[:-2], args[-1])
+
+    def comm_init_rank(self, n_ranks, identity, rank):
+        return self._nccl.NcclCommunicator(n_ranks, identity, rank)
+
+    def comm_get_async_error(self, comm):
+        try:
+            comm.check_async_error()
+        except self.Error as error:
+            return error.status
+        return 0
+
+    def comm_abort(self, comm):
+        comm.abort()
+
+    def comm_destroy(self, comm):
+        comm.destroy()
+
+
+# Only CuPy has no premultiplied sums. The third needs nothing but the library. (The package pynccl
+# of PyPI is no choice: it cannot work with NCCL of today.)
+BINDINGS = {"nccl4py": _OfNccl4py, "cupy": _OfCupy, "pynccl": lambda: pynccl}
+"""The bindings, in the order of choice."""

@@ -1,0 +1,144 @@
+"""NCCL's C functions by ``ctypes``, with the names and arguments that NVIDIA's nccl4py gives them.
+
+This is not the package of that name on PyPI, which cannot work with NCCL of today: it was written
+for NCCL 2.7, passes the unique identity in the wrong size, and needs numba's context.
+
+Pointers, streams and communicators are integers. A function that fails raises :class:`Error`.
+"""
+
+import ctypes
+import functools
+import importlib.util
+import pathlib
+
+_pointer, _int, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+
+
+class Error(RuntimeError):
+    """A function of NCCL has failed."""
+
+
+class _Identity(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_byte * 128)]
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Returns the library: the one that the process has, the system's, or that of NVIDIA's wheel.
+
+    Raises:
+        OSError: there is none.
+
+    Example:
+        >>> mpchain.distributed.pynccl.load()  # doctest: +SKIP
+        <CDLL 'libnccl.so.2', handle ...>
+    """
+    try:
+        library = ctypes.CDLL("libnccl.so.2")
+    except OSError:
+        wheel = importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nccl")
+        if not wheel:
+            raise
+        folder = next(iter(wheel.submodule_search_locations))
+        library = ctypes.CDLL(str(pathlib.Path(folder, "lib", "libnccl.so.2")))
+    library.ncclGetErrorString.restype = library.ncclGetLastError.restype = ctypes.c_char_p
+    return library
+
+
+def _call(name, *args):
+    library = load()
+    if code := getattr(library, name)(*args):
+        raise Error(f"{name}: {library.ncclGetErrorString(code).decode()} ({code})")
+
+
+def _function(name, *types):
+    """Returns a function of NCCL that takes arguments of these types and returns nothing."""
+    return lambda *args: _call(name, *(t(x) for t, x in zip(types, args, strict=True)))
+
+
+_collective = _pointer, _pointer, _size, _int  # sent, received, number of elements, their type
+_on = _pointer, _pointer  # communicator, stream
+
+all_reduce = _function("ncclAllReduce", *_collective, _int, *_on)
+all_gather = _function("ncclAllGather", *_collective, *_on)
+broadcast = _function("ncclBroadcast", *_collective, _int, *_on)
+reduce = _function("ncclReduce", *_collective, _int, _int, *_on)
+reduce_scatter = _function("ncclReduceScatter", *_collective, _int, *_on)
+send = _function("ncclSend", _pointer, _size, _int, _int, *_on)
+recv = _function("ncclRecv", _pointer, _size, _int, _int, *_on)
+group_start, group_end = _function("ncclGroupStart"), _function("ncclGroupEnd")
+comm_destroy, comm_abort = (_function(f"ncclComm{end}", _pointer) for end in ("Destroy", "Abort"))
+red_op_destroy = _function("ncclRedOpDestroy", _int, _pointer)
+
+
+def get_version() -> int:
+    """Returns the library's version, such as 23203 for 2.32.3.
+
+    Example:
+        >>> mpchain.distributed.pynccl.get_version()  # doctest: +SKIP
+        23203
+    """
+    _call("ncclGetVersion", ctypes.byref(version := _int()))
+    return version.value
+
+
+def get_unique_id() -> bytes:
+    """Returns the identity of a new group of ranks, which all of them need.
+
+    Example:
+        >>> len(mpchain.distributed.pynccl.get_unique_id())  # doctest: +SKIP
+        128
+    """
+    _call("ncclGetUniqueId", ctypes.byref(identity := _Identity()))
+    return bytes(identity)
+
+
+def comm_init_rank(n_ranks: int, identity: bytes, rank: int) -> int:
+    """Returns the communicator of a rank, on the current GPU; collective.
+
+    Example:
+        >>> comm = mpchain.distributed.pynccl.comm_init_rank(1, identity, 0)  # doctest: +SKIP
+    """
+    comm, identity = _pointer(), _Identity.from_buffer_copy(identity)
+    _call("ncclCommInitRank", ctypes.byref(comm), _int(n_ranks), identity, _int(rank))
+    return comm.value
+
+
+def comm_get_async_error(comm: int) -> int:
+    """Returns the code of an error in the background; 0 if all is well.
+
+    Example:
+        >>> mpchain.distributed.pynccl.comm_get_async_error(comm)  # doctest: +SKIP
+        0
+    """
+    _call("ncclCommGetAsyncError", _pointer(comm), ctypes.byref(code := _int()))
+    return code.value
+
+
+def get_last_error(comm: int | None) -> str:
+    """Returns why NCCL has failed last.
+
+    Example:
+        >>> mpchain.distributed.pynccl.get_last_error(comm)  # doctest: +SKIP
+        ''
+    """
+    return load().ncclGetLastError(_pointer(comm)).decode()
+
+
+def red_op_create_pre_mul_sum(factor: int, dtype: int, residence: int, comm: int) -> int:
+    """Returns the sum of what each rank multiplies by its factor, given by its address.
+
+    Example:
+        >>> pynccl.red_op_create_pre_mul_sum(factor.ctypes.data, 7, 1, comm)  # doctest: +SKIP
+        5
+    """
+    op = _int()
+    _call(
+        "ncclRedOpCreatePreMulSum",
+        ctypes.byref(op),
+        _pointer(factor),
+        _int(dtype),
+        _int(residence),
+        _pointer(comm),
+    )
+    return op.value

@@ -1,0 +1,101 @@
+"""Programs on several ranks with a GPU each, on the doubles of CuPy and NCCL."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import tests
+from tests.distributed import ranks
+
+DOUBLES = pathlib.Path(tests.__file__).parent / "gpu" / "doubles"
+EXAMPLES = ranks.ROOT / "examples"
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the doubles need g++"),
+]
+
+
+def run(n_ranks, *command, **environ):
+    """Runs a program on ranks that see the doubles; returns mpirun's status and all output."""
+    environ["PYTHONPATH"] = f"{ranks.ROOT}:{DOUBLES}"
+    status, outputs, own_output = ranks.run(n_ranks, command, timeout=240, environ=environ)
+    return status, outputs, ranks.report(status, outputs, own_output)
+
+
+IDIOM = """
+import cupy
+import numpy as np
+import mpchain
+from mpchain import functions as F, links as L, optimizers
+
+comm = mpchain.create_communicator("{name}")
+{choose}
+model = L.Linear(3, 2)
+model.to_device(f"@cupy:{{comm.intra_rank}}")
+optimizer = mpchain.create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+x = mpchain.get_device(f"@cupy:{{comm.intra_rank}}").send(np.ones((4, 3), "f"))
+for _ in range(3):
+    optimizer.update(lambda x: F.sum(model(x) ** 2), x)
+assert model.W.array.device.id == comm.intra_rank
+print(comm.gpu.id, cupy.cuda.get_device_id())
+"""
+
+
+@pytest.mark.parametrize("choose", [True, False])
+def test_a_gpu_for_each_rank(choose, needs_mpirun):
+    """As ChainerMN's programs choose it, and as a model's device alone does."""
+    idiom = "mpchain.cuda.get_device_from_id(comm.intra_rank).use()"
+    program = IDIOM.format(name="pure_nccl", choose=idiom if choose else "")
+    status, outputs, report = run(2, "-c", program)
+    assert status == 0, report
+    assert [text.split() for text in outputs] == [["0", "0"], ["1", "1" if choose else "0"]]
+
+
+def test_two_ranks_on_one_gpu(needs_mpirun):
+    program = "import cupy, mpchain\n"
+    program += "mpchain.create_communicator('pure_nccl').allreduce(cupy.ones(3))"
+    status, outputs, report = run(2, "-c", program)
+    assert status not in (0, None), report
+    message = r"ranks 0 and 1 use the same GPU, 0000:00:00.0 of host .*'non_cuda_aware'"
+    assert re.search(message, "".join(outputs)), report
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "on_gpus", "tolerance"),
+    [
+        ("mnist/train_mnist.py", ["--epoch", "2", "--double"], [], 1e-9),
+        ("wgan_gp/train_wgan_gp.py", ["--test"], ["--gpu"], 1e-4),
+    ],
+)
+def test_an_example_on_two_gpus_computes_what_a_cpu_does(
+    script, options, on_gpus, tolerance, needs_mpirun, tmp_path
+):
+    logs = []
+    for n_ranks, more in ((1, []), (2, on_gpus)):
+        out = tmp_path / f"on_{n_ranks}"
+        command = [str(EXAMPLES / script), *options, *more, "--out", str(out)]
+        if n_ranks == 1:
+            environ = ranks.environment()
+            done = subprocess.run(
+                [sys.executable, *command],
+                env=environ,
+                timeout=240,
+                capture_output=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr.decode()
+        else:
+            status, _, report = run(n_ranks, *command)
+            assert status == 0, report
+        logs.append(json.loads((out / "log").read_text()))
+    alone, together = logs
+    assert len(alone) == len(together) == 2
+    for expected, actual in zip(alone, together):
+        assert actual.keys() == expected.keys()
+        for key in expected.keys() - {"elapsed_time"}:
+            assert actual[key] == pytest.approx(expected[key], rel=tolerance, abs=tolerance), key
