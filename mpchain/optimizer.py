@@ -80,7 +80,8 @@ class Optimizer:
 
     def _is_elsewhere(self):
         """Whether the target is on another GPU than the current one."""
-        return "cupy" in sys.modules and not self.target.device.is_current()
+        has_target = "cupy" in sys.modules and self.target is not None
+        return has_target and not self.target.device.is_current()
 
     def update(
         self, lossfun: Callable[..., Variable] | None = None, *args: Any, **kwds: Any

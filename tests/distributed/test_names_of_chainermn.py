@@ -1,5 +1,6 @@
 """Names that stand for something elsewhere."""
 
+import importlib.util
 import types
 
 import pytest
@@ -18,6 +19,7 @@ def test_device_of_tests():
 
 
 @pytest.mark.skipif(cuda.available, reason="there is a GPU")
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
 def test_without_cupy():
     with pytest.raises(RuntimeError, match="CuPy"):
         testing.get_device(0)
