@@ -317,12 +317,12 @@ def _float_dtype(spec):
 
 def get_dtype(
     dtype: DTypeLike | Mixed16 | None = None, map_mixed16: DTypeLike | None = None
-) -> np.dtype | Mixed16:
+) -> np.dtype:
     """Resolves a dtype specification.
 
     Args:
         dtype: what :class:`numpy.dtype` accepts, ``mixed16``, or None for ``config.dtype``.
-        map_mixed16: dtype to return in place of ``mixed16`` (None keeps it).
+        map_mixed16: dtype to return in place of ``mixed16``; None means float16.
 
     Example:
         >>> mpchain.get_dtype(), mpchain.get_dtype(mpchain.mixed16, map_mixed16=np.float32)
@@ -331,5 +331,5 @@ def get_dtype(
     if dtype is None:
         dtype = config.dtype
     if dtype is mixed16:
-        return mixed16 if map_mixed16 is None else _float_dtype(map_mixed16)
+        return _float_dtype(np.float16 if map_mixed16 is None else map_mixed16)
     return np.dtype(dtype)

@@ -191,10 +191,10 @@ def test_compute_mode():
         (np.float64, None, None, np.dtype("f8")),
         (np.float64, np.float16, None, np.dtype("f2")),
         (np.float32, "int32", None, np.dtype("i4")),
-        (mpchain.mixed16, None, None, mpchain.mixed16),
+        (mpchain.mixed16, None, None, np.dtype("f2")),
         (mpchain.mixed16, None, np.float32, np.dtype("f4")),
         (np.float32, mpchain.mixed16, "f2", np.dtype("f2")),
-        (np.float32, mpchain.mixed16, None, mpchain.mixed16),
+        (np.float32, mpchain.mixed16, None, np.dtype("f2")),
     ],
 )
 def test_get_dtype(configured, asked, mapped, expected):
