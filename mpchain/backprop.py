@@ -424,10 +424,11 @@ def _with_hooks(function, targets, gys, create_graph, hooks):
     hooks = [*hooks.values(), *function.local_function_hooks.values()]
     in_data = tuple(node.data for node in function.inputs)
     out_grad = tuple(g.array if create_graph and g is not None else g for g in gys)
+    shown = function.shown()
     for hook in hooks:
-        hook.backward_preprocess(function, in_data, out_grad)
+        hook.backward_preprocess(shown, in_data, out_grad)
     pull = function.pull_variables if create_graph else function.pull_arrays
     gxs = pull(targets, gys)
     for hook in hooks:
-        hook.backward_postprocess(function, in_data, out_grad)
+        hook.backward_postprocess(shown, in_data, out_grad)
     return gxs

@@ -83,6 +83,11 @@ class FunctionNode:
         return type(self).__name__
 
     @property
+    def _impl_name(self):
+        """The name under which hooks sum up calls."""
+        return self.label
+
+    @property
     def rank(self) -> int:
         """The number of functions on the longest path from a leaf to an input."""
         stack = [self]
@@ -107,6 +112,10 @@ class FunctionNode:
 
     def creator(self) -> Any:
         """What ``Variable.creator`` shows for this node."""
+        return self.shown()
+
+    def shown(self) -> Any:
+        """What hooks are given for this node."""
         return self
 
     def description(self) -> str:

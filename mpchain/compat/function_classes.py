@@ -155,6 +155,10 @@ class ChainerFunction(FunctionNode, metaclass=_Kind):
             return name.lower()
         return _LABELS.get(name, name).format(value=self.__dict__.get("value"))
 
+    @property
+    def _impl_name(self):
+        return type(self).__name__
+
     def __getattr__(self, name: str) -> Any:
         if name in _PARTS:
             argument, i = _PARTS[name].split()
@@ -340,7 +344,7 @@ def install() -> None:
         if name and name not in _EXTRA and hasattr(functions, name):
             _originals[name] = getattr(functions, name)
     _replace({id(f): _observed(name, f) for name, f in _originals.items()})
-    FunctionNode.creator = describe
+    FunctionNode.shown = describe
 
 
 def uninstall() -> None:
@@ -348,14 +352,14 @@ def uninstall() -> None:
     if _originals:
         _replace({id(getattr(functions, name)): f for name, f in _originals.items()})
         _originals.clear()
-        FunctionNode.creator = _creator
+        FunctionNode.shown = _shown
 
 
-_creator = FunctionNode.creator
+_shown = FunctionNode.shown
 
 
 def _replace(new):
-    """Replaces functions where modules other than the families keep them."""
+    """Replaces functions where modules other than the families, and links, keep them."""
     for module in list(sys.modules.values()):
         name = getattr(module, "__name__", "")
         if name == "mpchain.functions" or name.startswith(
@@ -364,3 +368,14 @@ def _replace(new):
             for key, value in list(vars(module).items()):
                 if id(value) in new:
                     setattr(module, key, new[id(value)])
+                elif isinstance(value, type) and value.__module__ == name:
+                    _replace_in_class(value, new)
+
+
+def _replace_in_class(cls, new):
+    """Replaces functions that are static methods, or default arguments of methods."""
+    for key, value in list(vars(cls).items()):
+        if isinstance(value, staticmethod) and id(value.__func__) in new:
+            setattr(cls, key, staticmethod(new[id(value.__func__)]))
+        elif defaults := getattr(value, "__defaults__", None):
+            value.__defaults__ = tuple(new.get(id(default), default) for default in defaults)

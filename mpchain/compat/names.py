@@ -37,7 +37,7 @@ _FOLDS = _own("get_cross_validation_datasets", "get_cross_validation_datasets_ra
 
 SPECIAL: dict[str, dict[str, Any]] = {
     "chainer": _own("static_graph", "static_code", "_get_link_hooks", "FunctionSet"),
-    "chainer.functions": _own("det"),
+    "chainer.functions": _own("batch_matmul", "det"),
     "chainer.functions.math.det": _own("det"),
     "chainer._backend": {"Device": "backend:Device"} | _own("_DummyContext", "_dummy_context"),
     "chainer._environment_check": _own("check"),
@@ -76,7 +76,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainer.functions.math.erfcinv": {"BACKWORDC": _ROOT_PI / 2, "available_cpu": True},
     "chainer.functions.math.erfcx": {"available_cpu": True},
     "chainer.functions.math.erfinv": {"BACKWORDC": _ROOT_PI / 2, "available_cpu": True},
-    "chainer.functions.math.matmul": _own("_check_ndim"),
+    "chainer.functions.math.matmul": _own("_check_ndim", "batch_matmul"),
     "chainer.functions.math.ndtri": {"available_cpu": True},
     "chainer.functions.rnn.n_step_gru": _own("n_step_gru_base"),
     "chainer.functions.rnn.n_step_lstm": _own("_lstm", "n_step_lstm_base"),

@@ -227,6 +227,11 @@ def det(a: Any) -> Variable:
     return functions.det(a.reshape(a.shape[:2]) if set(a.shape[2:]) == {1} else a)
 
 
+def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
+    warn("batch_matmul", "matmul")
+    return functions.batch_matmul(a, b, transa, transb)
+
+
 def install_variable_get_item() -> None:
     """Does nothing: variables can be indexed already."""
 

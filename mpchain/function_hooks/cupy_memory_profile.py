@@ -53,7 +53,7 @@ class CupyMemoryProfileHook(FunctionHook):
         used, acquired = self._starts.pop(id(function))
         pool = self._pool
         used, acquired = pool.used_bytes - used, pool.acquired_bytes - acquired
-        self.call_history.append((function.label, used, acquired))
+        self.call_history.append((function._impl_name, used, acquired))
 
     def backward_preprocess(
         self, function: FunctionNode, in_data: Arrays, out_grad: Arrays

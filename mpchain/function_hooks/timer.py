@@ -28,7 +28,7 @@ class TimerHook(Stopwatch, FunctionHook):
         self.start(id(function), any(map(is_gpu_array, in_data)))
 
     def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        self.stop(id(function), function.label)
+        self.stop(id(function), function._impl_name)
 
     def backward_preprocess(
         self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
@@ -38,4 +38,4 @@ class TimerHook(Stopwatch, FunctionHook):
     def backward_postprocess(
         self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
-        self.stop(id(function), function.label)
+        self.stop(id(function), function._impl_name)

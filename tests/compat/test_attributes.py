@@ -115,6 +115,9 @@ def test_functions_that_are_deprecated():
     with pytest.warns(DeprecationWarning, match="n_fold is deprecated: use n_folds"):
         folds = chainer.datasets.get_cross_validation_datasets([1, 2, 3], n_fold=3)
     assert len(folds) == len(chainer.datasets.get_cross_validation_datasets([1, 2, 3], 3)) == 3
+    with pytest.warns(DeprecationWarning, match="batch_matmul is deprecated: use matmul"):
+        y = chainer.functions.batch_matmul(np.ones((2, 3, 1), "f"), np.ones((2, 3), "f"), True)
+    assert y.shape == (2, 1, 1)
     with pytest.warns(DeprecationWarning, match="use get_device_from_id"):
         device = chainer.cuda.get_device(np.ones(2))
     assert device == chainer.cuda.DummyDevice

@@ -169,6 +169,15 @@ def test_hooks_see_one_function_for_a_call():
     ]
 
 
+def test_timers_sum_up_by_class():
+    x = Variable(X)
+    with function_hooks.TimerHook() as hook:
+        F.sum(F.exp(F.relu(F.relu(x)))).backward()
+    # Two calls of relu, each forward and backward.
+    assert hook.summary()["ReLU"]["occurrence"] == 4
+    assert {name for name, _ in hook.call_history} == {"ReLU", "Exp", "Sum"}
+
+
 def test_links_make_functions_of_these_classes():
     import chainer.links as L
 
@@ -177,6 +186,9 @@ def test_links_make_functions_of_these_classes():
     assert isinstance(
         L.Linear(3, 2)(X).creator, load("chainer.functions.connection.linear.LinearFunction")
     )
+    assert L.BatchNormalization(3)(X).creator.label == "BatchNormalization"
+    loss = L.Classifier(L.Linear(3, 2))(X, np.array([0, 1]))
+    assert loss.creator.label == "SoftmaxCrossEntropy"
 
 
 def test_every_line_of_the_table_names_a_function():

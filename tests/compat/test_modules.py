@@ -116,11 +116,11 @@ def test_without_it_there_is_no_chainer():
 
 def test_everything_is_as_before_when_it_is_taken_back():
     compat.uninstall()
-    relu, creator = mpchain.functions.relu, mpchain.FunctionNode.creator
+    relu, shown = mpchain.functions.relu, mpchain.FunctionNode.shown
     compat.install()
     assert mpchain.functions.relu is not relu
     compat.uninstall()
-    assert mpchain.functions.relu is relu and mpchain.FunctionNode.creator is creator
+    assert mpchain.functions.relu is relu and mpchain.FunctionNode.shown is shown
     assert not hasattr(mpchain.Link, "_device_id") and not hasattr(np, "asscalar")
 
 

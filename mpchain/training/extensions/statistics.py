@@ -43,6 +43,7 @@ class ParameterStatistics(Extension):
     Attributes:
         default_statistics (dict): ``mean``, ``std``, ``min``, ``max``, ``zeros`` (the number of
             zeros) and ``percentile`` (0.13, 2.28, 15.87, 50, 84.13, 97.72 and 99.87).
+        report_key_template (str): what the names of values are made of.
 
     Example:
         >>> trainer, model = testing.get_trainer_with_mock_updater(), L.Linear(3, 2)
@@ -52,6 +53,7 @@ class ParameterStatistics(Extension):
 
     priority = PRIORITY_WRITER
     default_name = "parameter_statistics"
+    report_key_template = "{prefix}{link_name}{param_name}/{attr_name}/{function_name}"
     default_statistics: dict[str, Callable[[Array], Any]] = {
         "mean": lambda x: x.mean(),
         "std": lambda x: x.std(),
@@ -95,14 +97,17 @@ class ParameterStatistics(Extension):
                 for kind in self._kinds:
                     array = getattr(param, kind)
                     if array is not None:
-                        self._add(f"{self._prefix}{link.name}{path}/{kind}", array)
+                        place = {"link_name": link.name, "param_name": path, "attr_name": kind}
+                        self._add(array, place)
         trainer.observation.update(self._means(trainer) or {})
 
-    def _add(self, name, array):
+    def _add(self, array, place):
         xp = backend.get_array_module(array)
         is_skipped = self._skip_nan_params and bool(xp.isnan(array).any())
         for statistic, function in self._statistics.items():
-            key = f"{name}/{statistic}"
+            key = self.report_key_template.format(
+                prefix=self._prefix, function_name=statistic, **place
+            )
             value: Any = float("nan") if is_skipped else function(array)
             if getattr(value, "shape", ()) == ():
                 self._means.add({key: value})

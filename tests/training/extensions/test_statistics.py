@@ -114,6 +114,16 @@ def test_own_statistics_of_named_links(run, model):
     assert "ends" not in extensions.ParameterStatistics.default_statistics
 
 
+def test_own_names_of_values(run, model):
+    class Short(extensions.ParameterStatistics):
+        report_key_template = "{prefix}{function_name} of {link_name}{param_name}.{attr_name}"
+
+    options = {"prefix": "a", "report_grads": False, "trigger": (1, "iteration")}
+    extension = Short(model.l1, {"max": np.max}, **options)
+    names = ["a/max of l1/W.data", "a/max of l1/b.data"]
+    assert sorted(run(model, extension, 1)[1]) == names
+
+
 @pytest.mark.parametrize("skip", [False, True])
 def test_nan_in_parameters(run, model, skip):
     model.l1.b.array[1] = np.nan
