@@ -22,7 +22,7 @@ def state_dict(model: Link, *, names: Names = None, prefix: str = "") -> dict[st
     """Returns a model's parameters and averages as PyTorch's module of the same kind names them.
 
     ``module.load_state_dict({k: torch.from_numpy(v) for k, v in state_dict(model).items()})`` loads
-    them; :func:`mpchain.serializers.safetensors.write_safetensors` writes them to a file.
+    them; ``mpchain.serializers.safetensors.write_safetensors`` writes them to a file.
 
         >>> {name: a.shape for name, a in mpchain.interop.state_dict(L.Linear(3, 2)).items()}
         {'weight': (2, 3), 'bias': (2,)}
