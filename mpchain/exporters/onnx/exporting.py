@@ -72,7 +72,7 @@ def export(
     onnx = library()
     names, arrays, as_keywords = _inputs(model, args, input_names)
     pairs = [two_batches(x, batch_axis, name) for name, x in zip(names, arrays)]
-    graph = Graph(_parameter_names(model))
+    graph = Graph(_parameter_names(model, {*names, *(output_names or ())}))
     size = None
     if batch_axis is not None:
         size = pairs[0][0].shape[batch_axis]
@@ -194,11 +194,11 @@ def _outputs(calls, output_names):
     return keys, list(zip(*lists))
 
 
-def _parameter_names(model):
+def _parameter_names(model, taken):
     """Returns the names of the model's parameters by the addresses of their arrays."""
     found = {}
     for path, param in model.namedparams() if isinstance(model, Link) else ():
-        if param.is_initialized:
+        if param.is_initialized and path[1:] not in taken:
             found.setdefault(address(param.array), path[1:])
     return found
 

@@ -223,8 +223,9 @@ def of_integers(
         return graph.cast(values[0], constants[0])
     if function is np.where:
         condition, x, y = values
-        if condition.fill is not None and condition.fill.size == 1:
-            chosen = x if condition.fill.item() else y
+        fill = condition.array if condition.fill is None else condition.fill
+        if fill is not None and fill.size and (fill == fill.flat[0]).all():
+            chosen = x if fill.flat[0] else y
             if chosen.shape == condition.shape:
                 return graph.name_of(chosen)
     operands = values[1:] if function is np.where else values

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Sequential, Variable
+from tests.reference import torch
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -235,7 +237,55 @@ def test_what_is_not_used_is_left_out():
     assert [node.op_type for node in export(model, X).graph.node] == ["Relu", "Identity"]
 
 
+def test_a_parameter_may_be_called_as_an_input_is():
+    class Scaled(mpchain.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.x = mpchain.Parameter(2.0, (4,))
+                self.y = mpchain.Parameter(3.0, (4,))
+
+        def forward(self, x):
+            return x * self.x + self.y
+
+    made = export(Scaled(), X)
+    assert [t.name for t in made.graph.initializer if t.name == "x"] == []
+    np.testing.assert_allclose(run(made, {"x": X})[0], 2 * X + 3, 1e-6)
+
+
 # Import.
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(10, 8)
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def forward(self, ids):
+        return self.layer(self.embed(ids)).mean(1)
+
+
+def _network():
+    layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
+    layers += [torch.nn.MaxPool2d(3, 2, 1, ceil_mode=True), torch.nn.GroupNorm(2, 8)]
+    layers += [torch.nn.ConvTranspose2d(8, 4, 3, 2, 1, output_padding=1), torch.nn.Hardswish()]
+    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Dropout()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(4, 2), torch.nn.LogSoftmax(1))
+
+
+@pytest.mark.parametrize(
+    "make, x", [(_network, np.ones((2, 3, 9, 9), "f")), (Encoder, np.array([[1, 2, 9]]))]
+)
+def test_models_that_pytorch_exports_are_read(make, x):
+    torch.manual_seed(0)
+    module, content = make().eval(), io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this exporter of PyTorch is its older one
+        torch.onnx.export(module, (torch.from_numpy(x),), content, dynamo=False, opset_version=17)
+    read = mpchain.onnx.ONNXModel(onnx.load_from_string(content.getvalue()))
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(read(x).array, expected, 1e-5, 1e-6)
 
 
 def test_a_model_read_back_has_the_paths_of_the_parameters_and_can_be_trained(tmp_path):
