@@ -65,7 +65,8 @@ class Interruption:
         # Not print: the signal may have interrupted another print.
         with contextlib.suppress(OSError):
             text = "finishing this iteration; send the signal again to stop immediately"
-            os.write(2, f"{signal.Signals(number).name}: {text}\n".encode())
+            start = "\n" if os.isatty(2) else ""  # below a progress bar
+            os.write(2, f"{start}{signal.Signals(number).name}: {text}\n".encode())
 
     def raise_for(self, number: int) -> NoReturn:
         """Raises the exception with which a signal ends training after a complete iteration.

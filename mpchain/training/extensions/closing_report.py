@@ -87,7 +87,9 @@ class ClosingReport(Extension):
         if is_interrupted and saver is not None:
             command = self._command(saver)
             if command:
-                print_line(f"to continue: {command}", self._out)
+                n_ranks = 1 if COMMAND_VARIABLE in os.environ else _n_ranks(trainer)
+                where = f" on {n_ranks} ranks" if n_ranks > 1 else ""  # how they start is unknown
+                print_line(f"to continue{where}: {command}", self._out)
             else:
                 self._print(f"the latest snapshot is {saver.latest}")
 
@@ -166,6 +168,11 @@ def _latest_saver(trainer):
         if getattr(extension, "latest", None) is not None and target in (None, trainer):
             return extension
     return None
+
+
+def _n_ranks(trainer):
+    optimizers = trainer.updater.get_all_optimizers().values()
+    return max((o.communicator.size for o in optimizers if hasattr(o, "communicator")), default=1)
 
 
 def _without_option(words, option, n_values):

@@ -173,10 +173,10 @@ def test_hyperparameters(make_trainer):
     assert (trainer.out / "hyperparameters.old1.json").exists()
 
 
-def close(make_trainer, savers, arguments=None, number=signal.SIGINT):
+def close(make_trainer, savers, arguments=None, number=signal.SIGINT, **options):
     """Interrupts a training; returns its closing lines and the trainer."""
     out = io.StringIO()
-    trainer = make_trainer((9, "iteration"), interrupt_after(3, number))
+    trainer = make_trainer((9, "iteration"), interrupt_after(3, number), **options)
     for saver in savers:
         trainer.extend(saver, trigger=(2, "iteration"))
     trainer.extend(extensions.ClosingReport(arguments, out))
@@ -209,8 +209,17 @@ def test_command_under_the_launcher(make_trainer, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/x/train.py", "--resume=old", "-v"])
     lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": False})
     assert lines[-1] == "to continue: mpchain-launch -n 2 --resume train.py -v --resume"
-    lines, _ = close(make_trainer, [extensions.snapshot(autoload=True)])
+    lines, _ = close(make_trainer, [extensions.snapshot(autoload=True)], rank=0)
     assert lines[-1] == "to continue: mpchain-launch -n 2 --resume train.py --resume=old -v"
+
+
+def test_command_of_ranks_that_another_launcher_started(make_trainer, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(sys, "orig_argv", ["python3", "train.py"])
+    lines, trainer = close(make_trainer, [extensions.snapshot()], {"resume": None}, rank=0)
+    assert lines[-1] == (
+        f"to continue on 4 ranks: python3 train.py --resume {trainer.out}/snapshot_iter_2"
+    )
 
 
 def test_no_command_without_the_option_or_a_snapshot(make_trainer):
