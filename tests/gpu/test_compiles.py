@@ -1,0 +1,151 @@
+"""Every kernel that mpchain writes compiles for the GPUs of today without a warning."""
+
+import functools
+import inspect
+
+import numpy as np
+import pytest
+
+from mpchain import optimizers
+from mpchain.backends import cuda
+from mpchain.formulas.symbol import UntraceableError, fused_kernel
+from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
+from mpchain.kernels import cuda_steps
+from mpchain.optimizer import GradientMethod
+from tests.gpu import nvrtc
+
+pytestmark = pytest.mark.skipif(nvrtc.load() is None, reason=nvrtc.REASON)
+
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
+C_TYPES = {"float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16"}
+_HEADERS = "#include <cupy/float16.cuh>\n#include <cupy/bfloat16.cuh>\ntypedef {} T;\n"
+# As CuPy writes it for contiguous arrays.
+_ELEMENTWISE = """
+#line 1 "{name}"
+extern "C" __global__ void {name}({parameters}, CIndexer<1, true> _ind) {{
+  CUPY_FOR(i, _ind.size()) {{
+    _ind.set(i);
+{elements}
+{operation};
+  }}
+}}
+"""
+
+
+def _declarations(order):
+    """Yields mpchain's elementwise functions, and those that are their derivatives."""
+    found = [d for d in registry.values() if d.is_own and d.is_elementwise]
+    for _ in range(order):
+        yield from found
+        found = [d for declaration in found for d in _derivatives(declaration)]
+
+
+def _derivatives(declaration):
+    for formula in filter(None, declaration.derivatives):
+        n_arrays = declaration.elementwise_arrays(formula)
+        try:
+            derivatives = n_arrays and differentiate(formula, parameters_of(formula), n_arrays)
+        except UntraceableError:
+            continue
+        if derivatives:
+            derived = Declaration(formula, derivatives, is_elementwise=True)
+            derived.name = f"{declaration.name}_derivative"
+            yield derived
+
+
+@functools.cache
+def _elementwise_kernels():
+    """Returns {text of the operation and the parameters: number of arrays}."""
+    written = {}
+
+    def record(in_params, out_params, operation, name):
+        written[in_params, operation] = n_arrays
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "elementwise", record)
+        for declaration in _declarations(2):
+            n_arrays = len(declaration.array_names)
+            fused_kernel(declaration.name, declaration.body)
+            for formula in filter(None, declaration.derivatives):
+                names = inspect.signature(formula).parameters
+                n_arrays = sum(name not in declaration.constant_names for name in names)
+                fused_kernel(declaration.name, formula)
+    return written
+
+
+def _elementwise_text(kind):
+    parts = [_HEADERS.format(kind)]
+    for i, ((in_params, operation), n_arrays) in enumerate(_elementwise_kernels().items()):
+        names = [word.split()[1] for word in in_params.split(", ")]
+        arrays, numbers = names[:n_arrays], names[n_arrays:]
+        parameters = [f"const CArray<T, 1, true, true> _raw_{name}" for name in arrays]
+        parameters += [f"const T {name}" for name in numbers]
+        parameters.append("CArray<T, 1, true, true> _raw_out")
+        elements = [f"const T &{name} = _raw_{name}[_ind.get()];" for name in arrays]
+        elements.append("T &out = _raw_out[_ind.get()];")
+        parts.append(
+            _ELEMENTWISE.format(
+                name=f"kernel_{i}",
+                parameters=", ".join(parameters),
+                elements="\n".join(elements),
+                operation=operation,
+            )
+        )
+    return "".join(parts)
+
+
+def _rules():
+    """Yields a rule for each optimizer whose step is elementwise, ready to take it."""
+    for name in optimizers.__all__ if hasattr(optimizers, "__all__") else dir(optimizers):
+        optimizer = getattr(optimizers, name)
+        if isinstance(optimizer, type) and issubclass(optimizer, GradientMethod):
+            rule = optimizer().create_update_rule()
+            if rule.is_elementwise:
+                rule.t = 2
+                yield name, rule
+
+
+def _check(text, architecture, *options):
+    log, size = nvrtc.compile_text(text, architecture, options)
+    assert log == "" and size > 0, f"{log[:4000]}\n{text if len(text) < 4000 else ''}"
+
+
+def test_every_function_has_a_kernel_or_none():
+    kernels = _elementwise_kernels()
+    assert len(kernels) > 250
+    assert any("tanh" in operation for _, operation in kernels)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", C_TYPES)
+def test_elementwise_kernels(dtype, architecture):
+    _check(_elementwise_text(C_TYPES[dtype]), architecture)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_steps_of_optimizers(dtype, architecture):
+    found = 0
+    for _, rule in _rules():
+        n = 1 + len(rule.states)
+        state = np.promote_types(dtype, np.float32)
+        dtypes = [np.dtype(dtype), *[state] * (n - 1), np.dtype(dtype)]
+        body, constants = cuda_steps._body(rule.step, n, rule.scalars(), dtypes)
+        names = [*(f"a{i}" for i in range(n)), "g"]
+        kind = "double" if dtype == "float64" else "float"
+        capacity = (32764 - 8 * len(constants) - 8) // (8 * len(dtypes) + 12)
+        text = cuda_steps._text(names, dtypes, capacity, body, kind, len(constants))
+        _check(text, architecture, "--fmad=false")
+        found += 1
+    assert found >= 12
+
+
+def test_a_warning_and_an_error_are_found():
+    log, _ = nvrtc.compile_text('extern "C" __global__ void f() { int unused = 1; }', "sm_90")
+    assert "never referenced" in log
+    log, size = nvrtc.compile_text("void f() { undeclared(); }", "sm_90")
+    assert "undeclared" in log and size == 0
