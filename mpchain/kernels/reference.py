@@ -258,7 +258,7 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
         xp.maximum(y, value, out=y)  # NaN wins, and stays
     places = xp.zeros(y.shape, np.int32)
     is_nan = y != y
-    has_nan = bool(is_nan.any())
+    has_nan = xp is not np or bool(is_nan.any())  # a GPU would wait for the answer
     # Backwards, so that the first is written last.
     for i in range(len(values) - 1, -1, -1):
         found = values[i] == y

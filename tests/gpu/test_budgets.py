@@ -1,0 +1,106 @@
+"""What training steps ask of a GPU, counted on the double: kernels, and waits of the host.
+
+The limits are what the steps need today; a change that needs more has to say why.
+"""
+
+import numpy as np
+import pytest
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import optimizers
+from mpchain.links.model.vision.resnet import ResNet50Layers
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+
+class _Mlp(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.layers = mpchain.Sequential(L.Linear(8, 6), F.relu, L.Linear(6, 6), F.relu)
+            self.out = L.Linear(6, 4)
+
+    def forward(self, x, t):
+        return F.softmax_cross_entropy(self.out(self.layers(x)), t)
+
+
+class _ResNet(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.net = ResNet50Layers(pretrained_model=None)
+
+    def forward(self, x, t):
+        return F.softmax_cross_entropy(self.net(x, layers=["fc6"])["fc6"], t)
+
+
+class _Transformer(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.embedding = L.EmbedID(20, 8)
+            self.layers = mpchain.Sequential(
+                *(L.TransformerEncoderLayer(8, 2, 16) for _ in range(6))
+            )
+            self.out = L.Linear(8, 20)
+
+    def forward(self, x):
+        y = self.out(self.layers(self.embedding(x)), n_batch_axes=2)
+        return F.softmax_cross_entropy(y.reshape(-1, 20), x.ravel())
+
+
+class _LanguageModel(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.embedding = L.EmbedID(20, 8)
+            self.layers = L.NStepLSTM(1, 8, 8, 0.0)
+            self.out = L.Linear(8, 20)
+
+    def forward(self, xs):
+        _, _, ys = self.layers(None, None, [self.embedding(x) for x in xs])
+        return F.softmax_cross_entropy(self.out(F.concat(ys, 0)), xs.ravel())
+
+
+def _step(double, model, optimizer, *batch):
+    """Returns the launches and the waits of a training step that is not the first one."""
+    model.to_device("@cupy:0")
+    optimizer.setup(model)
+    for _ in range(2):
+        send = mpchain.get_device("@cupy:0").send
+        arrays = [send(array) for array in batch]
+        double.reset()
+        optimizer.update(model, *arrays)
+    return double.launches.copy(), double.synchronizations.copy()
+
+
+@pytest.fixture
+def double(request):
+    if request.config.option.gpu != "double":
+        pytest.skip("counts on the double of CuPy: --gpu=double")
+    import cupy
+
+    return cupy.double
+
+
+_PIXELS = np.random.RandomState(0).rand(2, 3, 32, 32).astype(np.float32)
+_LABELS = np.arange(2, dtype=np.int32)
+_WORDS = np.arange(70, dtype=np.int32).reshape(2, 35) % 20
+CASES = {
+    "perceptron": (_Mlp, optimizers.Adam, (_PIXELS[:, 0, 0, :8].copy(), _LABELS), 50),
+    "ResNet-50": (_ResNet, optimizers.MomentumSGD, (_PIXELS, _LABELS), 3250),
+    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 900),
+    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 2600),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step(name, double):
+    make_model, make_optimizer, batch, most = CASES[name]
+    launches, waits = _step(double, make_model(), make_optimizer(), *batch)
+    assert not waits, f"the host waits for the GPU: {waits}"
+    steps = {place: n for place, n in launches.items() if place[0] == "mpchain_step"}
+    assert sum(steps.values()) == 1
+    assert launches.total() <= most, launches.most_common(30)
