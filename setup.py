@@ -20,8 +20,8 @@ EXTRAS = {
     ],
     # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces.
     "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
-    # The tests of GPU code that need no GPU: NVRTC compiles the kernels for any GPU, with the headers
-    # of CUDA (two wheels) and of CuPy, whose names and parameters the double of the tests has.
+    # The tests of GPU code that need no GPU: NVRTC compiles the kernels for any GPU, with the
+    # headers of CUDA (two wheels) and of CuPy, whose names and parameters the tests' double has.
     "gpu-test": [
         "cupy-cuda13x>=14",
         "nvidia-cuda-nvrtc>=13",
