@@ -1,10 +1,10 @@
 """onnxruntime, as the tests use it."""
 
-import onnxruntime
-
 
 def run(made, inputs):
     """Runs a model on the CPU; returns the list of its outputs."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3  # what it simplifies is no matter of ours

@@ -11,12 +11,11 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Sequential, Variable
+from tests.exporters.onnx.runtime import run
 from tests.reference import torch
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-
-from tests.exporters.onnx.runtime import run  # noqa: E402 # it imports onnxruntime
 
 X = np.random.RandomState(0).randn(3, 4).astype(np.float32)
 export = mpchain.onnx.export

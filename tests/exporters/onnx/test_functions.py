@@ -12,12 +12,11 @@ from mpchain import Variable
 from mpchain.exporters.onnx.conversion import CONVERTERS
 from mpchain.exporters.onnx.functions import EXPANDED
 from mpchain.functions.declaration import registry
+from tests.exporters.onnx.runtime import run
 from tests.functions.table import Row, inputs_of
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-
-from tests.exporters.onnx.runtime import run  # noqa: E402 # it imports onnxruntime
 
 
 def _rows():

@@ -8,11 +8,10 @@ import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Chain, Sequential
 from mpchain.interop import BERT, GPT2, ResNet
+from tests.exporters.onnx.runtime import run
 
 onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
-
-from tests.exporters.onnx.runtime import run  # noqa: E402 # it imports onnxruntime
 
 
 class Recurrent(Chain):
