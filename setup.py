@@ -18,12 +18,21 @@ EXTRAS = {
         "numba",
         "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],
-    # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces.
-    "gpu": ["cupy-cuda13x[ctk]>=14", "nvidia-nccl-cu13>=2.27.7"],
+    # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces. nccl4py, which
+    # imports cuda-bindings, has what CuPy's binding of NCCL lacks: sums of products.
+    "gpu": [
+        "cupy-cuda13x[ctk]>=14",
+        "nvidia-nccl-cu13>=2.27.7",
+        "nccl4py>=0.6",
+        "cuda-bindings~=13.0",
+    ],
     # The tests of GPU code that need no GPU: NVRTC compiles the kernels for any GPU, with the
     # headers of CUDA (two wheels) and of CuPy, whose names and parameters the tests' double has.
+    # The bindings of NCCL, CuPy's and nccl4py, call the tests' double of NCCL.
     "gpu-test": [
         "cupy-cuda13x>=14",
+        "nccl4py>=0.6",
+        "cuda-bindings~=13.0",
         "nvidia-cuda-nvrtc>=13",
         "nvidia-cuda-runtime>=13",
         "nvidia-cuda-cccl>=13",

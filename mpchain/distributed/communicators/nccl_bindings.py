@@ -122,11 +122,16 @@ def find_binding(name: str | None = None) -> str:
 
     Raises:
         RuntimeError: it does not work here, or none does.
+        ValueError: there is no binding of that name.
 
     Example:
         >>> find_binding("pynccl")  # doctest: +SKIP
         'pynccl'
     """
+    if name is not None and name not in BINDINGS:
+        raise ValueError(
+            f"NcclCommunicator: unknown binding {name!r}; the bindings are {', '.join(BINDINGS)}"
+        )
     reasons = []
     for candidate in BINDINGS if name is None else [name]:
         reason = _why_not(candidate)

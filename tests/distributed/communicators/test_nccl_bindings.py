@@ -1,0 +1,57 @@
+"""Which binding of NCCL is used, and what is said where none works."""
+
+import pytest
+
+from mpchain.distributed import pynccl
+from mpchain.distributed.communicators import nccl_bindings
+from mpchain.distributed.communicators.nccl_bindings import find_binding
+
+
+class Works:
+    def get_version(self):
+        return 23203
+
+
+def broken(name):
+    def make():
+        raise ImportError(f"no {name} here")
+
+    return make
+
+
+@pytest.fixture
+def bindings(monkeypatch):
+    """A function that replaces the bindings."""
+    yield lambda **made: (
+        monkeypatch.setattr(nccl_bindings, "BINDINGS", made),
+        nccl_bindings._why_not.cache_clear(),
+    )
+    nccl_bindings._why_not.cache_clear()
+
+
+def test_the_first_that_works(bindings):
+    bindings(nccl4py=broken("nccl4py"), cupy=Works, pynccl=Works)
+    assert find_binding() == "cupy"
+    assert find_binding("pynccl") == "pynccl"
+    with pytest.raises(RuntimeError, match=r"NCCL cannot be used \(nccl4py: no nccl4py here\)"):
+        find_binding("nccl4py")
+
+
+def test_none_works(bindings):
+    bindings(cupy=broken("cupy"), pynccl=broken("libnccl"))
+    reasons = r"\(cupy: no cupy here; pynccl: no libnccl here\): pip install 'mpchain\[gpu\]'"
+    with pytest.raises(RuntimeError, match=f"NCCL cannot be used {reasons}"):
+        find_binding()
+
+
+def test_a_name_that_is_no_binding():
+    with pytest.raises(ValueError, match="unknown binding 'gloo'; the bindings are nccl4py, cupy"):
+        find_binding("gloo")
+
+
+def test_all_take_the_same_calls():
+    """By the names that :class:`Connection` uses."""
+    calls = "all_reduce reduce broadcast all_gather reduce_scatter send recv".split()
+    assert set(nccl_bindings._OfCupy._methods) == set(calls)
+    for name in [*calls, "group_start", "group_end", "comm_abort", "comm_destroy"]:
+        assert callable(getattr(pynccl, name)), name
