@@ -35,6 +35,8 @@ except ImportError:  # not a POSIX system
 # Prefix of files that are being written. A name can have it twice: a snapshot's writer and the
 # function that it calls both write to a temporary name.
 _TEMPORARY = r"(?:\.[0-9a-f]{8}\.tmp\.)+"
+_MOST_NAMED = 3
+"""Of how many renamed files messages say the names."""
 _SECONDS_TO_INTRODUCE = 5
 """For how long a process may hold a lock before it has said who it is."""
 
@@ -59,6 +61,7 @@ class OutputFiles:
         self._owner, self._template = owner, template
         self._lock: FileLock | None = None
         self._trainer: Any = None
+        self._renamed: list[tuple[PathLike, str]] = []
         self._earlier: dict[str, Any] = {}  # path -> identity of its file when training began
 
     def claim(self, trainer: Trainer) -> None:
@@ -127,17 +130,25 @@ class OutputFiles:
             else:
                 break
         if _identity(name) == earlier:
-            print_line(f"{path} of an earlier run is now {name}")
+            self._renamed.append((path, name))
         else:
             os.unlink(
                 name
             )  # another rank has replaced the file meanwhile: this is not the earlier one
 
     def release(self) -> None:
-        """Unlocks the files."""
+        """Unlocks the files, and says which ones of an earlier run have been renamed.
+
+        They are named at the end, where the lines are not between the rows of a table.
+        """
         if self._lock is not None:
             self._lock.release()
             self._lock, self._trainer, self._earlier = None, None, {}
+        for path, name in self._renamed[:_MOST_NAMED]:
+            print_line(f"{path} of an earlier run is now {name}")
+        if len(self._renamed) > _MOST_NAMED:
+            print_line(f"and {len(self._renamed) - _MOST_NAMED} more files, renamed alike")
+        self._renamed = []
 
 
 def _give_second_name(path, name):

@@ -244,6 +244,25 @@ def test_the_file_of_the_run_that_is_resumed_is_replaced(make_trainer, tmp_path,
     assert names(tmp_path) == sorted([name, "snapshot"])
 
 
+def test_messages_about_earlier_files_come_after_the_table(make_trainer, capsys):
+    def train():
+        trainer = make_trainer((9, "iteration"))
+        trainer.extend(extensions.LogReport(trigger=(1, "iteration")))
+        trainer.extend(extensions.PrintReport(["iteration"]))
+        trainer.extend(extensions.snapshot(), trigger=(1, "iteration"))
+        trainer.run()
+        return trainer.out, capsys.readouterr().out.splitlines()
+
+    _, before = train()
+    out, lines = train()
+    assert lines[: len(before)] == before
+    names = ["log", *(f"snapshot_iter_{i}" for i in (1, 2, 3))]
+    assert lines[len(before) :] == [
+        *(f"{out}/{name} of an earlier run is now {out}/{name}.old1" for name in names),
+        "and 6 more files, renamed alike",
+    ]
+
+
 def test_a_log_of_many_files(make_trainer, tmp_path):
     def make():
         return extensions.LogReport(trigger=(1, "iteration"), filename="log_{iteration}.json")
