@@ -25,7 +25,7 @@ TRAINING = """
     trainer = testing.get_trainer_with_mock_updater((2, "epoch"))
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     trainer.writes_reports = rank == 0
-    trainer.extend(lambda trainer: print("rank speaks"), trigger=(7, "iteration"), name="speak")
+    trainer.extend(lambda trainer: print("rank", rank, "speaks"), trigger=(7, "iteration"), name="speak")
     values = {"validation/main/" + name: 0.5 for name in ("loss", "accuracy", "precision")}
     trainer.extend(lambda trainer: trainer.observation.update(values), name="see", priority=300)
     extensions.standard_reports(trainer)
@@ -97,7 +97,9 @@ def test_bar_table_and_closing_lines_on_a_terminal(script, tmp_path):
     assert code == 0, output
     # Bars were drawn before the end.
     assert re.search(r"\x1b\[K\[0\] +\d\d?% \|", output)
-    assert all(re.search(r"^\[[01]\] rank speaks$", line) for line in lines if "speaks" in line)
+    assert all(
+        re.search(r"^\[([01])\] rank \1 speaks$", line) for line in lines if "speaks" in line
+    )
     assert without_times(line for line in lines if re.match(r"\[0\] (?!rank)", line)) == (
         EXPECTED.splitlines()
     )
