@@ -4,6 +4,7 @@ import dataclasses
 import time
 from typing import Any
 
+from mpchain.backend import GpuDevice
 from mpchain.backends import cuda
 from mpchain.configuration import no_backprop_mode, using_config
 from mpchain.link import Link
@@ -130,13 +131,13 @@ class _Recorder(LinkHook):
         self._open = []
 
     def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
-        _wait()
+        _wait(args.link.device)
         path, name = self._paths.get(id(args.link), "?"), type(args.link).__name__
         self.rows.append(Row(path, name, len(self._open), [], 0, 0, time.perf_counter()))
         self._open.append(self.rows[-1])
 
     def forward_postprocess(self, args: ForwardPostprocessArgs) -> None:
-        _wait()
+        _wait(args.link.device)
         row = self._open.pop()
         row.seconds = time.perf_counter() - row.seconds
         arrays = list(_arrays_in(args.out))
@@ -145,10 +146,11 @@ class _Recorder(LinkHook):
         row.n_params = sum(p.size for p in args.link.params(include_uninit=False))
 
 
-def _wait():
-    """Waits until the GPU, if there is one, has done what it was asked to."""
-    if cuda.available:
-        cuda.Stream.null.synchronize()
+def _wait(device):
+    """Waits until a GPU has done what it was asked to."""
+    if isinstance(device, GpuDevice):
+        with device.device:
+            cuda.Stream.null.synchronize()
 
 
 def _arrays_in(value):

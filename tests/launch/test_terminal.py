@@ -25,7 +25,8 @@ TRAINING = """
     trainer = testing.get_trainer_with_mock_updater((2, "epoch"))
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
     trainer.writes_reports = rank == 0
-    trainer.extend(lambda trainer: print("rank", rank, "speaks"), trigger=(7, "iteration"), name="speak")
+    speak = lambda trainer: print("rank", rank, "speaks")
+    trainer.extend(speak, trigger=(7, "iteration"), name="speak")
     values = {"validation/main/" + name: 0.5 for name in ("loss", "accuracy", "precision")}
     trainer.extend(lambda trainer: trainer.observation.update(values), name="see", priority=300)
     extensions.standard_reports(trainer)
