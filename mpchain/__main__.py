@@ -12,11 +12,12 @@ from mpchain.kernels.window import Window
 from mpchain.runtime_info import print_runtime_info
 
 BRINGS = {
-    "mpi": "several ranks: mpi4py and Open MPI",
+    "mpi": "several ranks",
     "cpu": "faster convolutions, normalization, optimizers and draws on CPUs; special functions",
-    "gpu": "GPUs: CuPy and NCCL",
+    "gpu": "GPUs",
     "data": "data sets that work offline, and pictures",
     "plot": "plots of training, and progress bars",
+    "metrics": "reports to Weights & Biases and MLflow",
     "tensorboard": "logs for TensorBoard",
     "io": "HDF5 files",
     "caffe": "Caffe's files",
@@ -86,8 +87,7 @@ def main() -> None:
     for extra, packages in missing.items():
         state = "installed"
         if packages:
-            state = f"lacks {', '.join(packages)}, for {BRINGS[extra]}"
-            state += f": pip install 'mpchain[{extra}]'"
+            state = f"lacks {', '.join(packages)}: pip install 'mpchain[{extra}]' ({BRINGS[extra]})"
         print(f"{extra:12}{state}")
     if not missing:
         print("unknown: mpchain is not installed, only its source is on the path")

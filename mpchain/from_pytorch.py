@@ -155,6 +155,15 @@ ARGUMENTS = {
 }
 """What PyTorch's arguments of layers are called."""
 
+OPTIONS = {
+    "lr": "alpha",
+    "betas": "beta1 and beta2",
+    "momentum": "MomentumSGD(lr, momentum)",
+    "nesterov": "NesterovAG(lr, momentum)",
+    "weight_decay": "optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(rate)), or AdamW",
+}
+"""What to use instead of PyTorch's arguments of optimizers."""
+
 
 def module_getattr(module: str) -> Callable[[str], NoReturn]:
     """Returns the ``__getattr__`` of a module, which raises AttributeError.
@@ -217,7 +226,8 @@ class _Absent:
             what = (
                 f"type object {cls.__name__!r}" if instance is None else f"{cls.__name__!r} object"
             )
-        raise AttributeError(_message(what, self._name, self._names), name=self._name, obj=instance)
+        # Without the object, Python does not guess another name that is meant.
+        raise AttributeError(_message(what, self._name, self._names), name=self._name)
 
 
 def _message(what, name, names):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from mpchain.from_pytorch import with_names
+from mpchain.from_pytorch import OPTIONS, with_names
 from mpchain.link import Link
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, update_all
@@ -62,9 +62,14 @@ class Optimizer:
 
         Raises:
             TypeError: ``link`` is not a Link.
+
+        Warns:
+            UserWarning: it has layers or parameters, but none of them is registered.
         """
         if not isinstance(link, Link):
             raise TypeError(f"{self._called('setup')}: link must be a Link, not {_kind(link)}")
+        if next(link.params(), None) is None:
+            _look_for_unregistered(link, self._called("setup"))
         self.target = link
         self.t = 0
         self.epoch = 0
@@ -408,6 +413,18 @@ class GradientMethod(Optimizer):
         loss.backward(loss_scale=self._loss_scale)
 
 
+def _look_for_unregistered(link, called):
+    """Warns if a link without parameters has links or parameters that were not registered."""
+    names = [n for n, value in vars(link).items() if isinstance(value, (Link, Parameter))]
+    if names:
+        warnings.warn(
+            f"{called}: {_kind(link)} has no parameters, so nothing will be trained: assign "
+            f"{', '.join(names)} within 'with self.init_scope():'",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
 def _constructor(class_name, hyperparameters):
     """Returns an ``__init__`` that takes the hyperparameters, by position or name."""
     arguments = [
@@ -425,7 +442,12 @@ def _constructor(class_name, hyperparameters):
         try:
             values = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{class_name}: {error}; the arguments are {signature}") from None
+            message = f"{class_name}: {error}; the arguments are {signature}"
+            for name in kwargs.keys() - hyperparameters.keys():
+                right = OPTIONS.get(name, "")
+                if right in hyperparameters or not right.isidentifier():
+                    message += f"; instead of {name} use {right}" if right else ""
+            raise TypeError(message) from None
         values.apply_defaults()
         GradientMethod.__init__(self)
         vars(self.hyperparam).update(values.arguments)

@@ -120,7 +120,12 @@ def test_the_names_in_a_forward_are_explained():
         (lambda: optimizers.Adam(L.Linear(1, 1).params()), r"Adam\(\)\.setup\(model\)"),
         (lambda: optimizers.SGD(L.Linear(1, 1).params(), lr=1), r"SGD\(\)\.setup\(model\)"),
         (lambda: optimizers.Adam([]), "Adam: alpha must be a number, not list"),
-        (lambda: optimizers.Adam(lr=0.1), r"'lr'; the arguments are \(alpha"),
+        (lambda: optimizers.Adam(lr=0.1), r"'lr'; the arguments .*\); instead of lr use alpha$"),
+        (
+            lambda: optimizers.SGD(momentum=0.9),
+            r"instead of momentum use MomentumSGD\(lr, momentum",
+        ),
+        (lambda: optimizers.AdaDelta(lr=0.1), r"'lr'; the arguments are \([^)]*\)$"),
         (lambda: F.relu([1.0]), "relu: x must be a Variable or an array, not list"),
     ],
 )

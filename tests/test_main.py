@@ -56,7 +56,7 @@ def test_what_extras_lack(monkeypatch, capsys):
     main_module.main()
     printed = capsys.readouterr().out
     assert re.search(
-        r"\ncpu +lacks numba, onednn, for faster .*: pip install 'mpchain\[cpu\]'\n", printed
+        r"\ncpu +lacks numba, onednn: pip install 'mpchain\[cpu\]' \(faster .*\)\n", printed
     )
     assert re.search(r"\nio +installed\n", printed)
 

@@ -155,6 +155,19 @@ def test_parameters_are_no_hyperparameters(kind):
             kind(wrong)
 
 
+def test_layers_outside_init_scope_are_noticed():
+    class Net(Chain):
+        def __init__(self):
+            super().__init__()
+            self.hidden = L.Linear(2, 2)
+            self.scale = Parameter(1.0, (2,))
+
+    rule = r"^SGD.setup: Net has no parameters, .* assign hidden, scale within 'with self.init_sco"
+    with pytest.warns(UserWarning, match=rule):
+        optimizers.SGD().setup(Net())
+    optimizers.SGD().setup(Chain())  # which has nothing that could be meant
+
+
 def test_a_shared_parameter_is_updated_once():
     shared = L.Linear(1, 1, initialW=1)
     model = Chain(a=shared, b=shared)
