@@ -1,5 +1,6 @@
 """The newest checkpoint of a job, from which a restart continues."""
 
+import contextlib
 import fnmatch
 import os
 import re
@@ -9,6 +10,8 @@ import re
 PATTERNS = ("snapshot_*", "checkpoint_*", "iteration_*")
 # A file of an earlier run, which the present one would replace, is called <name>.old<n>.
 UNUSABLE = re.compile(r"\..*|.*\.(tmp|part)|.*\.damaged(_\d+)?|.*\.old\d+(\.[^.]*)?", re.DOTALL)
+# Where `extensions.checkpoint` writes them, in the folder of the results.
+OWN_PLACE = "checkpoints"
 OWN_FOLDER = re.compile(r"iteration_\d+")
 MANIFEST = "manifest.json"
 
@@ -20,7 +23,8 @@ class Checkpoints:
     count. Files do not record which run wrote them: with `all_count`, give each run its own folder.
 
     Args:
-        folder: The folder, which need not exist yet.
+        folder: The folder, which need not exist yet. What is in its folder ``checkpoints`` counts
+            where it has none itself.
         pattern: Shell pattern of their names; None for `PATTERNS`.
         all_count: Whether existing ones count; if not, only those that this job writes.
 
@@ -48,15 +52,16 @@ class Checkpoints:
         """
         entries = self._entries()
         new = [path for path, state in entries.items() if state != self._old.get(path)]
-        return max(new, key=lambda path: (_numbers(path), entries[path][0], path), default=None)
+        direct = [path for path in new if os.path.dirname(path) == os.path.abspath(self._folder)]
+        key = lambda path: (_numbers(path), entries[path][0], path)
+        return max(direct or new, key=key, default=None)
 
     def _entries(self):
         """Path → what changes when it is written again: time, size, number of the file."""
-        found = {}
-        try:
-            entries = list(os.scandir(self._folder))
-        except OSError:  # it does not exist yet, or its host is away
-            return found
+        found, entries = {}, []
+        for folder in (self._folder, os.path.join(self._folder, OWN_PLACE)):
+            with contextlib.suppress(OSError):  # it does not exist yet, or its host is away
+                entries += os.scandir(folder)
         for entry in entries:
             if any(fnmatch.fnmatchcase(entry.name, each) for each in self._patterns):
                 try:

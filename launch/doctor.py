@@ -143,7 +143,7 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
     """
     findings = []
     for item, verdict in SAME.items():
-        values = {host: str(_error(a[item]) or a[item]) for host, a in answers.items()}
+        values = {host: str(_error(a[item]) or a[item] or "none") for host, a in answers.items()}
         if len(set(values.values())) > 1:
             found = ", ".join(f"{host}: {value}" for host, value in values.items())
             hint = f"install the same {item.replace('_', ' ')} on all hosts"

@@ -48,6 +48,7 @@ class Job:
         start: 1 for the first start, 2 for the first restart, and so on.
 
     Attributes:
+        cause: The lines of the traceback of the rank that failed first, without prefix.
         is_final: Whether the user ended it, so that it must not be restarted.
         merger: The `Merger` that shows what the ranks print.
         ranks: The `Rank` of each number that said hello.
@@ -74,6 +75,7 @@ class Job:
         self._connections, self._strangers, self._ends = [], [], []
         self._starter = self._starter_code = self.starter_stopped = self._stop_signal = None
         self._first_without_guard = self._culprit = self.verdict = None
+        self.cause = []
         self._asks_where = False
         self.merger = Merger(self.loop, plan.n if plan.merge and plan.prefix else 1)
         self._signals = self._starts = 0
@@ -184,7 +186,10 @@ class Job:
         failed = rank.failed and rank.ended_itself
         if failed and (rank.has_guard or rank.showed_cause):
             self._introduce(rank, report.describe_end(rank.code))
+        self.cause = self.cause or (rank.held_lines() if failed else [])
         rank.show_rest()
+        for other in self.ranks.values():
+            other.show_same(self.cause)
         if failed and rank.has_guard:
             self.end(f"{rank.end}{self._fate_of_others}", shell_code(rank.code), asks_where=True)
 
@@ -374,6 +379,9 @@ class Job:
         if code and self.ranks and self._asks_where:
             for line in report.describe_ranks(self.ranks, self.plan.n, without=self._culprit):
                 say(f"  {line}")
+        if code and sentence and self.plan.log_dir:
+            logs = os.path.join(self.plan.log_dir, "rank_*.log")
+            say(f"  what each rank printed, and where it was, is in {logs}")
         if sentence:
             say(sentence)
         return code

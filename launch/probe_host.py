@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 
 def blas() -> str:
@@ -177,6 +177,8 @@ def _nvidia_smi(*arguments):
 def _ask(question):
     try:
         return question()
+    except PackageNotFoundError:
+        return ""
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}".partition("\n")[0]}
 

@@ -52,7 +52,7 @@ class Rank:
         self._job = job
         self._actions = {
             messages.OUTPUT: lambda data: self._show(job.stdout, self._output.take(data), data),
-            messages.ERRORS: lambda data: self._show(job.stderr, self._errors.take(data), data),
+            messages.ERRORS: self._take_errors,
             messages.STACKS: self._take_stacks,
             messages.TOLD: lambda data: self._lose_guard(),
             messages.DONE: self._take_done,
@@ -176,6 +176,19 @@ class Rank:
         self._output = Lines(prefix, draw)
         self._errors = Errors(prefix, self._release_later, draw)
         self._job.welcome(self)
+
+    def _take_errors(self, data):
+        self._show(self._job.stderr, self._errors.take(data), data)
+        self.show_same(self._job.cause)
+
+    def held_lines(self) -> list[bytes]:
+        """Returns the held lines, without prefix."""
+        return self._errors.unmarked()
+
+    def show_same(self, lines: list[bytes]) -> None:
+        """Shows the held traceback now if it is that one, so that both are shown once."""
+        if lines and self._errors.unmarked() == lines:
+            self._show(self._job.stderr, self._errors.release(), whole=True)
 
     def _release_later(self):
         release = lambda: self._show(self._job.stderr, self._errors.release(), whole=True)

@@ -78,7 +78,7 @@ _SCRIPTS = {
         *("--cpus-per-task={cores}", "--gpus-per-node={gpus}", "--time={time}"),
         *("--partition={queue}", "--account={account}"),
         # A minute before the end ranks get a signal, and may save a checkpoint.
-        *("--signal=B:TERM@60{if_time}", "--requeue", "--open-mode=append"),
+        *("--signal=B:TERM@60{if_time}", "--requeue", "--open-mode=append", "--output=%x-%j.out"),
     ),
     "pbs": (
         *("#PBS", "PBS_O_WORKDIR", ""),

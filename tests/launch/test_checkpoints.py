@@ -74,6 +74,15 @@ def test_damaged_and_incomplete_ones_do_not_count(tmp_path, iteration, name, fil
     assert checkpoints.newest() == path
 
 
+def test_folder_of_the_extension_in_the_folder_of_the_results(tmp_path, write, iteration):
+    checkpoints = Checkpoints(str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    path = iteration("checkpoints/iteration_9", "manifest.json")
+    assert checkpoints.newest() == path
+    assert checkpoints.newest() != write("snapshot_iter_1")  # of a script that saves both
+    assert checkpoints.newest() == str(tmp_path / "snapshot_iter_1")
+
+
 def test_checkpoint_that_mpchain_writes(tmp_path):
     pytest.importorskip("numpy")
     from mpchain.distributed import create_communicator

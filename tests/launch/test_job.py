@@ -569,7 +569,10 @@ def test_stacks_are_in_the_log_files(run, script, tmp_path):
             raise SystemExit(4)
         MPI.COMM_WORLD.Barrier()
     """)
-    assert run("-n", 2, "--log-dir", tmp_path, path)[0] == 4
+    code, _, errors = run("-n", 2, "--log-dir", tmp_path, path)
+    assert code == 4
+    words = f"what each rank printed, and where it was, is in {tmp_path}/rank_*.log"
+    assert own_lines(errors)[-2] == f"mpchain-launch:   {words}"
     text = (tmp_path / "rank_0.log").read_text()
     assert "mpchain-launch: where this rank was:" in text
     assert f'File "{path}", line 6 in <module>' in text

@@ -1,9 +1,12 @@
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from launch import mpirun
 from launch.merging import MOST_HELD, TIME_TO_AGREE, Merger, label
+from launch.output import Errors
+from launch.remote_rank import Rank
 
 from .conftest import LIMIT, apart
 
@@ -184,3 +187,25 @@ def test_a_job(start, script, option):
         == (1 if option == "--merge" else 3)
     )
     assert ("[0-2] loaded\n" in output) == (option == "--merge")
+
+
+def test_a_held_traceback_is_shown_with_an_equal_one_of_the_rank_that_failed():
+    clock, screen, merger = begin(2)
+    logs = SimpleNamespace(write=lambda rank, data: None)
+    job = SimpleNamespace(stderr=screen, merger=merger, logs=logs, cause=[], loop=clock)
+    ranks = []
+    for number in (0, 1):
+        rank = Rank.__new__(Rank)
+        rank._job, rank.number, rank._last = job, number, b""
+        rank._errors = Errors(f"[{number}] ".encode(), lambda: None)
+        ranks.append(rank)
+    text = b"Traceback (most recent call last):\n  a.py\nValueError: boom\n"
+    ranks[0]._take_errors(text)
+    job.cause = ranks[0].held_lines()
+    ranks[1]._take_errors(text[:-6])
+    clock.advance(2 * TIME_TO_AGREE)
+    assert screen.text == b""
+    ranks[1]._take_errors(text[-6:])
+    ranks[0].show_same(job.cause)
+    lines = text.splitlines(keepends=True)
+    assert screen.text == b"".join(b"[0-1] " + line for line in lines)

@@ -157,7 +157,7 @@ def test_what_the_script_starts(write, tmp_path, monkeypatch, scheduler, folder,
                 *("--job-name=my-job", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4"),
                 *("--cpus-per-task=3", "--gpus-per-node=4", "--time=10:30:00"),
                 *("--partition=long", "--account=me", "--signal=B:TERM@60", "--requeue"),
-                *("--open-mode=append", "one more"),
+                *("--open-mode=append", "--output=%x-%j.out", "one more"),
             ],
         ),
         (
