@@ -17,6 +17,7 @@ def draws(transform, image, n=200):
     return [transform(image, np.random.default_rng(seed)) for seed in range(n)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(5, 9), (24, 20), (12, 5)])
 def test_resize_is_that_of_torch(image, size):
     torch = pytest.importorskip("torch")

@@ -19,7 +19,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_trace_of_a_program_that_does_not_know_of_it(run, script, tmp_path, n):
     if n > 1 and (mpirun.find() is None or importlib.util.find_spec("mpi4py") is None):
         pytest.skip("needs mpchain[mpi]")

@@ -76,6 +76,7 @@ def test_perplexity():
     assert value(metrics.perplexity(), 1e4 * Y) == math.inf
 
 
+@pytest.mark.slow
 def test_bleu():
     bleu_score = pytest.importorskip("nltk.translate.bleu_score")
     random = np.random.RandomState(2)
