@@ -422,8 +422,8 @@ def _may_be_shared(gx, gys, gxs, function):
 def _with_hooks(function, targets, gys, create_graph, hooks):
     """Runs the derivative of ``function`` between its hooks' preprocess and postprocess calls."""
     hooks = [*hooks.values(), *function.local_function_hooks.values()]
-    in_data = tuple(node.data for node in function.inputs)
-    out_grad = tuple(g.array if create_graph and g is not None else g for g in gys)
+    in_data = tuple([node.data for node in function.inputs])
+    out_grad = tuple([g if g is None else g.array for g in gys] if create_graph else gys)
     shown = function.shown()
     for hook in hooks:
         hook.backward_preprocess(shown, in_data, out_grad)

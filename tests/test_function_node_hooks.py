@@ -152,3 +152,48 @@ def test_a_hook_that_raises_stops_the_call():
         with pytest.raises(PermissionError, match="sum"):
             y.backward()
     assert x.grad is None
+
+
+@pytest.mark.parametrize(
+    ("function", "label"),
+    [(F.relu, "relu"), (F.leaky_relu, "leaky_relu"), (lambda x: F.linear(x, x), "linear")],
+)
+def test_with_hooks_the_same_code_computes(function, label, monkeypatch):
+    """What hooks measure is what runs without them: not the general path, which takes longer."""
+    x = Variable(np.random.RandomState(0).randn(3, 3))
+    expected = function(x)
+    hook = Noting()
+    monkeypatch.setattr(mpchain.FunctionNode, "apply", None)
+    with _hooked(hook):
+        for _ in range(2):
+            y = function(x)
+    assert hook.steps() == [("forward_preprocess", label), ("forward_postprocess", label)] * 2
+    assert hook.calls[0][2][0] is x.array
+    np.testing.assert_array_equal(y.array, expected.array)
+    y.grad = expected.grad = np.ones_like(y.array)
+    y.backward()
+    gradient = x.grad
+    x.cleargrad()
+    expected.backward()
+    np.testing.assert_array_equal(gradient, x.grad)
+
+
+def test_constants_are_known_to_hooks():
+    class Slope(mpchain.FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            seen.append(function.constants)
+
+    seen = []
+    with Slope():
+        F.leaky_relu(np.zeros(2), slope=0.25)
+    assert seen == [(0.25,)]
+
+
+def test_errors_of_functions_with_hooks():
+    messages = []
+    for hooks in ({}, {"noting": Noting()}):
+        with mpchain.using_config("function_hooks", hooks):
+            with pytest.raises(mpchain.utils.type_check.InvalidType) as error:
+                F.exp(np.arange(3))
+            messages.append(str(error.value))
+    assert messages[0] == messages[1]

@@ -40,14 +40,16 @@ def call({parameters}):
     except TypeError as _error:
         _explain(_error, _name, _declared_body, ({given}), {{}})
         raise
-    if {unusual} or _config.debug or _config.function_hooks:
+    if {unusual} or _config.debug:
         return _apply(({arrays}), ({constants}))
+    {before}
     try:
         _array{aux} = _body({arguments})
     except _LinAlgError:
         raise
     except (TypeError, ValueError) as _error:
         raise _refusal(_error, ({inputs}), ({constants})) from None
+    {after}
     if _array.__class__ is not _ndarray:
         _array = _as_array(_array)
     _y = _new(_Variable)
@@ -55,7 +57,7 @@ def call({parameters}):
     if not ({requires_any}):
         _y._requires_grad = False
     elif _config.enable_backprop:
-        _node = _Node()
+        {node}
         _node.inputs = ({nodes})
         {targets}
         _y._node = _y_node = _new(_VariableNode)
@@ -65,6 +67,21 @@ def call({parameters}):
         _node.outputs = (_reference(_y_node),)
     return _y
 """
+
+# What stands in the call before the body, after it, and where the node is made: without hooks, and
+# in a second text, with them.
+_WITHOUT_HOOKS = {
+    "before": "if _config.function_hooks:\n        return _with_hooks({same})",
+    "after": "",
+    "node": "_node = _Node()",
+}
+_WITH_HOOKS = {
+    "before": "_node, _data = _Node(), ({inputs})\n    _node.constants = ({constants})\n"
+    "    _hooks = [*_config.function_hooks.values()]\n"
+    "    for _hook in _hooks: _hook.forward_preprocess(_node, _data)",
+    "after": "for _hook in _hooks: _hook.forward_postprocess(_node, _data)",
+    "node": "",
+}
 
 _PULL = """
 def pull(self, targets, gys):
@@ -100,8 +117,14 @@ def call(declaration: "Declaration") -> Callable:
 
     def write():
         namespace.update(_namespace(declaration))
-        written = compile_text(declaration.name, _text(declaration), namespace)
+        namespace["_with_hooks"] = write_with_hooks
+        written = compile_text(declaration.name, _text(declaration, _WITHOUT_HOOKS), namespace)
         function.__code__, function.__defaults__ = written.__code__, written.__defaults__
+
+    def write_with_hooks(**arguments):
+        text = _text(declaration, _WITH_HOOKS)
+        namespace["_with_hooks"] = compile_text(declaration.name, text, namespace)
+        return namespace["_with_hooks"](**arguments)
 
     # A function keeps its globals for life: these are what the code to come will refer to.
     namespace = {"_write": write}
@@ -152,7 +175,7 @@ def _derivative(declaration, index):
     return in_place.program(derivative, names, n_arrays, full)
 
 
-def _text(declaration):
+def _text(declaration, lines):
     parameters = inspect.signature(declaration.body).parameters.values()
     listed = ", ".join(
         p.name if p.default is p.empty else f"{p.name}=_defaults[{p.name!r}]" for p in parameters
@@ -165,16 +188,20 @@ def _text(declaration):
     unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
     if not declaration.any_dtype:
         unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
+    inputs = _join(f"_in_{x}" for x in names)
+    same = ", ".join(f"{p.name}={p.name}" for p in parameters)
+    fields = {"inputs": inputs, "constants": constants, "same": same}
     return _CALL.format(
+        **{place: line.format(**fields) for place, line in lines.items()},
         parameters=listed,
         conversions="\n        ".join(map(_conversion, names)),
         given=_join(names),
         unusual=" or ".join(unusual),
         arrays=_join(names),
-        inputs=_join(f"_in_{x}" for x in names),
+        inputs=inputs,
         constants=constants,
         aux=", _aux" if declaration.has_aux else "",
-        arguments=_join(f"_in_{x}" for x in names) + constants,
+        arguments=inputs + constants,
         nodes=_join(f"{x}._node or {x}.node" for x in names),
         requires_any=" or ".join(f"{x}._requires_grad" for x in names),
         targets="\n        ".join(_targets(declaration)),

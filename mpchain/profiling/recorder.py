@@ -282,7 +282,7 @@ def resident_bytes() -> int:
         file = _statm.get(os.getpid())
         if file is None:  # a forked process has its own
             file = _statm[os.getpid()] = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        return int(os.pread(file, 64, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(os.pread(file, 64, 0).split()[1]) * _PAGE
     except OSError:
         return peak_bytes()
 
@@ -300,3 +300,4 @@ def peak_bytes() -> int:
 
 
 _statm = {}
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
