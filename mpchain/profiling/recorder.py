@@ -69,6 +69,7 @@ class _Names:
 
 class _FunctionSpans(FunctionHook):
     name = _NAME
+    sees_nodes = True  # under compat, too
 
     def __init__(self, recorder):
         self._now, self._record = recorder.now, recorder.spans.append
@@ -93,7 +94,8 @@ class _FunctionSpans(FunctionHook):
         self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
     ) -> None:
         end = self._now()
-        name, link = vars(function).get(_NAME) or (function.label.lstrip("_"), None)
+        node = vars(function).get("_node", function)  # of what compat shows
+        name, link = vars(node).get(_NAME) or (function.label.lstrip("_"), None)
         self._record((self._start(function), end, "function", name, link, None))
 
     def _start(self, function):

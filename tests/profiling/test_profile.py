@@ -243,3 +243,18 @@ def test_a_clock_that_drifts():
     clock = clocks.Clock(10_000, [(0, 5_000, 40), (100_000, 6_000, 30)])
     assert clock.shared(50_000) == (50_000 + 5_500 - 10_000) / 1000
     assert clock.error == 40
+
+
+def test_names_under_compat():
+    """Chainer's function classes, which hooks are shown there, do not hide links and names."""
+    from mpchain.compat import function_classes
+
+    function_classes.install()
+    try:
+        with mpchain.profile() as profile:
+            F.sum(F.relu(L.Linear(3, 2)(X))).backward()
+    finally:
+        function_classes.uninstall()
+    for phase in ("forward", "backward"):
+        found = {(row.link, row.name) for row in profile.rows() if row.phase == phase}
+        assert {("/", "linear"), ("", "relu"), ("", "sum")} <= found
