@@ -20,8 +20,7 @@ ranks. An installation with pip contains all of them: copy one to your folder, r
    mpchain-launch -n 2 glance/train_table.py
 
 With ``--test`` a script takes seconds and downloads nothing; ``--help`` prints its options. The
-pages show what each script prints, how long it takes, and its code; the line that sums up the
-training, and the folder of the results, are left out. Read ``glance`` first.
+pages show what each script prints, how long it takes, and its code. Read ``glance`` first.
 
 .. list-table::
    :header-rows: 1
