@@ -5,23 +5,30 @@ Chainer needs another NumPy and because libraries in one process share threads a
 thread, what is compared is CPU time, which a busy machine disturbs least; with more, wall time.
 """
 
+import math
 import os
 import statistics
 import subprocess
 import sys
 
 _WORKER = """
-import sys, time
+import resource, sys, time
 exec(sys.stdin.read({length}))
 def steps(n):
     for _ in range(n):
         step()
-steps(3)
-clock = time.{clock}
+def cpu_time():
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+def wall_time():
+    return time.perf_counter()
+print([step(), step()], flush=True)
+step()
 for line in sys.stdin:
-    begin = clock()
+    begin = {clock}()
     steps(int(line))
-    print(clock() - begin, flush=True)
+    print({clock}() - begin, flush=True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, flush=True)
 """
 
 
@@ -33,11 +40,17 @@ def interpreter(library):
 
 
 class Worker:
-    """A process that repeats one workload when asked."""
+    """A process that repeats one workload when asked.
 
-    def __init__(self, library, workload, threads=1):
+    Attributes:
+        first: what its first two steps returned, such as losses.
+        seconds: of a step, for each turn.
+        peak: most memory that it had, in MiB, after :meth:`close`.
+    """
+
+    def __init__(self, library, workload, threads=1, clock=None):
         variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-        clock = "process_time" if threads == 1 else "perf_counter"
+        clock = clock or ("cpu_time" if threads == 1 else "wall_time")
         self.library = library
         self.process = subprocess.Popen(
             [interpreter(library), "-c", _WORKER.format(length=len(workload), clock=clock)],
@@ -47,16 +60,27 @@ class Worker:
             env={**os.environ, **dict.fromkeys(variables, str(threads))},
         )
         self.process.stdin.write(workload)
-        self.seconds = []
+        self.process.stdin.flush()
+        self.first = eval(self._read(), {"nan": math.nan, "inf": math.inf})
+        self.seconds, self.peak = [], None
 
     def run(self, repetitions):
         """Runs the workload and returns the seconds of one repetition."""
         self.process.stdin.write(f"{repetitions}\n")
         self.process.stdin.flush()
+        return float(self._read()) / repetitions
+
+    def close(self):
+        """Ends the process."""
+        self.process.stdin.close()
+        self.peak = float(self._read())
+        self.process.wait(timeout=60)
+
+    def _read(self):
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"the {self.library} worker ended: see its traceback above")
-        return float(line) / repetitions
+        return line
 
 
 def compare(title, workloads, rounds=21, repetitions=10, threads=1):
@@ -79,8 +103,7 @@ def compare(title, workloads, rounds=21, repetitions=10, threads=1):
         for worker in workers:
             worker.seconds.append(worker.run(repetitions))
     for worker in workers:
-        worker.process.stdin.close()
-        worker.process.wait(timeout=60)
+        worker.close()
     medians = {worker.library: statistics.median(worker.seconds) for worker in workers}
     print(title)
     for name, seconds in medians.items():

@@ -1,0 +1,6 @@
+"""Training steps and the like, as users of each library write them, for :mod:`..compare`.
+
+``NAME_ours(lib)`` is for mpchain and Chainer, ``NAME_pytorch(torch)`` for PyTorch. Each returns a
+function ``step``, which returns the loss if the libraries must agree on it. The modules import
+nothing but NumPy, so that any interpreter can execute their text.
+"""

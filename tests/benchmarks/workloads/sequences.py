@@ -1,0 +1,222 @@
+"""Language models, word2vec, a transformer."""
+
+import itertools
+
+import numpy as np
+from common import fill
+
+
+def interleaved(array):
+    """PyTorch's rows of gates, one gate after the other, as L.LSTM has them."""
+    i, f, a, o = np.split(array, 4)
+    return np.stack([a, i, f, o], axis=1).reshape(array.shape)
+
+
+def words(n, *shape):
+    return np.random.RandomState(0).randint(0, n, shape).astype("i")
+
+
+def language_model_ours(lib):
+    F, L = lib.functions, lib.links
+    model = lib.ChainList(
+        L.EmbedID(10000, 650), L.LSTM(650, 650), L.LSTM(650, 650), L.Linear(650, 10000)
+    )
+    fill(p.array for p in model.params())
+    for lstm in (model[1], model[2]):
+        for p in lstm.params():
+            p.array[...] = interleaved(p.array)
+        lstm.upward.b.array[...] *= 2  # PyTorch has two biases
+    optimizer = lib.optimizers.SGD(1.0).setup(model)
+    optimizer.add_hook(lib.optimizer_hooks.GradientClipping(5))
+    text = words(10000, 36, 20)
+
+    def step():
+        embed, first, second, output = model
+        loss = 0
+        for x, t in itertools.pairwise(text):
+            loss += F.softmax_cross_entropy(output(second(first(embed(x)))), t)
+        model.cleargrads()
+        loss.backward()
+        loss.unchain_backward()
+        optimizer.update()
+        return float(loss.array)
+
+    return step
+
+
+def _language_model_pytorch(torch, forward, params):
+    """The embedding and the output layer around what computes 35 steps of two LSTM layers."""
+    nn = torch.nn
+    embed, output = nn.Embedding(10000, 650), nn.Linear(650, 10000)
+    params = [*embed.parameters(), *params, *output.parameters()]
+    fill(p.detach().numpy() for p in params)
+    optimizer = torch.optim.SGD(params, 1.0)
+    text = torch.from_numpy(words(10000, 36, 20)).long()
+    state = None
+
+    def step():
+        nonlocal state
+        ys, state = forward(embed(text[:-1]), state)
+        loss = 0
+        for y, t in zip(ys, text[1:]):
+            loss = loss + nn.functional.cross_entropy(output(y), t)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(params, 5)
+        optimizer.step()
+        state = [tuple(x.detach() for x in pair) for pair in state]
+        return loss.item()
+
+    return step
+
+
+def language_model_pytorch(torch):
+    """By nn.LSTM, which PyTorch's users take."""
+    lstm = torch.nn.LSTM(650, 650, 2)
+
+    def forward(xs, state):
+        ys, new = lstm(xs, None if state is None else state[0])
+        return ys, [new]
+
+    return _language_model_pytorch(torch, forward, list(lstm.parameters()))
+
+
+def language_model_of_cells_ours(lib):
+    return language_model_ours(lib)
+
+
+def language_model_of_cells_pytorch(torch):
+    """By a loop over nn.LSTMCell, as the other libraries' program does."""
+    cells = [torch.nn.LSTMCell(650, 650) for _ in range(2)]
+
+    def forward(xs, state):
+        state = state or [None, None]
+        ys = []
+        for x in xs:
+            for i, cell in enumerate(cells):
+                state[i] = cell(x, state[i])
+                x = state[i][0]
+            ys.append(x)
+        return ys, state
+
+    params = [p for cell in cells for p in cell.parameters()]
+    return _language_model_pytorch(torch, forward, params)
+
+
+def sentences():
+    random = np.random.RandomState(0)
+    return [words(5000, n) for n in np.sort(random.randint(10, 51, 32))[::-1]]
+
+
+def nstep_lstm_ours(lib):
+    F, L = lib.functions, lib.links
+    model = lib.ChainList(L.EmbedID(5000, 256), L.NStepLSTM(2, 256, 256, 0.0), L.Linear(256, 5000))
+    fill(p.array for p in model.params())
+    optimizer = lib.optimizers.Adam().setup(model)
+    xs = sentences()
+    t = np.concatenate(xs)
+
+    def step():
+        embed, lstm, output = model
+        parts = np.cumsum([len(x) for x in xs])[:-1]
+        embedded = F.split_axis(embed(np.concatenate(xs)), parts, 0)
+        _, _, ys = lstm(None, None, embedded)
+        loss = F.softmax_cross_entropy(output(F.concat(ys, axis=0)), t)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+        return float(loss.array)
+
+    return step
+
+
+def nstep_lstm_pytorch(torch):
+    nn = torch.nn
+    embed, lstm, output = nn.Embedding(5000, 256), nn.LSTM(256, 256, 2), nn.Linear(256, 5000)
+    params = [p for module in (embed, lstm, output) for p in module.parameters()]
+    for p in params:
+        array = p.detach().numpy()
+        fill(np.split(array, 4) if len(array) == 1024 else [array])
+    optimizer = torch.optim.Adam(params)
+    xs = [torch.from_numpy(x).long() for x in sentences()]
+    packed = nn.utils.rnn.pack_sequence(xs)
+
+    def step():
+        data = embed(packed.data)
+        ys, _ = lstm(nn.utils.rnn.PackedSequence(data, packed.batch_sizes))
+        loss = nn.functional.cross_entropy(output(ys.data), packed.data)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def word2vec_ours(lib):
+    L = lib.links
+    counts = np.bincount(words(10000, 100000), minlength=10000) + 1
+    model = lib.ChainList(L.EmbedID(10000, 100), L.NegativeSampling(100, counts, 5))
+    optimizer = lib.optimizers.Adam().setup(model)
+    x, t = words(10000, 2, 10000)
+
+    def step():
+        embed, loss_of = model
+        loss = loss_of(embed(x), t)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+
+    return step
+
+
+def word2vec_pytorch(torch):
+    counts = np.bincount(words(10000, 100000), minlength=10000) + 1
+    weights = torch.from_numpy(counts**0.75)
+    embed, out = torch.nn.Embedding(10000, 100), torch.nn.Embedding(10000, 100)
+    optimizer = torch.optim.Adam([embed.weight, out.weight])
+    x, t = torch.from_numpy(words(10000, 2, 10000)).long()
+    logsigmoid = torch.nn.functional.logsigmoid
+
+    def step():
+        samples = torch.multinomial(weights, 5 * len(x), replacement=True).view(-1, 5)
+        h = embed(x)
+        positive = logsigmoid((h * out(t)).sum(1)).sum()
+        negative = logsigmoid(-(out(samples) @ h[:, :, None])).sum()
+        loss = -positive - negative
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def transformer_ours(lib):
+    F, L = lib.functions, lib.links
+
+    model = lib.Sequential(*(L.TransformerEncoderLayer(256, 8, 1024, 0.1) for _ in range(4)))
+    optimizer = lib.optimizers.Adam().setup(model)
+    x = np.random.RandomState(0).randn(8, 128, 256).astype("f")
+
+    def step():
+        loss = F.mean(model(x) ** 2)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+
+    return step
+
+
+def transformer_pytorch(torch):
+    layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, 0.1, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.from_numpy(np.random.RandomState(0).randn(8, 128, 256).astype("f"))
+
+    def step():
+        loss = (model(x) ** 2).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
