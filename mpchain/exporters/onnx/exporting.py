@@ -42,6 +42,10 @@ def export(
     in the graph; a constant that depends on the values of the inputs is an error. Links with
     states, such as :class:`mpchain.links.LSTM`, start anew. The model must be in host memory.
 
+    What is equal in both calls is taken for a constant. If the model compares arrays of its float
+    inputs, the example must hold values on both sides; a branch that only much larger batches take
+    is not seen.
+
         >>> model = mpchain.Sequential(L.Linear(3, 4), F.relu, L.Linear(4, 2))
         >>> x = np.ones((5, 3), np.float32)
         >>> made = mpchain.onnx.export(model, x, "model.onnx")  # doctest: +SKIP

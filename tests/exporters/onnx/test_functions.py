@@ -111,5 +111,6 @@ def test_the_list_of_declared_functions_that_cannot_be_exported_is_current():
     formulas = {name for name, d in own.items() if d.is_elementwise}
     refused = set(mpchain.onnx.not_expressible())
     assert not refused & known and not known - own.keys() and not refused - own.keys()
-    assert own.keys() == known | formulas | refused
-    assert (len(own), len(refused)) == (144, 18)
+    rest = own.keys() - known - formulas - refused
+    assert not rest, "these need a converter, or a reason in NOT_EXPRESSIBLE"
+    assert len(refused) == 18
