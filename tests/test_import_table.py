@@ -46,7 +46,7 @@ FLOORS = [
     ("shared_memory", ""),
     ("watch", "shared_memory"),
     ("global_except_hook nccl pynccl testing", ""),
-    ("communicators", "watch global_except_hook pynccl"),
+    ("communicators", "watch global_except_hook"),
     ("gradients functions datasets iterators", "communicators"),
     ("optimizers", "gradients"),
     ("links", "functions"),
