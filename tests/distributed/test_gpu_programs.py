@@ -56,6 +56,24 @@ def test_a_gpu_for_each_rank(choose, needs_mpirun):
     assert [text.split() for text in outputs] == [["0", "0"], ["1", "1" if choose else "0"]]
 
 
+def test_a_gpu_for_each_rank_under_the_launcher(needs_mpirun, tmp_path):
+    idiom = "mpchain.cuda.get_device_from_id(comm.intra_rank).use()"
+    script = tmp_path / "program.py"
+    script.write_text(IDIOM.format(name="pure_nccl", choose=idiom))
+    environ = ranks.environment() | {"PYTHONPATH": f"{ranks.ROOT}:{DOUBLES}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "launch", "-n", "2", str(script)],
+        env=environ,
+        cwd=ranks.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {line[-3:] for line in done.stdout.splitlines()} >= {"0 0", "1 1"}, done.stdout
+
+
 def test_two_ranks_on_one_gpu(needs_mpirun):
     program = "import cupy, mpchain\n"
     program += "mpchain.create_communicator('pure_nccl').allreduce(cupy.ones(3))"

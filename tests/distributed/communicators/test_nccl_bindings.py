@@ -55,3 +55,15 @@ def test_all_take_the_same_calls():
     assert set(nccl_bindings._OfCupy._methods) == set(calls)
     for name in [*calls, "group_start", "group_end", "comm_abort", "comm_destroy"]:
         assert callable(getattr(pynccl, name)), name
+
+
+@pytest.mark.parametrize("binding", ["nccl4py", "pynccl"])
+def test_identities(binding):
+    """Those of NVIDIA's library, which needs no GPU for them, or of its double."""
+    try:
+        find_binding(binding)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    first, second = (nccl_bindings.new_identity(binding) for _ in range(2))
+    assert isinstance(first, bytes) and len(first) == len(second) == 128
+    assert first != second
