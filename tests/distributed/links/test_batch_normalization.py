@@ -13,7 +13,7 @@ from mpchain.configuration import using_config
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed import functions as D
 from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
-from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, on_gpus, xp
 from tests.distributed.functions.test_communication import _orders, _variables
 
 ON_GPUS = True
@@ -178,10 +178,11 @@ def test_wrong_arguments(comm):
         MultiNodeBatchNormalization(3, 0.9)
     with pytest.raises(ValueError, match="must be one of auto, mpi, nccl, not 'gloo'"):
         create_mnbn_model(L.Linear(2), comm, "gloo")
+    mine, other = ("nccl", "mpi") if on_gpus() else ("mpi", "nccl")
     if comm.size > 1:
-        with pytest.raises(ValueError, match="is 'nccl', but the communicator uses 'mpi'"):
-            MultiNodeBatchNormalization(3, comm, communication_backend="nccl")
-    MultiNodeBatchNormalization(3, comm, communication_backend="mpi")
+        with pytest.raises(ValueError, match=f"is '{other}', but the communicator uses '{mine}'"):
+            MultiNodeBatchNormalization(3, comm, communication_backend=other)
+    MultiNodeBatchNormalization(3, comm, communication_backend=mine)
 
 
 # create_mnbn_model
