@@ -24,6 +24,7 @@ pages show what each script prints, how long it takes, and its code. Read ``glan
 
 .. list-table::
    :header-rows: 1
+   :widths: auto
 
    * - Example
      - What it does, and its script
@@ -40,7 +41,7 @@ def write(folder: pathlib.Path) -> None:
     """Writes one file per example, and their list."""
     rows, found = "", find_examples()
     for name, scripts in found.items():
-        lines = [f"| {title_of(script)}\n       | ``{name}/{script.name}``" for script in scripts]
+        lines = [f"| {title_of(script)}\n       | ``{script.name}``" for script in scripts]
         rows += f"   * - :doc:`{name} <{name}>`\n     - " + "\n       ".join(lines) + "\n"
         readme = (scripts[0].parent / "README.md").read_text("utf-8")
         code = "".join(CODE.format(name, script.name) for script in scripts)
