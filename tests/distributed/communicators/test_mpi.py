@@ -203,6 +203,14 @@ def test_iallreduce_has_several_under_way(any_comm, dtype, n):
         same(x, sum(values(r + i, "float64", (n,)) for r in range(any_comm.size)).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("wire_dtype", [None, "bfloat16"])
+def test_iallreduce_multiplies_each_ranks_array_before(any_comm, dtype, wire_dtype):
+    x = xp.full(5, any_comm.rank + 1.0, dtype)
+    any_comm.iallreduce(x, wire_dtype, factor=2.0**-any_comm.rank).Wait()
+    same(x, xp.full(5, sum((r + 1) * 2.0**-r for r in range(any_comm.size)), dtype))
+
+
 def test_other_collectives_while_sums_are_under_way(comm):
     for i in range(20):
         xs = [xp.full(n, comm.rank + 1.0) for n in (1, 5000)]
