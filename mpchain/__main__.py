@@ -17,9 +17,10 @@ BRINGS = {
     "gpu": "GPUs",
     "data": "data sets that work offline, and pictures",
     "plot": "plots of training, and progress bars",
-    "metrics": "reports to Weights & Biases and MLflow",
+    "metrics": "F1, BLEU and the like",
     "tensorboard": "logs for TensorBoard",
     "io": "HDF5 files",
+    "onnx": "ONNX files",
     "caffe": "Caffe's files",
 }
 """What each extra brings."""

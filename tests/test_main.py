@@ -72,5 +72,5 @@ def test_without_installation(monkeypatch, capsys):
 
 def test_every_extra_of_users_is_explained():
     extras = set(re.findall(r'^    "(\w+)": \[', SETUP, re.MULTILINE))
-    assert extras - set(main_module.BRINGS) <= {"docs", "onnx", "reference", "test"}
+    assert extras - set(main_module.BRINGS) <= {"docs", "reference", "test"}
     assert set(main_module.BRINGS) <= extras
