@@ -415,7 +415,9 @@ class GradientMethod(Optimizer):
 
 def _look_for_unregistered(link, called):
     """Warns if a link without parameters has links or parameters that were not registered."""
-    names = [n for n, value in vars(link).items() if isinstance(value, (Link, Parameter))]
+    registered = {child.name for child in link.children()}
+    layers = [n for n, value in vars(link).items() if isinstance(value, (Link, Parameter))]
+    names = [name for name in layers if name not in registered]
     if names:
         warnings.warn(
             f"{called}: {_kind(link)} has no parameters, so nothing will be trained: assign "
