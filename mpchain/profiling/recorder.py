@@ -80,10 +80,13 @@ class _FunctionSpans(FunctionHook):
 
     def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
         end, links = self._now(), self._links
+        started, start = self.starts.pop()
+        if started is not function:
+            start = self._start(function)
         name = self._names.of(sys._getframe(3), function.label)  # above apply
         link = links[-1] if links else None
         vars(function)[_NAME] = name, link  # for backward
-        self._record((self._start(function), end, "function", name, link, None))
+        self._record((start, end, "function", name, link, None))
 
     def backward_preprocess(
         self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
@@ -96,10 +99,13 @@ class _FunctionSpans(FunctionHook):
         end = self._now()
         node = vars(function).get("_node", function)  # of what compat shows
         name, link = vars(node).get(_NAME) or (function.label.lstrip("_"), None)
-        self._record((self._start(function), end, "function", name, link, None))
+        started, start = self.starts.pop()
+        if started is not function:
+            start = self._start(function)
+        self._record((start, end, "function", name, link, None))
 
     def _start(self, function):
-        # One that raised has left its start behind.
+        """Returns the start of a function that follows those of others, which have raised."""
         while True:
             started, start = self.starts.pop()
             if started is function:

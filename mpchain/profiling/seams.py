@@ -34,7 +34,8 @@ _SPANS = [
 """Owner, method, kind and name of spans. A method is replaced in the subclasses, too."""
 
 _OTHER_COLLECTIVES = {"split", "finalize", "make_buffers"}
-_AFTER_THESE = {"forward", "backward", "optimizer", "evaluation"}
+_AFTER_THESE = {"forward", "optimizer", "evaluation"}
+"""Kinds of spans at whose ends memory is looked at: forward has kept most arrays."""
 
 
 class Seams:
