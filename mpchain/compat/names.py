@@ -155,6 +155,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "chainermn.communicators.pure_nccl_communicator": {
         "PureNcclCommunicator": "distributed.communicators:NcclCommunicator"
     },
+    "chainermn.functions": _own("pseudo_connect"),
+    "chainermn.functions.pseudo_connect": _own("pseudo_connect"),
     "chainermn.extensions._multi_node_snapshot": _all("serializers", "load_npz", "save_npz")
     | {"Extension": "training:Extension"},
     "chainermn.extensions.multi_node_early_stopping_trigger": {

@@ -15,6 +15,7 @@ from mpchain.backends import cuda
 from mpchain.compat.attributes import warn
 from mpchain.configuration import config
 from mpchain.dataset import convert
+from mpchain.distributed.functions import communication
 from mpchain.testing import random as testing_random
 from mpchain.testing.helper import with_requires
 from mpchain.utils.type_check import InvalidType
@@ -230,6 +231,12 @@ def det(a: Any) -> Variable:
 def batch_matmul(a: Any, b: Any, transa: bool = False, transb: bool = False) -> Variable:
     warn("batch_matmul", "matmul")
     return functions.batch_matmul(a, b, transa, transb)
+
+
+def pseudo_connect(delegate_variable: Variable | None, *actual_variables: Any) -> Any:
+    """Returns a tuple for one variable, too, as ChainerMN's."""
+    ys = communication.pseudo_connect(delegate_variable, *actual_variables)
+    return ys if isinstance(ys, tuple) else (ys,)
 
 
 def install_variable_get_item() -> None:

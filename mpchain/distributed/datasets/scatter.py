@@ -7,6 +7,7 @@ import numpy as np
 
 from mpchain.datasets import SubDataset
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.arrays import partition
 
 
 class DataSizeError(ValueError):
@@ -41,7 +42,7 @@ def scatter_dataset(
         seed: seed of that order; None draws from NumPy's global state.
         max_buf_len: bytes in one message.
         force_equal_length: whether all shares have the same length, by giving some samples to two
-            ranks; else the shares are disjoint, and their lengths differ by one at most.
+            ranks; else the shares are disjoint, and the first ranks may have one sample more.
 
     Raises:
         DataSizeError: there are fewer samples than ranks.
@@ -96,10 +97,10 @@ def _share(function, n, comm, force_equal_length):
             f"{function}: {n} samples cannot be divided among {comm.size} ranks, "
             "since each must have one at least: use fewer ranks or more samples"
         )
-    begin = n * comm.rank // comm.size
     if force_equal_length:
+        begin = n * comm.rank // comm.size
         return begin, begin - (-n // comm.size)
-    return begin, n * (comm.rank + 1) // comm.size
+    return partition(n, comm.rank, comm.size)
 
 
 def create_empty_dataset(dataset: Sized) -> list[tuple[()]]:

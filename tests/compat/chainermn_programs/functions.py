@@ -3,6 +3,7 @@
 import chainer
 import chainer.functions as F
 import chainermn
+import chainermn.functions
 import numpy as np
 from chainermn.functions.collective_communication import AllGather, allgather
 from chainermn.functions.point_to_point_communication import recv, send
@@ -14,6 +15,8 @@ assert [int(y.data[0]) for y in gathered] == list(range(1, comm.size + 1))
 assert len(AllGather(comm).apply((x,))) == comm.size
 if comm.size > 1 and comm.rank == 0:
     token = send(x * 2, comm, rank=1)
+    (tied,) = chainermn.functions.pseudo_connect(token, x)
+    assert tied.array.tolist() == x.array.tolist()
     token.backward()
     assert x.grad.tolist() == [6.0, 6.0]
 elif comm.rank == 1:

@@ -26,7 +26,8 @@ def test_disjoint_shares(comm, n, shuffle, everywhere):
     shares = comm.allgather_obj(list(share))
     together = [sample for share in shares for sample in share]
     assert sorted(together) == sorted(data)
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    lengths = [len(share) for share in shares]
+    assert lengths[0] - lengths[-1] <= 1 and lengths == sorted(lengths, reverse=True)
     expected = np.random.RandomState(1).permutation(n) if shuffle else range(n)
     assert together == [data[i] for i in expected]
 
