@@ -92,16 +92,17 @@ def _unit_filters(n, window, dtype):
 
 @_of("unfold_windows")
 def _unfold_windows(g, x, window):
-    """From (N, C, ...) to (N, C, *ksize, *out_size)."""
+    """From (N, C, ...) to (N, C, n_elements, *out_size)."""
     (n,) = static("the number of channels", x.shape[1])
     rows, pads = _padded(g, x, window, 0)
     W = _unit_filters(n, window, x.dtype)
     y = g.add("Conv", rows, W, pads=pads, **_geometry(window) | {"group": n})
-    return g.reshape(y, [x.shape[0], n, *window.ksize, *window.out_size])
+    return g.reshape(y, [x.shape[0], n, window.n_elements, *window.out_size])
 
 
 @_of("fold_windows")
 def _fold_windows(g, y, window):
     (n,) = static("the number of channels", y.shape[1])
-    rows = g.reshape(y, [y.shape[0], n * window.n_elements, *window.out_size])
+    shape = y.shape[0], n * window.n_elements, *window.out_size
+    rows = Value(g, g.reshape(y, shape), shape, y.dtype)
     return _spread(g, rows, _unit_filters(n, window, y.dtype), window, n)

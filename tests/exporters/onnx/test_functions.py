@@ -12,6 +12,7 @@ from mpchain import Variable
 from mpchain.exporters.onnx.conversion import CONVERTERS
 from mpchain.exporters.onnx.functions import EXPANDED
 from mpchain.functions.declaration import registry
+from mpchain.kernels.window import Window
 from tests.exporters.onnx.runtime import run
 from tests.functions.table import Row, inputs_of
 
@@ -91,6 +92,44 @@ def test_row(case):
         scale = float(abs(finite).max(initial=1))
         np.testing.assert_allclose(z, y.array, 2e-5, 2e-6 * scale)
         np.testing.assert_allclose(b.array, y.array, 2e-5, 2e-6 * scale)
+        assert z.shape == y.shape and z.dtype == y.dtype
+
+
+_PLACES = np.array([2, 0, 2])
+_WINDOW = Window((2, 2), (1, 2), (1, 0), (1, 1), 1, (4, 5), (5, 2))
+_MATRICES_OF_BOXES = [np.random.RandomState(k).rand(3, 2, n) for k, n in enumerate((4, 5))]
+# Declared functions that no row applies: gradients, and what only runs in others.
+INNER = {
+    "add_rows": ([(3, 4)], [_PLACES, 4]),
+    "cast": ([(3, 4)], [np.dtype(np.float64)]),
+    "cut_sequences": ([(3, 5, 2)], [(5, 3, 2)]),
+    "fold_windows": ([(2, 3, 4, 5, 2)], [_WINDOW]),
+    "join_gates": ([(2, 4), (2, 4), (2, 4)], [True]),
+    "log_add": ([(3, 4), (3, 4), (3, 1)], []),
+    "neighbors": ([(2, 5, 3)], [2]),
+    "place": ([(3,)], [(np.array([0, 1, 2]), _PLACES), (3, 4)]),
+    "products_of_rows": ([(4, 3), (5, 3)], [np.array([0, 3]), np.array([4, 1])]),
+    "scatter_item": ([(2, 4)], [slice(1, 3), (5, 4)]),
+    "spread_boxes": ([(3, 2, 2, 2)], [*_MATRICES_OF_BOXES, np.array([1, 0, 1]), (2, 2, 4, 5)]),
+    "unfold_windows": ([(2, 3, 4, 5)], [_WINDOW]),
+    "spread_windows": ([(2, 3, 5, 2)], [_WINDOW]),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_inner_function(name):
+    shapes, constants = INNER[name]
+    declaration, random = registry[name], np.random.RandomState(0)
+    arrays = [random.randn(*shape).astype(np.float32) for shape in shapes]
+
+    def model(*xs):
+        y = declaration.apply(xs, constants)
+        return y if isinstance(y, tuple) else (y,)
+
+    made = mpchain.onnx.export(model, arrays, batch_axis=None)
+    names = [x.name for x in made.graph.input]
+    for y, z in zip(model(*arrays), run(made, dict(zip(names, arrays))), strict=True):
+        np.testing.assert_allclose(z, y.array, 1e-5, 1e-5)
         assert z.shape == y.shape and z.dtype == y.dtype
 
 
