@@ -25,7 +25,7 @@ class Connection:
         n_ranks: the number of ranks.
         identity: what :func:`new_identity` has returned on one of them.
         rank: this rank. It uses the GPU that is current.
-        binding: the name of one of :data:`BINDINGS`; None: the first that works here.
+        binding: the name of one of ``BINDINGS``; None: the first that works here.
 
     Attributes:
         binding: the name.
@@ -118,7 +118,7 @@ def new_identity(binding: str | None = None) -> bytes:
 
 
 def find_binding(name: str | None = None) -> str:
-    """Returns the name of a binding, by default the first of :data:`BINDINGS` that works here.
+    """Returns the name of a binding, by default the first of ``BINDINGS`` that works here.
 
     Raises:
         RuntimeError: it does not work here, or none does.
