@@ -7,6 +7,7 @@ arrays is traced. The steps can be written as C, for one fused GPU kernel, or as
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -229,8 +230,10 @@ def operation_in_c(symbol: Symbol, texts: Iterable[str]) -> str:
     return f"{kind} {symbol.name} = {(_C | _C_PREDICATES)[symbol.function].format(*texts)};"
 
 
-def render_c(result: Any) -> str:
+def render_c(*results: Any) -> str:
     """Returns C statements over the type ``T`` that compute ``out`` from the parameters.
+
+    Several results are ``out``, ``out1``, ``out2`` and so on.
 
     Example:
         >>> print(render_c(trace(lambda g, y: g * np.greater(y, 0), ["g", "y"])))
@@ -239,14 +242,15 @@ def render_c(result: Any) -> str:
         out = t1;
     """
     lines = []
-    for symbol in in_order(result):
+    for symbol in in_order(*results):
         function, operands = symbol.function, symbol.operands
         logical = function.__name__.startswith("logical")
         texts = [
             _in_c(x, logical or (function is np.where and i == 0)) for i, x in enumerate(operands)
         ]
         lines.append(operation_in_c(symbol, texts))
-    return "\n".join([*lines, f"out = {_in_c(result)};"])
+    lines += [f"out{i or ''} = {_in_c(result)};" for i, result in enumerate(results)]
+    return "\n".join(lines)
 
 
 def in_order(*results: Any) -> list[Symbol]:
@@ -349,3 +353,64 @@ def fused_kernel(name: str, formula: Callable) -> Any:
         return None
     declared = ", ".join(f"T in_{parameter}" for parameter in parameters)
     return cuda.elementwise(declared, "T out", code, f"mpchain_{name}")
+
+
+def fused(formula: Callable) -> Callable:
+    """Decorator: for CuPy arrays of one dtype and shape, an elementwise formula is one kernel.
+
+    Arguments and results are arrays, or lists and tuples of them. The formula itself runs for all
+    others, such as NumPy arrays and Variables.
+
+    Example:
+        >>> @fused
+        ... def swap_and_add(pair):
+        ...     x, y = pair
+        ...     return (y, x), x + y
+        >>> swap_and_add((np.array([1.0]), np.array([2.0])))
+        ((array([2.]), array([1.])), array([3.]))
+    """
+
+    @functools.cache
+    def kernel(structure, n):
+        steps = []
+        symbols = [Symbol(steps, f"in_{i}") for i in range(n)]
+        results = formula(*_filled(structure, iter(symbols)))
+        leaves = _leaves(results)
+        outs = ", ".join(f"T out{i or ''}" for i in range(len(leaves)))
+        ins = ", ".join(f"T in_{i}" for i in range(n))
+        name = f"mpchain{formula.__name__}"
+        compiled = cuda.elementwise(ins, outs, render_c(*leaves), name, return_tuple=True)
+        return compiled, _structure(results)
+
+    @functools.wraps(formula)
+    def call(*args):
+        if "cupy" not in sys.modules:
+            return formula(*args)
+        arrays = _leaves(args)
+        first = arrays[0]
+        if not cuda.is_gpu_array(first) or any(
+            not cuda.is_gpu_array(x) or x.dtype != first.dtype or x.shape != first.shape
+            for x in arrays
+        ):
+            return formula(*args)
+        compiled, structure = kernel(_structure(args), len(arrays))
+        return _filled(structure, iter(compiled(*arrays)))
+
+    return call
+
+
+def _leaves(tree):
+    if isinstance(tree, (list, tuple)):
+        return [leaf for item in tree for leaf in _leaves(item)]
+    return [tree]
+
+
+def _structure(tree):
+    """The nesting of a tree, as tuples."""
+    return tuple(map(_structure, tree)) if isinstance(tree, (list, tuple)) else None
+
+
+def _filled(structure, leaves):
+    if structure is None:
+        return next(leaves)
+    return tuple([_filled(item, leaves) for item in structure])

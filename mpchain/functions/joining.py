@@ -335,7 +335,9 @@ def _transpose_sequence(xs):
     xp = get_array_module(*xs)
     elements, starts = xp.concatenate(xs), np.cumsum(lengths) - lengths
     counts = [int((lengths > t).sum()) for t in range(len(xs[0]))]
-    return tuple(elements[xp.asarray(starts[:n] + t)] for t, n in enumerate(counts))
+    order = np.concatenate([starts[:0], *(starts[:n] + t for t, n in enumerate(counts))])
+    steps, ends = elements[xp.asarray(order)], np.cumsum(counts)
+    return tuple(steps[end - n : end] for n, end in zip(counts, ends))
 
 
 def transpose_sequence(xs: Sequence[Input]) -> tuple[Variable, ...]:

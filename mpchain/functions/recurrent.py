@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.formulas.symbol import fused
 from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import with_zeros
@@ -51,11 +52,13 @@ def _activated(cs, writes, forgets, o):
     return writes, forgets, sigmoid.on(o), functools.reduce(lambda x, y: x + y, terms)
 
 
+@fused
 def _cell(cs, writes, forgets, o):
     _, _, o, c = _activated(cs, writes, forgets, o)
     return c, o * np.tanh(c)
 
 
+@fused
 def _cell_gradients(gc, gh, cs, writes, forgets, o):
     writes, forgets, o, c = _activated(cs, writes, forgets, o)
     t = np.tanh(c)
@@ -63,7 +66,7 @@ def _cell_gradients(gc, gh, cs, writes, forgets, o):
     gc = gc + gh * o * (1 - t * t)
     gwrites = [(gc * i * (1 - a * a), gc * a * (i - i * i)) for a, i in writes]
     gforgets = [gc * c * (f - f * f) for c, f in zip(cs, forgets)]
-    return [gc * f for f in forgets], gwrites, gforgets, go
+    return tuple([gc * f for f in forgets]), gwrites, gforgets, go
 
 
 def _head(x, n):
@@ -78,8 +81,7 @@ def _lstm_derivative(gys, c_prev, x, is_interleaved):
         _head(gc, n), gh, [_head(c_prev, n)], [(a, i)], [f], o
     )
     if n < c_prev.shape[0]:
-        gcs.append(gc[n:])
-        gcs = [np.concatenate(gcs, axis=0)]
+        gcs = [np.concatenate([*gcs, gc[n:]], axis=0)]
     return gcs[0], _join_gates.on([ga, gi, gf, go], is_interleaved)
 
 

@@ -92,7 +92,7 @@ CASES = {
     "perceptron": (_Mlp, optimizers.Adam, (_PIXELS[:, 0, 0, :8].copy(), _LABELS), 50),
     "ResNet-50": (_ResNet, optimizers.MomentumSGD, (_PIXELS, _LABELS), 3250),
     "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 900),
-    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 2600),
+    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 490),
 }
 
 

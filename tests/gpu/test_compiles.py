@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from mpchain import optimizers
 from mpchain.backends import cuda
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
+from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
 from mpchain.kernels import cuda_steps
 from mpchain.optimizer import GradientMethod
@@ -55,12 +57,12 @@ def _derivatives(declaration):
 
 @functools.cache
 def _elementwise_kernels():
-    """Returns {text of the operation and the parameters: number of arrays}."""
+    """Returns {texts of the parameters, the results and the operation: number of arrays}."""
     written = {}
 
-    def record(in_params, out_params, operation, name):
-        written[in_params, operation] = n_arrays
-        return True
+    def record(in_params, out_params, operation, name, **options):
+        written[in_params, out_params, operation] = n_arrays
+        return None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda, "elementwise", record)
@@ -71,19 +73,29 @@ def _elementwise_kernels():
                 names = inspect.signature(formula).parameters
                 n_arrays = sum(name not in declaration.constant_names for name in names)
                 fused_kernel(declaration.name, formula)
+        patch.setattr(cuda, "is_gpu_array", lambda x: True)
+        patch.setitem(sys.modules, "cupy", np)
+        for n_writes, n_forgets in ((1, 1), (2, 2), (1, 3)):
+            x = np.zeros(1)
+            parts = [x] * n_forgets, [(x, x)] * n_writes, [x] * n_forgets, x
+            for formula, gradients in ((recurrent._cell, []), (recurrent._cell_gradients, [x, x])):
+                n_arrays = 2 * n_forgets + 2 * n_writes + 1 + len(gradients)
+                with pytest.raises(TypeError):  # there is no kernel to call
+                    formula(*gradients, *parts)
     return written
 
 
 def _elementwise_text(kind):
     parts = [_HEADERS.format(kind)]
-    for i, ((in_params, operation), n_arrays) in enumerate(_elementwise_kernels().items()):
-        names = [word.split()[1] for word in in_params.split(", ")]
+    kernels = _elementwise_kernels().items()
+    for i, ((in_params, out_params, operation), n_arrays) in enumerate(kernels):
+        names, outs = ([w.split()[1] for w in t.split(", ")] for t in (in_params, out_params))
         arrays, numbers = names[:n_arrays], names[n_arrays:]
         parameters = [f"const CArray<T, 1, true, true> _raw_{name}" for name in arrays]
         parameters += [f"const T {name}" for name in numbers]
-        parameters.append("CArray<T, 1, true, true> _raw_out")
+        parameters += [f"CArray<T, 1, true, true> _raw_{out}" for out in outs]
         elements = [f"const T &{name} = _raw_{name}[_ind.get()];" for name in arrays]
-        elements.append("T &out = _raw_out[_ind.get()];")
+        elements += [f"T &{out} = _raw_{out}[_ind.get()];" for out in outs]
         parts.append(
             _ELEMENTWISE.format(
                 name=f"kernel_{i}",
@@ -114,7 +126,7 @@ def _check(text, architecture, *options):
 def test_every_function_has_a_kernel_or_none():
     kernels = _elementwise_kernels()
     assert len(kernels) > 250
-    assert any("tanh" in operation for _, operation in kernels)
+    assert any("tanh" in operation for _, _, operation in kernels)
 
 
 @pytest.mark.nightly
