@@ -47,7 +47,7 @@ def test_two_ranks(script, tmp_path):
     """They compute what one process computes, but for the scripts that are named above."""
     one, two = tmp_path / "one", tmp_path / "two"
     printed = programs.run(script, "--test", "--out", two, n_ranks=2)
-    assert printed.strip()
+    assert printed.strip() or programs.logs(two)  # of a pipeline, the last rank prints
     if script not in DIFFERENT:
         expected = programs.run(script, "--test", "--out", one)
         programs.check_logs(two, one)
