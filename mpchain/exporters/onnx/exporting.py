@@ -79,13 +79,7 @@ def export(
     graph = Graph(_parameter_names(model, {*names, *(output_names or ())}))
     size = None
     if batch_axis is not None:
-        size = pairs[0][0].shape[batch_axis]
-        if any(first.shape[batch_axis] != size for first, _ in pairs):
-            shapes = ", ".join(str(x.shape) for x in arrays)
-            raise ValueError(
-                "exporters.onnx.export: all inputs must have one size along batch_axis="
-                f"{batch_axis}, but are {shapes}; batch_axis=None fixes sizes"
-            )
+        size = _batch_size(arrays, pairs, batch_axis)
         graph.batch = names[0], batch_axis
     tracers = Tracer(model), Tracer(model)
     calls = [
@@ -153,6 +147,17 @@ def _inputs(model, args, input_names):
 
 def _is_list(values):
     return isinstance(values, (tuple, list))
+
+
+def _batch_size(arrays, pairs, axis):
+    """Returns the size of the first batch; raises if the inputs differ in it."""
+    if len({x.shape[axis] for x in arrays}) > 1:
+        shapes = ", ".join(str(x.shape) for x in arrays)
+        raise ValueError(
+            f"exporters.onnx.export: all inputs must have one size along batch_axis={axis}, but "
+            f"are {shapes}; batch_axis=None fixes sizes"
+        )
+    return pairs[0][0].shape[axis]
 
 
 @contextlib.contextmanager
