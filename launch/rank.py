@@ -87,6 +87,8 @@ def main(command: Sequence[str]) -> int:
             # The launcher, and MPICH's daemon, wait for the other ends of what was inherited.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             _outlast_daemon(daemon)
+            os._exit(code)
+        supervisor.say_goodbye()  # at last: the launcher may then end what is left
         os._exit(code)
     connection.close()
     return processes.shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
@@ -199,9 +201,12 @@ class Supervisor:
         for seconds in TIMES_TO_LOOK:
             self._loop.after(seconds, self._note_segments)
         self._loop.run(until=lambda: self._alone and not self._pipes and self._channel.sent)
+        return processes.shell_code(self._code)
+
+    def say_goodbye(self) -> None:
+        """Waits until the launcher has taken all messages."""
         self._channel.say_goodbye()
         self._loop.run(until=lambda: not self._channel.open)
-        return processes.shell_code(self._code)
 
     def _note_segments(self):
         if self._code is None:
