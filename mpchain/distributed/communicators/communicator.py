@@ -175,7 +175,7 @@ class Communicator(PointToPoint):
         return Request(x[0].copy())
 
     def iallreduce(
-        self, x: Array, wire_dtype: str | None = None, *, factor: float = 1.0
+        self, x: Array, wire_dtype: str | None = None, *, factor: float | None = None
     ) -> Request:
         """Begins to sum a contiguous array over the ranks, in place.
 
@@ -187,7 +187,7 @@ class Communicator(PointToPoint):
             wire_dtype: ``float16`` or ``bfloat16``: a float array is rounded to that for messages,
                 but summed in its own dtype; between ranks that share memory there are no messages.
                 None: the sum is exact.
-            factor: what this rank's array is multiplied by before.
+            factor: what this rank's array is multiplied by before. All ranks give one, or none.
 
         Returns:
             A request whose result is ``x``.
@@ -204,7 +204,7 @@ class Communicator(PointToPoint):
         return self._begin_sum_of_products(x, wire_dtype, factor)
 
     def _begin_sum_of_products(self, x, wire_dtype, factor):
-        if factor != 1:
+        if factor is not None:
             x *= x.dtype.type(factor)
         return self.begin_sum(x, wire_dtype)
 

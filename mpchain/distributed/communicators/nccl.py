@@ -162,7 +162,7 @@ class NcclCommunicator(MpiCommunicator):
         return _OnStream(self, event, x, narrow and (lambda: narrow.decode(sent, x.dtype)))
 
     def _begin_sum_of_products(self, x, wire_dtype, factor):
-        plain = factor == 1 or wire_dtype is not None or self.size == 1 or x.size == 0
+        plain = factor is None or wire_dtype is not None or self.size == 1 or x.size == 0
         if plain or not cuda.is_gpu_array(x) or not self._connect(x).has_products:
             return super()._begin_sum_of_products(x, wire_dtype, factor)
         with self._nccl.product(factor, x.dtype) as op:

@@ -95,7 +95,7 @@ class GradientReducer(Reducer):
         self._losses_are_weighted = losses_are_weighted
         self._n_started = 0
         for bucket in self._buckets or ():
-            bucket.begin()
+            bucket.begin(losses_are_weighted)
 
     def ready(self, param: Variable) -> None:
         name = self._names.get(id(param))
@@ -219,7 +219,7 @@ class GradientReducer(Reducer):
         self._totals[...] = totals
         for bucket, array in zip(self._buckets, arrays, strict=True):
             bucket.allocate(array)
-            bucket.begin()
+            bucket.begin(self._losses_are_weighted)
 
     def _check_presence(self):
         n_ranks = int(self._totals[1])
@@ -294,12 +294,13 @@ class Bucket:
         other = self._other_room
         return self._room.is_held(self._params), other is None or other.is_held(self._params)
 
-    def factored_values(self) -> tuple[Array, float]:
-        """Returns the flat array, and a factor by which the sum is yet to multiply it."""
-        return self.values, 1.0
+    def factored_values(self) -> tuple[Array, float | None]:
+        """Returns the flat array, and a factor by which the sum is yet to multiply it; None on all
+        ranks if there is none."""
+        return self.values, None
 
-    def begin(self) -> None:
-        """Starts a step: nothing is taken yet."""
+    def begin(self, losses_are_weighted: bool = False) -> None:
+        """Starts a step: nothing is taken yet. With weighted losses no gradient is multiplied."""
         self._taken = {}
 
     @property
@@ -355,7 +356,7 @@ class GpuBucket(Bucket):
     @property
     def values(self) -> Array:
         values, factor = self.factored_values()
-        if factor != 1:
+        if factor is not None:
             values *= values.dtype.type(factor)
         return values
 
@@ -363,21 +364,22 @@ class GpuBucket(Bucket):
         _ = self.values  # multiplied
         return super().views()
 
-    def factored_values(self) -> tuple[Array, float]:
-        factor, self._factor = self._factor, 1.0
+    def factored_values(self) -> tuple[Array, float | None]:
+        factor, self._factor = self._factor, None
         return self._room.values, factor
 
     def allocate(self, array: Array) -> None:
         xp = next(iter(self._params.values())).xp
         super().allocate(xp.zeros(self.layout.size, self._wire_dtype))
 
-    def begin(self) -> None:
-        super().begin()
-        self._grads, self._factor = {}, 1.0
+    def begin(self, losses_are_weighted: bool = False) -> None:
+        super().begin(losses_are_weighted)
+        self._grads, self._factor = {}, None if losses_are_weighted else 1.0
 
     def _put(self, name, grad, factor):
         self._grads[name] = grad
-        self._factor = factor or self._factor
+        if self._factor is not None:
+            self._factor = factor or 1.0  # of no gradients
         if self.is_full:
             self._fill()
 

@@ -70,6 +70,7 @@ _METHODS = {
     "ibarrier": _Kind(is_begun=True),
     "begin begin_sum": _Kind(is_part=True, is_begun=True),
     "_exchange _broadcast _sum _sum_at _send_header _recv_header _answer": _Kind(is_part=True),
+    "_begin_sum_of_products": _Kind(is_part=True),
 }
 WATCHED = {name: kind for names, kind in _METHODS.items() for name in names.split()}
 """How each method is watched, by name."""
