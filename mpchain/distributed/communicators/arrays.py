@@ -3,13 +3,15 @@
 import functools
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.typing import Array
+
+_Class = TypeVar("_Class", bound=type)
 
 WIRE_DTYPES = {
     np.dtype(name): np.dtype("float32" if name == "float16" else name)
@@ -115,7 +117,7 @@ def partition(n: int, index: int, n_parts: int) -> tuple[int, int]:
     return begin, begin + quotient + (index < remainder)
 
 
-def on_gpu_of_arrays(communicator_class: type) -> type:
+def on_gpu_of_arrays(communicator_class: _Class) -> _Class:
     """Class decorator: a communicator's methods make the GPU of their arrays the current one.
 
     Where they get no CuPy array, as receivers, that is the communicator's ``gpu``, unless None.
