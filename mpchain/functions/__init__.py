@@ -1,5 +1,7 @@
 """Functions on variables: the family file that a name is imported from says what it means."""
 
+from typing import TYPE_CHECKING
+
 from mpchain import from_pytorch
 from mpchain.functions import protocol  # sets the methods of Variable
 from mpchain.functions.activation import clipped_relu as clipped_relu
@@ -269,4 +271,5 @@ def _explain_arguments():
 
 _explain_arguments()
 
-__getattr__ = from_pytorch.module_getattr(__name__)
+if not TYPE_CHECKING:  # to which it would say that the module has every name
+    __getattr__ = from_pytorch.module_getattr(__name__)

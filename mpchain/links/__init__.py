@@ -1,5 +1,7 @@
 """Links with parameters; the file that a name is imported from says which family it belongs to."""
 
+from typing import TYPE_CHECKING
+
 from mpchain import from_pytorch
 from mpchain.links.activation import Maxout as Maxout
 from mpchain.links.activation import PReLU as PReLU
@@ -75,4 +77,5 @@ from mpchain.links.recurrent import StatelessMGU as StatelessMGU
 from mpchain.links.tree import ChildSumTreeLSTM as ChildSumTreeLSTM
 from mpchain.links.tree import NaryTreeLSTM as NaryTreeLSTM
 
-__getattr__ = from_pytorch.module_getattr(__name__)
+if not TYPE_CHECKING:  # to which it would say that the module has every name
+    __getattr__ = from_pytorch.module_getattr(__name__)
