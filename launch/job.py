@@ -11,7 +11,7 @@ import uuid
 from . import leftovers, reach, report
 from .loop import Loop
 from .merging import Merger
-from .messages import words
+from .messages import THIS_HOST, words
 from .output import COLUMNS_VARIABLE, LogFiles, Screen, columns_of
 from .plan import START_RANK, Plan
 from .processes import adopt_orphans, kill_descendants, shell_code, signal_session, spawn
@@ -115,7 +115,7 @@ class Job:
 
     def _listen(self):
         if not self.plan.hosts:
-            return socket.create_server(("127.0.0.1", 0), backlog=self.plan.n)
+            return socket.create_server((THIS_HOST, 0), backlog=self.plan.n)
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         options = {"family": family, "backlog": self.plan.n, "dualstack_ipv6": both}
@@ -140,7 +140,7 @@ class Job:
     def _contact(self):
         """The settings that a rank needs to connect to us."""
         plan = self.plan
-        addresses = reach.own_addresses(plan.hosts) if plan.hosts else ["127.0.0.1"]
+        addresses = reach.own_addresses(plan.hosts) if plan.hosts else [THIS_HOST]
         place = ",".join(addresses), self._listener.getsockname()[1], self.token.decode()
         alone = int(plan.starter.path is None)
         return words(*place, alone, plan.starter.patience, plan.host_timeout).decode()

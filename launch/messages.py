@@ -28,6 +28,7 @@ BEAT = b"B"  # launcher: 1 to ask what the program does; supervisor: its state, 
 LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10
 
 HEADER = struct.Struct("!cI")
+THIS_HOST = "127.0.0.1"  # the launcher's address where all ranks are on its host
 
 
 def words(*values: object) -> bytes:
@@ -54,7 +55,8 @@ def watch_over(connection: socket.socket, seconds: float) -> None:
     """Lets the kernel close a connection whose other side has been silent for ``seconds``.
 
     A host without power or network closes no connection, and a busy program cannot answer; the
-    kernel of a live host does.
+    kernel of a live host does. On one host a connection needs no watch, and may rest as long as
+    the user stops the terminal: the kernel counts that as silence.
 
     Example:
         >>> with socket.socket() as connection:

@@ -67,7 +67,8 @@ def main(command: Sequence[str]) -> int:
     place = environments.Environment() if alone == "1" else environments.detect(os.environ)
     here = socket.gethostname()
     connection = _connect(hosts.split(","), int(port), f"rank {place.rank} on host {here}")
-    messages.watch_over(connection, float(host_timeout))
+    if hosts != messages.THIS_HOST:
+        messages.watch_over(connection, float(host_timeout))
     daemon = os.getppid()
     lifeline, guard_end = os.pipe()
     supervisor = os.fork()

@@ -67,7 +67,8 @@ class Rank:
         self._seconds = 0.0
         self.is_stopped = self.done = self.ended_itself = False
         self.has_guard = True
-        messages.watch_over(connection, job.plan.host_timeout)
+        if job.plan.hosts:
+            messages.watch_over(connection, job.plan.host_timeout)
         self.channel = Channel(job.loop, connection, self._take, self._lose)
         self.channel.longest = messages.LONGEST_HELLO
 

@@ -367,6 +367,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long
 def test_much_output_arrives_whole_at_a_slow_reader(run, script):
     path = script("for i in range(20000): print(i, 'x' * 50)")
     code, output, errors = run("-n", 2, path, command=("-c", SLOW_READER))

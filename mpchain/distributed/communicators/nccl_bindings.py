@@ -36,7 +36,8 @@ class Connection:
 
     Example:
         >>> nccl = Connection(1, new_identity(), 0)  # doctest: +SKIP
-        >>> nccl.run("all_reduce", x.data.ptr, x.data.ptr, x.size, TYPES["float32"], SUM, stream=0)
+        >>> x = x.data.ptr, x.data.ptr, x.size  # doctest: +SKIP
+        >>> nccl.run("all_reduce", *x, TYPES["float32"], SUM, stream=0)  # doctest: +SKIP
     """
 
     def __init__(self, n_ranks: int, identity: bytes, rank: int, binding: str | None = None):
