@@ -1,7 +1,5 @@
 """Functions on variables: the family file that a name is imported from says what it means."""
 
-from typing import TYPE_CHECKING
-
 from mpchain import from_pytorch
 from mpchain.functions import protocol  # sets the methods of Variable
 from mpchain.functions.activation import clipped_relu as clipped_relu
@@ -271,5 +269,5 @@ def _explain_arguments():
 
 _explain_arguments()
 
-if not TYPE_CHECKING:  # to which it would say that the module has every name
-    __getattr__ = from_pytorch.module_getattr(__name__)
+# Type checkers do not see this; they would take it that the module has every name.
+globals()["__getattr__"] = from_pytorch.module_getattr(__name__)

@@ -1,7 +1,5 @@
 """Links with parameters; the file that a name is imported from says which family it belongs to."""
 
-from typing import TYPE_CHECKING
-
 from mpchain import from_pytorch
 from mpchain.links.activation import Maxout as Maxout
 from mpchain.links.activation import PReLU as PReLU
@@ -77,5 +75,5 @@ from mpchain.links.recurrent import StatelessMGU as StatelessMGU
 from mpchain.links.tree import ChildSumTreeLSTM as ChildSumTreeLSTM
 from mpchain.links.tree import NaryTreeLSTM as NaryTreeLSTM
 
-if not TYPE_CHECKING:  # to which it would say that the module has every name
-    __getattr__ = from_pytorch.module_getattr(__name__)
+# Type checkers do not see this; they would take it that the module has every name.
+globals()["__getattr__"] = from_pytorch.module_getattr(__name__)

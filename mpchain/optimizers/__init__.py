@@ -1,7 +1,5 @@
 """Optimizers and their update rules."""
 
-from typing import TYPE_CHECKING
-
 from mpchain import from_pytorch
 from mpchain.optimizers.adam import AdaBound as AdaBound
 from mpchain.optimizers.adam import Adam as Adam
@@ -40,5 +38,5 @@ from mpchain.optimizers.sgd import NesterovAGRule as NesterovAGRule
 from mpchain.optimizers.sgd import SGDRule as SGDRule
 from mpchain.optimizers.sgd import SGDWRule as SGDWRule
 
-if not TYPE_CHECKING:  # to which it would say that the module has every name
-    __getattr__ = from_pytorch.module_getattr(__name__)
+# Type checkers do not see this; they would take it that the module has every name.
+globals()["__getattr__"] = from_pytorch.module_getattr(__name__)
