@@ -193,7 +193,29 @@ def _format(value):
     return value if isinstance(value, str) else f"{value:g}"
 
 
-class JsonLinesReport(LogFollower):
+class _LogFile(LogFollower):
+    """Writes one file in the trainer's folder, which no other job may write at the same time."""
+
+    is_report = True
+
+    def __init__(self, filename: str, log_report: str | LogReport) -> None:
+        super().__init__(log_report)
+        self._filename, self._path = filename, ""
+        self._files = OutputFiles(type(self).__name__, filename)
+
+    def initialize(self, trainer: Trainer) -> None:
+        """Makes sure that no other job writes the file."""
+        super().initialize(trainer)
+        self._files.claim(trainer)
+        self._path = os.path.join(trainer.out, self._filename)
+
+    def finalize(self) -> None:
+        """Writes what was logged after the last call."""
+        super().finalize()
+        self._files.release()
+
+
+class JsonLinesReport(_LogFile):
     """Appends each entry of a :class:`LogReport` to a file as one line of JSON.
 
     A resumed run first cuts the file back to the entries in the snapshot. NaN and infinities are
@@ -215,25 +237,10 @@ class JsonLinesReport(LogFollower):
         {"epoch": 0, "iteration": 2, "elapsed_time": ...}
     """
 
-    is_report = True
-
     def __init__(
         self, filename: str = "log.jsonl", log_report: str | LogReport = "LogReport"
     ) -> None:
-        super().__init__(log_report)
-        self._filename, self._path = filename, ""
-        self._files = OutputFiles(type(self).__name__, filename)
-
-    def initialize(self, trainer: Trainer) -> None:
-        """Makes sure that no other job writes the file."""
-        super().initialize(trainer)
-        self._files.claim(trainer)
-        self._path = os.path.join(trainer.out, self._filename)
-
-    def finalize(self) -> None:
-        """Writes what was logged after the last call."""
-        super().finalize()
-        self._files.release()
+        super().__init__(filename, log_report)
 
     def write(self, entries: list[dict[str, Any]]) -> None:
         """Appends a line for each entry; the first time in a run, starts the file."""
@@ -243,7 +250,7 @@ class JsonLinesReport(LogFollower):
             file.write(lines)
 
 
-class CsvReport(LogFollower):
+class CsvReport(_LogFile):
     """Writes the entries of a :class:`LogReport` to a file with comma-separated values.
 
     The first line has the names. The file is replaced as a whole after each entry, so that its
@@ -267,25 +274,10 @@ class CsvReport(LogFollower):
         0,2,...
     """
 
-    is_report = True
-
     def __init__(
         self, filename: str = "log.csv", log_report: str | LogReport = "LogReport"
     ) -> None:
-        super().__init__(log_report)
-        self._filename, self._path = filename, ""
-        self._files = OutputFiles(type(self).__name__, filename)
-
-    def initialize(self, trainer: Trainer) -> None:
-        """Makes sure that no other job writes the file."""
-        super().initialize(trainer)
-        self._files.claim(trainer)
-        self._path = os.path.join(trainer.out, self._filename)
-
-    def finalize(self) -> None:
-        """Writes what was logged after the last call."""
-        super().finalize()
-        self._files.release()
+        super().__init__(filename, log_report)
 
     def write(self, entries: list[dict[str, Any]]) -> None:
         """Writes the file."""
