@@ -50,8 +50,8 @@ def test_ranks_and_launcher_do_not_listen_to_the_network(start, script, tmp_path
     launched = start("-n", 2, "--no-prefix", path)
     processes = [int(word) for line in launched.read_lines(2) for word in line.split()]
     assert set(listeners([launched.process.pid, *processes])) == {"0100007F"}  # 127.0.0.1
-    open(tmp_path / "pipe", "w").close()
-    assert launched.finish()[0] == 0
+    with open(tmp_path / "pipe", "w"):  # stays open, since the ranks come one by one
+        assert launched.finish()[0] == 0
 
 
 @pytest.mark.parametrize("first", [b"", message(b"O", b"x"), HEADER.pack(b"H", 2**32 - 1)])
@@ -73,5 +73,5 @@ def test_stranger_on_the_port_is_dropped(start, script, tmp_path, first):
         stranger.sendall(first)
         if first:
             assert stranger.recv(1) == b""
-        open(tmp_path / "pipe", "w").close()
-        assert launched.finish()[0] == 0
+        with open(tmp_path / "pipe", "w"):  # stays open, since the ranks come one by one
+            assert launched.finish()[0] == 0
