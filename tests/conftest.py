@@ -25,6 +25,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 collect_ignore = ["benchmarks", "tools", "compat/programs", "compat/chainermn_programs"]
 collect_ignore += ["gpu/doubles", "gpu/make_contract.py"]
 
+# A thousand comparisons with Chainer, which has an environment of its own.
+if not os.environ.get("MPCHAIN_TEST_CHAINER_PYTHON"):
+    collect_ignore.append("oracle")
+
 LONGER_THAN_SLOW = ("long", "nightly")
 
 # Its thread would stay for the rest of the run; some tests need to be alone.

@@ -14,6 +14,8 @@ import mpchain
 from mpchain import config, global_config
 from mpchain.configuration import GlobalConfig, LocalConfig
 
+pytestmark = pytest.mark.slow
+
 DEFAULTS = {
     "autotune": False,
     "compute_mode": None,

@@ -14,6 +14,8 @@ import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Variable, from_pytorch, optimizers
 
+pytestmark = pytest.mark.slow
+
 CLASSES = {"Variable": Variable, "Link": mpchain.Link, "Optimizer": mpchain.Optimizer}
 ENTRIES = [(owner, name) for owner, names in from_pytorch.NAMES.items() for name in names]
 ROOTS = {

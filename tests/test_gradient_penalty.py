@@ -7,6 +7,8 @@ import mpchain
 import mpchain.functions as F
 from tests.functions.harness import check_orders
 
+pytestmark = pytest.mark.slow
+
 _SHAPES = [(4, 2, 3, 3), (4,), (4,), (4,), (3, 4, 2, 2), (3,), (1, 27), (1,)]
 
 

@@ -11,6 +11,8 @@ import pytest
 import mpchain
 from tests.test_import_table import FLOORS, TABLE
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[1]
 GUIDES = ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
 FOLDERS = "mpchain launch tests examples .ci .github"

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import mpchain
 from mpchain import __main__ as main_module
 
 SETUP = (Path(mpchain.__file__).parents[1] / "setup.py").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_the_command():
     command = [sys.executable, "-m", "mpchain"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -12,6 +12,8 @@ from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.update_rule import UpdateRule, update_all
 from mpchain.variable import Parameter
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [(3, 4), (), (5,), (0, 2), (1000,), (7, 2), (2000,), (3,)]
 NAMES = [n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")]
 

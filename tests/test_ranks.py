@@ -55,7 +55,7 @@ def _sum_of_ranks(fails):
     return comm.rank, comm.allreduce_obj(comm.rank)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not())
 def test_two_ranks(capsys):
     assert mpchain.run(_sum_of_ranks, False, n=2) == [(0, 1), (1, 1)]

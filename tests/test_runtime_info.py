@@ -71,6 +71,7 @@ def test_gpu():
     assert values["GPU"] and int(values["CUDA runtime"])
 
 
+@pytest.mark.slow
 def test_mpi_is_not_started():
     code = (
         "import io, sys, mpchain.runtime_info as r; out = io.StringIO(); r.print_runtime_info(out);"

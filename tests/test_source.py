@@ -8,6 +8,8 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted([*(ROOT / "mpchain").rglob("*.py"), *(ROOT / "launch").glob("*.py")])
 FOLDERS = sorted({path.parent for path in FILES})

@@ -13,6 +13,8 @@ from mpchain import datasets, function_hooks, optimizers, testing
 from mpchain.training import extensions, triggers
 from tests.distributed import ranks
 
+pytestmark = pytest.mark.slow
+
 
 def test_keywords_of_before():
     assert extensions.LogReport(log_name="a")._filename == "a"

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from mpchain.compat import report
 
 PROGRAM = """\
@@ -36,6 +38,7 @@ def test_missing_names(tmp_path):
     assert report.missing(tmp_path) == report.missing(path)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(PROGRAM)

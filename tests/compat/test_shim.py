@@ -38,6 +38,7 @@ def test_the_wheel_says_what_it_is(tmp_path):
     assert (metadata["Version"], metadata["Requires-Dist"]) == ("7.8.1+mpchain", "mpchain")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_programs_and_their_children_find_the_packages(tmp_path, method):
     folder = tmp_path / "packages"

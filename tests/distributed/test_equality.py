@@ -31,6 +31,7 @@ def test_the_difference_sees_all_arrays():
     assert equality.difference(other, result) == 0.25
 
 
+@pytest.mark.long
 def test_the_example_gives_the_same_on_several_ranks(needs_mpirun):
     options = {"model": "conv", "batchsize": 401, "epoch": 1}
     for n_ranks, of_losses, of_parameters in example_equality.compare(

@@ -94,6 +94,7 @@ def test_a_rank_is_killed(wait, needs_mpirun):
     assert status not in (0, None), ranks.report(status, outputs, own_output)
 
 
+@pytest.mark.long
 def test_the_time_limit_of_these_tests_ends_all_ranks(needs_mpirun):
     wait = "if comm.rank == 0:\n    comm.barrier()\nelse:\n    signal.pause()\n"
     script = f"{BEGIN}\nprint(os.getpid(), flush=True)\n{wait}"

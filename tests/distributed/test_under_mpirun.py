@@ -32,9 +32,29 @@ def ranks_of():
         yield ranks_of
 
 
-# One rank is what plain pytest has run.
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("n_ranks", [2, pytest.param(3, marks=pytest.mark.long)])
+# One rank is what plain pytest has run. On two run those files that the others build on.
+QUICK = {
+    "communicators/test_mpi.py",
+    "functions/test_communication.py",
+    "gradients/test_buckets.py",
+    "links/test_batch_normalization.py",
+    "optimizers/test_multi_node.py",
+    "test_updaters.py",
+}
+
+
+def _cases():
+    for n_ranks in (2, 3):
+        for file in FILES:
+            is_quick = n_ranks == 2 and file in QUICK
+            yield pytest.param(n_ranks, file, marks=() if is_quick else pytest.mark.long)
+
+
+def test_quick_files_exist():
+    assert set(FILES) >= QUICK
+
+
+@pytest.mark.parametrize(("n_ranks", "file"), [*_cases()])
 def test_file_on_ranks(n_ranks, file, needs_mpirun, ranks_of):
     failure = ranks_of(n_ranks).run(str(FOLDER / file))
     assert not failure, failure

@@ -12,7 +12,7 @@ FOLDER = programs.ROOT / "examples"
 ALL = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.py"))
 # Those of double_backward have tests of their own.
 SCRIPTS = [script for script in ALL if not script.startswith("double_backward/")]
-QUICK = {"glance/train_table.py", "own_function/softclip.py", "wgan_gp/train_wgan_gp.py"}
+QUICK = {"glance/train_table.py", "own_function/softclip.py"}
 # What these print, or log, depends on the number of ranks.
 DIFFERENT = {
     "dqn/train_dqn.py",

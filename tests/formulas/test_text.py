@@ -9,6 +9,8 @@ import pytest
 
 from mpchain.formulas.text import compile_text
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 

@@ -13,6 +13,8 @@ from tests.functions.table import checks_of, row, uncovered
 from tests.functions.test_table import TABLE as FIRST
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 TABLE = [
     row("expm1", F.expm1, torch.expm1, (3, 4)),
     row("log1p", F.log1p, torch.log1p, (3, 4), low=-0.5),

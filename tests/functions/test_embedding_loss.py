@@ -13,6 +13,8 @@ from mpchain.utils.walker_alias import WalkerAlias
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _NN = torch.nn.functional
 _PAIRS = np.array([1, 0, 0, 1])
 _T = np.array([0, 2, -1])

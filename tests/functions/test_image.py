@@ -12,6 +12,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _GRID = np.random.RandomState(7).uniform(-1.4, 1.4, (2, 2, 3, 2))
 
 

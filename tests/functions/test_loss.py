@@ -12,6 +12,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _NN = torch.nn.functional
 _T = np.array([0, 2, 1, -1])
 _WEIGHTS = np.array([0.5, 1.0, 2.0])

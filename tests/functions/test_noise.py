@@ -13,6 +13,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _EPS = np.random.RandomState(1).randn(3, 4)
 _MASK = np.random.RandomState(2).randint(0, 2, (2, 3, 4)).astype(bool)
 

@@ -12,6 +12,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _BN = functools.partial(torch.nn.functional.batch_norm, running_mean=None, running_var=None)
 _RUNNING_MEAN, _RUNNING_VAR = np.array([0.3, -2.0, 0.1]), np.array([0.7, 2.0, 0.01])
 

@@ -10,6 +10,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 
 def _torch_rollaxis(x, axis, start):
     places = np.rollaxis(np.arange(x.numel()).reshape(x.shape), axis, start)

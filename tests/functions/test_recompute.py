@@ -15,6 +15,8 @@ from mpchain import Parameter, Variable
 from mpchain.functions.recompute import forget, remembered
 from tests.functions.harness import check_orders
 
+pytestmark = pytest.mark.slow
+
 
 def _plain(func, *xs):
     return func(*xs)

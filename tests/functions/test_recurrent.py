@@ -14,6 +14,8 @@ from tests.functions.harness import check_orders, weighted_sum
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 
 def _cell(pairs, forgets, cs, o):
     c = sum(torch.tanh(a) * torch.sigmoid(i) for a, i in pairs)

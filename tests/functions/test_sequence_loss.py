@@ -12,6 +12,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 ctc = F.connectionist_temporal_classification
 _T = np.array([[1, 2], [1, 1], [3, 2]])
 _INPUT_LENGTH, _LABEL_LENGTH = np.array([5, 4, 2]), np.array([2, 2, 1])

@@ -13,6 +13,8 @@ from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 _S = torch.special
 _N = np.array([[1], [2], [3]])
 # PyTorch computes derivatives of the digamma function to some 1e-9 of their values.

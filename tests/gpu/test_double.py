@@ -12,6 +12,8 @@ import sys
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = pathlib.Path(__file__).parent
 ROOT = FOLDER.parents[1]
 SQUARE = 'extern "C" __global__ void square(const float* x, float* y, int n) {\n'

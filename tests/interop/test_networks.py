@@ -185,6 +185,7 @@ def _check_resnet(n_layers, depths, size):
         assert_same(model(x), module(torch.from_numpy(x)))
 
 
+@pytest.mark.slow
 def test_resnet18():
     _check_resnet(18, (2, 2, 2, 2), 64)
 

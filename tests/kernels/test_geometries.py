@@ -14,6 +14,8 @@ from mpchain.kernels import onednn
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
+pytestmark = pytest.mark.slow
+
 FENCE = 1 << 12  # bytes on each side of an array
 
 

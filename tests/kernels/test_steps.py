@@ -11,6 +11,8 @@ from mpchain.kernels import steps
 from mpchain.kernels.numba_cpu import load_numba
 from mpchain.kernels.steps import square_sum, take_step
 
+pytestmark = pytest.mark.slow
+
 ARGUMENTS = [
     ("SGDRule", {}),
     ("SGDWRule", {"weight_decay_rate": 0.1}),

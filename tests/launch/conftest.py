@@ -19,9 +19,9 @@ if str(ROOT) not in sys.path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks what starts the launcher as slow."""
+    """Marks this folder as slow: most tests start the launcher."""
     for item in items:
-        if item.path.parent == pathlib.Path(__file__).parent and "start" in item.fixturenames:
+        if item.path.parent == pathlib.Path(__file__).parent:
             item.add_marker("slow")
 
 

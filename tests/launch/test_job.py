@@ -517,6 +517,7 @@ def test_reader_that_goes_away(start, script):
     ]
 
 
+@pytest.mark.long
 def test_reader_that_stops_stops_the_ranks(start, script, tmp_path):
     path = script(f"""
         import os

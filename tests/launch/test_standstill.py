@@ -49,6 +49,7 @@ def test_default_timeout_is_that_of_the_distributed_runtime():
     assert standstill.timeout_of({}) == watch.DEFAULT_TIMEOUT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("deed", "fate"),
     [
@@ -76,6 +77,7 @@ def test_rank_that_never_finishes(run, script, deed, fate):
     assert ("; stopped: rank 1" in lines[-1]) == ("was stopped" in fate)
 
 
+@pytest.mark.long
 def test_rank_that_computes_after_the_others_is_reported_and_not_ended(run, script):
     path = script("""
         import time
@@ -97,6 +99,7 @@ def test_rank_that_computes_after_the_others_is_reported_and_not_ended(run, scri
     assert errors.count(words) == 1
 
 
+@pytest.mark.long
 def test_stopped_supervisor(run, script):
     path = script("""
         import os, signal, time
@@ -115,7 +118,7 @@ def test_stopped_supervisor(run, script):
     )
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_stopped_mpirun(start, script, tmp_path, n):
     path = script("""
         from mpi4py import MPI
@@ -128,13 +131,13 @@ def test_stopped_mpirun(start, script, tmp_path, n):
     launched = start("-n", n, "--grace", 0.5, path, **environment(1))
     launched.read_lines(n)
     os.kill(launched.mpirun(), signal.SIGSTOP)
-    open(tmp_path / "pipe", "w").close()
-    code, _, errors = launched.finish()
+    with open(tmp_path / "pipe", "w"):  # stays open, since the ranks come one by one
+        code, _, errors = launched.finish()
     assert code == 1
     assert " has been stopped for 1 s" in errors.splitlines()[-1]
 
 
-@pytest.mark.parametrize("everybody", [False, True])
+@pytest.mark.parametrize("everybody", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_launcher_or_job_that_was_stopped_continues(start, script, tmp_path, everybody):
     path = script("""
         import os

@@ -14,6 +14,8 @@ from mpchain.serializers import load_npz, save_npz
 from tests.links.table import checks_of, row
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 
 def _reference(w, x):
     """W and b are constants."""

@@ -9,6 +9,8 @@ from mpchain.configuration import config
 from tests.links.table import checks_of, row
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 TF = torch.nn.functional
 
 

@@ -19,6 +19,8 @@ from tests.links.caffe_writer import (
 )
 from tests.reference import torch
 
+pytestmark = pytest.mark.slow
+
 DATA = pathlib.Path(__file__).parent / "data"
 random = np.random.RandomState(0)
 X = random.randn(2, 4, 7, 6).astype(np.float32)

@@ -19,6 +19,8 @@ from mpchain.serializers import (
     save_npz,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Record:
     """Serializes its values by name; a value that is a record is a child."""

@@ -19,6 +19,8 @@ from mpchain import testing
 from mpchain.backends import cuda
 from mpchain.testing import condition
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 BC = testing.BackendConfig({}).get_func_str()

@@ -12,6 +12,8 @@ import mpchain.links as L
 from mpchain import datasets, iterators, optimizers, training
 from mpchain.serializers import DictionarySerializer
 
+pytestmark = pytest.mark.slow
+
 
 def make_updater(optimizer=None, n_in=2, last=()):
     np.random.seed(0)

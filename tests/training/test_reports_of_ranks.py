@@ -91,6 +91,7 @@ def test_rank_1_is_silent_but_logs(make_trainer, capsys):
     assert [entry["loss"] for entry in trainer.get_extension("LogReport").log] == [1.0] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:PlotReport:UserWarning")
 def test_rank_1_reports_if_asked_to(make_trainer, capsys):
     trainer = make_trainer(rank=1)

@@ -194,6 +194,7 @@ def test_processes_agree_on_the_signal(make_trainer):
     assert noted == [None] * 4
 
 
+@pytest.mark.slow
 def test_an_uncaught_interruption_is_silent(tmp_path):
     program = (
         "import signal, sys\nfrom mpchain.training.interruption import Interruption\n"

@@ -69,6 +69,7 @@ def test_programs_end(script, expected, needs_mpirun):
     assert ("the job continues, since it works" in outputs[0]) == ("process_time" in script), report
 
 
+@pytest.mark.long
 def test_a_rank_that_works_is_waited_for(needs_mpirun):
     script = BEGIN + (
         "end = time.process_time() + 5\n"
@@ -86,6 +87,7 @@ def test_a_rank_that_works_is_waited_for(needs_mpirun):
     assert all(output.endswith("[2.]\n") for output in outputs), report
 
 
+@pytest.mark.long
 def test_a_rank_that_leaves_too_early_is_named(needs_mpirun):
     script = BEGIN + "if not is_last: comm.allreduce(np.ones(1))"
     status, outputs, own_output = ranks.run(2, ["-c", script], timeout=120)

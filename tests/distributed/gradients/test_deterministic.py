@@ -158,7 +158,8 @@ def text_of_one_process():
     return alone
 
 
-SIZES = [2, 3, *(pytest.param(n, marks=pytest.mark.nightly) for n in (4, 6))]
+SIZES = [2, pytest.param(3, marks=pytest.mark.long)]
+SIZES += [pytest.param(n, marks=pytest.mark.nightly) for n in (4, 6)]
 
 
 @pytest.mark.parametrize("n_ranks", SIZES)

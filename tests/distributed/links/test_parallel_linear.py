@@ -304,6 +304,7 @@ def test_means_over_rows_and_columns_need_whole_parameters(comm):
         optimizers.Adafactor().setup(link)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_grid_of_four_ranks(needs_mpirun):
     command = ["-m", "mpi4py", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", __file__]

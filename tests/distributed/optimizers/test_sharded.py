@@ -298,6 +298,7 @@ def test_an_array_that_is_not_contiguous(comm):
     assert_same(sharded.target, plain.target)
 
 
+@pytest.mark.long
 def test_a_quarter_of_the_state_on_each_of_four_ranks(needs_mpirun):
     plain, sharded = state_memory.measure(n_ranks=4, n_units=50)
     assert len(plain) == len(sharded) == 4 and len(set(plain)) == 1

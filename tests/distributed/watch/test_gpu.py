@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signal", ["SIGSTOP", "SIGKILL"])
 def test_a_rank_that_is_lost_within_a_collective(signal, needs_mpirun):
     status, outputs, own_output = ranks.run(

@@ -17,6 +17,8 @@ from mpchain.serializers.safetensors import save_safetensors
 from mpchain.utils.imgproc import oversample
 from tests.links.caffe_writer import blob, inside, integer, layer
 
+pytestmark = pytest.mark.slow
+
 PICTURE = np.random.RandomState(0).randint(0, 256, (40, 50, 3)).astype(np.uint8)
 
 # Of each network: how many arrays Chainer 7.8.1 saves, and a checksum of their names and shapes.
