@@ -318,6 +318,11 @@ class DictSummary:
         """Returns the weighted mean of each entry that has values of a weight above 0."""
         return {name: s.compute_mean() for name, s in self._summaries.items() if s._n}
 
+    def sums(self) -> dict[str, tuple[Any, float]]:
+        """Returns for each entry that has values of a weight above 0 the sum of values times
+        weights, on the device of the values, and that of weights."""
+        return {name: (s._x, s._n) for name, s in self._summaries.items() if s._n}
+
     def make_statistics(self) -> dict[str, Any]:
         """Returns the weighted mean of each entry, and under ``<name>.std`` its deviation.
 

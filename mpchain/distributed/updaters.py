@@ -94,9 +94,10 @@ class MultiNodeUpdater(StandardUpdater):
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
         with self._division(len(batch)):
-            optimizer.update_in_parts(observations.parts)
-        summary, others = observations.summarize()
-        report(others | means_over_ranks(self.communicator, summary))
+            means = optimizer.update_in_parts(observations.parts, observations)
+        if means is None:  # within no_sync
+            means = means_over_ranks(self.communicator, observations.summaries()[0])
+        report(observations.last() | means)
 
     def _division(self, n):
         """Returns a context with the division of the batch among the ranks, if it is known."""

@@ -128,12 +128,13 @@ class Seams:
         recorder = self._recorder
         timed = _timed(recorder, "optimizer", "optimizer", method)
 
-        def update_in_parts(optimizer, parts):
+        def update_in_parts(optimizer, parts, *args):
             if "optimizer" in recorder.open or not recorder.is_mine():
-                return method(optimizer, parts)
+                return method(optimizer, parts, *args)
             recorder.targets[id(optimizer.target)] = optimizer.target
-            timed(optimizer, [(n, self._forward(loss)) for n, loss in parts])
+            means = timed(optimizer, [(n, self._forward(loss)) for n, loss in parts], *args)
             recorder.end_step()
+            return means
 
         return update_in_parts
 

@@ -54,6 +54,7 @@ class Communicator(PointToPoint):
         gpu: the ``cupy.cuda.Device`` by which the ranks are connected; None if they are not.
         timeout: seconds after which a rank that waits for others that do not work ends the job; may
             be set.
+        sums_gradients: whether multi-node optimizers exchange gradients.
         within_config_scope: whether attributes that are set become configuration entries; see
             :meth:`config_scope`.
 
@@ -71,6 +72,7 @@ class Communicator(PointToPoint):
     mpi_comm = None
     gpu = None
     timeout = math.inf
+    sums_gradients = True
     within_config_scope = False
     _micro_shards = None
 

@@ -117,6 +117,32 @@ def wait_until(is_done: Callable[[], bool]) -> None:
 
     >>> wait_until(lambda: True)
     """
+    if is_done():
+        return
+    begin = time.perf_counter()
+    try:
+        _wait_until(is_done)
+    finally:
+        _waited.seconds += time.perf_counter() - begin
+
+
+def seconds_waited() -> float:
+    """Returns the time for which this thread has waited for others, in seconds.
+
+    >>> seconds_waited() >= 0
+    True
+    """
+    return _waited.seconds
+
+
+class _Waited(threading.local):
+    seconds = 0.0
+
+
+_waited = _Waited()
+
+
+def _wait_until(is_done):
     for n_looks in itertools.count():
         if is_done():
             return

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.gradients.compression import configured
+from mpchain.distributed.gradients.control import CountMessage
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.serializer import AbstractSerializer
 from mpchain.typing import Array
@@ -50,6 +52,7 @@ class GradientReducer(Reducer):
             called with the communicator and the :class:`Bucket`, starts to replace its ``values``
             by their sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. None
             uses the communicator's configuration, by default exact sums.
+        message: counts who has which gradient. None: :attr:`message`.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -67,8 +70,10 @@ class GradientReducer(Reducer):
         *,
         zero_fill: bool = True,
         compression: Callable[[Communicator, "Bucket"], Any] | None = None,
+        message: CountMessage | None = None,
     ):
         super().__init__(comm, zero_fill)
+        self._counting = message or self.message
         self._compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
         # Numbers of samples, of ranks that have any, and of ranks where a program holds gradients
@@ -121,22 +126,24 @@ class GradientReducer(Reducer):
         factor = self._factor()
         if self._comm.size == 1:
             self._means = {name: param.grad for name, param in self._params.items()}
+            self._counting.begin()
             return
         if self._buckets is None:
             self._lay_out()
         self._start_sums(lambda bucket: self._fill(bucket, factor))
-        self._marks[:] = [bucket.had(name) for name, bucket in self._bucket_of.items()]
-        self._under_way.append(self._comm.iallreduce(self._marks))
+        marks = [bucket.had(name) for name, bucket in self._bucket_of.items()]
+        self._under_way.append(self._counting.begin(marks))
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
         gradient. They are views into the buckets, valid until the next step begins."""
         while self._under_way:
             self._wait_for_first()
+        counts = self._counting.wait()
         if self._comm.size > 1:
+            counts = dict(zip(self._bucket_of, counts, strict=True))
             if not self._zero_fill:
-                self._check_presence()
-            counts = dict(zip(self._bucket_of, self._marks.tolist(), strict=True))
+                self._check_presence(counts)
             self._means = {
                 name: view if counts[name] else None
                 for bucket in self._buckets
@@ -184,6 +191,8 @@ class GradientReducer(Reducer):
             self._n_started += 1
 
     def _begin_sum(self, bucket):  # which profiles replace
+        if not self._comm.sums_gradients:
+            return Request()
         return self._compression(self._comm, bucket)
 
     def _fill(self, bucket, factor):
@@ -212,19 +221,17 @@ class GradientReducer(Reducer):
         ]
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         totals = self._totals
-        self._totals, self._marks, *arrays = self._comm.make_buffers(
-            [(totals.size, totals.dtype), (len(order), np.dtype(np.int64))]
-            + [bucket.specification for bucket in self._buckets]
+        self._totals, *arrays = self._comm.make_buffers(
+            [(totals.size, totals.dtype), *(bucket.specification for bucket in self._buckets)]
         )
         self._totals[...] = totals
         for bucket, array in zip(self._buckets, arrays, strict=True):
             bucket.allocate(array)
             bucket.begin(self._losses_are_weighted)
 
-    def _check_presence(self):
+    def _check_presence(self, counts):
         n_ranks = int(self._totals[1])
-        counts = zip(self._bucket_of, self._marks.tolist(), strict=True)
-        lacking = [name for name, n_present in counts if 0 < n_present < n_ranks]
+        lacking = [name for name, n_present in counts.items() if 0 < n_present < n_ranks]
         if lacking:
             held = self._comm.allgather_obj(
                 [self._n_samples == 0 or self._bucket_of[name].had(name) for name in lacking]

@@ -185,7 +185,8 @@ class DeterministicReducer(Reducer):
                 "links of that model the sizes of their inputs"
             )
         self._persistents.finish()
-        n_shards, *counts = self._comm.allreduce(self._counts).tolist()
+        self.message.begin(self._counts.tolist())
+        n_shards, *counts = self.message.wait()
         counts = dict(zip(self._params, counts, strict=True))
         lacking = [name for name, n in counts.items() if 0 < n < n_shards]
         if lacking and not self._zero_fill:

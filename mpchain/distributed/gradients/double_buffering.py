@@ -7,6 +7,7 @@ from typing import Any
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.compression import serialize_arrays
+from mpchain.distributed.gradients.control import CountMessage
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.serializer import AbstractSerializer
 from mpchain.variable import Parameter, Variable
@@ -46,7 +47,12 @@ class DoubleBufferingReducer(Reducer):
         self._is_under_way = False
         # The next step begins before a compression has updated its state: so there are two.
         self._current, self._previous = (
-            GradientReducer(comm, zero_fill=zero_fill, compression=copy.deepcopy(compression))
+            GradientReducer(
+                comm,
+                zero_fill=zero_fill,
+                compression=copy.deepcopy(compression),
+                message=CountMessage(comm),
+            )
             for _ in range(2)
         )
         super().__init__(comm, zero_fill)
@@ -69,6 +75,7 @@ class DoubleBufferingReducer(Reducer):
 
     def finish(self) -> int:
         self._current.start()
+        self.message.begin()
         self._settle()
         n_samples, means = self._kept or (0, {})
         for name, param in self._params.items():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.serializer import AbstractSerializer
 from mpchain.variable import Parameter, Variable
 
@@ -32,6 +33,7 @@ class Reducer:
         parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
             each part are taken by :meth:`end_part`, and may be cleared before the next one.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
+        message: what the ranks tell each other in :meth:`finish`, besides gradients.
 
     Example:
         >>> reducer = Reducer(comm)
@@ -46,6 +48,7 @@ class Reducer:
     def __init__(self, comm: Communicator, zero_fill: bool = True):
         self._comm, self._zero_fill = comm, zero_fill
         self._totals = np.zeros(1)  # the number of samples of all ranks
+        self.message = ControlMessage(comm)
         self.watch({})
 
     def watch(self, params: Mapping[str, Parameter]) -> None:
@@ -95,6 +98,8 @@ class Reducer:
             The number of samples, of all ranks, that the gradients are means over: 0 if there are
             none to step by.
         """
+        self.message.begin()
+        self.message.wait()
         return self.n_samples()
 
     def serialize(self, serializer: AbstractSerializer) -> None:

@@ -7,11 +7,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.gradients.double_buffering import DoubleBufferingReducer
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
@@ -274,8 +273,7 @@ class MultiNodeOptimizer:
             else:
                 observations = Observations(micro_batches.cut(lossfun, args, kwds, n, n_parts))
                 self.update_in_parts(observations.parts)
-                summary, others = observations.summarize()
-                report(others | summary.compute_mean())
+                report(observations.last() | observations.summaries()[0].compute_mean())
             self.n_samples = before
         elif not self._exchanges:
             raise RuntimeError(
@@ -292,18 +290,25 @@ class MultiNodeOptimizer:
             self._finish()
 
     def update_in_parts(
-        self, parts: Sequence[tuple[int | None, Callable[[], Variable] | None]]
-    ) -> None:
+        self,
+        parts: Sequence[tuple[int | None, Callable[[], Variable] | None]],
+        observations: Observations | None = None,
+    ) -> dict[str, Any] | None:
         """Updates the parameters by a batch that is processed in parts, which saves memory.
 
         Args:
             parts: pairs of a number of samples, and a function without arguments that computes the
                 mean loss over them, which is not called if there are none. With a reproducible
                 communicator one pair for each of this rank's micro-shards.
+            observations: what these functions report; None: it is not combined.
+
+        Returns:
+            The means of the observations over the samples of all ranks, the same on all of them;
+            None without observations, and within :meth:`no_sync`.
         """
         if self._is_elsewhere():
             with self.target.device.create_context():
-                return self.update_in_parts(parts)
+                return self.update_in_parts(parts, observations)
         if self._has_new_parameters():
             self._replicate()
         self._check_parts([n for n, _ in parts])
@@ -326,10 +331,11 @@ class MultiNodeOptimizer:
                 self._backward(loss, weight, reducer.ready if is_last else None)
             del loss
             reducer.end_part(n_part)
-        if self._exchanges:
-            self._finish()
-        else:
+        if not self._exchanges:
             self._n_accumulated = _weight(n)
+            return None
+        self._finish(observations)
+        return None if observations is None else self._reducer.message.means()
 
     def _n_samples(self):
         """This rank's number of samples; None if it is unknown."""
@@ -349,18 +355,21 @@ class MultiNodeOptimizer:
             )
         if self._joint_link is None:
             return
-        held = self.communicator.allgather_obj(sum(n != 0 for n in counts))
+        n_own = sum(n != 0 for n in counts)
+        are_equal, n_idle = Control.of(self.communicator).compare(n_own)
+        if are_equal and not (n_idle and self._exchanges):
+            return
+        held = self.communicator.allgather_obj(n_own)
         where = f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together"
         if 0 in held and self._exchanges:
             raise ValueError(
                 f"{where}, but {held.count(0)} of {len(held)} have no samples: use larger batches "
                 "or fewer ranks"
             )
-        if len(set(held)) > 1:
-            raise ValueError(
-                f"{where}, but they have {held} parts of the batch: accumulate "
-                "over fewer parts, or use larger batches"
-            )
+        raise ValueError(
+            f"{where}, but they have {held} parts of the batch: accumulate "
+            "over fewer parts, or use larger batches"
+        )
 
     def _scale_accumulated(self, reducer):
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
@@ -376,11 +385,19 @@ class MultiNodeOptimizer:
         """Returns on all ranks the signal that any rank has received, so that all end together.
 
         Updaters call it before each iteration; see
-        :meth:`mpchain.training.updaters.Updater.agree_on_signal`.
+        :meth:`mpchain.training.updaters.Updater.agree_on_signal`. With several ranks the signal
+        travels with the next step, after which all of them learn it. If none was done since the
+        last call, it waits for the other ranks.
         """
-        noted = np.array([number == known for known in _SIGNALS], np.int64)
-        counts = self.communicator.iallreduce(noted).Wait()
-        return next((known for known, n in zip(_SIGNALS, counts) if n > 0), None)
+        if self.communicator.size == 1:
+            return number
+        self._reducer.message.wait()
+        control = Control.of(self.communicator)
+        if number is not None:
+            control.ask(number)
+        control.agree()
+        taken = [known for known in _SIGNALS if control.take(known)]
+        return taken[0] if taken else None
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the wrapped optimizer, and gradients that wait to be sent or used.
@@ -393,7 +410,7 @@ class MultiNodeOptimizer:
             self._draws.serialize(serializer["exchange"])
             self._reducer.serialize(serializer["exchange"])
 
-    def _finish(self):
+    def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
         self._n_accumulated = 0
         growth = self.actual_optimizer._loss_scale_growth
@@ -402,15 +419,19 @@ class MultiNodeOptimizer:
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "which belong to another loss scale: it works with a constant loss scale only"
             )
+        hooks = _has_hooks(self.actual_optimizer)
+        by_part = self._reducer.parts_per_batch is not None
+        summaries = () if observations is None else observations.summaries(by_part=by_part)
+        message = self._reducer.message
+        message.put(summaries, draws=hooks)
         n_total = self._reducer.finish()
         self._draws.finish(n_total)
         if n_total > 0:
-            self._step()
+            self._step(message.have_equal_random_states() if hooks else True)
 
-    def _step(self):
+    def _step(self, draws_alike):
         """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
-        hooks = _has_hooks(self.actual_optimizer)
-        with random_numbers_of_rank_0(self.communicator) if hooks else contextlib.nullcontext():
+        with random_numbers_of_rank_0(self.communicator, draws_alike):
             self.actual_optimizer.update(None)
 
     def _params(self):

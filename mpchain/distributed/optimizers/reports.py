@@ -24,7 +24,7 @@ class Observations:
         >>> with mpchain.Reporter():
         ...     for _, function in observations.parts:
         ...         function()
-        >>> observations.summarize()[0].compute_mean()
+        >>> observations.summaries()[0].compute_mean()
         {'x': 2.0}
     """
 
@@ -35,14 +35,17 @@ class Observations:
             for (n, function), (_, observation) in zip(parts, self._kept, strict=True)
         ]
 
-    def summarize(self) -> tuple[DictSummary, dict[str, Any]]:
-        """Returns a summary in which values are weighted by samples, and a dict of all values, in
-        which later parts replace values of earlier ones."""
-        summary, last = DictSummary(), {}
-        for n, observation in self._kept:
-            last |= observation
-            summary.add({k: v if isinstance(v, tuple) else (v, n) for k, v in observation.items()})
-        return summary, last
+    def summaries(self, *, by_part: bool = False) -> list[DictSummary]:
+        """Returns summaries in which values are weighted by samples: one for each part, or one."""
+        summary = DictSummary()
+        summaries = [DictSummary() if by_part else summary for _ in self._kept]
+        for summary, (n, values) in zip(summaries, self._kept, strict=True):
+            summary.add({k: v if isinstance(v, tuple) else (v, n) for k, v in values.items()})
+        return summaries if by_part else summaries[:1]
+
+    def last(self) -> dict[str, Any]:
+        """Returns all values, in which later parts replace values of earlier ones."""
+        return {name: value for _, values in self._kept for name, value in values.items()}
 
 
 def _observed(function, observation):

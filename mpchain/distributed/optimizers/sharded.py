@@ -135,10 +135,10 @@ class ShardedOptimizer(MultiNodeOptimizer):
         for _, param, rule in self._divided():
             rule.gather(param, self.communicator, root)
 
-    def _step(self):
+    def _step(self, draws_alike):
         self._divide()
         self._add_publisher()  # again, in case the wrapped optimizer was set up again
-        super()._step()
+        super()._step(draws_alike)
 
     def _add_publisher(self):
         # As the first of the hooks after the update: others see all parameters updated.

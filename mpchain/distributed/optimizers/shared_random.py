@@ -1,7 +1,6 @@
 """Random numbers that are the same on all ranks."""
 
 import contextlib
-import hashlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +9,7 @@ from mpchain.distributed.communicators import Communicator
 
 
 @contextlib.contextmanager
-def random_numbers_of_rank_0(comm: Communicator) -> Iterator[None]:
+def random_numbers_of_rank_0(comm: Communicator, are_equal: bool = False) -> Iterator[None]:
     """Context manager: within it, NumPy's global generator yields rank 0's numbers on all ranks.
 
     Afterwards it continues from there on rank 0, and on ranks where it was in the same state as on
@@ -19,26 +18,21 @@ def random_numbers_of_rank_0(comm: Communicator) -> Iterator[None]:
 
     Args:
         comm: the ranks, all of which enter it.
+        are_equal: whether all ranks know that their states are equal.
 
     Example:
         >>> with random_numbers_of_rank_0(comm):
         ...     len(set(comm.allgather_obj(np.random.rand())))
         1
     """
-    state = np.random.get_state()
-    states = comm.allgather_obj(_fingerprint(state))
-    if len(set(states)) == 1:
+    if are_equal:
         yield
         return
-    of_rank_0 = comm.bcast_obj(state if comm.rank == 0 else None)
+    state = np.random.get_state()
+    of_rank_0 = comm.bcast_obj(state)
     np.random.set_state(of_rank_0)
     try:
         yield
     finally:
-        if states[comm.rank] != states[0]:
+        if not all(map(np.array_equal, state, of_rank_0)):
             np.random.set_state(state)
-
-
-def _fingerprint(state):
-    kind, key, *position = state
-    return kind, hashlib.blake2b(key, digest_size=16).digest(), *position

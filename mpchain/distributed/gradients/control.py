@@ -1,0 +1,400 @@
+"""What the ranks tell each other in every step besides gradients, in one message of numbers."""
+
+import functools
+import hashlib
+import signal
+import struct
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.distributed.communicators import Communicator, NcclCommunicator, progress
+from mpchain.reporter import DictSummary
+from mpchain.typing import Array
+
+COPY_STATE = "copy the state"
+"""The flag by which a rank asks all ranks to copy their state after this iteration."""
+
+FLAGS = (signal.SIGTERM, signal.SIGINT, COPY_STATE)
+"""What a rank can ask of all ranks (:meth:`Control.ask`), the same list on each."""
+
+TURNS = 50
+"""Number of messages, at most, in which each rank once tells its times."""
+
+MOST_NAMES = 1000
+"""Number of names beyond which those of values that are no longer reported are forgotten."""
+
+_N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
+
+
+class Control:
+    """What the ranks of a communicator ask of each other, and how long they work.
+
+    It travels with the :class:`ControlMessage` of each step of any of the communicator's
+    optimizers. Every rank therefore knows the same after the same step.
+
+    Args:
+        comm: the ranks.
+
+    Attributes:
+        work, waiting: float64 arrays with an element per rank: seconds per step that the rank
+            worked, and waited for others; 0 where it has not told them yet. Each rank tells its
+            means of the last steps once in ``n_turns`` steps, at most :data:`TURNS`.
+        n_turns: see above.
+        n_messages: number of messages that were received.
+
+    Example:
+        >>> control = Control.of(comm)
+        >>> control.ask(COPY_STATE)  # on any rank
+        >>> control.agree()  # for want of a step
+        >>> control.take(COPY_STATE), control.take(COPY_STATE)  # on all ranks
+        (True, False)
+    """
+
+    def __init__(self, comm: Communicator):
+        self._comm = comm
+        self._asked, self._received = set(), set()
+        self._sums = None
+        self._n_agreed = self.n_messages = self._n_sent = 0
+        n_per_turn = -(-comm.size // TURNS)
+        self.n_turns = -(-comm.size // n_per_turn)
+        self.work, self.waiting = np.zeros((2, comm.size))
+        self._own_turn, self._place = divmod(comm.rank, n_per_turn)
+        self._ranks = [
+            slice(turn * n_per_turn, min((turn + 1) * n_per_turn, comm.size))
+            for turn in range(self.n_turns)
+        ]
+        self._n_per_turn = n_per_turn
+        self._own = np.zeros(3)  # seconds of work, of waiting, and the number of steps
+        self._clock = None
+
+    @classmethod
+    def of(cls, comm: Communicator) -> Self:
+        """Returns the communicator's own; a new one if the ranks have changed."""
+        control = vars(comm).get("_control")
+        if control is None or control.work.size != comm.size:
+            control = vars(comm)["_control"] = cls(comm)
+        return control
+
+    def ask(self, flag: Hashable) -> None:
+        """Asks all ranks for something, with the next message.
+
+        Args:
+            flag: one of :data:`FLAGS`.
+        """
+        self._asked.add(FLAGS[FLAGS.index(flag)])
+
+    def take(self, flag: Hashable) -> bool:
+        """Returns whether any rank has asked, and forgets it.
+
+        All ranks must call it at the same place of the program, to learn the same.
+        """
+        is_asked = flag in self._received
+        self._received.discard(flag)
+        return is_asked
+
+    def agree(self) -> None:
+        """Makes sure that flags were exchanged since the last call: waits for the other ranks if no
+        step was done in the meantime. Flags that steps have not carried yet stay for the next."""
+        if self.n_messages == self._n_agreed:
+            sums = self._room(len(FLAGS))
+            sums[:] = self._asked_flags()
+            self._receive_flags(self._sum(sums))
+        self._n_agreed = self.n_messages
+
+    def compare(self, n: int) -> tuple[bool, int]:
+        """Returns whether a number is the same on all ranks, and on how many it is 0; waits for
+        all of them.
+
+        >>> Control.of(comm).compare(3)
+        (True, 0)
+        """
+        sums = self._room(3)
+        sums[:] = n, n * n, n == 0
+        total, squares, n_zeros = map(int, self._sum(sums))
+        return _are_equal(self._comm.size, total, squares), n_zeros
+
+    def _room(self, n):
+        if self._sums is None:
+            (self._sums,) = self._comm.make_buffers([(max(len(FLAGS), 3), np.float64)])
+        self._sums[:] = 0
+        return self._sums[:n]
+
+    def _sum(self, part):
+        self._comm.iallreduce(self._sums).Wait()
+        return part
+
+    # The part of a message
+
+    @property
+    def n_numbers(self) -> int:
+        """The number of elements that it needs in a message."""
+        return len(FLAGS) + 2 * self._n_per_turn
+
+    def write(self, numbers: Array) -> int:
+        """Writes what this rank tells into elements that are 0; returns the number of the turn."""
+        numbers[: len(FLAGS)] = self._asked_flags()
+        now, waited = time.perf_counter(), progress.seconds_waited()
+        if self._clock is not None:
+            waiting = waited - self._clock[1]
+            self._own += now - self._clock[0] - waiting, waiting, 1
+        self._clock = now, waited
+        turn = self._n_sent % self.n_turns
+        self._n_sent += 1
+        if turn == self._own_turn and self._own[2]:
+            numbers[len(FLAGS) + self._place :: self._n_per_turn] = self._own[:2] / self._own[2]
+            self._own[:] = 0
+        return turn
+
+    def read(self, numbers: Array, turn: int) -> None:
+        """Reads the sums of what all ranks have written."""
+        self.n_messages += 1
+        self._receive_flags(numbers)
+        ranks = self._ranks[turn]
+        n = ranks.stop - ranks.start
+        self.work[ranks], self.waiting[ranks] = numbers[len(FLAGS) :].reshape(2, -1)[:, :n]
+
+    def _asked_flags(self):
+        asked, self._asked = self._asked, set()
+        return [flag in asked for flag in FLAGS] if asked else 0
+
+    def _receive_flags(self, numbers):
+        self._received.update(flag for flag, n in zip(FLAGS, numbers.tolist()) if n > 0)
+
+
+class CountMessage:
+    """Sums numbers of each rank over the ranks.
+
+    Args:
+        comm: the ranks.
+
+    Example:
+        >>> message = CountMessage(comm)
+        >>> _ = message.begin([True, False])
+        >>> message.wait()
+        [1.0, 0.0]
+    """
+
+    def __init__(self, comm: Communicator):
+        self._comm = comm
+        self._sums = self._request = None
+        self._counts = []
+
+    def begin(self, counts: Iterable[float] = ()) -> Any:
+        """Begins to sum numbers, as many on each rank; waits first for the sums before.
+
+        Returns:
+            A request.
+        """
+        self.wait()
+        counts = np.fromiter(counts, np.float64)
+        n = self._n_own()
+        if self._sums is None or self._sums.size != n + counts.size:
+            (self._sums,) = self._comm.make_buffers([(n + counts.size, np.float64)])
+        self._sums[:n] = 0
+        self._sums[n:] = counts
+        self._write(self._sums[:n])
+        self._request = self._comm.iallreduce(self._sums)
+        return self._request
+
+    def wait(self) -> list[float]:
+        """Waits for the sums, and returns them."""
+        if self._request is not None:
+            self._request.Wait()
+            self._request = None
+            n = self._n_own()
+            self._counts = self._sums[n:].tolist()
+            self._read(self._sums[:n])
+        return self._counts
+
+    def _n_own(self):
+        """The number of elements that a subclass needs."""
+        return 0
+
+    def _write(self, numbers):
+        """Writes to them."""
+
+    def _read(self, numbers):
+        """Reads their sums."""
+
+
+class ControlMessage(CountMessage):
+    """The numbers that ranks sum once per step: what :class:`Control` needs, a hash of NumPy's
+    random state, the sums and weights of reported values, and the counts of the reducer.
+
+    The places of values are agreed on when a rank has one without a place. Then the values are sent
+    as objects, once.
+
+    Args:
+        comm: the ranks.
+
+    Example:
+        >>> message, summary = ControlMessage(comm), DictSummary()
+        >>> summary.add({"loss": (3.0, 8)})
+        >>> message.put([summary])
+        >>> _ = message.begin()
+        >>> message.means()
+        {'loss': 3.0}
+    """
+
+    def __init__(self, comm: Communicator):
+        super().__init__(comm)
+        self._values = _Values(comm)
+        self._pieces = None
+        self._means = {}
+        self._are_random_states_equal = False
+
+    def put(self, summaries: Sequence[DictSummary] = (), *, draws: bool = False) -> None:
+        """Sets what the next message carries.
+
+        Args:
+            summaries: values with their weights. With a reproducible communicator one for each of
+                this rank's micro-shards, else one for all samples of this rank, or none.
+            draws: whether random states are compared.
+        """
+        self._values.own = [summary.sums() for summary in summaries]
+        self._pieces = _pieces_of_random_state() if draws else None
+
+    def means(self) -> dict[str, Any]:
+        """Returns the weighted means of the values over all ranks, the same on all of them.
+
+        Means of values on GPUs that are connected stay there, and are not waited for.
+        """
+        self.wait()
+        return self._means
+
+    def have_equal_random_states(self) -> bool:
+        """Returns whether the ranks' random states, which :meth:`put` has compared, were equal."""
+        self.wait()
+        return self._are_random_states_equal
+
+    def _n_own(self):
+        n_control = Control.of(self._comm).n_numbers
+        return n_control + 2 * _N_PIECES + 1 + self._values.n_numbers
+
+    def _write(self, numbers):
+        self._control = Control.of(self._comm)
+        n = self._control.n_numbers
+        self._turn = self._control.write(numbers[:n])
+        if self._pieces is not None:
+            numbers[n : n + 2 * _N_PIECES] = self._pieces
+        n += 2 * _N_PIECES
+        numbers[n] = self._values.write(numbers[n + 1 :])
+
+    def _read(self, numbers):
+        n = self._control.n_numbers
+        self._control.read(numbers[:n], self._turn)
+        sums = numbers[n : n + 2 * _N_PIECES].tolist()
+        self._are_random_states_equal = self._pieces is not None and all(
+            map(functools.partial(_are_equal, self._comm.size), sums[::2], sums[1::2])
+        )
+        n += 2 * _N_PIECES
+        is_unknown = numbers[n] > 0
+        self._means = self._values.agree() if is_unknown else self._values.read(numbers[n + 1 :])
+        self._values.own = []
+
+
+class _Values:
+    """Sums of values, by name and micro-shard; without micro-shards, by name alone.
+
+    Sums of micro-shards are added in the order of these, so that the ranks do not matter.
+    """
+
+    def __init__(self, comm):
+        self._comm = comm
+        self._places = {}  # column by name, the same on all ranks
+        self._on_gpu = []  # names of those whose sums are on GPUs
+        self.own = []  # for each of this rank's micro-shards: pairs of sum and weight by name
+
+    @property
+    def n_numbers(self):
+        return 2 * self._n_slots * len(self._places)
+
+    @property
+    def _n_slots(self):
+        return self._comm.micro_shards or 1
+
+    def write(self, numbers):
+        """Writes this rank's values; returns the number of those that have no place."""
+        weights, sums = numbers.reshape(2, self._n_slots, -1)
+        on_gpu = [{} for _ in range(self._n_slots)]
+        n_unknown = 0
+        first = self._comm.rank * self._n_slots // self._comm.size if len(weights) > 1 else 0
+        for slot, own in enumerate(self.own, first):
+            for name, (x, weight) in own.items():
+                place = self._places.get(name)
+                if place is None or (self._stays_on_gpu(x) and name not in self._on_gpu):
+                    n_unknown += 1
+                    continue
+                weights[slot, place] = weight
+                if name in self._on_gpu:
+                    on_gpu[slot][name] = x
+                else:
+                    sums[slot, place] = x
+        if self._on_gpu:
+            self._begin_on_gpu(on_gpu)
+        return n_unknown
+
+    def _stays_on_gpu(self, x):
+        # Where MPI sums, the host must wait for the value anyway.
+        connected = self._comm.size == 1 or isinstance(self._comm, NcclCommunicator)
+        return connected and cuda.is_gpu_array(x)
+
+    def _begin_on_gpu(self, rows):
+        xp = cuda.cupy
+        columns = [xp.asarray(row.get(n, 0.0), np.float64) for row in rows for n in self._on_gpu]
+        sums = xp.stack(columns).reshape(len(rows), -1)
+        self._request = self._comm.iallreduce(sums)
+
+    def read(self, numbers):
+        """Returns the means."""
+        weights, sums = (part.T.tolist() for part in numbers.reshape(2, self._n_slots, -1))
+        if self._on_gpu:
+            for name, of_slots in zip(self._on_gpu, self._request.Wait().T, strict=True):
+                sums[self._places[name]] = of_slots
+        return _means(dict(zip(self._places, zip(sums, weights, strict=True), strict=True)))
+
+    def agree(self):
+        """Gives places to all ranks' values, which it sends as objects; returns the means."""
+        if self._on_gpu:
+            self._request.Wait()
+        own = [
+            {name: (float(x), weight, self._stays_on_gpu(x)) for name, (x, weight) in sums.items()}
+            for sums in self.own
+        ]
+        known = {} if len(self._places) > MOST_NAMES else dict.fromkeys(self._places, ([], []))
+        on_gpu = set(self._on_gpu)
+        found = {}
+        for sums in (sums for of_rank in self._comm.allgather_obj(own) for sums in of_rank):
+            for name, (x, weight, is_on_gpu) in sums.items():
+                of_name = found.setdefault(name, ([], []))
+                of_name[0].append(x)
+                of_name[1].append(weight)
+                on_gpu |= {name} if is_on_gpu else set()
+        self._places = {name: place for place, name in enumerate(known | found)}
+        self._on_gpu = [name for name in self._places if name in on_gpu]
+        return _means(found)
+
+
+def _means(by_name):
+    """Returns means, given lists of sums and weights by name."""
+    totals = {name: (sum(sums), sum(weights)) for name, (sums, weights) in by_name.items()}
+    return {name: total / weight for name, (total, weight) in totals.items() if weight > 0}
+
+
+def _are_equal(n, total, squares):
+    """Whether n integers are equal, given their sum and the sum of their squares."""
+    return n * int(squares) == int(total) ** 2
+
+
+def _pieces_of_random_state():
+    """Returns 16-bit numbers that depend on the state of NumPy's global generator, each followed
+    by its square."""
+    kind, key, *position = np.random.get_state()
+    digest = hashlib.blake2b(key, digest_size=2 * _N_PIECES)
+    digest.update(repr((kind, position)).encode())
+    pieces = struct.unpack(f"{_N_PIECES}H", digest.digest())
+    return [number for piece in pieces for number in (piece, piece * piece)]

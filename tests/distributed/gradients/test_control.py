@@ -1,0 +1,221 @@
+"""The message that ranks send in every step besides gradients."""
+
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import optimizer_hooks, optimizers, reporter
+from mpchain.distributed import MultiNodeUpdater, create_multi_node_optimizer
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.gradients import control
+from mpchain.distributed.gradients.control import COPY_STATE, Control, ControlMessage
+from mpchain.iterators import SerialIterator
+from mpchain.reporter import DictSummary, Reporter
+from tests.distributed.devices import on_device
+from tests.distributed.optimizers.test_multi_node import MLP
+
+ON_GPUS = True
+
+
+@pytest.fixture
+def own_control(comm, monkeypatch):
+    """The communicator's control, without what other tests have left there."""
+    made = Control(comm)
+    monkeypatch.setitem(vars(comm), "_control", made)
+    return made
+
+
+def summary_of(values):
+    summary = DictSummary()
+    summary.add(values)
+    return summary
+
+
+def means_of(message, *summaries):
+    message.put(summaries)
+    message.begin()
+    return {name: float(mean) for name, mean in message.means().items()}
+
+
+def count_objects(comm, monkeypatch):
+    """Returns a list that grows with each object that is sent to all ranks."""
+    sent = []
+    for name in ("allgather_obj", "bcast_obj"):
+        method = getattr(comm, name)
+        call = lambda *args, method=method, **kw: sent.append(args) or method(*args, **kw)
+        monkeypatch.setattr(comm, name, call)
+    return sent
+
+
+@pytest.mark.parametrize("rank", [0, -1])
+def test_a_flag_travels_with_a_step(comm, own_control, rank):
+    message = ControlMessage(comm)
+    own_control.agree()
+    if comm.rank == rank % comm.size:
+        own_control.ask(COPY_STATE)
+        own_control.ask(signal.SIGINT)
+    assert not own_control.take(COPY_STATE)
+    message.begin()
+    message.wait()
+    own_control.agree()  # which has nothing to do
+    assert own_control.take(COPY_STATE)
+    assert not own_control.take(COPY_STATE)
+    message.begin()
+    message.wait()
+    assert own_control.take(signal.SIGINT)
+    assert not own_control.take(signal.SIGTERM)
+
+
+def test_flags_travel_without_a_step(comm, own_control):
+    message = ControlMessage(comm)
+    message.begin()
+    message.wait()
+    own_control.agree()
+    if comm.rank == comm.size - 1:
+        own_control.ask(signal.SIGTERM)
+    own_control.agree()
+    assert own_control.take(signal.SIGTERM)
+    with pytest.raises(ValueError):
+        own_control.ask("tea")
+
+
+def test_control_of_other_ranks_is_another(comm, own_control, monkeypatch):
+    assert Control.of(comm) is own_control
+    own_control.work = np.zeros(comm.size + 1)
+    assert Control.of(comm) is not own_control
+
+
+def test_compare(comm, own_control):
+    assert own_control.compare(3) == (True, 0)
+    assert own_control.compare(0) == (True, comm.size)
+    assert own_control.compare(comm.rank) == (comm.size == 1, 1)
+
+
+def test_equal_sums_of_unequal_numbers():
+    for numbers in ([1, 2, 3], [0, 0, 3], [2, 2, 2]):
+        sums = sum(numbers), sum(n * n for n in numbers)
+        assert control._are_equal(3, *sums) == (len(set(numbers)) == 1)
+
+
+def test_means_of_values_that_come_and_go(comm, monkeypatch):
+    message, sent = ControlMessage(comm), count_objects(comm, monkeypatch)
+    total = sum(range(1, comm.size + 1))
+    for step in range(9):
+        weight = comm.rank + 1
+        values = {"loss": (on_device(np.float64(step)), weight), "rank": (comm.rank, weight)}
+        if step >= 3 and comm.rank == comm.size - 1:
+            values["late"] = 2.5
+        n_before = len(sent)
+        means = means_of(message, summary_of(values if step % 4 else {"loss": 2.0}))
+        assert (len(sent) > n_before) == (step in (0, 1, 3)), step
+        if step % 4:
+            expected = sum(r * (r + 1) for r in range(comm.size)) / total
+            assert means["loss"] == step
+            np.testing.assert_allclose(means["rank"], expected, rtol=1e-15)
+            assert list(means) == ["loss", "rank", *(["late"] if step >= 3 else [])]
+            assert means.get("late", 2.5) == 2.5
+        else:
+            assert means == {"loss": 2.0}
+
+
+def test_a_rank_without_samples_reports_nothing(comm):
+    message = ControlMessage(comm)
+    for _ in range(2):
+        own = summary_of({"x": (7.0, 3)}) if comm.rank == 0 else DictSummary()
+        assert means_of(message, own) == {"x": 7.0}
+        assert means_of(message) == {}
+
+
+def test_names_that_never_return_are_forgotten(comm, monkeypatch):
+    monkeypatch.setattr(control, "MOST_NAMES", 10)
+    message = ControlMessage(comm)
+    for step in range(40):
+        assert means_of(message, summary_of({f"loss_{step}": 1.0})) == {f"loss_{step}": 1.0}
+    assert message._values.n_numbers <= 2 * 12
+
+
+def test_nan_and_infinity(comm):
+    message = ControlMessage(comm)
+    for _ in range(2):
+        means = means_of(message, summary_of({"a": np.inf, "b": np.nan, "c": 1.0}))
+        np.testing.assert_equal(means, {"a": np.inf, "b": np.nan, "c": 1.0})
+
+
+@pytest.mark.parametrize("n_per_rank", [1, 4])
+def test_micro_shards_are_added_in_their_order(comm, n_per_rank, monkeypatch):
+    """Sums of as many shards have the same bits on any number of ranks."""
+    n = comm.size * n_per_rank
+    monkeypatch.setattr(comm, "micro_shards", n)
+    values = np.random.RandomState(0).uniform(-1, 1, n) * 10.0 ** np.arange(n)
+    message = ControlMessage(comm)
+    expected = sum(values.tolist()) / n
+    first = comm.rank * n_per_rank
+    for _ in range(3):
+        own = [summary_of({"x": v}) for v in values[first : first + n_per_rank].tolist()]
+        assert means_of(message, *own) == {"x": expected}
+
+
+def test_random_states(comm):
+    message = ControlMessage(comm)
+    for are_equal in (True, comm.size == 1):
+        np.random.seed(3 if are_equal else comm.rank)
+        message.put(draws=True)
+        message.begin()
+        assert message.have_equal_random_states() == are_equal
+
+
+class Many(Communicator):
+    """One rank of very many that all do the same."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def allgather_obj(self, obj):
+        return [obj] * self.size
+
+    def begin_sum(self, x, wire_dtype=None):
+        x *= self.size
+        return Request(x)
+
+
+def lines_of_an_iteration(n_ranks):
+    """Returns the number of lines of Python that an iteration runs on one of so many ranks."""
+    np.random.seed(0)
+    comm, model = Many(n_ranks), MLP()
+
+    def loss(x):
+        loss = F.mean(model(x) ** 2)
+        reporter.report({"loss": loss})
+        return loss
+
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    optimizer.add_hook(optimizer_hooks.GradientClipping(1.0))
+    batches = SerialIterator([np.ones(3, "f")] * 100, 2, shuffle=False)
+    updater = MultiNodeUpdater(batches, optimizer, comm, loss_func=loss)
+    n_lines = []
+
+    def count(frame, event, arg):
+        n_lines[-1] += event == "line"
+        return count
+
+    with Reporter() as observed:
+        for _ in range(8):
+            n_lines.append(0)
+            before = sys.gettrace()
+            sys.settrace(count)
+            try:
+                assert updater.agree_on_signal(None) is None
+                updater.update()
+            finally:
+                sys.settrace(before)
+    assert "loss" in observed.observation
+    return min(n_lines)
+
+
+def test_nothing_in_python_grows_with_the_number_of_ranks():
+    assert lines_of_an_iteration(1024) <= lines_of_an_iteration(8)

@@ -1,0 +1,96 @@
+"""Calls of MPI in an iteration of a trainer."""
+
+import collections
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from mpchain import functions as F
+from mpchain import optimizer_hooks, optimizers, reporter
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+)
+from mpchain.distributed.communicators import MpiCommunicator
+from mpchain.iterators import SerialIterator
+from mpchain.training import Trainer
+from tests.distributed.communicators.test_hosts import HOSTS
+from tests.distributed.optimizers.test_multi_node import MLP
+
+N_FIRST, N_COUNTED = 3, 5
+LOCAL = {"Is_inter", "Is_intra", "Get_rank", "Get_size", "Get_group", "Free", "py2f", "Clone"}
+
+
+def counting_class(calls):
+    """Returns a class of MPI communicators that counts the calls of its methods by name."""
+    from mpi4py import MPI
+
+    def counted(name):
+        def call(self, *args, **kwargs):
+            calls[name] += threading.current_thread() is threading.main_thread()
+            return getattr(MPI.Intracomm, name)(self, *args, **kwargs)
+
+        return call
+
+    names = {
+        name
+        for name in dir(MPI.Intracomm)
+        if not name.startswith("_") and callable(getattr(MPI.Intracomm, name)) and name not in LOCAL
+    }
+    return type("Counting", (MPI.Intracomm,), {name: counted(name) for name in names})
+
+
+@pytest.fixture(params=["one host", "a host each", "pairs"])
+def counted(request, comm, monkeypatch):
+    """A communicator on hosts as given, and a counter of its calls of MPI."""
+    if comm.mpi_comm is None:
+        pytest.skip("needs MPI")
+    calls = collections.Counter()
+    mpi_comm = counting_class(calls)(comm.mpi_comm)
+    split = lambda self: self.mpi_comm.Split(HOSTS[request.param](self.rank), self.rank)
+    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    with MpiCommunicator(mpi_comm) as made:
+        yield made, calls
+
+
+def train(comm, calls, folder, n_values=2):
+    """Returns the calls of each iteration after the first ones."""
+    model = MLP()
+
+    def loss(x):
+        loss = F.mean(model(x) ** 2)
+        reporter.report({f"value_{i}": loss * i for i in range(n_values)}, model)
+        return loss
+
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    optimizer.add_hook(optimizer_hooks.GradientClipping(1.0))
+    data = list(np.random.RandomState(0).standard_normal((1200, 3)).astype("f"))
+    batches = create_sharded_iterator(SerialIterator(data, 12), comm)
+    updater = MultiNodeUpdater(batches, optimizer, comm, loss_func=loss)
+    trainer = Trainer(updater, (N_FIRST + N_COUNTED, "iteration"), folder)
+    of_iterations = []
+
+    @trainer.extend
+    def note(trainer):
+        of_iterations.append(collections.Counter(calls))
+
+    trainer.run()
+    assert f"main/value_{n_values - 1}" in trainer.observation
+    counted = of_iterations[N_FIRST:]
+    return [after - before for before, after in itertools.pairwise(counted)]
+
+
+def test_calls_of_a_trainer(counted, folder):
+    """On one host none; between hosts the sums of the samples, of the bucket and of the rest."""
+    comm, calls = counted
+    n_hosts = comm.inter_size
+    n_messages = 3 * 2 * (n_hosts - 1)
+    for of_iteration in train(comm, calls, folder):
+        of_iteration = +of_iteration
+        assert set(of_iteration) <= {"Isend", "Irecv"}
+        assert of_iteration["Isend"] == of_iteration["Irecv"]
+        assert of_iteration["Isend"] in (n_messages, 0)
+        assert n_hosts == 1 or comm.intra_size > 1 or of_iteration["Isend"] > 0
