@@ -49,7 +49,9 @@ class Control:
     Example:
         >>> control = Control.of(comm)
         >>> control.ask(COPY_STATE)  # on any rank
-        >>> control.agree()  # for want of a step
+        >>> message = ControlMessage(comm)  # the optimizer has one
+        >>> _ = message.begin()  # a step does this
+        >>> _ = message.wait()
         >>> control.take(COPY_STATE), control.take(COPY_STATE)  # on all ranks
         (True, False)
     """
