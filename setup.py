@@ -46,6 +46,9 @@ EXTRAS = {
     "metrics": ["scikit-learn", "nltk"],
     # Plots of training; tqdm draws the progress bars.
     "plot": ["matplotlib", "tqdm"],
+    # The live page: Tornado is an HTTP server and its event loop in one wheel without dependencies
+    # (ASGI servers bring six or more), well kept, and there already where Jupyter is.
+    "page": ["tornado>=6.5"],
     # The log for TensorBoard, which itself is only needed to look at it.
     "tensorboard": ["tensorboardX"],
     # Files beyond .npz: h5py reads and writes HDF5 (safetensors needs no library).
@@ -73,7 +76,7 @@ EXTRAS = {
     # PyTorch, which many tests compare with and skip without; its wheel may bring gigabytes.
     "reference": ["torch==2.13.0"],
 }
-for _extra in ("mpi", "cpu", "data", "metrics", "plot", "tensorboard", "io", "caffe"):
+for _extra in ("mpi", "cpu", "data", "metrics", "plot", "page", "tensorboard", "io", "caffe"):
     EXTRAS["test"] += EXTRAS[_extra]
 
 setup(
@@ -120,6 +123,7 @@ setup(
     package_data={
         "mpchain": ["py.typed"],
         "mpchain.compat": ["*.txt"],
+        "mpchain.page": ["assets/*"],
         "mpchain_launch": ["py.typed"],
         "mpchain.examples": ["*/*.py", "*/README.md"],
     },

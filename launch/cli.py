@@ -13,6 +13,7 @@ from .hosts import add_hosts, find_hosts
 from .job import COMMAND_VARIABLE
 from .plan import Plan
 from .processes import fill_standard_files
+from .rank import PAGE_VARIABLE
 from .standstill import DEFAULT_TIMEOUT, TIMEOUT_VARIABLE
 from .talk import Parser, clock_time, say, seconds, whole_number
 
@@ -86,10 +87,18 @@ def _launch(arguments):
         except OSError as error:
             parser.error(f"{option} {folder}: {error.strerror}")
     os.environ[COMMAND_VARIABLE] = shlex.join(["mpchain-launch", *arguments])
+    if options.page:
+        from . import page  # seldom needed, and slow to import
+
+        plan = plan.replace(page=page.start(parser, shlex.join(options.program), options.page))
     folder = options.checkpoint_dir
     checkpoints = folder and Checkpoints(folder, options.checkpoint_pattern, options.resume)
     again = {"restarts": options.restarts, "wait": options.backoff, "min_ranks": options.min_ranks}
-    return restarts.run(plan, checkpoints=checkpoints, **again)
+    try:
+        return restarts.run(plan, checkpoints=checkpoints, **again)
+    finally:
+        if plan.page:
+            plan.page.close()
 
 
 class _Version(argparse.Action):
@@ -133,6 +142,10 @@ def _parser():
     add("--log-dir", metavar="FOLDER", help="write what each rank prints into a file there, too")
     trace = "profile 100 steps: write a timeline of all ranks and a table there"
     add("--trace", metavar="FOLDER", help=trace)
+    page = "serve a page on this host that shows the job live in a browser"
+    add("--page", action="store_const", const="view", help=page)
+    control = "the same, with a button that stops training after an iteration"
+    add("--page=control", dest="page", action="store_const", const="control", help=control)
     add("--timeout", **_SECONDS, help="end the job after this time, restarts included")
     grace = "time from asking ranks to end to SIGKILL (default: 5)"
     add("--grace", **_SECONDS, default=5.0, help=grace)
@@ -282,6 +295,8 @@ def _added(parser, options):
     added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
     if options.trace:
         added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads it
+    if options.page:
+        added[PAGE_VARIABLE] = options.page  # the supervisors read it
     for item in options.env:
         name, equals, value = item.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):

@@ -98,6 +98,8 @@ class Job:
             self.loop.after(self.plan.timeout, self._time_out)
         if self.plan.hosts:
             self.loop.after(TIME_TO_START, self._look_for_missing)
+        if self.plan.page:
+            self.plan.page.follow(self)
         try:
             self._start()
             self.loop.run(until=self._finished)
@@ -312,6 +314,13 @@ class Job:
         if self._signals > 1:
             self._kill()
         self.end(f"the job was ended by {signal.Signals(number).name}", 128 + number, number)
+        self._stop(number)
+
+    def stop_in_good_order(self) -> None:
+        """Asks the programs to end after this iteration, for as long as that takes."""
+        self.is_final = True
+        self.verdict = self.verdict or ("training was stopped from the page", 128 + signal.SIGTERM)
+        self._pass_on(signal.SIGTERM)
 
     def _time_out(self):
         self.is_final = True
@@ -375,7 +384,7 @@ class Job:
         self.stderr.close()
 
     def _explain(self):
-        sentence, code = self.verdict or self._verdict_of_mpirun()
+        sentence, code = self.verdict = self.verdict or self._verdict_of_mpirun()
         if code and self.ranks and self._asks_where:
             for line in report.describe_ranks(self.ranks, self.plan.n, without=self._culprit):
                 say(f"  {line}")

@@ -20,6 +20,7 @@ TOLD = b"T"  # supervisor: mpirun ended the guard
 DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
 END = b"X"  # supervisor: exit code (-n for signal n), and 1 if the supervisor had sent a signal
 STACKS = b"K"  # supervisor: bytes that the program wrote about where it was
+REPORT = b"R"  # supervisor: bytes that the program wrote for the page
 PASS = b"P"  # launcher: a signal that is passed on to the program
 STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
 BEAT = b"B"  # launcher: 1 to ask what the program does; supervisor: its state, its CPU seconds

@@ -28,12 +28,16 @@ class Screen(Writer):
 
     Attributes:
         live: The line that is redrawn; empty if there is none.
+        reader: Called with all that is added; None for nobody.
     """
 
     live = b""
+    reader: Callable[[bytes], object] | None = None
 
     def put(self, data: bytes) -> None:
         """Adds bytes, which end with a line feed if there is a live line."""
+        if data and self.reader:
+            self.reader(data)
         if data and self.live:
             data = ERASE_LINE + data + self.live
         super().put(data)

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from . import mpirun
 
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .page import Page
+
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 START_RANK = os.path.join(FOLDER, "start_rank.py")
 
@@ -27,6 +31,7 @@ class Plan:
         timeout: Seconds after which the job is ended, or None.
         grace: Seconds between asking a rank to end and SIGKILL.
         host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
+        page: The `page.Page` that shows the job, or None.
 
     Example:
         >>> plan = Plan(n=2, program=["train.py"], starter=mpirun.OpenMpi("mpirun"))
@@ -51,12 +56,14 @@ class Plan:
         timeout: float | None = None,
         grace: float = 5.0,
         host_timeout: float = 10.0,
+        page: "Page | None" = None,
     ):
         self.n, self.program, self.starter = n, program, starter
         self.hosts, self.remote_shell = hosts or {}, remote_shell
         self.oversubscribed, self.variables = oversubscribed, variables or {}
         self.prefix, self.merge, self.log_dir = prefix, merge, log_dir
         self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
+        self.page = page
 
     def replace(self, **changes: object) -> "Plan":
         """A copy of this plan with some things changed."""

@@ -26,6 +26,8 @@ from .loop import Loop
 from .messages import Channel, words
 
 VARIABLE = "MPCHAIN_LAUNCH"
+# Set if there is a page; the program finds in it the pipe for its reports.
+PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
 OVER = b"\0"  # what start_program.py writes into the pipe for stacks at the end
 
@@ -191,11 +193,20 @@ class Supervisor:
         errors, errors_end = os.pipe()
         stacks, stacks_end = os.pipe()
         os.set_inheritable(stacks_end, True)
+        reports = reports_end = None
+        if PAGE_VARIABLE in environment:
+            reports, reports_end = os.pipe()
+            os.set_inheritable(reports_end, True)
+            status = os.fstat(reports_end)
+            place = f"{reports_end}:{status.st_dev}:{status.st_ino}"
+            environment = {**environment, PAGE_VARIABLE: place}
         start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
         self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
-        for end in (output_end, errors_end, stacks_end):
-            os.close(end)
         self._pipes = {output: messages.OUTPUT, errors: messages.ERRORS, stacks: messages.STACKS}
+        if reports is not None:
+            self._pipes[reports] = messages.REPORT
+        for end in filter(None, (output_end, errors_end, stacks_end, reports_end)):
+            os.close(end)
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
         self._relay_or_pause()

@@ -54,6 +54,7 @@ class Rank:
             messages.OUTPUT: lambda data: self._show(job.stdout, self._output.take(data), data),
             messages.ERRORS: self._take_errors,
             messages.STACKS: self._take_stacks,
+            messages.REPORT: self._take_report,
             messages.TOLD: lambda data: self._lose_guard(),
             messages.DONE: self._take_done,
             messages.END: self._take_end,
@@ -135,6 +136,11 @@ class Rank:
         lines = self._last.splitlines(keepends=True)[-MOST_LINES:]
         return b"" if self._errors.held else b"".join(lines)
 
+    @property
+    def last_line(self) -> bytes:
+        """The last line that it printed, without prefix."""
+        return (self._words() or [b""])[-1]
+
     def is_seen_at(self, other: "Rank") -> bool:
         """Returns whether another rank, or this one, has just shown the same last lines."""
         since = self._job.merger.n_lines - other._shown_until
@@ -200,6 +206,10 @@ class Rank:
             self._job.logs.write(self.number, b"mpchain-launch: where this rank was:\n")
         self.stacks += data
         self._job.logs.write(self.number, data)
+
+    def _take_report(self, data):
+        if page := self._job.plan.page:
+            page.take(self.number, data)
 
     def _lose_guard(self):
         self.has_guard = False

@@ -40,6 +40,7 @@ TABLE = [
     ("ranks", "distributed"),
     ("testing", "training gradient_check"),
     ("runtime_info", "backend"),
+    ("page", ""),
     ("__main__", "runtime_info kernels"),
     ("compat", "distributed testing exporters runtime_info"),
 ]
@@ -78,6 +79,7 @@ OPTIONAL = {
     "sklearn",
     "tensorboardX",
     "torch",
+    "tornado",
     "tqdm",
     "wandb",
 }

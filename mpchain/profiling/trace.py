@@ -12,8 +12,9 @@ from typing import Any
 
 from mpchain.link import Link
 from mpchain.profiling.clocks import Clock
-from mpchain.profiling.recorder import Recorder, peak_bytes
+from mpchain.profiling.recorder import Recorder
 from mpchain.serializers.files import open_atomic
+from mpchain.utils.memory import peak_bytes
 
 Trace = dict[str, Any]
 

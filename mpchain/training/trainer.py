@@ -18,6 +18,7 @@ from mpchain.training.extension import PRIORITY_READER, Extension
 from mpchain.training.interruption import Interruption
 from mpchain.training.job import folder_to_discard
 from mpchain.training.named_parts import listing
+from mpchain.training.page_report import add_launched_page
 from mpchain.training.progress import print_line
 from mpchain.training.random_states import restore_random_states, serialize_random_states
 from mpchain.training.states import is_loading, serialize_optional, serialize_part
@@ -225,6 +226,7 @@ class Trainer:
         """
         if self._started_at is not None:
             raise RuntimeError("Trainer.run: a trainer runs once; make another to train again")
+        add_launched_page(self)
         if not self.is_test:
             self._run(show_loop_exception_msg)
             return

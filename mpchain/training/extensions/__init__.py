@@ -44,3 +44,4 @@ from mpchain.training.extensions.statistics import VariableStatisticsPlot as Var
 from mpchain.training.extensions.value_observation import MicroAverage as MicroAverage
 from mpchain.training.extensions.value_observation import observe_lr as observe_lr
 from mpchain.training.extensions.value_observation import observe_value as observe_value
+from mpchain.training.page_report import PageReport as PageReport

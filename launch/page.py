@@ -1,0 +1,182 @@
+"""The live page of a job, which a process of mpchain serves."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+
+from . import report
+from .rank import PAGE_VARIABLE
+from .talk import Parser, say
+
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .job import Job
+    from .remote_rank import Rank
+
+INTERVAL = 0.5
+TIME_TO_END = 5.0
+LONGEST_LINE = 200  # characters
+MOST_KEPT = 1 << 20  # bytes
+
+
+def start(parser: Parser, command: str, mode: str) -> "Page":
+    """Starts the page, and prints where it is.
+
+    The address has a secret token. It is printed on a terminal only, whose lines no other user
+    reads; else the file that has it.
+
+    Args:
+        parser: Reports that the page did not start.
+        command: What the ranks run.
+        mode: "view", or "control" if browsers may stop training.
+
+    Example:
+        >>> start(parser, "train.py", "view")  # doctest: +SKIP
+    """
+    page = Page(command, mode == "control")
+    if not page.path:
+        page.close()
+        parser.error("--page: the page did not start; the lines above say why")
+    where = f"its address is in {page.path}"
+    if sys.stderr.isatty():
+        where = f"{page.address} (also in {page.path})"
+    say(f"page: {where}")
+    return page
+
+
+class Page:
+    """The process that serves the page: it gets events, and sends requests, as lines.
+
+    Args:
+        command: What the ranks run.
+        has_control: Whether browsers may stop training.
+
+    Attributes:
+        address: The address with the token.
+        path: The file that has it; empty if the process did not start.
+
+    Example:
+        >>> page = Page("train.py", has_control=False)  # doctest: +SKIP
+        >>> page.close()  # doctest: +SKIP
+    """
+
+    def __init__(self, command: str, has_control: bool):
+        environment = {name: os.environ[name] for name in os.environ if name != PAGE_VARIABLE}
+        arguments = [sys.executable, "-P", "-m", "mpchain.page", *["--control"] * has_control]
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,  # Ctrl-C ends it after the job
+        )
+        self.address, _, self.path = (
+            self._process.stdout.readline().decode().strip().partition("\t")
+        )
+        self._input, self._requests = self._process.stdin.fileno(), self._process.stdout.fileno()
+        for file in (self._input, self._requests):
+            os.set_blocking(file, False)
+        self._command, self._job = command, None
+        self._n_starts, self._waiting = 0, bytearray()
+        self._reports, self._shown = {}, {}
+
+    def follow(self, job: "Job") -> None:
+        """Shows a job from now on."""
+        self._job = job
+        self._n_starts += 1
+        self._reports, self._shown = {}, {}
+        for screen in (job.stdout, job.stderr):
+            screen.reader = self._take_output
+        about = {"title": os.path.basename(self._command.partition(" ")[0]), "n": job.plan.n}
+        about["command"] = f"mpchain-launch -n {job.plan.n} {self._command}"
+        self._send({"job": {**about, "start": self._n_starts, "state": "runs", "text": ""}})
+        job.loop.on_readable(self._requests, self._take_request)
+        self._look()
+
+    def take(self, rank: int, data: bytes) -> None:
+        """Takes what a rank has written for the page: lines of JSON."""
+        *lines, rest = (self._reports.get(rank, b"") + data).split(b"\n")
+        self._reports[rank] = rest[:MOST_KEPT]
+        for line in lines:
+            self._put(b'{"rank": %d, "said": %b}\n' % (rank, line))
+
+    def close(self) -> None:
+        """Shows how the last job ended, and ends the page when browsers have seen it."""
+        if self._job:
+            sentence, code = self._job.verdict or ("the launcher failed", 1)
+            state = "failed" if code else "finished"
+            self._look_at_ranks()
+            self._send(
+                {"job": {"state": "stopped" if self._job.is_final else state, "text": sentence}}
+            )
+        while self._waiting and select.select([], [self._input], [], TIME_TO_END)[1]:
+            self._flush()
+        try:
+            self._process.communicate(timeout=TIME_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def _look(self):
+        self._look_at_ranks()
+        self._job.loop.after(INTERVAL, self._look)
+
+    def _look_at_ranks(self):
+        for number, rank in self._job.ranks.items():
+            facts = describe(rank)
+            if facts != self._shown.get(number):
+                self._shown[number] = facts
+                self._send({"rank": number, "facts": facts})
+        self._flush()
+
+    def _take_output(self, data):
+        self._send({"output": data.decode(errors="replace")})
+
+    def _take_request(self):
+        try:
+            data = os.read(self._requests, 4096)
+        except BlockingIOError:
+            return
+        if b"stop" in data:
+            self._job.stop_in_good_order()
+        if not data:  # the page is gone, the job is not
+            self._job.loop.on_readable(self._requests, None)
+
+    def _send(self, event):
+        self._put(json.dumps(event).encode() + b"\n")
+
+    def _put(self, line):
+        if len(self._waiting) + len(line) <= MOST_KEPT:  # else the page does not read
+            self._waiting += line
+            self._flush()
+
+    def _flush(self):
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._input, self._waiting[:65536])]
+        except BlockingIOError:
+            pass
+        except OSError:  # the page is gone
+            self._waiting.clear()
+
+
+def describe(rank: "Rank") -> dict[str, str]:
+    """Returns what the page shows of a rank.
+
+    Example:
+        >>> describe(rank)  # doctest: +SKIP
+        {'host': 'node1', 'line': 'epoch 2', 'state': 'runs', 'text': ''}
+    """
+    state, text = "runs", "is suspended" if rank.is_stopped else ""
+    if rank.lost:
+        state, text = "failed", f"was lost: {rank.lost}"
+    elif rank.ended:
+        state, text = "stopped", "ended by mpchain-launch"
+        if rank.ended_itself:
+            state = "finished" if rank.code == 0 else "failed"
+            text = report.describe_end(rank.code) + rank.cause if rank.code else ""
+    line = rank.last_line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
+    return {"host": rank.host, "line": line[-LONGEST_LINE:], "state": state, "text": text}

@@ -1,0 +1,222 @@
+"""What is known of a run: events in, news for browsers out."""
+
+import collections
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+MOST_POINTS = 2000
+"""Points of a curve. Beyond them every other one is dropped, as are those that come then."""
+MOST_CURVES = 500
+MOST_LINES = 500
+LONGEST_LINE = 2000
+
+_FACTS_OF_JOB = {
+    "command": str,
+    "control": bool,
+    "done": float,  # share of the training
+    "elapsed": float,  # seconds
+    "left": float,  # seconds
+    "n": int,
+    "start": int,  # 2 is the first restart
+    "state": str,  # runs, stopping, finished, failed, lost
+    "text": str,
+    "title": str,
+}
+_FACTS_OF_RANK = {
+    "epoch": float,
+    "gpu": float,  # bytes of the pool of CuPy
+    "host": str,
+    "line": str,
+    "memory": float,  # bytes
+    "rate": float,  # iterations a second
+    "state": str,  # starts, runs, finished, failed, stopped
+    "step": int,
+    "text": str,
+    "wait": float,  # share of the time
+    "work": float,
+}
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+class Curve:
+    """Points of one reported value: logged means, or samples between them.
+
+    Example:
+        >>> curve = Curve("loss", "log")
+        >>> curve.add(1, [10, 0.5, 2.0, 0.25])
+        >>> curve.since(0), curve.since(1)
+        ([[10, 0.5, 2.0, 0.25]], [])
+    """
+
+    def __init__(self, key: str, kind: str) -> None:
+        self.key, self.kind = key, kind
+        self.thinned = 0  # number of the event at which points were dropped
+        self._points: collections.deque[tuple[int, list[Any]]] = collections.deque()
+        self._keeps_every = self._n_seen = 1
+
+    def add(self, number: int, point: list[Any]) -> None:
+        """Adds a point: iteration, epoch, seconds, value (None if it is not finite)."""
+        self._n_seen += 1
+        if self._n_seen % self._keeps_every:
+            return
+        self._points.append((number, point))
+        if len(self._points) > MOST_POINTS:
+            self._points = collections.deque(list(self._points)[::2])
+            self._keeps_every *= 2
+            self.thinned = number
+
+    def since(self, number: int) -> list[list[Any]]:
+        """Returns the points of later events; all of them if some were dropped since."""
+        if number < self.thinned:
+            return [point for _, point in self._points]
+        new = []
+        for when, point in reversed(self._points):
+            if when <= number:
+                break
+            new.append(point)
+        return new[::-1]
+
+
+class Run:
+    """What is known of a run.
+
+    Each event is one line of JSON, an object with one of these keys; what does not fit is ignored:
+
+    - ``job``: facts of the run; with ``start`` all ranks begin anew;
+    - ``rank``: a number, with ``facts``, or with ``said``, the report of that rank itself: an
+      object with ``facts``, and with ``values``, a list of objects with ``kind`` (``log`` or
+      ``live``), ``at`` (iteration, epoch, seconds) and ``values`` by name;
+    - ``output``: text that the job has printed.
+
+    Example:
+        >>> run = Run()
+        >>> run.take(b'{"rank": 1, "facts": {"state": "runs", "step": 7}}')
+        >>> run.since(0)["ranks"]
+        [{'number': 1, 'state': 'runs', 'step': 7}]
+    """
+
+    def __init__(self) -> None:
+        self.job: dict[str, Any] = {"state": "runs"}
+        self._number = 0
+        self._ranks: dict[int, dict[str, Any]] = {}
+        self._curves: dict[tuple[str, str], Curve] = {}
+        self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=MOST_LINES)
+        self._open_line = ""
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether a trainer runs, which can end after an iteration."""
+        has_trainer = any("step" in facts for facts in self._ranks.values())
+        return has_trainer and self.job["state"] == "runs"
+
+    def take(self, line: bytes) -> None:
+        """Takes an event."""
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(event, dict):
+            return
+        self._number += 1
+        if isinstance(event.get("job"), dict):
+            self._take_job(event["job"])
+        if isinstance(event.get("output"), str):
+            self._take_output(event["output"])
+        rank = event.get("rank")
+        if isinstance(rank, int) and 0 <= rank:
+            self._take_facts(rank, event.get("facts"))
+            if isinstance(event.get("said"), dict):
+                self._take_report(rank, event["said"])
+
+    def _take_job(self, facts):
+        if "start" in facts:
+            self._ranks.clear()
+        self.job |= _fitting(facts, _FACTS_OF_JOB)
+        for number in range(min(self.job.get("n", 0), 1 << 16)):
+            self._ranks.setdefault(number, {"state": "starts"})
+
+    def _take_facts(self, rank, facts):
+        if isinstance(facts, dict):
+            self._ranks.setdefault(rank, {}).update(_fitting(facts, _FACTS_OF_RANK))
+
+    def _take_report(self, rank, said):
+        self._take_facts(rank, said.get("facts"))
+        if isinstance(said.get("job"), dict):
+            known = {name: said["job"].get(name) for name in ("done", "elapsed", "left")}
+            self.job |= _fitting(known, _FACTS_OF_JOB)
+        values = said.get("values")
+        for each in values if isinstance(values, list) else ():
+            if isinstance(each, dict) and isinstance(each.get("values"), dict):
+                self._take_values(each.get("kind"), each.get("at"), each["values"])
+
+    def _take_values(self, kind, at, values):
+        if kind not in ("log", "live") or not isinstance(at, list) or len(at) != 3:
+            return
+        at = [_number(value) for value in at]
+        for key, value in values.items():
+            if (key, kind) not in self._curves and len(self._curves) >= MOST_CURVES:
+                continue
+            curve = self._curves.setdefault((key, kind), Curve(key, kind))
+            curve.add(self._number, [*at, _number(value)])
+
+    def _take_output(self, text):
+        # A carriage return begins the line again, as on a terminal.
+        *lines, rest = (self._open_line + text).replace("\r\n", "\n").split("\n")
+        for line in lines:
+            self._lines.append((self._number, _clean(line)))
+        self._open_line = rest[-LONGEST_LINE:]
+
+    def since(self, number: int) -> dict[str, Any]:
+        """Returns what a browser has to know.
+
+        Args:
+            number: the ``number`` of the last answer that it got; 0 for the first.
+
+        Returns:
+            ``number``, ``job``, ``ranks``, ``curves`` and ``lines``: all facts, but points and
+            lines only if they are new. A curve with ``whole`` replaces the browser's.
+        """
+        number = number if number <= self._number else 0  # of an earlier process
+        ranks = [{"number": rank, **facts} for rank, facts in sorted(self._ranks.items())]
+        curves = []
+        for curve in self._curves.values():
+            if points := curve.since(number):
+                whole = number < curve.thinned or not number
+                curves.append(
+                    {"key": curve.key, "kind": curve.kind, "points": points, "whole": whole}
+                )
+        lines = [text for when, text in self._lines if when > number]
+        return {
+            "number": self._number,
+            "job": {**self.job, "can_stop": self.can_stop},
+            "ranks": ranks,
+            "curves": curves,
+            "lines": lines,
+        }
+
+
+def _clean(line):
+    last = next((part for part in reversed(line.split("\r")) if part), "")
+    return _CONTROL.sub("", last)[:LONGEST_LINE]
+
+
+def _number(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) < math.inf else None
+
+
+def _fitting(facts: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Returns those facts that have the expected type, which for texts are short."""
+    found = {}
+    for name, kind in kinds.items():
+        value = facts.get(name)
+        if kind in (int, float):
+            value = _number(value)
+        if isinstance(value, int) and kind is float:
+            value = float(value) if abs(value) < 1e300 else None
+        if isinstance(value, kind):
+            found[name] = _clean(value) if isinstance(value, str) else value
+    return found

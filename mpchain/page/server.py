@@ -1,0 +1,161 @@
+"""The process that serves the page."""
+
+import argparse
+import asyncio
+import contextlib
+import http
+import importlib.util
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from mpchain.page.run import Run
+from mpchain.page.site import Site
+
+TIME_TO_LOOK = 2.5
+"""Seconds for browsers to see the end of the run."""
+MOST_OF_A_REQUEST = 1 << 14
+
+
+class Events:
+    """Splits standard input into events.
+
+    Args:
+        run: takes the events.
+        file: file descriptor that can be read without blocking.
+
+    Attributes:
+        over: set when the other side has closed it.
+
+    Example:
+        >>> run, (reader, writer) = Run(), os.pipe()
+        >>> events = Events(run, reader)
+        >>> _ = os.write(writer, b'{"job": {"title": "train.py"}}\\n{"job')
+        >>> events.read(), run.job["title"], os.close(writer), os.close(reader)
+        (None, 'train.py', None, None)
+    """
+
+    def __init__(self, run: Run, file: int) -> None:
+        self._run, self._file = run, file
+        self._rest = b""
+        self.over = asyncio.Event()
+
+    def read(self) -> None:
+        """Takes what there is."""
+        try:
+            data = os.read(self._file, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self.over.set()
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._run.take(line)
+
+
+async def serve(control: bool = False) -> None:
+    """Serves the page until standard input ends.
+
+    Prints one line when it is ready: the address with the token, a tab, and the file with the same
+    address, which only its owner may read.
+
+    Args:
+        control: whether browsers may stop training.
+    """
+    import tornado.httpserver
+    import tornado.httputil
+    import tornado.netutil
+
+    run = Run()
+    stop = (lambda: _print("stop")) if control else None
+    run.take(b'{"job": {"control": %s}}' % (b"true" if control else b"false"))
+    site = Site(run, stop)
+
+    def answer(request: tornado.httputil.HTTPServerRequest) -> None:
+        method, target = request.method or "", request.uri or "/"
+        status, headers, body = site.answer(method, target, request.headers)
+        phrase = http.HTTPStatus(status).phrase
+        line = tornado.httputil.ResponseStartLine("HTTP/1.1", status, phrase)
+        headers = tornado.httputil.HTTPHeaders({**headers, "Content-Length": str(len(body))})
+        if connection := request.connection:
+            connection.write_headers(line, headers, body)
+            connection.finish()
+
+    limits = {"max_header_size": MOST_OF_A_REQUEST, "max_body_size": MOST_OF_A_REQUEST}
+    server = tornado.httpserver.HTTPServer(answer, **limits)
+    (listener,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
+    server.add_sockets([listener])
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}/?token={site.token}"
+    folder = tempfile.mkdtemp(prefix="mpchain-page-")  # only its owner may enter it
+    try:
+        _print(f"{address}\t{write_secret(folder, address)}")
+        await _follow(run)
+        end = time.monotonic()
+        while time.monotonic() < end + TIME_TO_LOOK and not site.all_have_looked(end):
+            await asyncio.sleep(0.1)
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_secret(folder: str, address: str) -> pathlib.Path:
+    """Writes the address with its token into a file that only its owner may read.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     oct(write_secret(folder, "http://127.0.0.1/?token=secret").stat().st_mode & 0o777)
+        '0o600'
+    """
+    path = pathlib.Path(folder, "address")
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(file, "w", encoding="utf-8") as stream:
+        print(address, file=stream)
+    return path
+
+
+async def _follow(run):
+    """Takes the events until they end, or the process that sends them does."""
+    os.set_blocking(0, False)
+    events, parent = Events(run, 0), os.getppid()
+    asyncio.get_running_loop().add_reader(0, events.read)
+    while not events.over.is_set() and os.getppid() == parent:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(events.over.wait(), 1.0)
+    asyncio.get_running_loop().remove_reader(0)
+    if run.job["state"] in ("runs", "stopping"):
+        run.take(b'{"job": {"state": "lost", "text": "the run ended without saying why"}}')
+
+
+def _print(text):
+    with contextlib.suppress(OSError):  # whoever started this process has ended
+        os.write(1, f"{text}\n".encode())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs ``python -m mpchain.page``, which the launcher or an extension starts.
+
+    Args:
+        arguments: the command line without the program; None: that of this process.
+
+    Example:
+        >>> main([])  # doctest: +SKIP
+        0
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m mpchain.page",
+        description="Serves the page of a run. mpchain-launch --page starts it.",
+    )
+    parser.add_argument("--control", action="store_true", help="browsers may stop training")
+    options = parser.parse_args(arguments)
+    if importlib.util.find_spec("tornado") is None:
+        print("the page needs Tornado: pip install 'mpchain[page]'", file=sys.stderr)
+        return 1
+    with contextlib.suppress(OSError):
+        os.nice(10)  # the ranks come first
+    asyncio.run(serve(options.control))
+    return 0

@@ -1,0 +1,158 @@
+"""Which request gets which answer.
+
+The page is for the user who started the run, alone. Other users of the host can connect to the
+port, and any web page in the user's browser can send requests to it. So
+
+- the address that the user opens has a token, which is exchanged for a cookie that no script can
+  read and that other sites do not make the browser send;
+- the header Host must name the loopback interface: a name that an attacker's DNS server points here
+  does not get an answer;
+- the request that stops training needs a header that other sites cannot set.
+"""
+
+import hmac
+import json
+import pathlib
+import re
+import secrets
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+
+from mpchain.page.run import Run
+
+Answer = tuple[int, dict[str, str], bytes]
+"""Status, headers, body."""
+
+ABSENT = 5.0
+"""Seconds after which a browser that does not ask has left: they ask every second."""
+MOST_TABS = 1000
+STOP_HEADER = "X-Mpchain-Page"
+_HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)
+_ASSETS = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/curves.js": ("curves.js", "text/javascript"),
+}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Site:
+    """Answers the requests of browsers.
+
+    Args:
+        run: what is shown.
+        stop: called when a browser asks to stop training; None: no browser may.
+
+    Attributes:
+        token: the secret in the address that the user opens.
+
+    Example:
+        >>> site = Site(Run())
+        >>> site.answer("GET", "/", {"Host": "127.0.0.1:8000"})[0]
+        403
+        >>> status, headers, _ = site.answer("GET", f"/?token={site.token}", {"Host": "localhost"})
+        >>> status, headers["Location"]
+        (303, '/')
+    """
+
+    def __init__(self, run: Run, stop: Callable[[], object] | None = None) -> None:
+        self._run, self._stop = run, stop
+        self.token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._looked: dict[str, float] = {}  # when each browser did
+        # Cookies know no ports: pages of two runs must not overwrite each other's.
+        self._cookie = f"mpchain-{secrets.token_hex(4)}"
+        folder = pathlib.Path(__file__).with_name("assets")
+        self._assets = {
+            path: (f"{kind}; charset=utf-8", (folder / name).read_bytes())
+            for path, (name, kind) in _ASSETS.items()
+        }
+
+    def answer(self, method: str, target: str, headers: Mapping[str, str]) -> Answer:
+        """Answers one request.
+
+        Args:
+            method: such as GET.
+            target: path and query.
+            headers: the headers, by name in any case.
+        """
+        headers = {name.lower(): value for name, value in headers.items()}
+        path, _, query = target.partition("?")
+        if not _HOST.fullmatch(headers.get("host", "")):
+            return _text(421, "This page answers at localhost and 127.0.0.1 only.")
+        values = urllib.parse.parse_qs(query, errors="replace", max_num_fields=None)
+        if path == "/" and method == "GET" and "token" in values:
+            return self._exchange(values["token"][0])
+        if not self._knows(headers.get("cookie", "")):
+            return _text(
+                403, "Open the address with its token, which the launcher printed or wrote."
+            )
+        if path == "/stop":
+            return self._take_stop(method, headers)
+        if path != "/run" and path not in self._assets:
+            return _text(404, "There is no such page.")
+        if method != "GET":
+            return _text(405, "Only GET is answered here.", Allow="GET")
+        if path == "/run":
+            return self._news(*(values.get(name, ["0"])[0] for name in ("since", "tab")))
+        kind, content = self._assets[path]
+        return 200, {**_HEADERS, "Content-Type": kind}, content
+
+    def _exchange(self, token):
+        if not _same(token, self.token):
+            return _text(403, "The token in this address is not that of this run.")
+        cookie = f"{self._cookie}={self._session}; Path=/; HttpOnly; SameSite=Strict"
+        return _text(303, "", Location="/", **{"Set-Cookie": cookie})
+
+    def _knows(self, cookies):
+        pairs = (each.strip().partition("=") for each in cookies.split(";"))
+        return any(name == self._cookie and _same(value, self._session) for name, _, value in pairs)
+
+    def all_have_looked(self, since: float) -> bool:
+        """Returns whether all browsers that have the page open have asked since then.
+
+        Args:
+            since: as ``time.monotonic()``.
+        """
+        return not any(since - ABSENT < when < since for when in self._looked.values())
+
+    def _news(self, since, tab):
+        if not (since.isascii() and since.isdigit() and len(since) <= 15):
+            return _text(400, "since must be a whole number.")
+        if tab in self._looked or len(self._looked) < MOST_TABS:
+            self._looked[tab] = time.monotonic()
+        content = json.dumps(self._run.since(int(since)), allow_nan=False).encode()
+        return 200, {**_HEADERS, "Content-Type": "application/json"}, content
+
+    def _take_stop(self, method, headers):
+        if method != "POST":
+            return _text(405, "Only POST stops training.", Allow="POST")
+        origin = headers.get("origin", f"http://{headers['host']}")
+        if headers.get(STOP_HEADER.lower()) != "stop" or origin != f"http://{headers['host']}":
+            return _text(403, "This request does not come from the page.")
+        if self._stop is None:
+            return _text(403, "The run was started without --page=control.")
+        if not self._run.can_stop:
+            return _text(409, "No trainer runs that could stop after an iteration.")
+        self._run.job["state"] = "stopping"
+        self._stop()
+        return _text(202, "Training stops after this iteration.")
+
+
+def _same(given, secret):
+    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
+def _text(status, text, **headers):
+    kind = {"Content-Type": "text/plain; charset=utf-8"}
+    return status, {**_HEADERS, **kind, **headers}, text.encode()

@@ -1,0 +1,51 @@
+"""The memory that this process has, on the host and on its GPU."""
+
+import os
+import sys
+
+from mpchain.backends import cuda
+
+try:
+    import resource
+except ImportError:  # not a POSIX system
+    resource = None
+
+
+def pool_bytes() -> int:
+    """Returns the bytes of CuPy's memory pool that are in use; 0 without a GPU.
+
+    >>> pool_bytes() >= 0
+    True
+    """
+    return cuda.cupy.get_default_memory_pool().used_bytes() if cuda.available else 0
+
+
+def resident_bytes() -> int:
+    """Returns the memory of this process, in bytes; where Linux's file is missing, its peak.
+
+    >>> resident_bytes() > 2**20
+    True
+    """
+    try:
+        file = _statm.get(os.getpid())
+        if file is None:  # a forked process has its own
+            file = _statm[os.getpid()] = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        return int(os.pread(file, 64, 0).split()[1]) * _PAGE
+    except OSError:
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Returns the most memory that this process has had, in bytes; 0 where it is unknown.
+
+    >>> peak_bytes() >= 0
+    True
+    """
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+_statm = {}
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0

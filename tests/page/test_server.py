@@ -1,0 +1,148 @@
+import http.client
+import importlib.util
+import json
+import os
+import pathlib
+import select
+import socket
+import stat
+import subprocess
+import sys
+import urllib.parse
+
+import pytest
+
+from mpchain.page import server
+from mpchain.page.run import Run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIMIT = 60
+needs_tornado = pytest.mark.skipif(
+    importlib.util.find_spec("tornado") is None, reason="needs mpchain[page]"
+)
+
+
+class Served:
+    """The process of a page, and a browser that has opened it."""
+
+    def __init__(self, folder, *options):
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "mpchain.page", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+            bufsize=0,
+        )
+        assert select.select([self.process.stdout], [], [], LIMIT)[0]
+        self.address, path = self.process.stdout.readline().decode().strip().split("\t")
+        self.path, url = pathlib.Path(path), urllib.parse.urlsplit(self.address)
+        self.place, self.token = (url.hostname, url.port), url.query.partition("=")[2]
+        self.cookie = ""
+        status, headers, _ = self.get(f"/?{url.query}")
+        assert status == 303
+        self.cookie = headers["Set-Cookie"].partition(";")[0]
+
+    def get(self, target, method="GET", **headers):
+        connection = http.client.HTTPConnection(*self.place, timeout=LIMIT)
+        try:
+            connection.request(method, target, headers={"Cookie": self.cookie, **headers})
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def send(self, **event):
+        self.process.stdin.write(json.dumps(event).encode() + b"\n")
+
+    def end(self):
+        _, errors = self.process.communicate(timeout=LIMIT)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def serve(tmp_path):
+    made = []
+
+    def serve(*options):
+        made.append(Served(tmp_path, *options))
+        return made[-1]
+
+    yield serve
+    for each in made:
+        each.process.kill()
+        each.process.communicate(timeout=LIMIT)
+
+
+@needs_tornado
+@pytest.mark.slow
+def test_from_the_token_to_the_end(serve, tmp_path):
+    served = serve()
+    assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(served.path.parent.stat().st_mode) == 0o700
+    assert served.path.read_text() == served.address + "\n"
+    assert len(served.token) >= 32
+
+    status, headers, body = served.get("/")
+    assert (status, b"<title>mpchain</title>" in body) == (200, True)
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert served.get("/", Cookie="")[0] == 403
+    assert served.get("/", Host="evil.example")[0] == 421
+    assert served.get("/../../setup.py")[0] == 404
+    assert served.get("/stop", "POST", **{"X-Mpchain-Page": "stop"})[0] == 403
+
+    with socket.create_connection(served.place, timeout=LIMIT) as connection:
+        connection.sendall(b"\x16\x03\x01 GET nothing\r\n\r\n")  # no HTTP
+        assert b"200" not in connection.recv(4096)
+    long = {"Cookie": "x" * 100_000}
+    try:
+        assert served.get("/", **long)[0] in (400, 403, 431)
+    except (ConnectionError, http.client.HTTPException):
+        pass  # closed while the headers were sent
+
+    served.process.stdin.write(b"no event\n" + json.dumps({"output": "one"}).encode())
+    served.process.stdin.write(b'\n{"output": "\\n"}\n')
+    while not (news := json.loads(served.get("/run")[2]))["lines"]:
+        pass
+    assert news["lines"] == ["one"]
+    served.process.stdin.close()
+    served.process.stdin = None
+    while (job := json.loads(served.get("/run")[2])["job"])["state"] == "runs":
+        pass
+    assert (job["state"], job["text"]) == ("lost", "the run ended without saying why")
+    assert served.end() == (0, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_tornado
+@pytest.mark.slow
+def test_request_to_stop_reaches_who_started_the_page(serve):
+    served = serve("--control")
+    served.send(rank=0, said={"facts": {"step": 3}})
+    while not json.loads(served.get("/run")[2])["job"]["can_stop"]:
+        pass
+    assert served.get("/stop", "POST", **{"X-Mpchain-Page": "stop"})[0] == 202
+    assert select.select([served.process.stdout], [], [], LIMIT)[0]
+    assert served.process.stdout.readline() == b"stop\n"
+
+
+def test_page_without_tornado(monkeypatch, capsys):
+    monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
+    assert server.main([]) == 1
+    assert capsys.readouterr().err == "the page needs Tornado: pip install 'mpchain[page]'\n"
+
+
+def test_events_may_come_in_pieces():
+    run, (reader, writer) = Run(), os.pipe()
+    os.set_blocking(reader, False)
+    events = server.Events(run, reader)
+    events.read()
+    for piece in (b'{"output"', b': "a\\n"}', b'\n{"output": "b\\n"}\n{'):
+        os.write(writer, piece)
+        events.read()
+    assert run.since(0)["lines"] == ["a", "b"]
+    assert not events.over.is_set()
+    os.close(writer)
+    events.read()
+    assert events.over.is_set()
+    os.close(reader)

@@ -1,0 +1,238 @@
+import importlib.util
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import iterators, links, optimizers, testing, training
+from mpchain.training import extensions, page_report
+from mpchain.training.page_report import Connection, PageReport
+
+
+@pytest.fixture
+def pipe(monkeypatch):
+    """The pipe that the launcher gives to a rank; yields a function that reads the reports."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    status = os.fstat(writer)
+    place = f"{writer}:{status.st_dev}:{status.st_ino}"
+    monkeypatch.setenv(page_report.VARIABLE, place)
+    monkeypatch.setattr(page_report, "INTERVAL", 0.0)
+
+    def read():
+        data = b""
+        try:
+            while piece := os.read(reader, 1 << 16):
+                data += piece
+        except BlockingIOError:
+            pass
+        return [json.loads(line) for line in data.splitlines()]
+
+    yield read
+    os.close(reader)
+    os.close(writer)
+
+
+def make_trainer(out, n=4):
+    np.random.seed(0)
+    model = links.Classifier(links.Linear(3, 2))
+    data = [(np.ones(3, np.float32), np.int32(i % 2)) for i in range(8)]
+    updater = training.StandardUpdater(
+        iterators.SerialIterator(data, 4, shuffle=False), optimizers.SGD().setup(model)
+    )
+    return training.Trainer(updater, (n, "iteration"), out=out)
+
+
+def test_trainer_reports_to_the_launcher_by_itself(pipe, tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.extend(extensions.LogReport(trigger=(2, "iteration")))
+    trainer.run()
+    reports = pipe()
+    assert [report["facts"]["step"] for report in reports] == [1, 2, 3, 4, 4]
+    assert [report["job"]["done"] for report in reports] == [0.25, 0.5, 0.75, 1, 1]
+    assert all(report["facts"]["memory"] > 2**20 for report in reports)
+    values = [value for report in reports for value in report["values"]]
+    logged = [value for value in values if value["kind"] == "log"]
+    log = trainer.get_extension("LogReport").log
+    assert [value["values"]["main/loss"] for value in logged] == [e["main/loss"] for e in log]
+    assert [value["at"][:2] for value in logged] == [[2, 1.0], [4, 2.0]]
+    live = [value for value in values if value["kind"] == "live"]
+    assert len(live) == 5
+    assert all("main/loss" in value["values"] for value in live)
+    assert live[1]["values"]["samples/s"] > 0
+
+
+def test_ranks_that_write_no_reports_send_facts_only(pipe, tmp_path):
+    trainer = make_trainer(tmp_path, 1)
+    trainer.writes_reports = False
+    trainer.run()
+    assert {tuple(report) for report in pipe()} == {("facts",)}
+
+
+def test_time_spent_waiting(pipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_report, "INTERVAL", -1.0)
+    trainer = make_trainer(tmp_path)
+    trainer.updater.seconds_waited = 0.0
+    trainer.extend(lambda trainer: setattr(trainer.updater, "seconds_waited", 1e9), name="wait")
+    trainer.run()
+    shares = [(report["facts"]["work"], report["facts"]["wait"]) for report in pipe()[1:]]
+    assert (0.0, 1.0) in shares
+    assert shares[-1] == (1.0, 0.0)
+
+
+def test_snapshots_are_those_of_a_training_without_page(pipe, tmp_path, monkeypatch):
+    files = []
+    for name in ("with", "without"):
+        trainer = make_trainer(tmp_path / name)
+        trainer.extend(extensions.snapshot(filename="s"), trigger=(2, "iteration"))
+        trainer.run()
+        files.append(np.load(tmp_path / name / "s"))
+        monkeypatch.delenv(page_report.VARIABLE, raising=False)
+    assert set(files[0]) == set(files[1])
+    different = {key for key in files[0] if str(files[0][key]) != str(files[1][key])}
+    assert different <= {"_snapshot_elapsed_time", "extensions/_Snapshot/run"}
+    for file in files:
+        file.close()
+
+
+def test_an_explicit_report_is_not_doubled(pipe, tmp_path):
+    trainer = make_trainer(tmp_path, 1)
+    trainer.extend(PageReport())
+    trainer.run()
+    assert list(trainer.extensions) == ["PageReport"]
+
+
+@pytest.mark.parametrize("value", ["", "view", "1:2", "987654:1:1", "1:1:1"])
+def test_processes_without_the_pipe_report_nothing(tmp_path, monkeypatch, value):
+    monkeypatch.setenv(page_report.VARIABLE, value)
+    trainer = make_trainer(tmp_path, 1)
+    trainer.run()
+    assert trainer.extensions == {}
+
+
+def test_reports_never_wait_and_lose_no_part_of_a_line():
+    reader, writer = os.pipe()
+    connection = Connection(writer)
+    for i in range(500):
+        connection.send({"number": i, "text": "x" * 1000})
+    data = b""
+    while len(data) < 1 << 18:
+        data += os.read(reader, 1 << 16)
+        connection.send({"number": -1})
+    numbers = [json.loads(line)["number"] for line in data.split(b"\n")[:-1]]
+    assert numbers[:250] == list(range(250))  # 64 KiB in the pipe, 256 KiB kept
+    os.close(reader)
+    connection.send({"number": 0})  # nobody reads
+    os.close(writer)
+
+
+def test_observations_that_are_no_numbers(pipe, tmp_path):
+    trainer = make_trainer(tmp_path, 1)
+    values = {"text": "a", "vector": np.ones(3), "nan": np.nan, "pair": (2.0, 8)}
+
+    def observe(trainer):
+        trainer.observation = {**values, "variable": mpchain.Variable(np.array(3.0))}
+
+    trainer.extend(observe, priority=np.inf, name="observe")
+    trainer.run()
+    seen = pipe()[-1]["values"][-1]["values"]
+    seen.pop("samples/s", None)
+    assert np.isnan(seen.pop("nan"))
+    assert seen == {"pair": 2.0, "variable": 3.0}
+
+
+class Page:
+    """Stands for the process of the page."""
+
+    def __init__(self):
+        self.events, self.requests, self.closed = [], [], False
+
+    def send(self, event):
+        self.events.append(event)
+
+    def receive(self):
+        return self.requests.pop() if self.requests else b""
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def page(monkeypatch):
+    page = Page()
+    monkeypatch.setattr(page_report, "start_page", lambda control: page)
+    monkeypatch.setattr(page_report, "INTERVAL", 0.0)
+    return page
+
+
+def test_one_process(page, tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.extend(extensions.LogReport(trigger=(2, "iteration")))
+    trainer.extend(PageReport())
+    trainer.run()
+    first, last = page.events[0]["job"], page.events[-1]["job"]
+    assert (first["state"], first["n"], last) == ("runs", 1, {"state": "finished"})
+    lines = [event["output"] for event in page.events if "output" in event]
+    assert [line.startswith("main/loss 0.") for line in lines] == [True, True]
+    assert {event["rank"] for event in page.events if "rank" in event} == {0}
+    assert page.closed
+
+
+def test_one_process_that_fails(page, tmp_path):
+    trainer = make_trainer(tmp_path)
+
+    def fail(trainer):
+        raise ValueError("no more data")
+
+    trainer.extend(fail)
+    trainer.extend(PageReport())
+    with pytest.raises(ValueError, match="no more data"):
+        trainer.run(show_loop_exception_msg=False)
+    expected = {"state": "failed", "text": "ValueError: no more data"}
+    assert page.events[-1]["job"] == expected
+    assert page.events[-2]["facts"] == expected
+    assert page.closed
+
+
+def test_browser_stops_training_after_an_iteration(page, tmp_path):
+    trainer = make_trainer(tmp_path, 1000)
+    trainer.extend(PageReport(control=True))
+    page.requests = [b"stop\n"]
+    with pytest.raises(SystemExit) as stopped:
+        trainer.run()
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert trainer.updater.iteration == 1
+    assert page.events[-1]["job"]["state"] == "stopped"
+
+
+def test_signal_that_nobody_handles_is_not_raised(page):
+    trainer = testing.get_trainer_with_mock_updater((1, "iteration"))
+    report = PageReport(control=True)
+    report.initialize(trainer)
+    page.requests = [b"stop\n"]
+    report(trainer)  # outside of the trainer's loop
+    report.finalize()
+
+
+@pytest.mark.slow
+def test_page_that_does_not_start(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(page_report.sys, "executable", "/bin/false")
+    trainer = make_trainer(tmp_path, 1)
+    trainer.extend(PageReport())
+    with pytest.raises(RuntimeError, match=r"PageReport: .* did not start \(exit code 1\)"):
+        trainer.run(show_loop_exception_msg=False)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("tornado") is None, reason="needs mpchain[page]")
+def test_page_of_one_process_ends_with_the_training(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    trainer = make_trainer(tmp_path / "result", 1)
+    trainer.extend(PageReport())
+    trainer.run()
+    line = capfd.readouterr().err
+    assert line.startswith("page: its address is in ")
+    assert not os.path.exists(line.split()[-1])
