@@ -340,7 +340,9 @@ def trace_step(step: Callable, written: Sequence[str], scalars: dict[str, Any]) 
 
 
 def fused_kernel(name: str, formula: Callable) -> Any:
-    """Returns the fused ``cupy.ElementwiseKernel`` of a formula; None if it cannot be fused.
+    """Returns the fused ``cupy.ElementwiseKernel`` of a formula.
+
+    None if the formula cannot be fused, or returns a parameter: that needs no kernel.
 
     Example:
         >>> fused_kernel("of_sums", lambda x: np.sum(x)) is None  # it cannot be fused
@@ -348,8 +350,11 @@ def fused_kernel(name: str, formula: Callable) -> Any:
     """
     parameters = list(inspect.signature(formula).parameters)
     try:
-        code = render_c(trace(formula, parameters))
+        result = trace(formula, parameters)
+        code = render_c(result)
     except UntraceableError:
+        return None
+    if isinstance(result, Symbol) and result.function is None:
         return None
     declared = ", ".join(f"T in_{parameter}" for parameter in parameters)
     return cuda.elementwise(declared, "T out", code, f"mpchain_{name}")

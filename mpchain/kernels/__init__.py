@@ -16,7 +16,12 @@ Example:
 
 from typing import Any
 
-from mpchain.kernels import numba_cpu, numpy_cpu, onednn  # these add kernels to the operations
+from mpchain.kernels import (  # these add kernels to the operations
+    cuda_windows,
+    numba_cpu,
+    numpy_cpu,
+    onednn,
+)
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import random_words
 from mpchain.kernels.reference import (

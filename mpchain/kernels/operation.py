@@ -9,7 +9,8 @@ import numpy as np
 
 from mpchain.configuration import config
 
-_ORDER = {name: i for i, name in enumerate(("onednn", "cudnn", "numba_cpu", "numpy_cpu"))}
+_LIBRARIES = "onednn", "cudnn", "numba_cpu", "numpy_cpu", "cuda_windows", "cuda_reductions"
+_ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 
 
 class Kernel(NamedTuple):

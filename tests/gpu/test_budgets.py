@@ -76,23 +76,14 @@ def _step(double, model, optimizer, *batch):
     return double.launches.copy(), double.synchronizations.copy()
 
 
-@pytest.fixture
-def double(request):
-    if request.config.option.gpu != "double":
-        pytest.skip("counts on the double of CuPy: --gpu=double")
-    import cupy
-
-    return cupy.double
-
-
 _PIXELS = np.random.RandomState(0).rand(2, 3, 32, 32).astype(np.float32)
 _LABELS = np.arange(2, dtype=np.int32)
 _WORDS = np.arange(70, dtype=np.int32).reshape(2, 35) % 20
 CASES = {
     "perceptron": (_Mlp, optimizers.Adam, (_PIXELS[:, 0, 0, :8].copy(), _LABELS), 50),
-    "ResNet-50": (_ResNet, optimizers.MomentumSGD, (_PIXELS, _LABELS), 3250),
-    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 900),
-    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 490),
+    "ResNet-50": (_ResNet, optimizers.MomentumSGD, (_PIXELS, _LABELS), 1963),
+    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 865),
+    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 414),
 }
 
 

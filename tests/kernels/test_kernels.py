@@ -266,7 +266,8 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
                     assert result.dtype == right.dtype and result.shape == right.shape
                     result, right = mpchain.cuda.to_cpu((result, right))
                     # A sum is as exact as the largest of them is.
-                    atol = tolerance * max(1, np.abs(right).max(initial=0))
+                    largest = np.abs(right[np.isfinite(right)]).max(initial=0)
+                    atol = tolerance * max(1, largest)
                     np.testing.assert_allclose(result, right, tolerance, atol, str(kernel))
         for argument, copy in zip(arguments, copies):
             if hasattr(argument, "shape"):
@@ -276,9 +277,8 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
 def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
         for kernel in kernels.operations[operation].kernels[:-1]:
-            if kernel.library == "onednn" and (
-                onednn.why_absent() or onednn._library().threads > 1
-            ):
+            absent = onednn.why_absent() or onednn._library().threads > 1
+            if kernel.library.startswith("cuda") or (kernel.library == "onednn" and absent):
                 continue
             taken = [
                 (name, dtype.__name__)

@@ -30,6 +30,8 @@ VIEWS = set(
     " nan_to_num einsum".split()
 )
 """Functions that may return views, which launch nothing."""
+ALLOCATE = {"empty", "empty_like"}
+"""Functions that launch nothing: memory without values."""
 WAITS = set("argwhere bincount compress extract flatnonzero nonzero unique delete".split())
 """Functions that wait for the device, since the shape of the result depends on values."""
 
@@ -115,7 +117,7 @@ def run(name, function, args, kwargs, writes=()):
         finish(arrays)
         return run(name, function, args, kwargs, writes)
     written = [*_leaves([kwargs.get("out")]), *writes]
-    if name in VIEWS and not new and not written:
+    if name in ALLOCATE or (name in VIEWS and not new and not written):
         return result
     check_current_device(name, arrays)
     launch(name, arrays, [*new, *written])

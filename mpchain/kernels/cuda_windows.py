@@ -1,0 +1,237 @@
+"""Sliding windows on GPUs: one kernel for each operation, and a product for convolutions.
+
+A thread computes an element of the result from the elements that it depends on. No two threads
+write to the same element, and sums are always in the same order.
+"""
+
+import functools
+import math
+from typing import Any
+
+from mpchain.backends import cuda
+from mpchain.kernels import reference
+from mpchain.kernels.window import Window
+from mpchain.typing import Array
+
+_SUM_TYPES = {"e": "float", "f": "float", "d": "double"}
+_SIZES = "int32 k$, int32 s$, int32 p$, int32 d$, int32 n$, int32 o$"  # the fields of a Window
+
+
+def _refuse(*args: Any) -> str | None:
+    *arrays, window = args
+    if not all(map(cuda.is_gpu_array, arrays)):
+        return "not CuPy arrays"
+    dtypes = {x.dtype.char for x in arrays if x.dtype.kind == "f"}
+    if len(dtypes) != 1 or not dtypes <= _SUM_TYPES.keys():
+        return "not arrays of half, single or double precision, and one dtype"
+    sizes = (*window.in_size, *window.out_size, window.n_elements)
+    return "an axis of more than 2^30 elements" if max(sizes) > 1 << 30 else None
+
+
+# The texts number the spatial axes: $ stands for the number. The index i of the result is split
+# into that of the window w$, or of the element x$, and the rest q: sample and channel.
+
+
+def _for_axes(text, n, joint="\n"):
+    return joint.join(text.replace("$", str(axis)) for axis in range(n))
+
+
+def _split(source, sizes, indices, n):
+    text = f"int {indices}$ = {source} % {sizes}$; {source} /= {sizes}$;"
+    return "\n".join(text.replace("$", str(axis)) for axis in reversed(range(n)))
+
+
+def _joined(text, sizes, indices, n):
+    for axis in range(n):
+        text = f"({text} * {sizes}{axis} + {indices}{axis})"
+    return text
+
+
+def _element(n):
+    """Finds where in x element e$ of window w$ is."""
+    return (
+        _for_axes("int x$ = w$ * s$ - p$ + e$ * d$;", n)
+        + f"\nbool inside = {_for_axes('x$ >= 0 && x$ < n$', n, ' && ')};"
+        + f"\nptrdiff_t j = {_joined('q', 'n', 'x', n)};"
+    )
+
+
+def _one_element(n, choose):
+    """A result for an element of a window, whose number is e."""
+    parts = ["ptrdiff_t q = i;", _split("q", "o", "w", n), choose, _split("e", "k", "e", n)]
+    return "\n".join([*parts, _element(n), "y = (T)0; if (inside) y = x[j];"])
+
+
+def _every_element(n, before, step, after):
+    """A result for a window, from all of its elements."""
+    loops = _for_axes("for (int e$ = 0; e$ < k$; e$++) {", n)
+    parts = ["ptrdiff_t q = i; int e = 0;", _split("q", "o", "w", n), before, loops, _element(n)]
+    return "\n".join([*parts, step, "e++;", "}" * n, after])
+
+
+def _every_window(n, kind, first, step):
+    """A result for an element of x: a sum over the windows that hold it, as their element e."""
+    loop = "for (int e$ = 0; e$ < k$; e$++) {\n"
+    loop += "int w$ = x$ + p$ - e$ * d$; if (w$ < 0 || w$ % s$) continue;\n"
+    loop += "w$ /= s$; if (w$ >= o$) continue;"
+    parts = [f"ptrdiff_t q = i; {kind} sum = 0;", _split("q", "n", "x", n), _for_axes(loop, n)]
+    parts += [f"int e = {_joined('0', 'k', 'e', n)};"]
+    parts += [f"ptrdiff_t j = {_joined(first, 'o', 'w', n)};", step]
+    return "\n".join([*parts, "}" * n, "x = sum;"])
+
+
+@functools.cache
+def _kernel(name, ins, outs, write, n, *args):
+    sizes = _for_axes(_SIZES, n, ", ")
+    return cuda.elementwise(f"{ins}, {sizes}", outs, write(n, *args), f"mpchain_{name}_windows")
+
+
+def _run(kernel, window, arguments, shape, *dtypes):
+    """Returns new arrays of a shape, which a kernel has written."""
+    xp = cuda.get_array_module(arguments[0])
+    arguments = [xp.ascontiguousarray(x) if cuda.is_gpu_array(x) else x for x in arguments]
+    by_axis = zip(*window[:4], window.in_size, window.out_size, strict=True)
+    outs = [xp.empty(shape, dtype) for dtype in dtypes]
+    kernel(*arguments, *(size for axis in by_axis for size in axis), *outs)
+    return outs
+
+
+_OF_SAMPLES = "int e = q % elements; q /= elements;"
+_OF_CHANNELS = "int sample = q % samples; q /= samples; int e = q % elements; q /= elements;"
+_OF_CHANNELS += " q += (ptrdiff_t)sample * channels;"
+
+
+def _columns(x, window):
+    """All windows of ``x`` side by side: (C, n_elements, N, *out)."""
+    n, c = x.shape[:2]
+    ins = "raw T x, int32 elements, int32 samples, int32 channels"
+    kernel = _kernel("unfold", ins, "T y", _one_element, len(window.ksize), _OF_CHANNELS)
+    shape = (c, window.n_elements, n, *window.out_size)
+    return _run(kernel, window, [x, window.n_elements, n, c], shape, x.dtype)[0]
+
+
+@reference.unfold_windows.kernel("cuda_windows", _refuse)
+def unfold_windows(x: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.unfold_windows`."""
+    ins = "raw T x, int32 elements"
+    kernel = _kernel("unfold", ins, "T y", _one_element, len(window.ksize), _OF_SAMPLES)
+    shape = (*x.shape[:2], window.n_elements, *window.out_size)
+    return _run(kernel, window, [x, window.n_elements], shape, x.dtype)[0]
+
+
+@reference.take_from_windows.kernel("cuda_windows", _refuse)
+def take_from_windows(x: Array, places: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.take_from_windows`."""
+    ins, choose = "raw T x, P place", "int e = place;"
+    kernel = _kernel("take_from", ins, "T y", _one_element, len(window.ksize), choose)
+    return _run(kernel, window, [x, places], places.shape, x.dtype)[0]
+
+
+@reference.sum_windows.kernel("cuda_windows", _refuse)
+def sum_windows(x: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.sum_windows`."""
+    text = f"{_SUM_TYPES[x.dtype.char]} sum = 0;", "if (inside) sum += x[j];", "y = sum;"
+    kernel = _kernel("sum", "raw T x", "T y", _every_element, len(window.ksize), *text)
+    return _run(kernel, window, [x], (*x.shape[:2], *window.out_size), x.dtype)[0]
+
+
+@reference.max_windows.kernel("cuda_windows", _refuse)
+def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
+    """See :func:`mpchain.kernels.reference.max_windows`."""
+    before = "T most = low; int at = 0;"
+    step = "T v = low; if (inside) v = x[j];\n"
+    step += "if (e == 0 || v > most || (v != v && most == most)) { most = v; at = e; }"  # NaN wins
+    text = before, step, "y = most; places = at;"
+    ins, outs = "raw T x, T low", "T y, int32 places"
+    kernel = _kernel("max", ins, outs, _every_element, len(window.ksize), *text)
+    low = x.dtype.type(-math.inf)
+    y, places = _run(kernel, window, [x, low], (*x.shape[:2], *window.out_size), x.dtype, "i")
+    return y, places
+
+
+def _sum_of_windows(name, window, arguments, ins, step, first="q"):
+    y = arguments[0]
+    text = _SUM_TYPES[y.dtype.char], first, step
+    kernel = _kernel(name, ins, "T x", _every_window, len(window.ksize), *text)
+    return _run(kernel, window, arguments, (*y.shape[:2], *window.in_size), y.dtype)[0]
+
+
+@reference.spread_windows.kernel("cuda_windows", _refuse)
+def spread_windows(y: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.spread_windows`."""
+    return _sum_of_windows("spread", window, [y], "raw T y", "sum += y[j];")
+
+
+@reference.place_in_windows.kernel("cuda_windows", _refuse)
+def place_in_windows(y: Array, places: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.place_in_windows`."""
+    step = "if (places[j] == e) sum += y[j];"
+    return _sum_of_windows("place_in", window, [y, places], "raw T y, raw P places", step)
+
+
+@reference.fold_windows.kernel("cuda_windows", _refuse)
+def fold_windows(y: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.fold_windows`."""
+    ins, first = "raw T y, int32 elements", "(q * elements + e)"
+    arguments = [y, window.n_elements]
+    return _sum_of_windows("fold", window, arguments, ins, "sum += y[j];", first)
+
+
+# Convolutions as products of matrices, for each group: (O / groups, C / groups * elements).
+
+
+def _is_pointwise(window):
+    """Whether the windows are the elements of x, in their order."""
+    return window.n_elements == 1 and window.in_size == window.out_size and not any(window.pad)
+
+
+@reference.convolution_output.kernel("cuda_windows", _refuse)
+def convolution_output(x: Array, W: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_output`."""
+    xp, n, groups = cuda.get_array_module(x), x.shape[0], window.groups
+    columns = x if _is_pointwise(window) else unfold_windows(x, window)
+    matrices = W.reshape(groups, W.shape[0] // groups, -1)
+    y = xp.empty((n, W.shape[0], *window.out_size), x.dtype)
+    n_windows = math.prod(window.out_size)
+    xp.matmul(
+        matrices,
+        columns.reshape(n, groups, matrices.shape[2], n_windows),
+        out=y.reshape(n, *matrices.shape[:2], n_windows),
+    )
+    return y
+
+
+@reference.convolution_input.kernel("cuda_windows", _refuse)
+def convolution_input(y: Array, W: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_input`."""
+    xp, n, groups = cuda.get_array_module(y), y.shape[0], window.groups
+    channels, n_windows = W.shape[1] * groups, math.prod(window.out_size)
+    matrices = W.reshape(groups, W.shape[0] // groups, -1).swapaxes(1, 2)
+    columns = xp.empty((n, channels, window.n_elements, *window.out_size), y.dtype)
+    xp.matmul(
+        matrices,
+        y.reshape(n, groups, matrices.shape[2], n_windows),
+        out=columns.reshape(n, *matrices.shape[:2], n_windows),
+    )
+    if _is_pointwise(window):
+        columns.shape = (n, channels, *window.in_size)
+        return columns
+    return fold_windows(columns, window)
+
+
+@reference.convolution_filter.kernel("cuda_windows", _refuse)
+def convolution_filter(x: Array, y: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_filter`."""
+    xp, groups, n_filters = cuda.get_array_module(x), window.groups, y.shape[1]
+    W = xp.empty((n_filters, x.shape[1] // groups, *window.ksize), x.dtype)
+    n_windows = y.shape[0] * math.prod(window.out_size)
+    rows = xp.ascontiguousarray(y.swapaxes(0, 1)).reshape(groups, n_filters // groups, n_windows)
+    columns = _columns(x, window).reshape(groups, -1, n_windows) if n_windows else None
+    out = W.reshape(groups, n_filters // groups, -1)
+    if columns is None:
+        W.fill(0)
+    elif groups == 1:  # CuPy copies no transposed matrix in a product of two
+        xp.dot(rows[0], columns[0].T, out=out[0])
+    else:
+        xp.matmul(rows, columns.swapaxes(1, 2), out=out)
+    return W
