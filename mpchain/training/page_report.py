@@ -12,6 +12,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mpchain.reporter import is_scalar
 from mpchain.training.extension import Extension
 from mpchain.training.progress import print_line
@@ -71,7 +73,8 @@ class PageReport(Extension):
         self._pipe = _launcher_pipe()
         self.is_report = self._pipe is None  # the launcher shows all ranks
         self._due = 0.0
-        self._waited: float | None = None
+        self._times: Any = (0.0, 0.0)  # at work, waiting
+        self._shares: dict[str, float] = {}
         self._n_sent = 0  # entries of the log
         self._end = {"state": "finished"}
 
@@ -130,12 +133,7 @@ class PageReport(Extension):
         trainer, now = self._trainer, self._progress()
         seconds, n_iterations, n_epochs, _ = (b - a for a, b in zip(self._last, now))
         facts = {"step": now[1], "epoch": now[2], "memory": resident_bytes()}
-        waited = getattr(trainer.updater, "seconds_waited", None)
-        waited = waited if isinstance(waited, float) else None
-        if waited is not None and self._waited is not None and seconds > INTERVAL / 2:
-            facts["wait"] = min(max((waited - self._waited) / seconds, 0.0), 1.0)
-            facts["work"] = 1 - facts["wait"]
-        self._waited = waited
+        facts |= self._shares_of_time()
         if seconds > INTERVAL / 2:  # the first report comes at once
             facts["rate"] = n_iterations / seconds
         if gpu := pool_bytes():
@@ -148,6 +146,21 @@ class PageReport(Extension):
             said["values"] = self._new_entries(now) + self._samples(now, seconds, n_epochs)
         self._last = now
         self._connection.send(said if self._pipe is not None else {"rank": 0, "said": said})
+
+    def _shares_of_time(self):
+        """Returns how much of its time this rank has worked, and waited for others, lately."""
+        updater = self._trainer.updater
+        times = getattr(updater, "rank_times", lambda: None)()
+        if not isinstance(times, np.ndarray):
+            return {}
+        optimizers = updater.get_all_optimizers().values()
+        comms = [o.communicator for o in optimizers if hasattr(o, "communicator")]
+        own = times[:, comms[0].rank if comms else 0]
+        work, wait = own - self._times
+        if min(work, wait) >= 0 and work + wait > 0:  # ranks tell their times now and then
+            self._shares = {"work": work / (work + wait), "wait": wait / (work + wait)}
+        self._times = own
+        return self._shares
 
     def _new_entries(self, now):
         extensions = self._trainer.extensions.values()
