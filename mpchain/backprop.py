@@ -3,12 +3,14 @@
 The walk first counts, for every function and every leaf that the outputs depend on, how many
 contributions its gradient will receive. Then a ready queue runs the functions whose gradients are
 complete. This takes no recursion and no sorting. A gradient is released as soon as it has been
-used, and ``on_leaf`` is called with a leaf as soon as its gradient is final.
+used, and ``on_leaf`` is called with a leaf as soon as its gradient is final. Contributions to a
+leaf that are sums over few rows, such as a recurrent network's weights get, are computed together.
 
 Gradients are raw arrays unless the graph of the gradient is wanted (``enable_double_backprop``);
 then they are Variables, and the derivatives' own operations are recorded.
 """
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +19,9 @@ from mpchain import variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.typing import Array
+
+_MOST_COLLECTED = 2
+"""Contributions are collected up to that many times the size of the gradient."""
 
 
 def backward(
@@ -225,6 +230,7 @@ class _Walk:
         self.sums = set()
         # Leaves whose gradient array something else holds, or may hold.
         self.shared = set()
+        self.collected = {}  # leaf -> contributions that are yet to be computed, as one
         for node, gy in seeds:
             # The gradient of an output that is a leaf is its own already.
             if node.creator_node is not None or wanted is not None:
@@ -316,11 +322,9 @@ class _Walk:
                 if gys is None:
                     gxs = (None,) * len(targets)
                 elif hooks or function.local_function_hooks:
-                    gxs = _with_hooks(function, targets, gys, create_graph, hooks)
-                elif create_graph:
-                    gxs = function.pull_variables(targets, gys)
+                    gxs = self._pull_with_hooks(function, targets, gys, hooks)
                 else:
-                    gxs = function.pull_arrays(targets, gys)
+                    gxs = self._pull(function, targets, gys)
             except Exception as error:
                 error.add_note(f"(in the backward of {function.description()})")
                 raise
@@ -354,6 +358,67 @@ class _Walk:
                 else:
                     ready.append(creator)
 
+    def _pull(self, function, targets, gys):
+        """The gradients of the targets; None for those that are collected."""
+        if self.create_graph:
+            return function.pull_variables(targets, gys)
+        if not function.row_sums:
+            return function.pull_arrays(targets, gys)
+        others, sums = [], {}
+        for i in targets:
+            if not (i in function.row_sums and self._collect(function, i, gys, sums)):
+                others.append(i)
+        if not sums:
+            return function.pull_arrays(targets, gys)
+        if others:
+            sums.update(zip(others, function.pull_arrays(others, gys)))
+        return [sums[i] for i in targets]
+
+    def _collect(self, function, i, gys, sums):
+        """Collects a contribution to a leaf that gets several, if it is a sum over few rows.
+
+        ``sums[i]`` becomes None or, if the contribution is the last or there are many, their sum.
+        """
+        node, pending = function.inputs[i], self.pending
+        if node.creator_node is not None or (pending[node] == 1 and node not in self.collected):
+            return False
+        arguments = function.row_arguments(i, gys)
+        arrays = [x for x in arguments if hasattr(x, "dtype")]
+        size, least = sum(x.size for x in arrays), math.prod(node.shape)
+        n_rows = {x.shape[:1] for x in arrays}
+        if size > least or len(n_rows) > 1 or () in n_rows:
+            return False
+        key = type(function), i, [(x.shape[1:], x.dtype) for x in arrays]
+        if node in self.collected and self.collected[node][0] != key:
+            self._add(node, self._sum_collected(node), False)
+        _, collected = self.collected.setdefault(node, (key, []))
+        collected.append((function, arguments))
+        is_enough = pending[node] == 1 or size * len(collected) > _MOST_COLLECTED * least
+        sums[i] = self._sum_collected(node) if is_enough else None
+        return True
+
+    def _sum_collected(self, node):
+        """The sum of the contributions to a leaf that were collected."""
+        (_, i, _), collected = self.collected.pop(node)
+        functions, arguments = zip(*collected)
+        cuda.make_current(*(x for x in arguments[0] if hasattr(x, "dtype")))
+        xp = cuda.get_array_module(arguments[0][0])
+        joined = [xp.concatenate(v) if hasattr(v[0], "dtype") else v[0] for v in zip(*arguments)]
+        return functions[0].row_sum(i, joined)
+
+    def _pull_with_hooks(self, function, targets, gys, hooks):
+        """Runs the derivative between the hooks' preprocess and postprocess calls."""
+        hooks = [*hooks.values(), *function.local_function_hooks.values()]
+        in_data = tuple([node.data for node in function.inputs])
+        out_grad = tuple([g if g is None else g.array for g in gys] if self.create_graph else gys)
+        shown = function.shown()
+        for hook in hooks:
+            hook.backward_preprocess(shown, in_data, out_grad)
+        gxs = self._pull(function, targets, gys)
+        for hook in hooks:
+            hook.backward_postprocess(shown, in_data, out_grad)
+        return gxs
+
     def _add(self, node, gx, shared):
         """Adds a contribution to the gradient of ``node``."""
         creator = node.creator_node
@@ -380,6 +445,8 @@ class _Walk:
             self.shared.discard(node)
 
     def _finish_leaf(self, node):
+        if node in self.collected:
+            self._add(node, self._sum_collected(node), False)
         gx = self.gradients.pop(node, None)
         if gx is None:
             return
@@ -417,18 +484,3 @@ def _may_be_shared(gx, gys, gxs, function):
     if gx.base is not None or not function.returns_fresh_gradients:
         return True
     return any(gx is gy for gy in gys) or sum(gx is other for other in gxs) > 1
-
-
-def _with_hooks(function, targets, gys, create_graph, hooks):
-    """Runs the derivative of ``function`` between its hooks' preprocess and postprocess calls."""
-    hooks = [*hooks.values(), *function.local_function_hooks.values()]
-    in_data = tuple([node.data for node in function.inputs])
-    out_grad = tuple([g if g is None else g.array for g in gys] if create_graph else gys)
-    shown = function.shown()
-    for hook in hooks:
-        hook.backward_preprocess(shown, in_data, out_grad)
-    pull = function.pull_variables if create_graph else function.pull_arrays
-    gxs = pull(targets, gys)
-    for hook in hooks:
-        hook.backward_postprocess(shown, in_data, out_grad)
-    return gxs

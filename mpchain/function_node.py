@@ -71,6 +71,7 @@ class FunctionNode:
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False
+    row_sums: Sequence[int] = ()  # inputs whose gradients are sums over rows
     _checks_types = False
     _inputs_to_retain = ()
     _outputs_to_retain = ()
@@ -326,6 +327,14 @@ class FunctionNode:
         gys = tuple([None if gy is None else as_variable(as_array(gy)) for gy in gys])
         gxs = self._checked(self.backward(targets, gys), targets)
         return [None if gx is None else gx.array for gx in gxs]
+
+    def row_arguments(self, index: int, gys: Sequence) -> tuple:
+        """What :meth:`row_sum` needs of this node, for an input in ``row_sums``."""
+        raise NotImplementedError
+
+    def row_sum(self, index: int, arguments: Sequence) -> Array:
+        """The gradient of an input, for the rows of several nodes, one after another."""
+        raise NotImplementedError
 
     def _checked(self, gxs, targets):
         """What ``backward`` returned, reduced to the targets, if shapes and types are right."""

@@ -8,7 +8,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaration import differentiable, sums_over_rows
 from mpchain.functions.image import im2col
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import sum as sum_over
@@ -20,9 +20,14 @@ from mpchain.utils.type_check import TypeInfo, check
 from mpchain.variable import Variable
 
 
+@sums_over_rows
+def _linear_weights_derivative(g, x):
+    return np.matmul(np.transpose(g), x)
+
+
 @differentiable(
     lambda g, W: np.matmul(g, W),
-    lambda g, x: np.matmul(np.transpose(g), x),
+    _linear_weights_derivative,
 )
 def _linear(x, W):
     return kernels.linear(x, W, None)
@@ -30,7 +35,7 @@ def _linear(x, W):
 
 @differentiable(
     lambda g, W: np.matmul(g, W),
-    lambda g, x: np.matmul(np.transpose(g), x),
+    _linear_weights_derivative,
     lambda g: sum_over.on(g, 0),
 )
 def _linear_with_bias(x, W, b):

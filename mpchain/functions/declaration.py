@@ -92,7 +92,11 @@ class Declaration:
         for derivative in (joint, *derivatives):
             for name in parameters_of(derivative)[1:]:
                 self.source(name)  # an unknown name is refused here, not in backward
-        attributes = {"declaration": self, "differentiable_inputs": tuple(range(n_arrays))}
+        attributes = {
+            "declaration": self,
+            "differentiable_inputs": tuple(range(n_arrays)),
+            "row_sums": [i for i, d in enumerate(derivatives) if hasattr(d, "sums_over_rows")],
+        }
         self.node_class = type(self.name, (Application,), attributes)
 
     # Text is generated and formulas are traced at first use, not when mpchain is imported.
@@ -106,6 +110,11 @@ class Declaration:
     def pulls(self) -> list[Callable]:
         """The derivatives; see :meth:`_bind`."""
         return [self._bind(d, d) for d in self.derivatives]
+
+    @functools.cached_property
+    def row_arguments(self) -> list[Callable]:
+        """Functions that find the arguments of each derivative; see :meth:`_bind`."""
+        return [self._bind(d, lambda *arguments: arguments) for d in self.derivatives]
 
     def _bind(self, derivative, function):
         """Returns ``function`` as one of (gradient, kept values, constants, input nodes).
@@ -258,6 +267,20 @@ class Declaration:
         return self._kernels[index]
 
 
+def sums_over_rows(derivative: Callable) -> Callable:
+    """Decorator: marks a derivative that is a sum over the rows of all arrays that it is given.
+
+    For several applications it is computed once, for all of their rows.
+
+    Example:
+        >>> derivative = sums_over_rows(lambda g, x: np.matmul(np.transpose(g), x))
+        >>> derivative.sums_over_rows
+        True
+    """
+    derivative.sums_over_rows = True
+    return derivative
+
+
 def _are_alike(arrays):
     """Whether one kernel type fits: CuPy arrays of one dtype."""
     return all(is_gpu_array(x) and x.dtype == arrays[0].dtype for x in arrays)
@@ -313,6 +336,15 @@ class Application(FunctionNode):
         node_class = type(self)
         node_class.pull_arrays = written_out.pull_arrays(declaration, _pull_any_arrays, fit)
         return node_class.pull_arrays(self, targets, gys)
+
+    def row_arguments(self, index: int, gys: Sequence) -> tuple:
+        """What the derivative asks for: the gradient, kept arrays, and others, such as shapes."""
+        find = self.declaration.row_arguments[index]
+        return find(gys[0], self._kept, self.constants, self.inputs)
+
+    def row_sum(self, index: int, arguments: Sequence) -> Any:
+        """The derivative, given what several applications have, their rows joined."""
+        return fit(self.declaration.derivatives[index](*arguments), self.inputs[index], False)
 
     def pull_variables(self, targets: Sequence[int], gys: Sequence) -> Sequence:
         declaration = self.declaration

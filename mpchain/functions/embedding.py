@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
-from mpchain.functions.declaration import differentiable
+from mpchain.functions.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import add_at, check_labels
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to
@@ -14,7 +14,7 @@ from mpchain.variable import Variable, as_array, as_variable
 # result is zero, and what is added to it is dropped.
 
 
-@differentiable(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0]))
+@differentiable(sums_over_rows(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0])))
 def _take_rows(W, ids):
     y = W[ids]
     if is_gpu_array(ids):  # a mask as an index would wait for the number of its elements
