@@ -27,6 +27,7 @@ def get_trainer_with_mock_updater(
     updater = unittest.mock.MagicMock()
     updater.get_all_optimizers.return_value = {}
     updater.agree_on_signal.side_effect = lambda number: number
+    updater.rank_times.return_value = None
 
     def count(iteration):
         updater.iteration = iteration

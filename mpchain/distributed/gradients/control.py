@@ -4,6 +4,7 @@ import functools
 import hashlib
 import signal
 import struct
+import sys
 import time
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self
@@ -13,6 +14,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator, NcclCommunicator, progress
 from mpchain.reporter import DictSummary
+from mpchain.training.progress import print_line
 from mpchain.typing import Array
 
 COPY_STATE = "copy the state"
@@ -27,6 +29,11 @@ TURNS = 50
 MOST_NAMES = 1000
 """Number of names beyond which those of values that are no longer reported are forgotten."""
 
+SLOWER = 1.2
+"""A rank that works this many times as long as the others on average is named."""
+
+_STEPS = 50  # at least; a rank is named if it is slow in two such periods, one after the other
+
 _N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
 
 
@@ -40,9 +47,9 @@ class Control:
         comm: the ranks.
 
     Attributes:
-        work, waiting: float64 arrays with an element per rank: seconds per step that the rank
-            worked, and waited for others; 0 where it has not told them yet. Each rank tells its
-            means of the last steps once in ``n_turns`` steps, at most :data:`TURNS`.
+        times: float64 array of shape (2, size): seconds that each rank has worked, and waited for
+            others. Each rank tells the means of its last steps once in ``n_turns`` steps, at most
+            :data:`TURNS`; then the times of all ranks are added here.
         n_turns: see above.
         n_messages: number of messages that were received.
 
@@ -63,7 +70,8 @@ class Control:
         self._n_agreed = self.n_messages = self._n_sent = 0
         n_per_turn = -(-comm.size // TURNS)
         self.n_turns = -(-comm.size // n_per_turn)
-        self.work, self.waiting = np.zeros((2, comm.size))
+        self.times, self._per_step, self._of_period = np.zeros((3, 2, comm.size))
+        self._n_in_period, self._slow, self._named = 0, None, set()
         self._own_turn, self._place = divmod(comm.rank, n_per_turn)
         self._ranks = [
             slice(turn * n_per_turn, min((turn + 1) * n_per_turn, comm.size))
@@ -77,7 +85,7 @@ class Control:
     def of(cls, comm: Communicator) -> Self:
         """Returns the communicator's own; a new one if the ranks have changed."""
         control = vars(comm).get("_control")
-        if control is None or control.work.size != comm.size:
+        if control is None or control.times.shape[1] != comm.size:
             control = vars(comm)["_control"] = cls(comm)
         return control
 
@@ -139,7 +147,7 @@ class Control:
     def write(self, numbers: Array) -> int:
         """Writes what this rank tells into elements that are 0; returns the number of the turn."""
         numbers[: len(FLAGS)] = self._asked_flags()
-        now, waited = time.perf_counter(), progress.seconds_waited()
+        now, waited = _clocks()
         if self._clock is not None:
             waiting = waited - self._clock[1]
             self._own += now - self._clock[0] - waiting, waiting, 1
@@ -157,7 +165,32 @@ class Control:
         self._receive_flags(numbers)
         ranks = self._ranks[turn]
         n = ranks.stop - ranks.start
-        self.work[ranks], self.waiting[ranks] = numbers[len(FLAGS) :].reshape(2, -1)[:, :n]
+        self._per_step[:, ranks] = numbers[len(FLAGS) :].reshape(2, -1)[:, :n]
+        if turn == self.n_turns - 1 and self._per_step[0].all():
+            self._add_times()
+
+    def _add_times(self):
+        self.times += self.n_turns * self._per_step
+        self._of_period += self.n_turns * self._per_step
+        self._n_in_period += self.n_turns
+        if self._n_in_period >= _STEPS and self._comm.size > 1:
+            self._name_slow_rank(self._of_period[0] / self._n_in_period)
+            self._of_period[:], self._n_in_period = 0, 0
+
+    def _name_slow_rank(self, work):
+        before, slowest = self._slow, int(work.argmax())
+        others = (work.sum() - work[slowest]) / (work.size - 1)
+        self._slow = slowest if work[slowest] > SLOWER * others else None
+        if self._slow is None or self._slow != before or slowest in self._named:
+            return
+        self._named.add(slowest)
+        if self._comm.rank == 0:
+            print_line(
+                f"rank {slowest} is slow: in each of the last steps it works "
+                f"{1e3 * work[slowest]:.3g} ms, {100 * (work[slowest] / others - 1):.0f} % longer "
+                f"than the other ranks on average ({1e3 * others:.3g} ms), which wait for it",
+                sys.stderr,
+            )
 
     def _asked_flags(self):
         asked, self._asked = self._asked, set()
@@ -379,6 +412,11 @@ class _Values:
         self._places = {name: place for place, name in enumerate(known | found)}
         self._on_gpu = [name for name in self._places if name in on_gpu]
         return _means(found)
+
+
+def _clocks():
+    """Returns the time, and for how long this thread has waited for other ranks, in seconds."""
+    return time.perf_counter(), progress.seconds_waited()
 
 
 def _means(by_name):

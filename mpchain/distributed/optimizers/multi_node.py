@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients import replication
 from mpchain.distributed.gradients.buckets import GradientReducer
@@ -398,6 +400,13 @@ class MultiNodeOptimizer:
         control.agree()
         taken = [known for known in _SIGNALS if control.take(known)]
         return taken[0] if taken else None
+
+    def rank_times(self) -> np.ndarray | None:
+        """Returns for how long each rank has worked and waited, as the ranks have told with steps;
+        see :meth:`mpchain.training.updaters.Updater.rank_times`."""
+        if self.communicator.size == 1:
+            return None
+        return Control.of(self.communicator).times.copy()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the wrapped optimizer, and gradients that wait to be sent or used.

@@ -29,7 +29,9 @@ class LogReport(Extension):
     On several ranks, each rank logs what it observes, and rank 0 writes the file. Values that
     :class:`~mpchain.distributed.MultiNodeUpdater` and multi-node evaluators report are means over
     the samples of all ranks. Any other value is rank 0's own, unless an
-    :class:`~mpchain.distributed.extensions.ObservationAggregator` combines it.
+    :class:`~mpchain.distributed.extensions.ObservationAggregator` combines it. An entry also
+    has ``ranks/slowest``, the number of the rank that worked longest in the interval, and
+    ``ranks/waiting``, the share of their time that the ranks waited for each other, on average.
 
     Args:
         keys: names of the values; None means all that are reported. At the end of training a
@@ -61,7 +63,9 @@ class LogReport(Extension):
         self._log = []
         self._writes = True
         self._means = IntervalMeans(trigger, keys)
-        self._awaited = AwaitedKeys(type(self).__name__, keys or ())
+        self._ranks = _RankTimes(keys)
+        awaited = (key for key in keys or () if key not in _RankTimes.names)
+        self._awaited = AwaitedKeys(type(self).__name__, awaited)
         self._files = OutputFiles(type(self).__name__, filename)
 
     @property
@@ -82,6 +86,7 @@ class LogReport(Extension):
         if means is None:
             return
         entry: dict[str, Any] = {key: float(mean) for key, mean in means.items()}
+        entry |= self._ranks.take(trainer.updater)
         entry["epoch"] = trainer.updater.epoch
         entry["iteration"] = trainer.updater.iteration
         entry["elapsed_time"] = trainer.elapsed_time
@@ -103,6 +108,30 @@ class LogReport(Extension):
         """Saves or restores the entries, the interval and the sums so far."""
         self._means.serialize(serializer, serialize_part)
         self._log = json.loads(serializer("_log", json.dumps(self._log, default=float)))
+
+
+class _RankTimes:
+    """What a log says of the times for which ranks work and wait."""
+
+    names = ("ranks/slowest", "ranks/waiting")
+
+    def __init__(self, keys):
+        self._keys = keys
+        self._before = None
+
+    def take(self, updater):
+        """Returns values by name, of the steps since the last call; none in one process."""
+        times = getattr(updater, "rank_times", lambda: None)()
+        if times is None or not times.any():
+            return {}
+        passed, before = times, self._before
+        if before is not None and before.shape == times.shape and (before != times).any():
+            passed = times - before
+        self._before = times
+        work, waiting = passed
+        values = int(work.argmax()), float(waiting.sum() / passed.sum())
+        found = dict(zip(self.names, values, strict=True))
+        return {k: v for k, v in found.items() if self._keys is None or k in self._keys}
 
 
 class AwaitedKeys:

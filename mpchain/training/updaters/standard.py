@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mpchain import backend
 from mpchain.backends.device import Device
 from mpchain.dataset import Iterator, concat_examples
@@ -154,6 +156,14 @@ class StandardUpdater(Updater):
             if hasattr(optimizer, "agree_on_signal"):
                 return optimizer.agree_on_signal(number)
         return number
+
+    def rank_times(self) -> np.ndarray | None:
+        """Returns the times of the ranks of a multi-node optimizer, if it has one; see
+        :class:`Updater`."""
+        for optimizer in self._optimizers.values():
+            if hasattr(optimizer, "rank_times"):
+                return optimizer.rank_times()
+        return None
 
     def get_optimizer(self, name: str) -> Any:
         """Returns the optimizer of that name."""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from mpchain.serializer import AbstractSerializer
 
 
@@ -45,7 +47,8 @@ class Updater:
         """Returns the signal that ends training; called before each iteration, and after the last.
 
         An updater of several processes overrides it so that all of them end after the same
-        iteration, although they receive a signal at different times.
+        iteration, although they receive a signal at different times. It may return the signal one
+        iteration later than it was given it.
 
         Args:
             number: the signal (SIGINT or SIGTERM) that this process has received, or None.
@@ -54,6 +57,15 @@ class Updater:
             The signal that ends training now, the same in all processes; None to continue.
         """
         return number
+
+    def rank_times(self) -> np.ndarray | None:
+        """Returns for how long each rank has worked, and waited for others, so far.
+
+        Returns:
+            Seconds, a float64 array of shape (2, number of ranks), the same on all ranks; None in
+            one process.
+        """
+        return None
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the state of the updater and of the objects that it holds."""

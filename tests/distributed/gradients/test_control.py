@@ -15,6 +15,8 @@ from mpchain.distributed.gradients import control
 from mpchain.distributed.gradients.control import COPY_STATE, Control, ControlMessage
 from mpchain.iterators import SerialIterator
 from mpchain.reporter import DictSummary, Reporter
+from mpchain.training import Trainer
+from mpchain.training.extensions import LogReport
 from tests.distributed.devices import on_device
 from tests.distributed.optimizers.test_multi_node import MLP
 
@@ -85,7 +87,7 @@ def test_flags_travel_without_a_step(comm, own_control):
 
 def test_control_of_other_ranks_is_another(comm, own_control, monkeypatch):
     assert Control.of(comm) is own_control
-    own_control.work = np.zeros(comm.size + 1)
+    own_control.times = np.zeros((2, comm.size + 1))
     assert Control.of(comm) is not own_control
 
 
@@ -166,6 +168,73 @@ def test_random_states(comm):
         message.put(draws=True)
         message.begin()
         assert message.have_equal_random_states() == are_equal
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock to be set: seconds that have passed, and those of them that this rank has waited."""
+    clock = np.zeros(2)
+    monkeypatch.setattr(control, "_clocks", lambda: tuple(clock))
+    return clock
+
+
+def test_times(comm, own_control, clock):
+    message = ControlMessage(comm)
+    for step in range(10 * comm.size):
+        clock += 2.0, (comm.rank / 10 if step < 5 * comm.size else 0.5)
+        message.begin()
+        message.wait()
+        if step == 5 * comm.size - 1:
+            before = own_control.times.copy()
+    waited = np.arange(comm.size) / 10
+    np.testing.assert_allclose(before[1] / before.sum(0), waited / 2, atol=1e-15)
+    passed = (own_control.times - before)[:, 1:]  # rank 0 tells those of its last step, too
+    assert passed.sum() == pytest.approx(2.0 * 5 * comm.size * (comm.size - 1))
+    np.testing.assert_array_equal(comm.allgather_obj(own_control.times)[0], own_control.times)
+
+
+@pytest.mark.parametrize("slower", [1.1, 1.3])
+def test_a_slow_rank_is_named_once(comm, own_control, clock, capsys, slower):
+    message = ControlMessage(comm)
+    slow = comm.rank == comm.size - 1
+    for _ in range(400):
+        clock += 1e-3 * slower, 0 if slow else 1e-3 * (slower - 1)
+        message.begin()
+        message.wait()
+    err = capsys.readouterr().err
+    is_named = slower == 1.3 and comm.size > 1 and comm.rank == 0
+    assert err.count(f"rank {comm.size - 1} is slow") == err.count("\n") == is_named
+    assert "1.3 ms, 30 % longer than the other ranks on average (1 ms)" in err or not is_named
+
+
+def test_a_log_says_which_rank_is_slow(comm, own_control, clock):
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(MLP()))
+    batches = SerialIterator([np.ones(3, "f")] * 100, 2, shuffle=False)
+
+    def loss(x):
+        slow = comm.size - 1 if trainer.updater.iteration < 60 else 0
+        clock[:] += (1.0, 0.0) if comm.rank == slow else (1.0, 0.5)
+        return F.mean(optimizer.target(x))
+
+    updater = MultiNodeUpdater(
+        batches, optimizer, comm, loss_func=loss, device=optimizer.target.device
+    )
+    trainer = Trainer(updater, (120, "iteration"))
+    log, named = (
+        LogReport(keys, trigger=(60, "iteration"), filename=None)
+        for keys in (None, ["ranks/slowest"])
+    )
+    for extension in (log, named):
+        trainer.extend(extension)
+    trainer.run()
+    if comm.size == 1:
+        assert not any("ranks/slowest" in entry for entry in log.log)
+        return
+    assert [entry["ranks/slowest"] for entry in log.log] == [comm.size - 1, 0]
+    for entry in log.log:
+        share = 0.5 * (comm.size - 1) / comm.size
+        assert entry["ranks/waiting"] == pytest.approx(share, rel=0.1)
+    assert ["ranks/waiting" in entry for entry in named.log] == [False, False]
 
 
 class Many(Communicator):
