@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain import kernels
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.functions.array import cast, reshape, sum_to, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
+from mpchain.kernels.cuda_reductions import follow_statistics
 from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -118,6 +120,9 @@ def _following(x, axis, running_mean, running_var, decay):
 def _follow(running_mean, running_var, decay, count, mean, var):
     """Moves the running statistics towards those of a batch."""
     unbiased = count / max(count - 1, 1)
+    if is_gpu_array(running_mean) and is_gpu_array(running_var):
+        follow_statistics((running_mean, running_var), (mean, var), decay, unbiased)
+        return
     for running, value, factor in ((running_mean, mean, 1), (running_var, var, unbiased)):
         if running is not None:
             running *= decay

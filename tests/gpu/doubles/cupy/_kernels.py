@@ -303,7 +303,7 @@ class ReductionKernel(_Kernel):
 
 class RawKernel:
     """A kernel in CUDA C, with the threads of a block one after another or, if they wait for one
-    another by ``__syncthreads``, at the same time."""
+    another by ``__syncthreads``, in turns."""
 
     def __init__(self, code, name, options=(), backend="nvrtc", **kwargs):
         self.code, self.name, self.options, self.backend = code, name, options, backend
@@ -357,7 +357,7 @@ class RawKernel:
         finish(arrays)
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
-        library = compile_text(text, "-std=c++20 -O1 -pthread") if at_once else compile_text(text)
+        library = compile_text(text, "-std=c++14 -O1 -nostdlib") if at_once else compile_text(text)
         wrong = library.run_threads(
             pointers, (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_long * 7)(*map(int, dims))
         )

@@ -4,10 +4,8 @@
 #include <cstdint>
 using namespace std;
 
-#if __cplusplus < 202002L  // what threads.hpp includes has these
 template <typename T> static T max(T a, T b) { return a < b ? b : a; }
 template <typename T> static T min(T a, T b) { return b < a ? b : a; }
-#endif
 
 struct float16 {
   _Float16 value;

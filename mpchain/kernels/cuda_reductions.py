@@ -1,0 +1,288 @@
+"""Normalizations and softmax on GPUs: kernels that compute a few sums, and what follows from them.
+
+A group of threads, its lanes, computes the sums of one row or channel: each lane those of some
+elements, which are then added up pairwise in shared memory. The order of a sum is always the same.
+Half precision is computed in single.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.kernels import reference
+from mpchain.typing import Array
+
+_THREADS, _BLOCKS = 1024, 1 << 20
+"""The most threads of a block, and blocks of a grid."""
+_C_TYPES = {"e": "float16", "f": "float", "d": "double"}
+_FIELDS = "n_sums n inner outer span far near groups per".split()
+_SHAPE = np.dtype([*((name, np.int64) for name in _FIELDS), ("lanes", "i4"), ("across", "i4")])
+
+# Element j of sum r is at start(r) + (j / span) * far + (j % span) * near. Neighboring threads work
+# on neighbors in memory: on elements of one sum, or across sums.
+_TEXT = """{header}
+typedef {wide} W;
+struct Sums {{ W {fields}; }};
+struct Shape {{ long long {shape}; int lanes, across; }};
+#define EACH(...) {{ \\
+  long long row = lane / shape.span, place = lane % shape.span; \\
+  for (long long j = lane; j < shape.n; j += shape.lanes) {{ \\
+    const long long at = start + row * shape.far + place * shape.near; \\
+    __VA_ARGS__ \\
+    row += row_step; place += place_step; \\
+    if (place >= shape.span) {{ place -= shape.span; row++; }} \\
+  }} \\
+}}
+extern "C" __launch_bounds__({threads}) __global__ void mpchain_{name}(
+    const Shape shape, {parameters}) {{
+  __shared__ Sums shared[{threads}];
+  const int n_groups = blockDim.x / shape.lanes;
+  const int lane = shape.across ? threadIdx.x / n_groups : threadIdx.x % shape.lanes;
+  const int group = shape.across ? threadIdx.x % n_groups : threadIdx.x / shape.lanes;
+  const long long row_step = shape.lanes / shape.span, place_step = shape.lanes % shape.span;
+  Sums* mine = shared + (lane * n_groups + group);
+  for (long long first = (long long)blockIdx.x * n_groups; first < shape.n_sums;
+       first += (long long)gridDim.x * n_groups) {{
+    const long long r = first + group;
+    const long long start = r / shape.inner * shape.outer + r % shape.inner;
+    Sums a = {{ {zero} }};
+    if (r < shape.n_sums) EACH({add})
+    *mine = a;
+    for (int half = shape.lanes / 2; half; half /= 2) {{
+      __syncthreads();
+      if (lane < half) {{
+        const Sums b = mine[half * n_groups];
+        {merge}
+        *mine = a;
+      }}
+    }}
+    __syncthreads();
+    a = shared[group];
+    if (r < shape.n_sums) {{
+      {finish}
+    }}
+    __syncthreads();
+  }}
+}}
+"""
+
+
+class _Kernel(NamedTuple):
+    """The parts of a kernel.
+
+    Attributes:
+        name: its name.
+        parameters: names of arrays that are read, of arrays that are written, and of numbers.
+        fields, zero: the sums, and what they are without elements.
+        add: adds the element at ``at`` to the sums ``a``.
+        merge: adds the sums ``b`` to the sums ``a``.
+        finish: uses the sums ``a`` of sum ``r``; ``EACH`` repeats a statement for its elements.
+    """
+
+    name: str
+    parameters: tuple[str, str, str]
+    fields: str
+    zero: str
+    add: str
+    merge: str
+    finish: str
+
+    def text(self, dtypes: Sequence[str], wide: str) -> str:
+        """Returns the text for arrays of these dtypes, in the order of the parameters."""
+        reads, writes, numbers = (names.split() for names in self.parameters)
+        words = [f"const {_C_TYPES[d]}* {name}" for d, name in zip(dtypes, reads)]
+        words += [
+            f"{_C_TYPES[d]}* {name}" for d, name in zip(dtypes[len(reads) :], writes, strict=True)
+        ]
+        words += [f"const W {name}" for name in numbers]
+        return _TEXT.format(
+            header="#include <cupy/float16.cuh>" if "e" in dtypes else "",
+            wide=_C_TYPES[wide],
+            shape=", ".join(_FIELDS),
+            threads=_THREADS,
+            parameters=", ".join(words),
+            **{field: getattr(self, field) for field in self._fields if field != "parameters"},
+        )
+
+    def run(
+        self, shape: dict, ins: Sequence[Array], outs: Sequence[tuple], numbers: Sequence = ()
+    ) -> list[Array]:
+        """Returns new arrays, of the shapes and dtypes ``outs``."""
+        xp, wide = cuda.get_array_module(ins[0]), _wide(ins[0])
+        arrays = [xp.ascontiguousarray(x) for x in ins]
+        written = [xp.empty(size, dtype) for size, dtype in outs]
+        dtypes = "".join(x.dtype.char for x in [*arrays, *written])
+        table, grid, block = _sized(**shape)
+        kernel = _compiled(self, dtypes, wide.char)
+        kernel(grid, block, (table, *arrays, *written, *map(wide.type, numbers)))
+        return written
+
+
+@functools.cache
+def _compiled(kernel, dtypes, wide):
+    return cuda.raw(kernel.text(dtypes, wide), f"mpchain_{kernel.name}")
+
+
+def _wide(x):
+    return np.promote_types(x.dtype, np.float32)
+
+
+def _power_of_two(n):
+    return 1 << max(n - 1, 0).bit_length()
+
+
+@functools.lru_cache(maxsize=1024)
+def _sized(across, **sizes):
+    """Returns the first argument of a kernel, its grid and its block."""
+    n, n_sums = sizes["n"], sizes["n_sums"]
+    most = 32 if n <= 1024 or across else 256
+    lanes = min(most, _power_of_two(-(-n // 4) if across else n))
+    groups = min(_power_of_two(n_sums), 32 if across else max(256 // lanes, 1))
+    table = np.zeros(1, _SHAPE)
+    for name, value in {**sizes, "lanes": lanes, "across": across}.items():
+        table[name] = value
+    return table, (min(-(-n_sums // groups), _BLOCKS),), (lanes * groups,)
+
+
+def _rows(outer, n, inner=1, groups=1, per=1):
+    """Sums over the second of three axes."""
+    shape = {"n_sums": outer * inner, "n": n, "inner": inner, "outer": n * inner, "span": n}
+    return shape | {"far": 0, "near": inner, "groups": groups, "per": per, "across": inner > 1}
+
+
+def _channels(outer, n, inner, groups=0, per=1):
+    """Sums over the first and the last of three axes."""
+    shape = {"n_sums": n, "n": outer * inner, "inner": 1, "outer": inner, "span": inner}
+    shape |= {"far": n * inner, "near": 1, "groups": groups, "per": per}
+    return shape | {"across": inner == 1}
+
+
+def _refusal(*arrays):
+    if not all(map(cuda.is_gpu_array, arrays)):
+        return "not CuPy arrays"
+    if any(x.dtype.char not in _C_TYPES for x in arrays):
+        return "not arrays of half, single or double precision"
+    return None if arrays[0].size else "no elements"
+
+
+# Means and squared deviations by B. P. Welford, 1962; joined by T. F. Chan et al., 1979.
+_MOMENTS = {
+    "fields": "count, mean, squares",
+    "zero": "0, 0, 0",
+    "add": """const W v = x[at], d = v - a.mean;
+    a.count += 1; a.mean += d / a.count; a.squares += d * (v - a.mean);""",
+    "merge": """if (b.count > 0) {
+          const W d = b.mean - a.mean, part = b.count / (a.count + b.count);
+          a.mean += d * part; a.squares += b.squares + d * d * a.count * part;
+          a.count += b.count;
+        }""",
+}
+_STATISTICS = _Kernel(
+    "statistics",
+    ("x", "mean inverse_std var", "eps"),
+    **_MOMENTS,
+    finish="""if (lane == 0) {
+        const W v = a.squares / a.count;
+        mean[r] = a.mean; var[r] = v; inverse_std[r] = (W)1 / sqrt(v + eps);
+      }""",
+)
+_PARAMETER_GRADIENTS = _Kernel(
+    "parameter_gradients",
+    ("g x mean inverse_std", "g_gamma g_beta", ""),
+    "gamma, beta",
+    "0, 0",
+    """const long long m = row * shape.groups + r / shape.per;
+    const W v = g[at];
+    a.beta += v; a.gamma += v * (((W)x[at] - mean[m]) * inverse_std[m]);""",
+    "a.beta += b.beta; a.gamma += b.gamma;",
+    "if (lane == 0) { g_gamma[r] = a.gamma; g_beta[r] = a.beta; }",
+)
+
+
+def _around(x, axis):
+    """The shape of ``x`` as three axes, reduced but for the second; None if that cannot be."""
+    kept = [i for i in range(x.ndim) if i not in axis]
+    first, last = (kept[0], kept[-1] + 1) if kept else (x.ndim, x.ndim)
+    if last - first != len(kept):
+        return None
+    return tuple(math.prod(x.shape[part]) for part in np.s_[:first, first:last, last:])
+
+
+def _refuse_axes(axis, x, *others):
+    reason = _refusal(x, *others)
+    if reason is None and _around(x, axis) is None:
+        reason = "the axes that are not reduced are not neighbors"
+    return reason
+
+
+@reference.batch_normalization.kernel(
+    "cuda_reductions", lambda x, gamma, beta, axis, eps: _refuse_axes(axis, x, gamma, beta)
+)
+def batch_normalization(
+    x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.reference.batch_normalization`."""
+    kept = tuple(1 if i in axis else n for i, n in enumerate(x.shape))
+    outs = [(kept, _wide(x))] * 3
+    mean, inverse_std, var = _STATISTICS.run(_channels(*_around(x, axis)), [x], outs, [eps])
+    normalize = cuda.elementwise(
+        "T x, G gamma, B beta, W mean, W inverse_std",
+        "T y",
+        "y = ((W)x - mean) * (inverse_std * (W)gamma) + (W)beta;",
+        "mpchain_normalize",
+    )
+    return normalize(x, gamma, beta, mean, inverse_std), mean, inverse_std, var
+
+
+@reference.batch_normalization_gradient.kernel(
+    "cuda_reductions",
+    lambda g, x, *others: (
+        _refuse_axes(others[-1], x, g, *others[:-1])
+        or (None if g.dtype == x.dtype else "a gradient of another dtype")
+    ),
+)
+def batch_normalization_gradient(
+    g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.reference.batch_normalization_gradient`."""
+    mean, inverse_std = (v.astype(_wide(x), copy=False) for v in (mean, inverse_std))
+    shape, outs = _channels(*_around(x, axis)), [(mean.shape, _wide(x))] * 2
+    g_gamma, g_beta = _PARAMETER_GRADIENTS.run(shape, [g, x, mean, inverse_std], outs)
+    gradient = cuda.elementwise(
+        "T g, T x, G gamma, W mean, W inverse_std, W g_gamma, W g_beta, W count",
+        "T gx",
+        """const W normalized = ((W)x - mean) * inverse_std;
+        gx = ((W)g - (normalized * g_gamma + g_beta) / count) * ((W)gamma * inverse_std);""",
+        "mpchain_normalization_gradient",
+    )
+    count = x.size // mean.size
+    return gradient(g, x, gamma, mean, inverse_std, g_gamma, g_beta, count), g_gamma, g_beta
+
+
+def follow_statistics(
+    running: Sequence[Array], batch: Sequence[Array], decay: float, factor: float
+) -> None:
+    """Moves running mean and variance towards those of a batch, in place.
+
+    Args:
+        running: mean and variance (C,).
+        batch: mean and variance, of any shape of C elements.
+        decay: the fraction of the running statistics that is kept.
+        factor: on the variance of the batch.
+
+    Example:
+        >>> follow_statistics([mean, var], [batch_mean, batch_var], 0.9, 1.1)  # doctest: +SKIP
+    """
+    follow = cuda.elementwise(
+        "T mean, T var, T decay, T part, T part_of_var",
+        "R running_mean, R running_var",
+        """running_mean = (R)((T)running_mean * decay + mean * part);
+        running_var = (R)((T)running_var * decay + var * part_of_var);""",
+        "mpchain_follow_statistics",
+    )
+    mean, var = (x.reshape(running[0].shape) for x in batch)
+    follow(mean, var, decay, 1 - decay, (1 - decay) * factor, *running)
