@@ -239,3 +239,17 @@ def test_a_signal_on_one_rank_is_everybodys(comm, rank, standard):
     assert updater.agree_on_signal(signal.SIGINT if mine else None) == signal.SIGINT
     noted = signal.SIGTERM if mine else signal.SIGINT
     assert updater.agree_on_signal(noted) == signal.SIGTERM
+
+
+def test_a_signal_does_not_stay(comm):
+    """The signal that ended a training is not that of the next one."""
+    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(on_device(Regression()))
+    message = optimizer._reducer.message
+    noted = signal.SIGTERM if comm.rank == comm.size - 1 else None
+    ends = []
+    for number in (None, noted, noted, None, None):
+        message.begin()
+        ends.append(optimizer.agree_on_signal(number))
+    # With several ranks, the rank still says so when it learns that all know.
+    given = [i for i, number in enumerate(ends) if number is not None]
+    assert given == ([1, 2] if comm.size == 1 else [2])

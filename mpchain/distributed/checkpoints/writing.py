@@ -169,12 +169,8 @@ class Saving:
         os.makedirs(self._temporary, exist_ok=True)
         own = {key: value.index_entry() for key, value in self._values.items()}
         layout.write_message(self._path(f"index_{self._rank}.json"), own)
-        indexes = [
-            own if rank == self._rank else self._read_when_there(f"index_{rank}.json")
-            for rank in range(self._size)
-        ]
-        writers = assign(indexes)
-        keys = [k for k, entry in own.items() if writers[k, entry["digest"]] == self._rank]
+        indexes, writers = self._plan() if self._rank == 0 else (None, None)
+        keys = self._read_when_there(f"plan_{self._rank}.json")
         part = self._path(f"part_{self._rank}.npz")
         write_npz(part, {key: self._values[key].array for key in keys})
         self._values = None
@@ -184,9 +180,20 @@ class Saving:
         else:
             self._wait_until(lambda: not os.path.exists(self._temporary))
 
+    def _plan(self):
+        """Tells each rank the names of the values that it writes; called on rank 0."""
+        indexes = [self._read_when_there(f"index_{rank}.json") for rank in range(self._size)]
+        writers = assign(indexes)
+        keys = [[] for _ in indexes]
+        for (key, _), writer in writers.items():
+            keys[writer].append(key)
+        for rank, of_rank in enumerate(keys):
+            layout.write_message(self._path(f"plan_{rank}.json"), of_rank)
+        return indexes, writers
+
     def _complete(self, indexes, writers):
         parts = [self._read_when_there(f"seal_{rank}.json") for rank in range(self._size)]
-        for kind in ("index", "seal"):
+        for kind in ("index", "plan", "seal"):
             for rank in range(self._size):
                 os.unlink(self._path(f"{kind}_{rank}.json"))
         content = {

@@ -98,13 +98,15 @@ class Control:
         self._asked.add(FLAGS[FLAGS.index(flag)])
 
     def take(self, flag: Hashable) -> bool:
-        """Returns whether any rank has asked, and forgets it.
+        """Returns whether any rank has asked. If so, forgets it, and what this rank has asked since.
 
         All ranks must call it at the same place of the program, to learn the same.
         """
-        is_asked = flag in self._received
-        self._received.discard(flag)
-        return is_asked
+        if flag not in self._received:
+            return False
+        self._received.remove(flag)
+        self._asked.discard(flag)
+        return True
 
     def agree(self) -> None:
         """Makes sure that flags were exchanged since the last call: waits for the other ranks if no
