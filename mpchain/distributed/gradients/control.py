@@ -98,7 +98,7 @@ class Control:
         self._asked.add(FLAGS[FLAGS.index(flag)])
 
     def take(self, flag: Hashable) -> bool:
-        """Returns whether any rank has asked. If so, forgets it, and what this rank has asked since.
+        """Returns whether any rank has asked; then forgets it, and what this rank has asked since.
 
         All ranks must call it at the same place of the program, to learn the same.
         """
