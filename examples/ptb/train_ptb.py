@@ -10,7 +10,6 @@ the strips.
 """
 
 import argparse
-import collections
 import importlib.util
 import pathlib
 import pydoc_data.topics
@@ -21,7 +20,7 @@ import numpy as np
 import mpchain
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import Variable, optimizer_hooks, optimizers, serializers, training
+from mpchain import Variable, datasets, optimizer_hooks, optimizers, serializers, training
 from mpchain.dataset import Iterator
 from mpchain.distributed.extensions import ObservationAggregator
 from mpchain.serializer import AbstractSerializer
@@ -154,9 +153,8 @@ def read_text(path: str | None) -> str:
 def number_words(text: str, n_words: int) -> tuple[Array, list[str]]:
     """Returns the numbers of the words of a text, and the words; number 0 is for rare ones."""
     found = re.findall(r"[a-z']+|[.,;:!?]", text.lower())
-    vocabulary = ["<rare>", *dict(collections.Counter(found).most_common(n_words - 1))]
-    numbers = {word: i for i, word in enumerate(vocabulary)}
-    return np.array([numbers.get(word, 0) for word in found], np.int32), vocabulary
+    vocabulary = datasets.Vocabulary.build([found], n_words, specials=["<rare>"], unknown="<rare>")
+    return vocabulary.encode(found), vocabulary.words
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -22,11 +22,12 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import Variable, datasets, iterators, optimizers, serializers, training
+from mpchain.dataset import concat_examples
 from mpchain.distributed import MultiNodeUpdater, create_sharded_iterator
 from mpchain.training import extensions
 from mpchain.typing import Array
 
-PADDING, RARE = -1, 0  # numbers of what is no word, and of all rare words
+PADDING = -1  # number of what is no word
 
 
 class Words(mpchain.Chain):
@@ -125,14 +126,10 @@ def make_up_texts(n: int) -> list[tuple[str, str]]:
 
 
 def number_words(texts: list[str], n_words: int, length: int) -> Array:
-    """Returns the numbers (N, length), int32, of the first words of each text."""
+    """Returns the numbers of the first words of each text, (N, up to length), int32."""
     split = [re.findall(r"[a-z']+", text.lower())[:length] for text in texts]
-    counts = collections.Counter(word for words in split for word in words)
-    numbers = {word: i for i, (word, _) in enumerate(counts.most_common(n_words - 1), RARE + 1)}
-    numbered = np.full((len(texts), length), PADDING, np.int32)
-    for row, words in zip(numbered, split):
-        row[: len(words)] = [numbers.get(word, RARE) for word in words]
-    return numbered
+    vocabulary = datasets.Vocabulary.build(split, n_words)
+    return concat_examples([vocabulary.encode(words) for words in split], padding=PADDING)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -37,4 +37,6 @@ from mpchain.datasets.split import split_dataset_n as split_dataset_n
 from mpchain.datasets.split import split_dataset_n_random as split_dataset_n_random
 from mpchain.datasets.split import split_dataset_random as split_dataset_random
 from mpchain.datasets.svhn import get_svhn as get_svhn
+from mpchain.datasets.table import TableDataset as TableDataset
 from mpchain.datasets.text import TextDataset as TextDataset
+from mpchain.datasets.vocabulary import Vocabulary as Vocabulary

@@ -2,6 +2,7 @@
 
 import abc
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ class ShuffleOrderSampler(OrderSampler):
     def __init__(self, random_state: np.random.RandomState | None = None):
         if random_state is not None and not hasattr(random_state, "get_state"):
             raise TypeError(
-                "ShuffleOrderSampler: random_state must be a numpy.random.RandomState, "
+                f"{type(self).__name__}: random_state must be a numpy.random.RandomState, "
                 f"not {type(random_state).__name__}"
             )
         self._random = random_state
@@ -73,3 +74,62 @@ class ShuffleOrderSampler(OrderSampler):
             state = json.loads(restored)
             check_generator_state(state)
             self._random.set_state(state)
+
+
+class SimilarLengthOrderSampler(ShuffleOrderSampler):
+    """Returns a random order in which the examples of a batch are of similar length.
+
+    So batches of sequences need little padding. Batches are random: the examples are permuted,
+    those of each ``n_batches`` batches are sorted by length, and the batches are permuted again.
+    An iterator that repeats begins an epoch within a batch if the batch size does not divide the
+    number of examples; its batches are then less alike.
+
+    Args:
+        lengths: length of each example.
+        batch_size: that of the iterator.
+        n_batches: more make lengths more similar, and batches less random.
+        random_state: see :class:`ShuffleOrderSampler`.
+
+    Raises:
+        ValueError: ``batch_size`` or ``n_batches`` is below 1, or, when it is called, the number of
+            examples is not that of the lengths.
+
+    Example:
+        >>> lengths = [5, 1, 4, 2]
+        >>> order = SimilarLengthOrderSampler(lengths, 2, random_state=np.random.RandomState(1))
+        >>> batches = mpchain.iterators.SerialIterator(lengths, 2, order_sampler=order)
+        >>> sorted(sorted(next(batches)) for _ in range(2))
+        [[1, 2], [4, 5]]
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        n_batches: int = 100,
+        random_state: np.random.RandomState | None = None,
+    ):
+        super().__init__(random_state)
+        for name, value in (("batch_size", batch_size), ("n_batches", n_batches)):
+            if value < 1:
+                raise ValueError(
+                    f"SimilarLengthOrderSampler: {name} must be at least 1, not {value}"
+                )
+        self._lengths, self._batch_size = np.asarray(lengths), batch_size
+        self._n_sorted = batch_size * n_batches
+
+    def __call__(self, current_order: Array, current_position: int) -> Array:
+        if len(current_order) != len(self._lengths):
+            raise ValueError(
+                f"SimilarLengthOrderSampler: lengths must have one element for each example, but "
+                f"there are {len(self._lengths)} for {len(current_order)} examples"
+            )
+        order = super().__call__(current_order, current_position)
+        for start in range(0, len(order), self._n_sorted):
+            part = order[start : start + self._n_sorted]
+            part[:] = part[np.argsort(self._lengths[part], kind="stable")]
+        n_full = len(order) // self._batch_size * self._batch_size
+        batches = order[:n_full].reshape(-1, self._batch_size)
+        # The incomplete batch, which has the longest examples of its part, stays the last one.
+        batches = batches[super().__call__(np.arange(len(batches)), 0)]
+        return np.concatenate([batches.reshape(-1), order[n_full:]])
