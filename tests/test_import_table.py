@@ -54,7 +54,7 @@ FLOORS = [
     ("optimizers", "gradients"),
     ("links", "functions"),
     ("checkpoints", "communicators"),
-    ("extensions", "checkpoints"),
+    ("extensions recovery", "checkpoints"),
     ("updaters", "optimizers extensions"),
 ]
 OPTIONAL = {

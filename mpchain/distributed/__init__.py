@@ -40,7 +40,10 @@ from mpchain.distributed.optimizers import (
 from mpchain.distributed.optimizers.sharded import (
     create_sharded_optimizer as create_sharded_optimizer,
 )
+from mpchain.distributed.recovery import InMemoryCheckpoint as InMemoryCheckpoint
+from mpchain.distributed.recovery import run_elastic as run_elastic
 from mpchain.distributed.updaters import MultiNodeUpdater as MultiNodeUpdater
 from mpchain.distributed.watch import CollectiveMismatchError as CollectiveMismatchError
+from mpchain.distributed.watch import RanksLost as RanksLost
 
 global_except_hook.add_hook_if_asked()

@@ -244,6 +244,7 @@ class MultiNodeIterator(Iterator):
         self.communicator = communicator
         self.rank_master = rank_master
         self.is_master = communicator.rank == rank_master
+        communicator.refuse_to_lose_ranks(self, "one rank reads data for all (MultiNodeIterator)")
         self.actual_iterator = actual_iterator if self.is_master else None
         self._take_position(self._from_master(self._position))
 
@@ -317,6 +318,7 @@ class JoinedIterator(Iterator):
             )
         self.actual_iterator = actual_iterator
         self.communicator = communicator
+        communicator.refuse_to_lose_ranks(self, "ranks have data of their own (JoinedIterator)")
         self.repeat = repeat
         n = -(-len(actual_iterator.dataset) // actual_iterator.batch_size)
         self.n_batches = max(communicator.allgather_obj(n))

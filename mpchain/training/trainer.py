@@ -127,11 +127,7 @@ class Trainer:
         self._started_at = self._final_elapsed_time = None
         self._earlier_elapsed_time = 0.0
         self.is_interrupted = self.is_resumed = False
-        communicators = (
-            getattr(optimizer, "communicator", None)
-            for optimizer in updater.get_all_optimizers().values()
-        )
-        self.writes_reports = not any(getattr(comm, "rank", 0) for comm in communicators)
+        self.writes_reports = self._is_rank_0()
         self._outstanding = []  # names of the extensions still to be called in this iteration
         self._random_states = {}
         updater.connect_trainer(self)
@@ -237,6 +233,7 @@ class Trainer:
         self.out = out
 
     def _run(self, show_loop_exception_msg):
+        self._writes_by_rank = self.writes_reports == self._is_rank_0()
         os.makedirs(self.out, exist_ok=True)
         self._started_at = time.perf_counter()
         entries = dict(sorted(self._entries.items(), key=lambda item: -item[1].priority))
@@ -266,16 +263,57 @@ class Trainer:
         with self.reporter.scope(self.observation):
             self._call_extensions(entries, [name for name in entries if name in self._outstanding])
         n_before = self.updater.iteration
-        while not (self._ends_by_signal(interruption) or self._is_over()):
-            self.observation = {}
-            self.calls_all = self.is_test and self.updater.iteration > n_before
-            with self.reporter.scope(self.observation):
-                self.updater.update()
-                self._call_extensions(entries, list(entries))
+        copies = self._copies_of_ranks()
+        while True:
+            try:
+                copies.keep(self.updater.iteration)
+                if self._ends_by_signal(interruption) or self._is_over():
+                    copies.finish()
+                    break
+                self._iterate(entries, n_before)
+            except Exception as error:
+                self._go_back(copies, error, entries)
         if self.is_interrupted:
             interruption.raise_for(interruption.number)
         if self.updater.iteration == n_before > 0 and self.writes_reports:
             print_line(f"{self._what_is_done()}: there is nothing left to train")
+
+    def _iterate(self, entries, n_before):
+        self.observation = {}
+        self.calls_all = self.is_test and self.updater.iteration > n_before
+        with self.reporter.scope(self.observation):
+            self.updater.update()
+            self._call_extensions(entries, list(entries))
+
+    def _copies_of_ranks(self):
+        """Returns the copies of the state by which ranks continue when others are lost."""
+        for comm in filter(None, self._communicators()):
+            if getattr(comm, "is_elastic", False):
+                return comm.in_memory_checkpoint({"": self})
+        return _NoCopies()
+
+    def _communicators(self):
+        optimizers = self.updater.get_all_optimizers().values()
+        return [getattr(optimizer, "communicator", None) for optimizer in optimizers]
+
+    def _go_back(self, copies, error, entries):
+        """Continues from a copy with the ranks that are left; raises ``error`` if none is lost."""
+        elapsed_time = self.elapsed_time
+        copies.go_back(error, functools.partial(self._fit_to_ranks, entries))
+        self._earlier_elapsed_time, self._started_at = elapsed_time, time.perf_counter()
+        restore_random_states(self._random_states, self._device_ids())
+
+    def _fit_to_ranks(self, entries):
+        """Lets extensions know that ranks are lost, and a new rank 0 begin to write reports."""
+        before = list(filter(self._calls, entries.values()))
+        if self._writes_by_rank:
+            self.writes_reports = self._is_rank_0()
+        for entry in filter(self._calls, entries.values()):
+            hook = "on_ranks_lost" if entry in before else "initialize"
+            (getattr(entry.extension, hook, None) or _ignore)(self)
+
+    def _is_rank_0(self):
+        return not any(getattr(comm, "rank", 0) for comm in self._communicators())
 
     def _call_extensions(self, entries, names):
         """Calls those of these extensions whose trigger fires."""
@@ -358,6 +396,19 @@ class Trainer:
         optimizers = self.updater.get_all_optimizers().values()
         devices = {optimizer.target.device for optimizer in optimizers}
         return sorted(d.device.id for d in devices if isinstance(d, backend.GpuDevice))
+
+
+class _NoCopies:
+    """Stands for the copies of ranks that cannot be lost."""
+
+    def keep(self, iteration):
+        pass
+
+    def finish(self):
+        pass
+
+    def go_back(self, error, prepare):
+        raise error
 
 
 def _default_name(extension):

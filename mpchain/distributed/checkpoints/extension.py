@@ -84,6 +84,15 @@ class Checkpoint(Extension):
         if self.wait:
             self._finish()
 
+    def on_ranks_lost(self, trainer: "Trainer") -> None:
+        """Gives up a checkpoint that is being written; the ranks that are left write the next."""
+        if self._saving is not None:
+            self._saving.abandon()
+            self._saving = None
+        self._latest = None
+        self._lock.release()
+        self._run, self._lock = open_folder(self._path, self.comm)
+
     def on_error(self, trainer: "Trainer", exc: BaseException, tb: Any) -> None:
         """Saves the trainer if Ctrl-C or SIGTERM ended training, if asked to."""
         # A signal ends all ranks after the same iteration. Any other failure is this rank's alone:

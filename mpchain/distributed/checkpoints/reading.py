@@ -21,7 +21,7 @@ from mpchain.typing import Array
 _OF_RANKS = re.compile(
     r"_|extensions/|extension_triggers/|stop_trigger/|updater/optimizer:[^/]+/exchange/compression/"
 )
-_RANDOM = "_random/"
+RANDOM = "_random/"
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class Values(Mapping):
     def __contains__(self, key: Any) -> bool:
         entries = self._table.get(key, [])
         is_new = self._rank >= self._n_saved and len(entries) > 1
-        return bool(entries) and not (is_new and key.startswith(_RANDOM))
+        return bool(entries) and not (is_new and key.startswith(RANDOM))
 
     def __getitem__(self, key: str) -> Array:
         entries = self._chosen(key)

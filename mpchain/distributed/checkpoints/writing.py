@@ -11,6 +11,7 @@ from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.checkpoints.layout import Path
 from mpchain.distributed.checkpoints.states import StateSerializer
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.progress import wait_until
 from mpchain.distributed.watch import waiting_for
 from mpchain.serializers.npz import write_npz
 from mpchain.training.output_files import FileLock
@@ -144,7 +145,7 @@ class Saving:
             Exception: the error of this rank's writing.
         """
         with waiting_for(self._comm, f"the writing of the checkpoint {self.name} by all ranks"):
-            self._thread.join()
+            wait_until(lambda: not self._thread.is_alive())
         if self._error is not None:
             self._error.add_note(f"raised while the checkpoint {self.name} was written")
             error, self._error = self._error, None

@@ -1,5 +1,6 @@
 """Communicators: groups of ranks that exchange arrays and objects."""
 
+import os
 import sys
 from typing import Any
 
@@ -30,6 +31,8 @@ _CLASSES = {
 }
 
 
+ELASTIC_VARIABLE = "MPCHAIN_ELASTIC"
+
 MICRO_SHARDS = 12
 """Default number of parts into which a reproducible communicator divides batches."""
 
@@ -43,6 +46,7 @@ def create_communicator(
     reproducible: bool = False,
     micro_shards: int = MICRO_SHARDS,
     timeout: float | None = None,
+    elastic: bool | None = None,
 ) -> Communicator:
     """Makes the communicator of this launch.
 
@@ -73,13 +77,19 @@ def create_communicator(
             reports that once, and waits up to 1800 s (or ``timeout``, if that is longer), at the
             end of the program without limit. None: the environment variable
             ``MPCHAIN_COLLECTIVE_TIMEOUT``, or 300; ``inf``: it waits forever.
+        elastic: whether training continues without ranks that die, or that are killed because they
+            do not work for ``timeout`` seconds
+            (:class:`~mpchain.distributed.InMemoryCheckpoint`). It needs Open MPI, started by
+            ``mpirun --with-ft ulfm`` or ``mpchain-launch --elastic``; CuPy arrays travel through
+            host memory. None: whether the environment variable ``MPCHAIN_ELASTIC`` is 1.
 
     Raises:
         ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
             ``micro_shards`` is not a multiple of the number of ranks, or ``timeout`` is not
             positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
-            MPI installations; NCCL is named but there is no GPU.
+            MPI installations; NCCL is named but there is no GPU; ``elastic`` with NCCL or another
+            MPI.
 
     Example:
         >>> comm = mpchain.create_communicator()
@@ -93,8 +103,10 @@ def create_communicator(
         )
     timeout = check_timeout(timeout)
     mpi_comm = _ranks(mpi_comm)
-    communicator_class = _choose_class(communicator_name, mpi_comm)
-    options = {}
+    if elastic is None:
+        elastic = os.environ.get(ELASTIC_VARIABLE) == "1"
+    communicator_class = _choose_class(communicator_name, mpi_comm, elastic)
+    options = {"elastic": True} if elastic else {}
     if allreduce_grad_dtype is not None:
         options["allreduce_grad_dtype"] = _gradient_dtype(communicator_class, allreduce_grad_dtype)
     if communicator_name == "flat":
@@ -106,11 +118,16 @@ def create_communicator(
     return comm
 
 
-def _choose_class(name, mpi_comm):
+def _choose_class(name, mpi_comm, elastic):
     if name is None:
-        several = mpi_comm is not None and mpi_comm.size > 1
+        several = mpi_comm is not None and mpi_comm.size > 1 and not elastic
         return NcclCommunicator if several and _has_nccl() else MpiCommunicator
     if _CLASSES[name] is NcclCommunicator:
+        if elastic:
+            raise RuntimeError(
+                f"create_communicator: {name!r} moves arrays by NCCL, which cannot lose ranks yet: "
+                "with elastic=True use 'naive'"
+            )
         try:
             cuda.check_cuda_available()
         except RuntimeError as error:

@@ -22,13 +22,14 @@ from mpchain.distributed.communicators.arrays import (
     partition,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
+from mpchain.distributed.communicators.loses_ranks import LosesRanks
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
 from mpchain.typing import Array, DTypeLike
 
 
 @on_gpu_of_arrays
-class Communicator(PointToPoint):
+class Communicator(PointToPoint, LosesRanks):
     """A group of ranks that exchange arrays and objects; this class is the group of one process.
 
     Here every collective is the identity. Subclasses provide the transport: the object methods,
@@ -79,6 +80,7 @@ class Communicator(PointToPoint):
     def __init__(self):
         self._config = {"batched_copy": True, "allreduce_grad_dtype": None}
         self._to_myself = collections.deque()
+        LosesRanks.__init__(self)
 
     # Transport
 
@@ -460,6 +462,23 @@ class Communicator(PointToPoint):
         part._config.update(self._config)
         part.micro_shards, part.timeout = self.micro_shards, self.timeout
         return part
+
+    def renewed(self) -> "Communicator":
+        """Returns a new communicator of the same ranks, which knows of no models; collective.
+
+        >>> comm.renewed().size
+        1
+        """
+        return self._configure(Communicator())
+
+    def refuse_to_lose_ranks(self, obj: Any, why: str) -> None:
+        """Notes that training cannot continue without lost ranks as long as an object exists.
+
+        Args:
+            obj: the object, such as a data set of which each rank holds a part.
+            why: what has divided something among the ranks, for the message of :meth:`shrink`.
+        """
+        self._needs_all[obj] = why
 
     def __deepcopy__(self, memo: dict) -> "Communicator":
         """Returns the communicator itself: copies of a model talk to the same ranks."""

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import pickle
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
@@ -25,10 +26,15 @@ from mpchain.distributed.communicators.arrays import (
     pieces,
 )
 from mpchain.distributed.communicators.communicator import Communicator
+from mpchain.distributed.communicators.elastic import (
+    Elasticity,
+    can_lose_ranks,
+    finalize_unless_lost,
+)
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.shared_memory import FILLED, make_shared_arrays, sum_in_shared_memory
-from mpchain.distributed.watch import Watch, check_timeout, watched
+from mpchain.distributed.watch import Watch, call_at_end, check_timeout, watched
 from mpchain.typing import Array, DTypeLike
 
 LARGE = 2**20
@@ -47,6 +53,11 @@ def load_mpi() -> ModuleType:
         RuntimeError: mpi4py or the MPI library is missing.
     """
     try:
+        if "mpi4py.MPI" not in sys.modules and can_lose_ranks():
+            import mpi4py
+
+            mpi4py.rc.finalize = False  # as it hangs now and then once ranks are lost
+            call_at_end(finalize_unless_lost)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise RuntimeError(
@@ -69,6 +80,11 @@ class MpiCommunicator(Communicator):
     Args:
         mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
         cuda_aware: whether to hand CuPy arrays to MPI as they are.
+        elastic: whether the other ranks can continue when ranks are lost
+            (:class:`~mpchain.distributed.RanksLost`).
+
+    Raises:
+        RuntimeError: ``elastic`` with an MPI that cannot lose ranks, or was started without that.
 
     Example:
         ::
@@ -78,14 +94,21 @@ class MpiCommunicator(Communicator):
             total = comm.allreduce(np.ones(3))
     """
 
-    _watch = None
+    _watch = _elasticity = None
 
-    def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False):
-        self.mpi_comm = mpi_comm
-        self.rank, self.size = mpi_comm.rank, mpi_comm.size
+    def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False, elastic: bool = False):
         super().__init__()
         self._mpi = load_mpi()
         self._cuda_aware = cuda_aware
+        if elastic:
+            self._elasticity = Elasticity(self, self._mpi)
+            mpi_comm = mpi_comm.Dup()  # which can be revoked
+        self._join(mpi_comm)
+
+    def _join(self, mpi_comm):
+        """Makes this the communicator of the ranks of one of MPI; collective."""
+        self.mpi_comm = mpi_comm
+        self.rank, self.size = mpi_comm.rank, mpi_comm.size
         self._n_operations = self._n_buffers = 0
         self._tag_of_steps = None  # while an operation that consists of others takes a step
         self._buffers = weakref.WeakValueDictionary()  # by address
@@ -97,9 +120,17 @@ class MpiCommunicator(Communicator):
             self._mpi, self._messages, list(range(self.size)), self._own(mpi_comm.Dup())
         )
         self._find_hosts()
+        before, self._watch = self._watch, None
         if self.size > 1:
             global_except_hook.add_hook()
-            self._watch = Watch.over(self._mpi, mpi_comm, self._host, check_timeout(None))
+            self._watch = Watch.over(
+                self._mpi,
+                mpi_comm,
+                self._host,
+                check_timeout(None) if before is None else before.timeout,
+                is_elastic=self.is_elastic,
+                replaced=before,
+            )
 
     def _own(self, mpi_comm):
         """Returns an MPI communicator, which :meth:`finalize` will free."""
@@ -441,7 +472,26 @@ class MpiCommunicator(Communicator):
         self.barrier()
         part = type(self)(self.mpi_comm.Split(color, key), **self._options())
         part._owned.append(part.mpi_comm)
+        if self.is_elastic and part.size > 1:
+            self.refuse_to_lose_ranks(part, "comm.split has made a communicator of some ranks")
         return self._configure(part)
+
+    @property
+    def is_elastic(self) -> bool:
+        return self._elasticity is not None
+
+    def agree(self) -> None:
+        if self._elasticity is not None:
+            self._elasticity.agree()
+
+    def shrink(self, *, goes_back: bool = True) -> bool:
+        return True if self._elasticity is None else self._elasticity.shrink(goes_back)
+
+    def renewed(self) -> "MpiCommunicator":
+        new = type(self)(self.mpi_comm, **self._options(), elastic=self.is_elastic)
+        if self._elasticity is not None:
+            self._elasticity.retire()
+        return self._configure(new)
 
     def _options(self):
         return {"cuda_aware": self._cuda_aware}
@@ -453,6 +503,8 @@ class MpiCommunicator(Communicator):
         """
         if self._owned:
             self.barrier()
+        if self._elasticity is not None:
+            self._elasticity.retire()
         if self._watch is not None:
             self._watch.stop()
             self._watch = None

@@ -18,6 +18,7 @@ import numpy as np
 
 from mpchain.distributed.communicators.arrays import byte_pieces, pieces
 from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.watch import losses
 from mpchain.typing import Array
 
 MOST_AT_ONCE = 16
@@ -72,6 +73,9 @@ class PendingOperation(Request):
                 next(self._steps)
         except StopIteration as end:
             self.result, self.is_complete, self._steps = end.value, True, None
+        except Exception as error:
+            losses.raise_loss_behind(error)
+            raise
         finally:
             self._turn.release()
 
@@ -110,20 +114,35 @@ def progress_all() -> None:
     mine[:] = [op for op in mine if not op.is_complete and op._list is mine]
 
 
+def forget_all() -> None:
+    """Drops all operations of this thread, which wait for ranks that are lost.
+
+    >>> forget_all()
+    """
+    _of_this_thread().clear()
+
+
 def wait_until(is_done: Callable[[], bool]) -> None:
     """Waits while all operations of this thread continue, since other ranks may wait for them.
 
     A rank that waits for long leaves its core to others.
 
+    Raises:
+        RanksLost: ranks are lost, and the communicator is elastic.
+
     >>> wait_until(lambda: True)
     """
-    if is_done():
-        return
-    begin = time.perf_counter()
     try:
-        _wait_until(is_done)
-    finally:
-        _waited.seconds += time.perf_counter() - begin
+        if is_done():
+            return
+        begin = time.perf_counter()
+        try:
+            _wait_until(is_done)
+        finally:
+            _waited.seconds += time.perf_counter() - begin
+    except Exception as error:
+        losses.raise_loss_behind(error)
+        raise
 
 
 def seconds_waited() -> float:
@@ -148,6 +167,7 @@ def _wait_until(is_done):
             return
         progress_all()
         if n_looks > _YIELDS:
+            losses.check()
             time.sleep(_NAP)
         elif n_looks > _SPINS:
             os.sched_yield()

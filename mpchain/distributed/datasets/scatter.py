@@ -68,7 +68,9 @@ def scatter_dataset(
     if shuffle:
         random = np.random if seed is None else np.random.RandomState(seed)
         order = comm.bcast(random.permutation(n) if comm.rank == root else None, root)
-    return SubDataset(dataset, begin, end, order)
+    mine = SubDataset(dataset, begin, end, order)
+    comm.refuse_to_lose_ranks(mine, "scatter_dataset has divided a data set")
+    return mine
 
 
 def scatter_index(

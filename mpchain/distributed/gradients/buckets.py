@@ -80,6 +80,9 @@ class GradientReducer(Reducer):
         # in the buckets' memory, and in their other memory.
         self._totals = np.zeros(4)
 
+    def renewed(self) -> "GradientReducer":
+        return type(self)(self._comm, zero_fill=self._zero_fill, compression=self._compression)
+
     def watch(self, params: Mapping[str, Parameter]) -> None:
         super().watch(params)
         self._names = {id(param): name for name, param in self._params.items()}

@@ -57,6 +57,10 @@ class DoubleBufferingReducer(Reducer):
         )
         super().__init__(comm, zero_fill)
 
+    def renewed(self) -> "DoubleBufferingReducer":
+        compression = self._current._compression
+        return type(self)(self._comm, zero_fill=self._zero_fill, compression=compression)
+
     def watch(self, params: Mapping[str, Parameter]) -> None:
         """Sets the parameters; means that wait for their step stay."""
         self._settle()

@@ -102,5 +102,9 @@ class Reducer:
         self.message.wait()
         return self.n_samples()
 
+    def renewed(self) -> "Reducer":
+        """Returns a reducer of the same kind for the ranks that the communicator has now."""
+        return type(self)(self._comm, zero_fill=self._zero_fill)
+
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores what is kept from step to step."""

@@ -20,6 +20,7 @@ from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import SampleDraws, divided
 from mpchain.distributed.optimizers.dry_run import DryRun
+from mpchain.distributed.optimizers.rank_states import RankStates
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
 from mpchain.link import Link
@@ -161,6 +162,8 @@ class MultiNodeOptimizer:
             _exchanges=True,  # whether updates are more than accumulation
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
         )
+        vars(self)["_rank_states"] = RankStates(communicator)
+        communicator.dependents.add(self)
 
     def __getattr__(self, name: str) -> Any:
         if name == "actual_optimizer":  # the object is being copied and has no attributes yet
@@ -383,6 +386,37 @@ class MultiNodeOptimizer:
             if param.grad is not None:
                 param.grad = param.grad * param.dtype.type(factor)
 
+    def add_rank_state(self, link: Link, *names: str) -> None:
+        """Declares attributes of a link that belong to this rank's samples of each batch.
+
+        Such is the hidden state of a recurrent network that continues from batch to batch. Files
+        and copies then have the state of the whole batch, which any number of ranks divides anew.
+        The ranks' samples must be in the order of the ranks, divided by ``comm.share_of``.
+
+        Args:
+            link: a link of the model.
+            names: attributes that are None, or arrays or Variables whose first axis is the samples.
+
+        Example:
+            >>> model = L.LSTM(3, 2)
+            >>> optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+            >>> optimizer.add_rank_state(model, "h", "c")
+        """
+        self._rank_states.add(link, names, self.target)
+
+    def fit_to_ranks(self) -> None:
+        """Forgets the step under way, after the communicator has lost ranks.
+
+        Parameters that are not initialized any more will be, in the next update.
+        """
+        self._n_accumulated = 0
+        self._reducer = self._reducer.renewed()
+        self._draws.finish(0)
+        if self.target is not None:
+            params = self._params()
+            self._waiting = {name for name, param in params.items() if not param.is_initialized}
+            self._reducer.watch(params)
+
     def agree_on_signal(self, number: int | None) -> int | None:
         """Returns on all ranks the signal that any rank has received, so that all end together.
 
@@ -415,6 +449,7 @@ class MultiNodeOptimizer:
         save snapshots.
         """
         self.actual_optimizer.serialize(serializer)
+        self._rank_states.serialize(serializer["rank_states"])
         with contextlib.suppress(MissingKeyError):  # a file of one process
             self._draws.serialize(serializer["exchange"])
             self._reducer.serialize(serializer["exchange"])
@@ -434,6 +469,7 @@ class MultiNodeOptimizer:
         message = self._reducer.message
         message.put(summaries, draws=hooks)
         n_total = self._reducer.finish()
+        self._rank_states.n_samples = n_total
         self._draws.finish(n_total)
         if n_total > 0:
             self._step(message.have_equal_random_states() if hooks else True)

@@ -135,6 +135,15 @@ class ShardedOptimizer(MultiNodeOptimizer):
         for _, param, rule in self._divided():
             rule.gather(param, self.communicator, root)
 
+    def fit_to_ranks(self) -> None:
+        super().fit_to_ranks()
+        self._rows = []
+        if self.target is not None:
+            for param in self.target.params():
+                if isinstance(param.update_rule, ShardedRule):
+                    param.update_rule.shape = param.update_rule.state = None  # to be divided anew
+            self._divide()
+
     def _step(self, draws_alike):
         self._divide()
         self._add_publisher()  # again, in case the wrapped optimizer was set up again

@@ -105,6 +105,12 @@ class Detector:
         if waited <= timeout:
             return None
         absent = reports.absent(watch)
+        if watch.is_elastic and (idle := self._idle(absent, now)):
+            if watch.kill(idle, f"others had waited for it for {waited:.0f} s in {text}"):
+                self._waited = 0.0  # from now on for MPI's notice
+                return None
+            if waited <= 2 * timeout + GRACE:  # a rank of their host kills them
+                return None
         if watch.is_leaving and not absent:
             return None
         if not self._are_lost(absent, now):
@@ -121,7 +127,9 @@ class Detector:
                 return True
         rows = [watch.rows[rank] for rank in watch.local]
         silent = [row for row in rows if now - row.heartbeat > GRACE]
-        return any(reports.state_of_process(row.pid) in reports.GONE for row in silent)
+        return not watch.is_elastic and any(
+            reports.state_of_process(row.pid) in reports.GONE for row in silent
+        )
 
     def _are_lost(self, absent, now):
         """Returns whether ranks that others wait for do not work: at least one of them is stopped,
@@ -134,6 +142,20 @@ class Detector:
         ]
         waiting = [row for row in rows if self._watch.waits(row) and now - row.heartbeat < timeout]
         return not working or len(working) + len(waiting) < len(rows)
+
+    def _idle(self, absent, now):
+        """Returns ranks that are silent, and those that others wait for but that do not work."""
+        watch, timeout = self._watch, self._watch.timeout
+        may_work = self._waited <= watch.longest_wait
+        late = [
+            rank
+            for rank in absent
+            for row in [watch.rows[rank]]
+            if row.state == State.COMPUTING
+            and not (may_work and now - max(row.active, row.since) < timeout)
+        ]
+        silent = [rank for rank in watch.local if now - watch.rows[rank].heartbeat > timeout]
+        return sorted({*late, *silent})
 
     def _wait(self, passed):
         """Counts the seconds for which the rank has been waiting; returns what it waits for."""

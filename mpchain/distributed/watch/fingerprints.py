@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mpchain.configuration import is_debug
-from mpchain.distributed.watch import call_sites
+from mpchain.distributed.watch import call_sites, losses
 from mpchain.distributed.watch.table import encode
 
 if TYPE_CHECKING:
@@ -125,6 +125,9 @@ def _watch_method(method, name, kind):
             if not kind.checks:
                 watch.enter()
             result = method(self, *args, **kwargs)
+        except Exception as error:
+            losses.raise_loss_behind(error)
+            raise
         finally:
             text = watch.leave()
         return Request(result, watch, text) if kind.is_begun and text is not None else result

@@ -46,6 +46,8 @@ TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 
 _TIME_TO_END = 2.0  # seconds for the thread to stop at exit
 
+_KILLED = "killed: "
+
 _SLOT = RING - 1  # a power of two, less one
 
 
@@ -96,7 +98,10 @@ class Watch:
         gpu: :class:`GpuWork` of the communicator; None if there is none.
         thread: the thread that is in a method of the communicator, or was last.
         begun: weak reference to the request of the operation that was begun last.
+        is_elastic: whether the others continue without ranks that are lost, instead of ending the
+            job. Ranks that do not work are killed.
         is_leaving: whether the program is over and waits for the others' ends.
+        is_of_world: whether it watches the end of the program.
     """
 
     rank: int
@@ -112,7 +117,8 @@ class Watch:
     last_active: Callable[[float], float] | None = None
 
     def __post_init__(self):
-        self.is_inside = self.is_leaving = False
+        self.is_inside = self.is_leaving = self.is_elastic = self.is_of_world = False
+        self._processes = {}  # of ranks that this one may kill: file descriptors
         self.announced = self._text = self.begun = self.gpu = None
         self.thread, self._turn = threading.get_ident(), threading.RLock()
         self.row = self.rows[self.rank]
@@ -127,7 +133,16 @@ class Watch:
         self._detector = Detector(self)
 
     @classmethod
-    def over(cls, mpi: Any, mpi_comm: Any, host: Any, timeout: float) -> "Watch":
+    def over(
+        cls,
+        mpi: Any,
+        mpi_comm: Any,
+        host: Any,
+        timeout: float,
+        *,
+        is_elastic: bool = False,
+        replaced: "Watch | None" = None,
+    ) -> "Watch":
         """Makes the watchdogs of several ranks; collective.
 
         Args:
@@ -135,6 +150,8 @@ class Watch:
             mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
             host: that of the ranks of this host.
             timeout: seconds.
+            is_elastic: whether ranks may be lost.
+            replaced: the watchdog of these ranks and others, which are lost.
         """
         local = host.allgather(mpi_comm.rank)
         memory = share(host, len(local) * ROW)
@@ -156,9 +173,15 @@ class Watch:
         watch = cls(*(mpi_comm.rank, rows, local, hosts, world_ranks, timeout, exchange, end, tell))
         if messages is not None:
             watch._owned.append(messages)
-        if mpi_comm.size == world.size and _thread.of_world is None:
+        if replaced is not None:
+            watch.is_of_world = replaced.is_of_world
+        else:
+            watch.is_of_world = mpi_comm.size == world.size and _thread.of_world is None
+        if watch.is_of_world:
             _thread.of_world, _thread.ends = watch, mpi_comm.Dup()
         mpi_comm.Barrier()  # all rows exist from here on
+        if is_elastic:
+            watch.may_kill()
         watch.start()
         return watch
 
@@ -175,6 +198,40 @@ class Watch:
             for mpi_comm in self._owned:
                 mpi_comm.Free()
             self._owned = []
+
+    def may_kill(self) -> None:
+        """Lets ranks be lost, and allows this one to kill those of its host."""
+        self.is_elastic = True
+        if hasattr(os, "pidfd_open"):  # by which no other process can be meant later
+            for rank in self.local:
+                with contextlib.suppress(OSError):
+                    self._processes[rank] = os.pidfd_open(self.rows[rank].pid)
+
+    def kill(self, ranks: Sequence[int], why: str) -> bool:
+        """Kills those of the ranks that are on this host; returns whether there are any."""
+        here = [rank for rank in ranks if rank in self._processes and rank != self.rank]
+        for rank in here:
+            self.rows[rank].answer = encode_answer(f"{_KILLED}{why}")
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._processes[rank], signal.SIGKILL)
+        return bool(here)
+
+    def cause_of(self, rank: int) -> str:
+        """Returns why a rank is lost, as far as this one knows."""
+        row, killed = self.rows[rank], decode(self.rows[rank].answer)
+        if killed.startswith(_KILLED):
+            return killed
+        return f"process {row.pid or ''} on {self.hosts[rank]} is gone".replace("  ", " ")
+
+    def be_replaced(self) -> None:
+        """Stops looking: ranks are lost, and the others, if there are several, get another
+        watchdog."""
+        _thread.remove(self)
+        if _thread.of_world is self:
+            _thread.of_world = None
+        for process in self._processes.values():
+            os.close(process)
+        self._processes = {}
 
     def tell_end(self) -> None:
         """Tells the others that this rank's program is over."""
@@ -337,7 +394,12 @@ class Watch:
         report, must_end = self._detector.look(now)
         if self.exchange is not None:
             is_wanted = any(self._wants_news(self.rows[r], now) for r in self.local)
-            self.exchange.exchange(now, self.local, is_wanted)
+            try:
+                self.exchange.exchange(now, self.local, is_wanted)
+            except Exception:
+                if not self.is_elastic:
+                    raise
+                self.exchange = None  # its ranks are lost, and another watchdog follows
         if report is not None and must_end:
             self.end(report, self.gpu and self.gpu.abort)
         elif report is not None:
@@ -403,13 +465,13 @@ class WatchThread:
     of_world = ends = None
 
     def __init__(self):
-        self._watches = weakref.WeakSet()
+        self._watches = weakref.WeakSet()  # and others that have a timeout and look
         self._looking = threading.Lock()
         self._thread = None
         self._stopped = threading.Event()
         self._pid = os.getpid()
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: Any) -> None:
         """Adds a watchdog; starts the thread if it does not run."""
         with self._looking:
             self._watches.add(watch)
@@ -443,7 +505,11 @@ class WatchThread:
         for watch in list(self._watches):
             watch.tell_end()
         if self.of_world is not None:
-            self._wait_for_ends()
+            try:
+                self._wait_for_ends()
+            except Exception:
+                if not self.of_world.is_elastic:
+                    raise
         self._stopped.set()
         self._thread.join(_TIME_TO_END)
 
@@ -463,6 +529,28 @@ class WatchThread:
                 signal.alarm(before)
 
 
+def add_look(watcher: Any) -> None:
+    """Lets the thread call ``look(now)`` from time to time.
+
+    Args:
+        watcher: has that method, ``tell_end()``, and ``timeout``, whose twentieth is the time
+            between two calls; it is not kept alive.
+    """
+    _thread.add(watcher)
+
+
+def call_at_end(function: Callable[[], None]) -> None:
+    """Lets a function be called at the program's end, when no rank needs the others any more."""
+    _at_end.append(function)
+
+
+def _end():
+    _thread.end()
+    for function in _at_end:
+        function()
+
+
 _activity = Activity()
 _thread = WatchThread()
-atexit.register(_thread.end)  # at import, to be the last of most
+_at_end = []
+atexit.register(_end)  # at import, to be the last of most

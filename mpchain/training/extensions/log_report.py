@@ -79,6 +79,10 @@ class LogReport(Extension):
         if self._writes:
             self._files.claim(trainer)
 
+    def on_ranks_lost(self, trainer: Trainer) -> None:
+        """Begins to write the file if this rank has become rank 0."""
+        self.initialize(trainer)
+
     def __call__(self, trainer: Trainer) -> None:
         """Adds the values of this iteration; adds an entry if the interval ends here."""
         means = self._means(trainer)

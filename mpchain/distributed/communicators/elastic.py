@@ -1,0 +1,221 @@
+"""Losing ranks: how a communicator of MPI notices it, and continues without them.
+
+MPI must be able to lose ranks by the interface ULFM (User-Level Failure Mitigation): calls that
+involve a lost rank raise errors, any rank can revoke a communicator, by which the calls of all
+others raise errors as well, and those that are left can make a communicator of their own.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from mpchain.distributed.communicators import progress
+from mpchain.distributed.watch import RanksLost, add_look, losses
+
+if TYPE_CHECKING:
+    from mpchain.distributed.communicators.mpi import MpiCommunicator
+
+_BETWEEN_LOOKS = 0.005  # seconds, of a rank that waits
+_DONE, _GOES_BACK = 1, 2  # flags that all ranks agree on
+_UNTIL_NOTICED = 2.0  # seconds from an error of MPI until it must be known that ranks are lost
+
+
+def can_lose_ranks() -> bool:
+    """Returns whether MPI was started to lose ranks.
+
+    >>> can_lose_ranks()
+    False
+    """
+    return os.environ.get("OMPI_MCA_mpi_ft_enable", "0") not in ("0", "false")
+
+
+def finalize_unless_lost() -> None:
+    """Ends MPI, at the end of the program, unless ranks were lost: MPI would wait for them."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and not mpi.Is_finalized() and not Elasticity.any_is_lost:
+        mpi.Finalize()
+
+
+def check_can_lose_ranks(mpi: ModuleType) -> None:
+    """Raises RuntimeError unless this job's MPI can lose ranks.
+
+    Args:
+        mpi: the module ``mpi4py.MPI``.
+    """
+    library = mpi.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
+    if "Open MPI" not in library or not hasattr(mpi.Comm, "Shrink"):
+        raise RuntimeError(
+            f"create_communicator: elastic=True needs Open MPI, which can lose ranks, not {library}"
+        )
+    if not can_lose_ranks():
+        raise RuntimeError(
+            "create_communicator: elastic=True needs an MPI that was started to lose ranks: start "
+            "the program by mpchain-launch --elastic, or by mpirun --with-ft ulfm"
+        )
+
+
+class Elasticity:
+    """Notices that a communicator has lost ranks, and makes it one of the others.
+
+    Whoever notices it revokes all that the communicator has: this rank, or its watchdog's thread
+    while it computes or waits within MPI. All ranks therefore raise :class:`RanksLost`.
+
+    Args:
+        comm: the communicator.
+        mpi: the module ``mpi4py.MPI``.
+    """
+
+    any_is_lost = False
+    """Whether any communicator of this process has lost ranks."""
+
+    timeout = 2.0
+    """The watchdog's thread looks twenty times in it."""
+
+    def __init__(self, comm: "MpiCommunicator", mpi: ModuleType):
+        check_can_lose_ranks(mpi)
+        self._comm, self._mpi = comm, mpi
+        self._turn = threading.Lock()  # before the communicator's MPI communicators are replaced
+        self._has_lost = self._is_retired = False
+        self._looked_at = 0.0
+        losses.lookouts.append(self)
+        if mpi.Query_thread() == mpi.THREAD_MULTIPLE:
+            add_look(self)
+
+    # Noticing
+
+    def check(self) -> None:
+        now = time.monotonic()
+        if self._has_lost or now - self._looked_at > _BETWEEN_LOOKS:
+            self._looked_at = now
+            if self._notices():
+                raise self._loss()
+
+    def loss_behind(self, error: Exception) -> RanksLost | None:
+        if not isinstance(error, self._mpi.Exception):
+            return None
+        end = time.monotonic() + _UNTIL_NOTICED
+        while not self._notices():
+            if time.monotonic() > end:
+                return None
+            time.sleep(1e-4)
+        return self._loss()
+
+    def look(self, now: float) -> None:
+        """Called by the watchdog's thread."""
+        if not self._mpi.Is_finalized():
+            self._notices()
+
+    def tell_end(self) -> None:
+        """Called when the program is over."""
+
+    def _notices(self):
+        """Returns whether ranks are lost, of which the others then learn."""
+        with self._turn:
+            base = self._comm.mpi_comm
+            if base is None or self._is_retired:
+                return False
+            if not self._has_lost:
+                with contextlib.suppress(self._mpi.Exception):
+                    base.Iprobe(self._mpi.ANY_SOURCE)  # MPI notices nothing between calls
+                self._has_lost = base.Is_revoked() or base.Get_failed().size > 0
+            if self._has_lost:
+                Elasticity.any_is_lost = True
+                self._revoke()
+            return self._has_lost
+
+    def _revoke(self):
+        for mpi_comm in [self._comm.mpi_comm, *self._comm._owned]:
+            with contextlib.suppress(self._mpi.Exception):
+                mpi_comm.Revoke()
+
+    def _loss(self):
+        base, watch = self._comm.mpi_comm, self._comm._watch
+        group, failed = base.Get_group(), base.Get_failed()
+        ranks = sorted(self._mpi.Group.Translate_ranks(failed, None, group))
+        return RanksLost(ranks, {rank: watch.cause_of(rank) for rank in ranks})
+
+    # Continuing
+
+    def retire(self) -> None:
+        """Looks no more; the communicator is not used any more."""
+        if self in losses.lookouts:
+            losses.lookouts.remove(self)
+        with self._turn:
+            self._is_retired = True
+
+    def agree(self) -> None:
+        """See :meth:`Communicator.agree`."""
+        with self._waiting("the agreement that no rank is lost"):
+            try:
+                has_all = self._comm.mpi_comm.Agree(int(not self._has_lost))
+            except self._mpi.Exception:
+                has_all = False
+        if not has_all:
+            self._has_lost = True
+            self._notices()
+            raise self._loss()
+
+    def _waiting(self, text):
+        watch = self._comm._watch
+        return contextlib.nullcontext() if watch is None else watch.waiting(text)
+
+    def shrink(self, goes_back: bool) -> bool:
+        """See :meth:`Communicator.shrink`; all communicators of the process shrink."""
+        for lookout in losses.lookouts:
+            lookout._check_refusals()
+        return all([lookout._shrink(goes_back) for lookout in losses.lookouts])
+
+    def _shrink(self, goes_back):
+        comm, old, watch = self._comm, self._comm.mpi_comm, self._comm._watch
+        with self._turn:
+            self._has_lost = Elasticity.any_is_lost = True
+            self._revoke()
+        base = old
+        with self._waiting("the agreement on the ranks that are left"):
+            while True:
+                base = base.Shrink()
+                flags = self._rebuild(base, goes_back)
+                if flags & _DONE:
+                    break
+        progress.forget_all()
+        for dependent in list(comm.dependents):
+            dependent.fit_to_ranks()
+        left = self._mpi.Group.Translate_ranks(base.Get_group(), None, old.Get_group())
+        for rank in sorted(set(range(old.size)) - set(left)):
+            comm.lost_ranks[watch.world_ranks[rank]] = watch.cause_of(rank)
+        return bool(flags & _GOES_BACK)
+
+    def _check_refusals(self):
+        reasons = sorted(set(self._comm._needs_all.values()))
+        if reasons:
+            raise RuntimeError(
+                f"Communicator.shrink: training cannot continue without the lost ranks: "
+                f"{'; '.join(reasons)}; start it again from its last checkpoint"
+            )
+
+    def _rebuild(self, base: Any, goes_back: bool) -> int:
+        """Makes the communicator that of ``base``; returns the flags that all ranks set, none if
+        this was not possible on all of them, or one was lost meanwhile."""
+        comm, watch = self._comm, self._comm._watch
+        with self._turn:
+            comm.mpi_comm, comm._owned, self._has_lost = base, [], False
+        try:
+            comm._join(base)
+            flags = _DONE | _GOES_BACK * goes_back
+        except (self._mpi.Exception, RanksLost):
+            flags = 0
+            with self._turn:
+                self._revoke()
+        with contextlib.suppress(self._mpi.Exception):  # which is raised on all ranks or on none
+            flags = base.Agree(flags)
+            if flags & _DONE:
+                watch.be_replaced()
+                return flags
+        if comm._watch is not None:
+            comm._watch.be_replaced()
+        comm._watch = watch
+        return 0

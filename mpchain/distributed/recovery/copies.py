@@ -1,0 +1,202 @@
+"""Copies of a training state in the memory of several ranks, of which some may be lost."""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+from mpchain.distributed.checkpoints.reading import RANDOM, Values
+from mpchain.distributed.checkpoints.states import StateSerializer
+from mpchain.distributed.checkpoints.writing import list_values
+from mpchain.distributed.communicators import Communicator
+from mpchain.serializer import SerializationError
+from mpchain.serializers.values import header_of
+from mpchain.typing import Array
+from mpchain.variable import Parameter
+
+SMALL = 1 << 20
+"""Bytes up to which a value of rank 0 alone is copied to all ranks."""
+
+
+@dataclasses.dataclass
+class Copy:
+    """A copy of a state on one rank, with values of others.
+
+    Attributes:
+        iteration: when it was taken.
+        rank, size: this rank's number, and the number of ranks, at that time.
+        table: for each name its different values, with the ranks that have each; the same on all
+            ranks, see :func:`~mpchain.distributed.checkpoints.writing.list_values`.
+        arrays: values and parts by name and number (``part`` of the table): this rank's, and those
+            that others alone had.
+        settings: attributes of this rank's objects that are not serialized, with their values.
+        uninitialized: parameters that had no values.
+    """
+
+    iteration: int
+    rank: int
+    size: int
+    table: dict[str, list[dict]]
+    arrays: dict[tuple[str, int], Array]
+    settings: list[tuple[dict, dict]]
+    uninitialized: list[Parameter]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What the same copy has on all ranks; greater in later ones."""
+        return self.iteration, -self.size
+
+    @classmethod
+    def take(cls, target: Any, comm: Communicator, iteration: int) -> "Copy":
+        """Copies what an object saves; collective.
+
+        Values that one rank alone has are mirrored on another one, if possible of another host, and
+        small ones of rank 0 on all.
+        """
+        serializer = StateSerializer()
+        serializer.save(target)
+        values = serializer.values
+        indexes = comm.allgather_obj({key: value.index_entry() for key, value in values.items()})
+        table = _tabulate(indexes)
+        arrays = {
+            (key, entry["part"]): values[key].array
+            for key, entries in table.items()
+            for entry in entries
+            if comm.rank in entry["ranks"]
+        }
+        optimizers = [o for o in comm.dependents if getattr(o, "target", None) is not None]
+        params = {id(param): param for o in optimizers for param in o.target.params()}.values()
+        owners = [*optimizers, *(p.update_rule for p in params if p.update_rule is not None)]
+        settings = [(vars(owner.hyperparam), dict(vars(owner.hyperparam))) for owner in owners]
+        uninitialized = [param for param in params if not param.is_initialized]
+        copy = cls(iteration, comm.rank, comm.size, table, arrays, settings, uninitialized)
+        copy._mirror(comm)
+        return copy
+
+    def _mirror(self, comm):
+        lonely = [
+            (key, self.rank)
+            for key, entries in self.table.items()
+            for entry in entries
+            if entry["ranks"] == [self.rank] and comm.size > 1
+        ]
+        partner = partners(comm)[self.rank]
+        of_all = []
+        if self.rank == 0:
+            of_all = [place for place in lonely if self.arrays[place].nbytes <= SMALL]
+        self.arrays |= comm.bcast_obj({place: self.arrays[place] for place in of_all})
+        rest = {place: self.arrays[place] for place in lonely if place not in of_all}
+        parcels = [rest if rank == partner else None for rank in range(comm.size)]
+        for received in comm.alltoall_obj(parcels):
+            self.arrays |= received or {}
+
+    def values_for(self, comm: Communicator) -> "KeptValues":
+        """Returns the values that this rank gets now; collective.
+
+        Args:
+            comm: the ranks that are left.
+        """
+        holdings = comm.allgather_obj(self._uncommon())
+        kept = KeptValues(self, comm)
+        asked = [[] for _ in range(comm.size)]
+        for place in kept.wanted():
+            if place not in self.arrays and (holder := _first(place, holdings)) is not None:
+                asked[holder].append(place)
+        answers = [
+            {place: self.arrays[place] for place in places} for places in comm.alltoall_obj(asked)
+        ]
+        kept.add({place: x for parcel in comm.alltoall_obj(answers) for place, x in parcel.items()})
+        return kept
+
+    def restore_settings(self) -> None:
+        """Restores what is not serialized; parameters that had no values lose theirs."""
+        for attributes, values in self.settings:
+            attributes.clear()
+            attributes.update(values)
+        for param in self.uninitialized:
+            param.cleargrad()
+            param.array = None
+
+    def _uncommon(self):
+        """Returns the places of values that are not the same on all ranks, but are here."""
+        return {place for place in self.arrays if len(self.table[place[0]]) > 1} | {
+            place for place in self.arrays if len(self.table[place[0]][0]["ranks"]) < self.size
+        }
+
+
+def _first(place, holdings):
+    return next((rank for rank, held in enumerate(holdings) if place in held), None)
+
+
+def _tabulate(indexes):
+    writers = {}
+    for rank, index in enumerate(indexes):
+        for key, entry in index.items():
+            writers.setdefault((key, entry["digest"]), rank)
+    return list_values(indexes, writers)
+
+
+def partners(comm: Communicator) -> list[int]:
+    """Returns for each rank the one that mirrors its values: of the next host, or the next rank.
+
+    >>> partners(comm)
+    [0]
+    """
+    hosts = getattr(comm, "_hosts", [[0]])
+    if len(hosts) == 1:
+        return [(rank + 1) % comm.size for rank in range(comm.size)]
+    found = {}
+    for number, host in enumerate(hosts):
+        following = hosts[(number + 1) % len(hosts)]
+        found |= {rank: following[i % len(following)] for i, rank in enumerate(host)}
+    return [found[rank] for rank in range(comm.size)]
+
+
+class KeptValues(Values):
+    """The values that a rank gets from a copy, by name, as it would from a checkpoint.
+
+    Args:
+        copy: the copy.
+        comm: the ranks that are left.
+
+    Attributes:
+        arrays: those that are here, by name and number.
+    """
+
+    def __init__(self, copy: Copy, comm: Communicator):
+        manifest = {"ranks": copy.size, "values": copy.table}
+        super().__init__("", manifest, comm.rank, comm.size, contextlib.ExitStack())
+        self.arrays = dict(copy.arrays)
+        self._replaced = set()
+
+    def add(self, received: dict[tuple[str, int], Array]) -> None:
+        """Adds values that others have. Random states that nobody has stay as they are here."""
+        self.arrays |= received
+        lost = {place[0] for place in self.wanted() if place not in self.arrays}
+        self._replaced = {key for key in lost if key.startswith(RANDOM)}
+
+    def __contains__(self, key: Any) -> bool:
+        return key not in self._replaced and super().__contains__(key)
+
+    def wanted(self) -> list[tuple[str, int]]:
+        """Returns the places of the values that this rank needs."""
+        return [place for key in self._table for place in self._places(key)]
+
+    def _places(self, key):
+        return [(key, entry["part"]) for entry in self._chosen(key)]
+
+    def _part(self, entry):
+        return _Part(self.arrays, entry["part"])
+
+
+@dataclasses.dataclass
+class _Part:
+    arrays: dict[tuple[str, int], Array]
+    number: int
+
+    def __getitem__(self, key):
+        if (key, self.number) not in self.arrays:
+            raise SerializationError(f"{key!r} was lost with the ranks that had it")
+        return self.arrays[key, self.number]
+
+    def header(self, key):
+        return header_of(self[key])

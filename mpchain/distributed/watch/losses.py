@@ -1,0 +1,68 @@
+"""Lost ranks: what notices them, and the exception by which programs learn of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+
+class RanksLost(RuntimeError):
+    """Ranks have died, or were ended because they did not work any more; the others can continue.
+
+    Communicators raise it, if they are elastic: in the call that waits for the lost ranks, and in
+    all calls from then on, until ``comm.shrink()``. Programs that use a
+    :class:`~mpchain.training.Trainer` need not catch it; others see
+    :class:`~mpchain.distributed.InMemoryCheckpoint`.
+
+    Args:
+        ranks: the numbers that the lost ranks had. More may be lost.
+        cause: why each of them is lost.
+
+    Attributes:
+        ranks, cause: as given.
+
+    Example:
+        >>> raise RanksLost([2], {2: "its process is gone"})
+        Traceback (most recent call last):
+        ...
+        mpchain.distributed.watch.losses.RanksLost: lost rank 2 (its process is gone)
+    """
+
+    def __init__(self, ranks: Sequence[int], cause: Mapping[int, str]):
+        self.ranks, self.cause = list(ranks), dict(cause)
+        names = ", ".join(f"rank {rank} ({self.cause[rank]})" for rank in self.ranks)
+        super().__init__(f"lost {names or 'ranks that another rank has noticed'}")
+
+
+class Lookout(Protocol):
+    """Notices lost ranks on behalf of a communicator."""
+
+    def check(self) -> None:
+        """Raises :class:`RanksLost` if ranks are lost; called often."""
+        raise NotImplementedError
+
+    def loss_behind(self, error: Exception) -> RanksLost | None:
+        """Returns the loss of ranks that an exception is a consequence of; None if it is not."""
+        raise NotImplementedError
+
+
+lookouts: list[Lookout] = []
+"""Those of this process's elastic communicators, in the order in which they were made."""
+
+
+def check() -> None:
+    """Raises :class:`RanksLost` if a communicator of this process has lost ranks.
+
+    >>> check()
+    """
+    for lookout in lookouts:
+        lookout.check()
+
+
+def raise_loss_behind(error: Exception) -> None:
+    """Raises :class:`RanksLost` if an exception is a consequence of it.
+
+    >>> raise_loss_behind(ValueError("something else"))
+    """
+    if not isinstance(error, RanksLost):
+        for lookout in lookouts:
+            if loss := lookout.loss_behind(error):
+                raise loss from error

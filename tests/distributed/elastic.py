@@ -1,0 +1,183 @@
+"""Loses ranks at random moments, and prints how far training is from what it would have been.
+
+``python -m tests.distributed.elastic --times 20`` trains each model of
+``tests/distributed/elastic_models.py`` on four ranks undisturbed, then as often with ranks that
+kill or stop themselves: one, two at once, or one after the other, rank 0 among them. It ends with
+an error if losses, parameters or running averages differ by more than 1e-12, relative to the
+largest of each array; at all, if the communicator is reproducible.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from tests.distributed import ranks
+
+MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "reproducible")
+LIMIT = 1e-12
+N_RANKS = 4
+_TIME_LIMIT = 60
+_BACK = re.compile(
+    r"^mpchain: lost .*? left; went back (\d+) iterations to \d+ in ([\d.]+) s", re.M
+)
+
+# How often each moment comes in a run of elastic_models, at most, by model.
+_COUNTS = {
+    "setup": 1,
+    "keep": 5,
+    "forward": 14,
+    "backward": 14,
+    "ready": 40,
+    "sum": 40,
+    "control": 14,
+    "step": 14,
+    "evaluator": 2,
+    "checkpoint": 3,
+    "checkpoint_end": 3,
+}
+_MORE = {"convnet": {"normalization": 14}, "reproducible": {"end_part": 30}}
+_FEWER = {"reproducible": ("ready", "sum"), "lstm": ("evaluator",), "wgan": ("evaluator",)}
+
+
+def why_not():
+    """Returns why ranks cannot be lost here; empty where they can."""
+    reason = ranks.why_not()
+    if reason:
+        return reason
+    options = [sys.executable, "-m", "mpi4py", "--mpi-lib-version"]
+    library = subprocess.run(options, check=False, capture_output=True, text=True, timeout=60)
+    library = library.stdout
+    return "" if library.startswith("Open MPI v5") else f"{library[:20].strip()} cannot lose ranks"
+
+
+def train(model, folder, faults=(), n_ranks=N_RANKS):
+    """Trains a model on several ranks; returns the arrays of its outcome and what was printed.
+
+    Raises:
+        RuntimeError: the job has failed, or went past its time limit.
+    """
+    command = [ranks._mpirun(), "-n", str(n_ranks), "--with-ft", "ulfm", sys.executable, "-m"]
+    process = subprocess.Popen(
+        [*command, "tests.distributed.elastic_models", model, str(folder), *faults],
+        env=ranks.environment() | {ranks.MARK: str(n_ranks)},
+        cwd=ranks.ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=_TIME_LIMIT)
+    except subprocess.TimeoutExpired:
+        output = ranks.end(process)
+        raise RuntimeError(f"{model} {' '.join(faults)}: past the time limit\n{output}") from None
+    finally:
+        _end_session(process.pid)
+    outcome = pathlib.Path(folder, "outcome.npz")
+    if not outcome.exists():
+        raise RuntimeError(f"{model} {' '.join(faults)}: exit {process.returncode}\n{output}")
+    with np.load(outcome) as file:
+        return dict(file), output
+
+
+def _end_session(pid):
+    """Kills what is left of the processes of a job, which are in one session."""
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == pid:
+                    os.kill(int(folder.name), signal.SIGKILL)
+            except (OSError, ProcessLookupError):
+                pass
+
+
+def difference(outcome, reference):
+    """Returns the largest difference of two outcomes, relative to the largest of each array."""
+    assert outcome.keys() == reference.keys()
+    worst = 0.0
+    for name in reference:
+        a, b = outcome[name], reference[name]
+        if a.shape != b.shape or not np.array_equal(np.isnan(a), np.isnan(b)):
+            return np.inf
+        scale = np.nanmax(np.abs(b), initial=0) or 1
+        worst = max(worst, float(np.nanmax(np.abs(a - b), initial=0) / scale))
+    return worst
+
+
+def draw_faults(random, model):
+    """Returns faults at random moments, and what kind they are."""
+    counts = _COUNTS | _MORE.get(model, {})
+    moments = [m for m in sorted(counts) if m not in _FEWER.get(model, ())]
+
+    def draw(rank, kind="kill", moment=None):
+        moment = moment or moments[random.randint(len(moments))]
+        return f"{kind}:{rank}:{moment}:{random.randint(counts.get(moment, 1)) + 1}"
+
+    kind = ["one", "two at once", "stopped", "two in a row"][min(random.randint(6), 3)]
+    first, second = (int(rank) for rank in random.permutation(N_RANKS)[:2])
+    if random.randint(3) == 0:
+        first, second = 0, second or 1
+    if kind == "one":
+        return kind, [draw(first)]
+    if kind == "stopped":
+        return kind, [draw(first, "stop")]
+    fault = draw(first)
+    if kind == "two at once":
+        if fault.split(":")[2] == "checkpoint_end":  # which rank 0 alone does
+            fault = f"kill:{first}:forward:5"
+        return kind, [fault, fault.replace(f":{first}:", f":{second}:", 1)]
+    return kind, [fault, draw(second, moment="recovery" if random.randint(2) else None)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=20, help="number of runs of each model")
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if reason := why_not():
+        sys.exit(reason)
+    bad, counts = 0, collections.Counter()
+    print(f"{'model':12}  {'kind':12}  {'faults':36} lost  back   s    difference")
+    for model in options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            reference, _ = train(model, folder)
+        random = np.random.RandomState([options.seed, MODELS.index(model)])
+        for _ in range(options.times):
+            kind, faults = draw_faults(random, model)
+            begun, output, text = time.perf_counter(), "", ""
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    outcome, output = train(model, folder, faults)
+                    value = difference(outcome, reference)
+                    text = f"{value:.1e}"
+                    is_bad = not value <= (0 if model == "reproducible" else LIMIT)
+                except RuntimeError as error:
+                    is_bad, text = True, f"FAILED\n{error}"
+            back = _BACK.findall(output)
+            n_back, seconds = sum(int(n) for n, _ in back), sum(float(s) for _, s in back)
+            counts[model, kind, "bad" if is_bad else "equal"] += 1
+            bad += is_bad
+            print(
+                f"{model:12}  {kind:12}  {' '.join(faults):36} {len(back):4}  {n_back:4} "
+                f"{seconds:5.2f}  {text}  ({time.perf_counter() - begun:.1f} s)",
+                flush=True,
+            )
+    for key, n in sorted(counts.items()):
+        print(*key, n)
+    sys.exit(f"{bad} runs differ or failed" if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

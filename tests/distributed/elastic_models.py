@@ -1,0 +1,258 @@
+"""What a rank runs for the tests of lost ranks: trains a model, and is lost at a given moment.
+
+``python -m tests.distributed.elastic_models MODEL FOLDER [FAULT ...]``, where a fault is
+``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when it comes
+to the moment for the given time. Rank 0, whichever that is, writes losses, parameters and running
+averages into the folder.
+"""
+
+import itertools
+import os
+import signal
+import sys
+import tempfile
+import threading
+
+import numpy as np
+
+import mpchain
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizers, training
+from mpchain.distributed import (
+    create_communicator,
+    create_multi_node_evaluator,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+    create_sharded_optimizer,
+    extensions,
+    run_elastic,
+)
+from mpchain.distributed.checkpoints import writing
+from mpchain.distributed.communicators import mpi
+from mpchain.distributed.functions.normalization import batch_normalization
+from mpchain.distributed.gradients.buckets import GradientReducer
+from mpchain.distributed.gradients.deterministic import DeterministicReducer
+from mpchain.distributed.links import create_mnbn_model
+from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
+from mpchain.distributed.recovery.copies import Copy
+from mpchain.distributed.updaters import MultiNodeUpdater
+from mpchain.iterators import SerialIterator
+
+N_ITERATIONS = 14
+BATCH = 12
+_N_SAMPLES = 60
+_TIMEOUT = 3.0  # seconds until a stopped rank is lost
+
+
+class MLP(mpchain.Chain):
+    """With lazy sizes, dropout, and batch normalization if wanted."""
+
+    def __init__(self, normalization=None):
+        super().__init__()
+        with self.init_scope():
+            self.first = L.Linear(None, 16)
+            self.last = L.Linear(16, 3)
+            if normalization is not None:
+                self.normalization = normalization
+
+    def forward(self, x):
+        h = self.first(x)
+        if hasattr(self, "normalization"):
+            h = self.normalization(h)
+        return self.last(F.dropout(F.relu(h), 0.3))
+
+
+class ConvNet(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.conv = L.Convolution2D(1, 4, 3, nobias=True)
+            self.bn = L.BatchNormalization(4)
+            self.last = L.Linear(None, 3)
+
+    def forward(self, x):
+        h = F.relu(self.bn(self.conv(F.reshape(x, (-1, 1, 4, 4)))))
+        return self.last(F.dropout(h, 0.3))
+
+
+class Recurrent(mpchain.Chain):
+    """Its hidden state continues from batch to batch."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.lstm = L.LSTM(16, 6)
+            self.last = L.Linear(6, 3)
+
+    def forward(self, x):
+        y = self.last(self.lstm(x))
+        self.lstm.h.unchain_backward()
+        self.lstm.c.unchain_backward()
+        return y
+
+
+class Critics(MultiNodeUpdater):
+    """WGAN-GP: two updates of the critic, one of the generator."""
+
+    def update_core(self):
+        generator, critic = self.get_optimizer("generator"), self.get_optimizer("main")
+        for _ in range(2):
+            batch = self.next_batch()
+            x = np.stack([sample for sample, _ in batch])
+            for optimizer in (critic, generator):
+                optimizer.n_samples = len(x)
+            with self._division(len(x)):
+                critic.update(self._critic_loss, x, generator.target, critic.target)
+        with self._division(len(x)):
+            generator.update(self._generator_loss, x, generator.target, critic.target)
+
+    def _noise(self, x):
+        return mpchain.random.source(np).standard_normal((len(x), 4)).astype(x.dtype)
+
+    def _critic_loss(self, x, generator, critic):
+        fake = generator(self._noise(x)).array
+        u = mpchain.random.source(np).uniform(size=(len(x), 1)).astype(x.dtype)
+        between = mpchain.Variable(x + u * (fake - x))
+        (gx,) = mpchain.grad([critic(between)], [between], enable_double_backprop=True)
+        penalty = F.mean((F.sqrt(F.sum(gx**2, axis=1)) - 1) ** 2)
+        loss = F.mean(critic(fake)) - F.mean(critic(x)) + 10 * penalty
+        return loss
+
+    def _generator_loss(self, x, generator, critic):
+        return -F.mean(critic(generator(self._noise(x))))
+
+
+def _network(*sizes):
+    layers = [layer for a, b in itertools.pairwise(sizes) for layer in (L.Linear(a, b), F.tanh)]
+    return mpchain.Sequential(*layers[:-1])
+
+
+def _wgan(comm, batches):
+    made = {}
+    for name, model in {"main": _network(16, 8, 1), "generator": _network(4, 8, 16)}.items():
+        made[name] = create_multi_node_optimizer(optimizers.Adam(1e-3), comm).setup(model)
+    return Critics(batches, made, comm)
+
+
+def _classifier(model, make_optimizer=create_multi_node_optimizer):
+    def make(comm, batches):
+        made = L.Classifier(create_mnbn_model(model(), comm) if model is ConvNet else model())
+        optimizer = make_optimizer(optimizers.Adam(), comm).setup(made)
+        if model is Recurrent:
+            optimizer.add_rank_state(made.predictor.lstm, "h", "c")
+        return MultiNodeUpdater(batches, optimizer, comm)
+
+    return make
+
+
+MODELS = {
+    "mlp": _classifier(MLP),
+    "convnet": _classifier(ConvNet),
+    "lstm": _classifier(Recurrent),
+    "wgan": _wgan,
+    "sharded": _classifier(MLP, create_sharded_optimizer),
+    "reproducible": _classifier(lambda: MLP(L.BatchNormalization(16))),
+}
+
+MOMENTS = {
+    "setup": (MultiNodeOptimizer, "setup"),
+    "keep": (Copy, "_mirror"),
+    "forward": (MultiNodeOptimizer, "_first_loss"),
+    "backward": (MultiNodeOptimizer, "_backward"),
+    "ready": (GradientReducer, "ready"),
+    "end_part": (DeterministicReducer, "end_part"),
+    "sum": (mpi._SharedBuffer, "sum"),
+    "normalization": (sys.modules[batch_normalization.__module__], "batch_normalization"),
+    "control": (MultiNodeOptimizer, "agree_on_signal"),
+    "step": (MultiNodeOptimizer, "_step"),
+    "evaluator": (mpchain.training.extensions.Evaluator, "evaluate"),
+    "checkpoint": (writing.Saving, "_write"),
+    "checkpoint_end": (writing.Saving, "_complete"),
+    "recovery": (Copy, "values_for"),
+}
+"""Functions at whose beginning a rank may be lost."""
+
+
+def _lose(kind):
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
+
+
+def _set_fault(kind, moment, count):
+    if moment == "time":
+        timer = threading.Timer(float(count), _lose, [kind])
+        timer.daemon = True
+        timer.start()
+        return
+    owner, name = MOMENTS[moment]
+    method, left = getattr(owner, name), [int(count)]
+
+    def call(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            _lose(kind)
+        return method(*args, **kwargs)
+
+    setattr(owner, name, call)
+
+
+def _train(name, folder, faults, comm):
+    while faults:
+        kind, rank, moment, count = faults.pop().split(":")
+        if int(rank) == comm.rank:
+            _set_fault(kind, moment, count)
+    np.random.seed(comm.rank and 100 + comm.rank)
+    random = np.random.RandomState(3)
+    data = [(random.rand(16), np.int32(random.randint(3))) for _ in range(_N_SAMPLES)]
+    shuffles = name != "lstm"
+    batches = create_sharded_iterator(SerialIterator(data, BATCH, shuffle=shuffles), comm)
+    updater = MODELS[name](comm, batches)
+    trainer = training.Trainer(updater, (N_ITERATIONS, "iteration"), out=folder)
+    trainer.extend(training.extensions.LogReport(trigger=(1, "iteration")))
+    trainer.extend(extensions.checkpoint(comm), trigger=(4, "iteration"))
+    if name != "wgan":
+        target = updater.get_optimizer("main").target
+        tests = SerialIterator(data, BATCH, repeat=False, shuffle=False)
+        tests = create_sharded_iterator(tests, comm)
+        evaluator = training.extensions.Evaluator(tests, target)
+        if name != "lstm":
+            evaluator = create_multi_node_evaluator(evaluator, comm)
+            trainer.extend(evaluator, trigger=(5, "iteration"))
+    trainer.run()
+    if comm.rank == 0:
+        np.savez(os.path.join(folder, "outcome.npz"), **_outcome(trainer, updater))
+
+
+def in_one_process(name):
+    """Returns the outcome of one process without ranks."""
+    with tempfile.TemporaryDirectory() as folder, mpchain.using_config("dtype", np.float64):
+        _train(name, folder, [], create_communicator(**_options(name)))
+        with np.load(os.path.join(folder, "outcome.npz")) as file:
+            return dict(file)
+
+
+def _options(name):
+    return {"reproducible": True} if name == "reproducible" else {}
+
+
+def _outcome(trainer, updater):
+    log = trainer.get_extension("LogReport").log
+    keys = sorted({key for entry in log for key in entry} - {"elapsed_time"})
+    arrays = {f"log/{key}": np.array([entry.get(key, np.nan) for entry in log]) for key in keys}
+    for name, optimizer in updater.get_all_optimizers().items():
+        arrays |= {f"{name}{path}": p.array for path, p in optimizer.target.namedparams()}
+        for path, link in optimizer.target.namedlinks():
+            for key in link._persistents:
+                arrays[f"{name}{path}/{key}"] = np.asarray(getattr(link, key))
+    return arrays
+
+
+def main(name, folder, *faults):
+    mpchain.config.dtype = np.float64
+    faults = list(faults)
+    options = {"communicator_name": "naive", "timeout": _TIMEOUT} | _options(name)
+    run_elastic(lambda comm: _train(name, folder, faults, comm), **options)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
