@@ -471,6 +471,8 @@ def maxout(x: Input, pool_size: Input, axis: int = 1) -> Variable:
 
 
 def _softmax_derivative(g, y, axis):
+    if not isinstance(g, Variable):
+        return kernels.softmax_gradient(g, y, axis)
     gy = g * y
     return gy - y * sum_over.on(gy, axis, True)
 
@@ -493,7 +495,13 @@ def softmax(x: Input, axis: int = 1) -> Variable:
     return kernels.softmax(x, axis)
 
 
-@differentiable(lambda g, y, axis: g - np.exp(y) * sum_over.on(g, axis, True), any_dtype=False)
+def _log_softmax_derivative(g, y, axis):
+    if not isinstance(g, Variable):
+        return kernels.log_softmax_gradient(g, y, axis)
+    return g - np.exp(y) * sum_over.on(g, axis, True)
+
+
+@differentiable(_log_softmax_derivative, any_dtype=False)
 def log_softmax(x: Input, axis: int = 1) -> Variable:
     """Logarithm of the softmax along an axis: x - log(sum(exp(x))), without overflow.
 

@@ -12,26 +12,17 @@ from mpchain.functions.array import cast, reshape, sum_to, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
 from mpchain.kernels.cuda_reductions import follow_statistics
+from mpchain.kernels.reference import mean_and_inverse_std, scale_gradients
 from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
-
-
-def _statistics(x, axis, eps):
-    """Mean and inverse standard deviation over ``axis``, kept as axes of size one."""
-    # An empty batch has no mean, but its sum is zero.
-    average = np.mean if x.size else np.sum
-    mean = average(x, axis=axis, keepdims=True)
-    deviation = x - mean
-    variance = average(deviation * deviation, axis=axis, keepdims=True)
-    return mean, (variance + eps) ** -0.5
 
 
 def _batch_normalization_derivative(g, x, gamma, aux, axis, eps):
     if not isinstance(g, Variable):
         return kernels.batch_normalization_gradient(g, x, gamma, *aux, axis)
     g, x, gamma = widened(g), widened(x), widened(gamma)
-    mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
+    mean, inverse_std = mean_and_inverse_std(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
     g_beta = np.sum(g, axis=axis, keepdims=True)
     g_gamma = np.sum(g * normalized, axis=axis, keepdims=True)
@@ -232,7 +223,7 @@ def batch_renormalization(
         raise TypeError(f"{name}: running_mean and running_var are required")
     statistics = {"running_mean": running_mean, "running_var": running_var}
     axis, shape = _shape_of_parameters(name, x, None, gamma, beta=beta, **statistics)
-    mean, inverse_std = _statistics(as_array(widened(x)), axis, eps)
+    mean, inverse_std = mean_and_inverse_std(as_array(widened(x)), axis, eps)
     running_inverse_std = (running_var.reshape(shape) + eps) ** -0.5
     r = (running_inverse_std / inverse_std).clip(1 / rmax, rmax).astype(x.dtype, copy=False)
     d = ((mean - running_mean.reshape(shape)) * running_inverse_std).clip(-dmax, dmax)
@@ -253,40 +244,28 @@ def _inverse_rms(x, axis, eps):
 
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):
     """The gradients of the input and of gamma; ``inverse`` is the scale of the input."""
+    if not isinstance(g, Variable):
+        return scale_gradients(g, gamma, normalized, inverse, axis, is_centered)
     n = g.size // max(inverse.size, 1)
-    if isinstance(g, Variable):
-        h = g * gamma
-        gx = h - normalized * (np.sum(h * normalized, axis=axis, keepdims=True) / n)
-        if is_centered:
-            gx = gx - np.sum(h, axis=axis, keepdims=True) / n
-        return gx * inverse, sum_to.on(g * normalized, gamma.shape)
-    # The same with two arrays only: allocating memory costs more than the arithmetic.
-    work = g * normalized
-    g_gamma = sum_to.on(work, gamma.shape)
-    work = np.multiply(work, gamma, out=None if g_gamma is work else work)
-    normalized *= work.sum(axis=axis, keepdims=True) / n
-    h = np.multiply(g, gamma, out=work)
+    h = g * gamma
+    gx = h - normalized * (np.sum(h * normalized, axis=axis, keepdims=True) / n)
     if is_centered:
-        normalized += h.sum(axis=axis, keepdims=True) / n
-    h -= normalized
-    h *= inverse
-    return h, g_gamma
+        gx = gx - np.sum(h, axis=axis, keepdims=True) / n
+    return gx * inverse, sum_to.on(g * normalized, gamma.shape)
 
 
-def _sample_normalization_derivative(g, x, gamma, aux, beta_shape, axis, eps):
-    mean, inverse_std = _statistics(x, axis, eps) if isinstance(x, Variable) else aux
+def _sample_normalization_derivative(g, x, gamma, aux, axis, eps):
+    if not isinstance(g, Variable):
+        return kernels.sample_normalization_gradient(g, x, gamma, *aux, axis)
+    mean, inverse_std = mean_and_inverse_std(x, axis, eps) if isinstance(x, Variable) else aux
     normalized = (x - mean) * inverse_std
     gx, g_gamma = _gradients(g, gamma, normalized, inverse_std, axis, True)
-    return gx, g_gamma, sum_to.on(g, beta_shape)
+    return gx, g_gamma, sum_to.on(g, gamma.shape)
 
 
 @differentiable(joint=_sample_normalization_derivative, n_arrays=3)
 def _sample_normalization(x, gamma, beta, axis, eps):
-    mean, inverse_std = _statistics(x, axis, eps)
-    y = x - mean
-    y *= inverse_std
-    y *= gamma
-    y += beta
+    y, mean, inverse_std = kernels.sample_normalization(x, gamma, beta, axis, eps)
     return y, (mean, inverse_std)
 
 

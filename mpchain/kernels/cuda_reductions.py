@@ -203,6 +203,76 @@ _PARAMETER_GRADIENTS = _Kernel(
 )
 
 
+_NORMALIZATION = _Kernel(
+    "sample_normalization",
+    ("x gamma beta", "y mean inverse_std", "eps"),
+    **_MOMENTS,
+    finish="""const W scale = (W)1 / sqrt(a.squares / a.count + eps);
+      const long long size = shape.n / shape.per, k0 = r % shape.groups * shape.per;
+      if (lane == 0) { mean[r] = a.mean; inverse_std[r] = scale; }
+      EACH(const long long k = k0 + (size == 1 ? j : j / size);
+        y[at] = ((W)x[at] - a.mean) * scale * (W)gamma[k] + (W)beta[k];)""",
+)
+_NORMALIZATION_GRADIENT = _Kernel(
+    "sample_normalization_gradient",
+    ("g x gamma mean inverse_std", "gx", ""),
+    "sum, product",
+    "0, 0",
+    """const long long size = shape.n / shape.per, k0 = r % shape.groups * shape.per;
+      const W h = (W)g[at] * (W)gamma[k0 + (size == 1 ? j : j / size)];
+      a.sum += h; a.product += h * (((W)x[at] - mean[r]) * inverse_std[r]);""",
+    "a.sum += b.sum; a.product += b.product;",
+    """const long long size = shape.n / shape.per, k0 = r % shape.groups * shape.per;
+      EACH(const W h = (W)g[at] * (W)gamma[k0 + (size == 1 ? j : j / size)];
+        const W normalized = ((W)x[at] - mean[r]) * inverse_std[r];
+        gx[at] = (h - (normalized * a.product + a.sum) / (W)shape.n) * inverse_std[r];)""",
+)
+# The sum of exponentials is scaled by that of the largest element so far, -infinity (low) at first.
+_EXPONENTIALS = {
+    "fields": "top, total",
+    "zero": "low, 0",
+    "add": """const W v = x[at];
+    if (v > a.top) {
+      a.total = (a.total == 0 ? (W)0 : a.total * exp(a.top - v)) + exp(v - v);
+      a.top = v;
+    } else if (v != low) a.total += exp(v - a.top);""",
+    "merge": """const W top = a.top > b.top ? a.top : b.top;
+        a.total = (a.total == 0 ? (W)0 : a.total * exp(a.top - top))
+          + (b.total == 0 ? (W)0 : b.total * exp(b.top - top));
+        a.top = top;""",
+}
+_SOFTMAX = _Kernel(
+    "softmax",
+    ("x", "y", "low"),
+    **_EXPONENTIALS,
+    finish="EACH(y[at] = exp((W)x[at] - a.top) / a.total;)",
+)
+_LOG_SOFTMAX = _Kernel(
+    "log_softmax",
+    ("x", "y", "low"),
+    **_EXPONENTIALS,
+    finish="const W log_total = log(a.total); EACH(y[at] = (W)x[at] - a.top - log_total;)",
+)
+_SOFTMAX_GRADIENT = _Kernel(
+    "softmax_gradient",
+    ("g y", "gx", ""),
+    "total",
+    "0",
+    "a.total += (W)g[at] * (W)y[at];",
+    "a.total += b.total;",
+    "EACH(gx[at] = (W)y[at] * ((W)g[at] - a.total);)",
+)
+_LOG_SOFTMAX_GRADIENT = _Kernel(
+    "log_softmax_gradient",
+    ("g y", "gx", ""),
+    "total",
+    "0",
+    "a.total += (W)g[at];",
+    "a.total += b.total;",
+    "EACH(gx[at] = (W)g[at] - exp((W)y[at]) * a.total;)",
+)
+
+
 def _around(x, axis):
     """The shape of ``x`` as three axes, reduced but for the second; None if that cannot be."""
     kept = [i for i in range(x.ndim) if i not in axis]
@@ -286,3 +356,92 @@ def follow_statistics(
     )
     mean, var = (x.reshape(running[0].shape) for x in batch)
     follow(mean, var, decay, 1 - decay, (1 - decay) * factor, *running)
+
+
+def _refuse_samples(axis, x, gamma, *others):
+    reason = _refusal(x, gamma, *others)
+    if reason is None and x.dtype.char == "e":
+        reason = "half precision"
+    return reason or ("another shape of gamma" if _parameters(x, gamma, axis) is None else None)
+
+
+def _parameters(x, gamma, axis):
+    """Returns how many groups of samples have parameters, and how many each; None if others.
+
+    Those are the elements of trailing axes, or channels in groups: x (N, groups, channels, size).
+    """
+    n_rows = math.prod(x.shape[: -len(axis)])
+    if tuple(a % x.ndim for a in axis) != tuple(range(x.ndim - len(axis), x.ndim)):
+        return None
+    if gamma.shape == x.shape[x.ndim - gamma.ndim :] and gamma.size == x.size // n_rows:
+        return 1, gamma.size
+    is_by_group = x.ndim == 4 and axis == (2, 3) and gamma.shape == (1, *x.shape[1:3], 1)
+    return x.shape[1:3] if is_by_group else None
+
+
+@reference.sample_normalization.kernel(
+    "cuda_reductions", lambda x, gamma, beta, axis, eps: _refuse_samples(axis, x, gamma, beta)
+)
+def sample_normalization(
+    x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.reference.sample_normalization`."""
+    kept = (*x.shape[: -len(axis)], *(1 for _ in axis))
+    n_rows = math.prod(kept)
+    shape = _rows(n_rows, x.size // n_rows, 1, *_parameters(x, gamma, axis))
+    outs = [(x.shape, x.dtype), (kept, x.dtype), (kept, x.dtype)]
+    y, mean, inverse_std = _NORMALIZATION.run(shape, [x, gamma, beta], outs, [eps])
+    return y, mean, inverse_std
+
+
+@reference.sample_normalization_gradient.kernel(
+    "cuda_reductions",
+    lambda g, x, gamma, mean, inverse_std, axis: _refuse_samples(
+        axis, x, gamma, g, mean, inverse_std
+    ),
+)
+def sample_normalization_gradient(
+    g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.reference.sample_normalization_gradient`."""
+    groups, per = _parameters(x, gamma, axis)
+    n_rows = mean.size
+    n = x.size // n_rows
+    rows = _rows(n_rows, n, 1, groups, per)
+    arrays = [g, x, gamma, mean, inverse_std]
+    (gx,) = _NORMALIZATION_GRADIENT.run(rows, arrays, [(x.shape, x.dtype)])
+    channels = _channels(n_rows // groups, groups * per, n // per, groups, per)
+    outs = [(gamma.shape, x.dtype)] * 2
+    g_gamma, g_beta = _PARAMETER_GRADIENTS.run(channels, [g, x, mean, inverse_std], outs)
+    return gx, g_gamma, g_beta
+
+
+def _along(kernel, axis, *arrays, numbers=()):
+    x = arrays[0]
+    axis %= x.ndim
+    shape = _rows(math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
+    return kernel.run(shape, arrays, [(x.shape, x.dtype)], numbers)[0]
+
+
+@reference.softmax.kernel("cuda_reductions", lambda x, axis: _refusal(x))
+def softmax(x: Array, axis: int) -> Array:
+    """See :func:`mpchain.kernels.reference.softmax`."""
+    return _along(_SOFTMAX, axis, x, numbers=[-math.inf])
+
+
+@reference.log_softmax.kernel("cuda_reductions", lambda x, axis: _refusal(x))
+def log_softmax(x: Array, axis: int) -> Array:
+    """See :func:`mpchain.kernels.reference.log_softmax`."""
+    return _along(_LOG_SOFTMAX, axis, x, numbers=[-math.inf])
+
+
+@reference.softmax_gradient.kernel("cuda_reductions", lambda g, y, axis: _refusal(g, y))
+def softmax_gradient(g: Array, y: Array, axis: int) -> Array:
+    """See :func:`mpchain.kernels.reference.softmax_gradient`."""
+    return _along(_SOFTMAX_GRADIENT, axis, g, y)
+
+
+@reference.log_softmax_gradient.kernel("cuda_reductions", lambda g, y, axis: _refusal(g, y))
+def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
+    """See :func:`mpchain.kernels.reference.log_softmax_gradient`."""
+    return _along(_LOG_SOFTMAX_GRADIENT, axis, g, y)

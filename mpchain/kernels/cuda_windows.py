@@ -70,14 +70,13 @@ def _every_element(n, before, step, after):
 
 
 def _every_window(n, kind, first, step):
-    """A result for an element of x: a sum over the windows that hold it, as their element e."""
+    """A result for an element of x: a sum over the windows that hold it, as their ELEMENT."""
     loop = "for (int e$ = 0; e$ < k$; e$++) {\n"
     loop += "int w$ = x$ + p$ - e$ * d$; if (w$ < 0 || w$ % s$) continue;\n"
     loop += "w$ /= s$; if (w$ >= o$) continue;"
     parts = [f"ptrdiff_t q = i; {kind} sum = 0;", _split("q", "n", "x", n), _for_axes(loop, n)]
-    parts += [f"int e = {_joined('0', 'k', 'e', n)};"]
-    parts += [f"ptrdiff_t j = {_joined(first, 'o', 'w', n)};", step]
-    return "\n".join([*parts, "}" * n, "x = sum;"])
+    parts += [f"ptrdiff_t j = {_joined(first, 'o', 'w', n)};", step, "}" * n, "x = sum;"]
+    return "\n".join(parts).replace("ELEMENT", _joined("0", "k", "e", n))
 
 
 @functools.cache
@@ -165,14 +164,14 @@ def spread_windows(y: Array, window: Window) -> Array:
 @reference.place_in_windows.kernel("cuda_windows", _refuse)
 def place_in_windows(y: Array, places: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.place_in_windows`."""
-    step = "if (places[j] == e) sum += y[j];"
+    step = "if (places[j] == ELEMENT) sum += y[j];"
     return _sum_of_windows("place_in", window, [y, places], "raw T y, raw P places", step)
 
 
 @reference.fold_windows.kernel("cuda_windows", _refuse)
 def fold_windows(y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.fold_windows`."""
-    ins, first = "raw T y, int32 elements", "(q * elements + e)"
+    ins, first = "raw T y, int32 elements", "(q * elements + ELEMENT)"
     arguments = [y, window.n_elements]
     return _sum_of_windows("fold", window, arguments, ins, "sum += y[j];", first)
 

@@ -77,6 +77,35 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 
 @Operation
+def softmax_gradient(g: Array, y: Array, axis: int) -> Array:
+    """The gradient of x from that of y = softmax(x): y (g - sum(g y)).
+
+    Example:
+        >>> softmax_gradient(np.array([1.0, 0.0]), np.array([0.5, 0.5]), 0)
+        array([ 0.25, -0.25])
+    """
+    wide_g, wide_y = _wide(g, y)
+    gx = wide_g * wide_y
+    gx -= wide_y * gx.sum(axis=axis, keepdims=True)
+    return gx.astype(g.dtype, copy=False)
+
+
+@Operation
+def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
+    """The gradient of x from that of y = log_softmax(x): g - exp(y) sum(g).
+
+    Example:
+        >>> log_softmax_gradient(np.array([1.0, 0.0]), np.log([0.5, 0.5]), 0)
+        array([ 0.5, -0.5])
+    """
+    wide_g, wide_y = _wide(g, y)
+    gx = get_array_module(g).exp(wide_y)
+    gx *= -wide_g.sum(axis=axis, keepdims=True)
+    gx += wide_g
+    return gx.astype(g.dtype, copy=False)
+
+
+@Operation
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
@@ -119,6 +148,107 @@ def batch_normalization_gradient(
     count = g.size // max(g_beta.size, 1)
     gx = (g - (normalized * g_gamma + g_beta) / max(count, 1)) * (gamma * inverse_std)
     return gx.astype(x.dtype, copy=False), g_gamma, g_beta
+
+
+def mean_and_inverse_std(x: Array, axis: tuple[int, ...], eps: float) -> tuple[Array, Array]:
+    """Mean and inverse standard deviation over ``axis``, kept as axes of size one.
+
+    Of Variables too.
+
+    Example:
+        >>> mean_and_inverse_std(np.array([1.0, 3.0]), (0,), 0.0)
+        (array([2.]), array([1.]))
+    """
+    # An empty batch has no mean, but its sum is zero.
+    average = np.mean if x.size else np.sum
+    mean = average(x, axis=axis, keepdims=True)
+    deviation = x - mean
+    variance = average(deviation * deviation, axis=axis, keepdims=True)
+    return mean, (variance + eps) ** -0.5
+
+
+@Operation
+def sample_normalization(
+    x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
+) -> tuple[Array, ...]:
+    """gamma (x - mean) / sqrt(var + eps) + beta, by the mean and variance over trailing axes.
+
+    Gamma and beta broadcast to x. Also returns mean and 1 / sqrt(var + eps), with axes of size one.
+
+    Example:
+        >>> sample_normalization(np.array([[1.0, 3.0]]), np.ones(2), np.zeros(2), (-1,), 0.0)[0]
+        array([[-1.,  1.]])
+    """
+    mean, inverse_std = mean_and_inverse_std(x, axis, eps)
+    y = x - mean
+    y *= inverse_std
+    y *= gamma
+    y += beta
+    return y, mean, inverse_std
+
+
+@Operation
+def sample_normalization_gradient(
+    g: Array,
+    x: Array,
+    gamma: Array,
+    mean: Array,
+    inverse_std: Array,
+    axis: tuple[int, ...],
+) -> tuple[Array, ...]:
+    """The gradients of x, gamma and beta from that of y; see :func:`sample_normalization`.
+
+    Beta has the shape of gamma.
+
+    Example:
+        >>> x, one = np.array([[1.0, 3.0]]), np.ones((1, 1))
+        >>> sample_normalization_gradient(x, x, np.ones(2), 2 * one, one, (-1,))[2]
+        array([1., 3.])
+    """
+    normalized = (x - mean) * inverse_std
+    gx, g_gamma = scale_gradients(g, gamma, normalized, inverse_std, axis, True)
+    return gx, g_gamma, _sum_to(g, gamma.shape)
+
+
+def _sum_to(x, shape):
+    lead = x.ndim - len(shape)
+    axes = (*range(lead), *(i for i, n in enumerate(shape, lead) if n == 1 and x.shape[i] != 1))
+    return x.sum(axis=axes, keepdims=True).reshape(shape) if axes else x.copy()
+
+
+def scale_gradients(
+    g: Array,
+    gamma: Array,
+    normalized: Array,
+    inverse: Array,
+    axis: tuple[int, ...],
+    is_centered: bool,
+) -> tuple[Array, Array]:
+    """The gradients of x and gamma for y = gamma normalized, which is overwritten.
+
+    Args:
+        g: the gradient of y.
+        gamma: broadcasts to x.
+        normalized: inverse x, or with ``is_centered`` inverse (x - mean).
+        inverse: the scale of x: a function of its deviation, or its squares, over ``axis``.
+
+    Example:
+        >>> g, one = np.array([[1.0, 3.0]]), np.ones((1, 1))
+        >>> scale_gradients(g, np.ones(2), np.array([[1.0, 1.0]]), one, (-1,), False)
+        (array([[-1.,  1.]]), array([1., 3.]))
+    """
+    # With two arrays only: allocating memory costs more than the arithmetic.
+    n = g.size // max(inverse.size, 1)
+    work = g * normalized
+    g_gamma = _sum_to(work, gamma.shape)
+    work *= gamma
+    normalized *= work.sum(axis=axis, keepdims=True) / n
+    h = np.multiply(g, gamma, out=work)
+    if is_centered:
+        normalized += h.sum(axis=axis, keepdims=True) / n
+    h -= normalized
+    h *= inverse
+    return h, g_gamma
 
 
 def _padded(x, window, value=0):

@@ -7,14 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from mpchain import optimizers
+from mpchain import kernels, optimizers
 from mpchain.backends import cuda
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
-from mpchain.kernels import cuda_steps
+from mpchain.kernels import cuda_reductions, cuda_steps, cuda_windows
 from mpchain.optimizer import GradientMethod
 from tests.gpu import nvrtc
+from tests.kernels.test_kernels import CASES
 
 pytestmark = pytest.mark.skipif(nvrtc.load() is None, reason=nvrtc.REASON)
 
@@ -161,3 +162,76 @@ def test_a_warning_and_an_error_are_found():
     assert "never referenced" in log
     log, size = nvrtc.compile_text("void f() { undeclared(); }", "sm_90")
     assert "undeclared" in log and size == 0
+
+
+def _own_kernels(dtype):
+    """Returns the calls that make the kernels of operations for arrays of a dtype."""
+    made = {}
+
+    def record(*arguments, **options):
+        made[arguments] = options
+        return lambda *arrays, **launch: arrays[0]
+
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(cuda, "elementwise", record)
+        patch.setattr(cuda, "raw", record)
+        patch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
+        patch.setitem(sys.modules, "cupy", np)
+        for module in (cuda_reductions._compiled, cuda_windows._kernel):
+            patch.setattr(inspect.getmodule(module), module.__name__, module.__wrapped__)
+        for operation, cases in CASES.items():
+            for kernel in kernels.operations[operation].kernels:
+                if kernel.library.startswith("cuda"):
+                    for make in cases.values():
+                        arguments = _as(dtype, make())
+                        if kernel.refuse(*arguments) is None:
+                            kernel.compute(*arguments)
+    return made
+
+
+def _as(dtype, arguments):
+    return [
+        x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+        for x in arguments
+    ]
+
+
+def _with_types(in_params, out_params, operation, name, dtype):
+    """Returns an elementwise kernel as CuPy writes it for contiguous arrays, all of one dtype."""
+    types = {"int32": "int", "P": "int", "W": "double" if dtype == "float64" else "float"}
+    parameters, elements = [], []
+    for words in [w.split() for w in f"{in_params}, {out_params}".split(", ")]:
+        kind, parameter = types.get(words[-2], "T"), words[-1]
+        if kind == "int" and words[0] == "int32" and words[-1] != "places":
+            parameters.append(f"const int {parameter}")
+        elif words[0] == "raw":
+            parameters.append(f"const CArray<{kind}, 1, true, true> {parameter}")
+        else:
+            is_out = words in [w.split() for w in out_params.split(", ")]
+            parameters.append(f"CArray<{kind}, 1, true, true> _raw_{parameter}")
+            constant = "" if is_out else "const "
+            elements.append(f"{constant}{kind} &{parameter} = _raw_{parameter}[_ind.get()];")
+    return (
+        _HEADERS.format(C_TYPES[dtype])
+        + f"typedef {types['W']} W; typedef T G; typedef T B; typedef T R; typedef int P;\n"
+        + _ELEMENTWISE.format(
+            name=name,
+            parameters=", ".join(parameters),
+            elements="\n".join(elements),
+            operation=operation,
+        )
+    )
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_kernels_of_operations(dtype, architecture):
+    made = _own_kernels(dtype)
+    assert len(made) >= 20
+    for arguments in made:
+        if len(arguments) == 2:
+            _check(arguments[0], architecture)
+        else:
+            _check(_with_types(*arguments, dtype), architecture)

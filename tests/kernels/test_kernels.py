@@ -151,7 +151,7 @@ def _poolings(*roles):
     return {name: make(*case) for name, case in WINDOWS.items() if case[3].groups == 1}
 
 
-def _along_axes():
+def _along_axes(n_arrays=1):
     shapes = {
         "matrix": ((3, 5), 1),
         "first axis": ((3, 5), 0),
@@ -160,8 +160,13 @@ def _along_axes():
         "one class": ((3, 1), 1),
         "no samples": ((0, 3), 1),
         "vector": ((5,), 0),
+        "long rows": ((2, 1500), 1),
+        "long columns": ((300, 40), 0),
     }
-    return {name: lambda s=s, axis=axis: (_random(*s), axis) for name, (s, axis) in shapes.items()}
+    return {
+        name: lambda s=s, axis=axis: (*(_random(*s) for _ in range(n_arrays)), axis)
+        for name, (s, axis) in shapes.items()
+    }
 
 
 def _normalizations(*roles):
@@ -191,6 +196,35 @@ def _normalizations(*roles):
     return {name: make(*case) for name, case in shapes.items()}
 
 
+def _sample_normalizations(*roles):
+    """Cases of layer and group normalization: shapes of x and gamma, and the reduced axes."""
+    shapes = {
+        "rows": ((5, 7), (7,), (-1,)),
+        "long rows": ((2, 1500), (1500,), (-1,)),
+        "many rows": ((70, 3), (3,), (-1,)),
+        "sequences": ((2, 3, 7), (7,), (-1,)),
+        "images": ((2, 3, 5, 7), (5, 7), (-2, -1)),
+        "groups": ((2, 3, 4, 5), (1, 3, 4, 1), (2, 3)),
+        "one group": ((3, 1, 6, 1), (1, 1, 6, 1), (2, 3)),
+        "one gamma": ((3, 7), (1,), (-1,)),
+        "no samples": ((0, 7), (7,), (-1,)),
+    }
+
+    def make(shape, of_gamma, axis):
+        reduced = {a % len(shape) for a in axis}
+        kept = tuple(1 if i in reduced else n for i, n in enumerate(shape))
+
+        def arguments():
+            given = {"x": _random(*shape) + 1, "g": _random(*shape), "axis": axis, "eps": 1e-3}
+            given |= {name: _random(*of_gamma) for name in ("gamma", "beta")}
+            given |= {"mean": _random(*kept), "inverse_std": np.abs(_random(*kept)) + 0.5}
+            return tuple(given[role] for role in roles)
+
+        return arguments
+
+    return {name: make(*case) for name, case in shapes.items()}
+
+
 CASES = {
     "batch_normalization": _normalizations("x", "gamma", "beta", "axis", "eps"),
     "batch_normalization_gradient": _normalizations(
@@ -205,6 +239,12 @@ CASES = {
     },
     "softmax": _along_axes(),
     "log_softmax": _along_axes(),
+    "softmax_gradient": _along_axes(2),
+    "log_softmax_gradient": _along_axes(2),
+    "sample_normalization": _sample_normalizations("x", "gamma", "beta", "axis", "eps"),
+    "sample_normalization_gradient": _sample_normalizations(
+        "g", "x", "gamma", "mean", "inverse_std", "axis"
+    ),
     "convolution_output": _convolutions("x", "W"),
     "convolution_input": _convolutions("y", "W"),
     "convolution_filter": _convolutions("x", "y"),

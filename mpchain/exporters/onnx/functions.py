@@ -15,7 +15,7 @@ import numpy as np
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value, registering
 from mpchain.exporters.onnx.tracing import Dim
 from mpchain.functions.n_step import _composed_layer
-from mpchain.functions.normalization import _statistics
+from mpchain.kernels.reference import mean_and_inverse_std
 
 _END = np.iinfo(np.int64).max
 
@@ -24,7 +24,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {}
 
 
 def _normalize_batch(x, gamma, beta, axis, eps, follow):
-    mean, inverse_std = _statistics(x, axis, eps)
+    mean, inverse_std = mean_and_inverse_std(x, axis, eps)
     return (x - mean) * inverse_std * gamma + beta
 
 
