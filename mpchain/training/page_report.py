@@ -165,6 +165,7 @@ class PageReport(Extension):
     def _new_entries(self, now):
         extensions = self._trainer.extensions.values()
         log = next((e.log for e in extensions if isinstance(getattr(e, "log", None), list)), [])
+        self._n_sent = min(self._n_sent, len(log))  # training may have gone back
         new = log[self._n_sent :][-MOST_ENTRIES if self._n_sent else -MOST_EARLIER_ENTRIES :]
         self._n_sent = len(log)
         if self._pipe is None:

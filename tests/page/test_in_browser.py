@@ -49,6 +49,8 @@ SCRIPT = """
 
     def act(trainer):
         time.sleep(0.02)  # a step that takes a while
+        if os.path.exists(f"slow{comm.rank}"):
+            time.sleep(0.05)
         if os.path.exists(f"kill{comm.rank}"):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -132,7 +134,8 @@ def test_curves_move_in_two_browsers_at_once(job, browse):
         before = each.run(PATH), each.run(ITERATION)
         each.wait(f"{PATH} !== {before[0]!r} && {ITERATION} > {before[1]}")
         titles = "[...document.querySelectorAll('figcaption b')].map(title => title.textContent)"
-        assert each.run(titles) == ["loss", "accuracy", "samples/s"]
+        assert each.run(titles)[:2] == ["main/loss", "main/accuracy"]
+        assert each.run(titles)[-1] == "samples/s"
         each.wait(f"{STATES}.length === 2")
         assert all("runs" in state for state in each.run(STATES))
         each.wait("document.getElementById('output').textContent.includes('<b>bold</b> of')")
@@ -148,6 +151,15 @@ def test_curves_move_in_two_browsers_at_once(job, browse):
     for each in browsers:  # training continues without them
         each.open("about:blank")
     wait_for(lambda: running.folder.joinpath("output").stat().st_size > before)
+
+
+def test_slow_rank_is_named(job, browse):
+    running, window = job("--page"), browse()
+    (running.folder / "slow1").touch()
+    window.open(running.url)
+    window.wait(f"{STATES}[1]?.includes('slowest')")
+    assert "slowest" in window.run("document.querySelectorAll('td.share')[1].textContent")
+    window.wait("!!document.querySelector('[aria-label=\"curve of waiting\"] path')")
 
 
 def test_killed_rank_turns_red(job, browse):

@@ -66,6 +66,21 @@ def test_trainer_reports_to_the_launcher_by_itself(pipe, tmp_path):
     assert live[1]["values"]["samples/s"] > 0
 
 
+def test_training_that_goes_back_logs_again(pipe, tmp_path):
+    trainer = make_trainer(tmp_path, 4)
+    report = extensions.LogReport(trigger=(1, "iteration"), filename=None)
+    trainer.extend(report)
+
+    def go_back(trainer):
+        if trainer.updater.iteration == 3:
+            del report.log[1:]
+
+    trainer.extend(go_back, priority=-1)
+    trainer.run()
+    values = [value for said in pipe() for value in said["values"] if value["kind"] == "log"]
+    assert [value["at"][0] for value in values] == [1, 2, 4]
+
+
 def test_ranks_that_write_no_reports_send_facts_only(pipe, tmp_path):
     trainer = make_trainer(tmp_path, 1)
     trainer.writes_reports = False

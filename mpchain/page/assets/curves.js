@@ -78,6 +78,7 @@ class Scale {
 
 export class Figure {
   constructor(name) {
+    this.name = name;
     this.curves = new Map(); // key → {log: points, live: points}
     this.element = make("figure", "card");
     this.caption = make("figcaption");
@@ -129,8 +130,8 @@ export class Figure {
       this.drawPoint(point, x, y, axis, color, at !== null || shown.length === 1);
       this.drawKey(key, point, color);
     });
-    if (at !== null) this.title.textContent = this.title.textContent.split(" · ")[0] + " · " + this.nameOf(at);
-    else this.title.textContent = this.title.textContent.split(" · ")[0];
+    const name = this.curves.size > 1 ? this.name : this.curves.keys().next().value;
+    this.title.textContent = at === null ? name : `${name} · ${this.nameOf(at)}`;
   }
 
   nameOf(at) {

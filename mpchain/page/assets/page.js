@@ -6,6 +6,7 @@ import { Figure, clock, make, short } from "./curves.js";
 const PERIOD = 1000; // milliseconds between two questions
 const MOST_LINES = 500;
 const MOST_POINTS = 4000; // of a curve; then the server is asked for the thinner one that it keeps
+const SLOWER = 1.2;
 const NAMES = { runs: "running", starts: "starting", lost: "lost", gone: "no connection" };
 
 const get = (id) => document.getElementById(id);
@@ -101,12 +102,18 @@ function rowOf(rank, slowest) {
   return row;
 }
 
+// The rank that works longer than the others by as much as makes the log name it; null if none does.
+function slowestOf(ranks) {
+  const work = ranks.map((rank) => rank.work);
+  const most = Math.max(...work);
+  const others = (work.reduce((a, b) => a + b, 0) - most) / (ranks.length - 1);
+  return most > SLOWER * others ? ranks[work.indexOf(most)] : null;
+}
+
 function showRanks(ranks) {
-  const shares = ranks.filter((rank) => rank.wait !== undefined && rank.state === "runs");
-  const order = shares.toSorted((a, b) => a.wait - b.wait);
-  const isUneven = order.length > 1 && order.at(-1).wait - order[0].wait > 0.15;
+  const slowest = slowestOf(ranks.filter((rank) => rank.work !== undefined && rank.state === "runs"));
   const table = get("ranks");
-  table.tBodies[0].replaceChildren(...ranks.map((rank) => rowOf(rank, isUneven ? order[0] : null)));
+  table.tBodies[0].replaceChildren(...ranks.map((rank) => rowOf(rank, slowest)));
   table.classList.toggle("no-gpu", !ranks.some((rank) => rank.gpu !== undefined));
   table.classList.toggle("no-share", !ranks.some((rank) => rank.wait !== undefined));
   const counts = new Map();
