@@ -90,6 +90,16 @@ def train(model, folder, faults=(), n_ranks=N_RANKS):
         return dict(file), output
 
 
+def delays(folder):
+    """Returns the seconds after which each loss was first noticed."""
+    times = {
+        event: sorted(float(p.name.split("_")[1]) for p in pathlib.Path(folder).glob(f"{event}_*"))
+        for event in ("lost", "noticed")
+    }
+    first = (next((t for t in times["noticed"] if t > lost), np.nan) for lost in times["lost"])
+    return [seconds - lost for seconds, lost in zip(first, times["lost"], strict=True)]
+
+
 def _end_session(pid):
     """Kills what is left of the processes of a job, which are in one session."""
     for folder in pathlib.Path("/proc").iterdir():
@@ -113,6 +123,15 @@ def difference(outcome, reference):
         scale = np.nanmax(np.abs(b), initial=0) or 1
         worst = max(worst, float(np.nanmax(np.abs(a - b), initial=0) / scale))
     return worst
+
+
+def is_as_good(model, outcome, reference):
+    """Returns whether outcomes are equal, as far as sums of other numbers of ranks round alike."""
+    if model == "reproducible":  # but evaluators are not
+        names = [name for name in reference if "validation" not in name]
+        if any(not np.array_equal(outcome[name], reference[name]) for name in names):
+            return False
+    return difference(outcome, reference) <= LIMIT
 
 
 def draw_faults(random, model):
@@ -149,7 +168,7 @@ def main():
     if reason := why_not():
         sys.exit(reason)
     bad, counts = 0, collections.Counter()
-    print(f"{'model':12}  {'kind':12}  {'faults':36} lost  back   s    difference")
+    print(f"{'model':12}  {'kind':12}  {'faults':36} lost  back   s    noticed/s  difference")
     for model in options.models:
         with tempfile.TemporaryDirectory() as folder:
             reference, _ = train(model, folder)
@@ -160,9 +179,10 @@ def main():
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     outcome, output = train(model, folder, faults)
+                    noticed = " ".join(f"{seconds:.2f}" for seconds in delays(folder))
                     value = difference(outcome, reference)
-                    text = f"{value:.1e}"
-                    is_bad = not value <= (0 if model == "reproducible" else LIMIT)
+                    text = f"{noticed:10} {value:.1e}"
+                    is_bad = not is_as_good(model, outcome, reference)
                 except RuntimeError as error:
                     is_bad, text = True, f"FAILED\n{error}"
             back = _BACK.findall(output)

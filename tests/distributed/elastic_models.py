@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import tempfile
-import threading
+import time
 
 import numpy as np
 
@@ -30,10 +30,10 @@ from mpchain.distributed import (
 )
 from mpchain.distributed.checkpoints import writing
 from mpchain.distributed.communicators import mpi
-from mpchain.distributed.functions.normalization import batch_normalization
+from mpchain.distributed.communicators.elastic import Elasticity
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
-from mpchain.distributed.links import create_mnbn_model
+from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
 from mpchain.distributed.recovery.copies import Copy
 from mpchain.distributed.updaters import MultiNodeUpdater
@@ -163,7 +163,7 @@ MOMENTS = {
     "ready": (GradientReducer, "ready"),
     "end_part": (DeterministicReducer, "end_part"),
     "sum": (mpi._SharedBuffer, "sum"),
-    "normalization": (sys.modules[batch_normalization.__module__], "batch_normalization"),
+    "normalization": (MultiNodeBatchNormalization, "_normalize"),
     "control": (MultiNodeOptimizer, "agree_on_signal"),
     "step": (MultiNodeOptimizer, "_step"),
     "evaluator": (mpchain.training.extensions.Evaluator, "evaluate"),
@@ -174,23 +174,25 @@ MOMENTS = {
 """Functions at whose beginning a rank may be lost."""
 
 
-def _lose(kind):
+def _note(folder, event):
+    """Leaves an empty file whose name says when something happened."""
+    with open(os.path.join(folder, f"{event}_{time.time():.3f}"), "w"):
+        pass
+
+
+def _lose(kind, folder):
+    _note(folder, "lost")
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
-def _set_fault(kind, moment, count):
-    if moment == "time":
-        timer = threading.Timer(float(count), _lose, [kind])
-        timer.daemon = True
-        timer.start()
-        return
+def _set_fault(kind, moment, count, folder):
     owner, name = MOMENTS[moment]
     method, left = getattr(owner, name), [int(count)]
 
     def call(*args, **kwargs):
         left[0] -= 1
         if left[0] == 0:
-            _lose(kind)
+            _lose(kind, folder)
         return method(*args, **kwargs)
 
     setattr(owner, name, call)
@@ -200,7 +202,7 @@ def _train(name, folder, faults, comm):
     while faults:
         kind, rank, moment, count = faults.pop().split(":")
         if int(rank) == comm.rank:
-            _set_fault(kind, moment, count)
+            _set_fault(kind, moment, count, folder)
     np.random.seed(comm.rank and 100 + comm.rank)
     random = np.random.RandomState(3)
     data = [(random.rand(16), np.int32(random.randint(3))) for _ in range(_N_SAMPLES)]
@@ -237,7 +239,8 @@ def _options(name):
 
 def _outcome(trainer, updater):
     log = trainer.get_extension("LogReport").log
-    keys = sorted({key for entry in log for key in entry} - {"elapsed_time"})
+    keys = {key for entry in log for key in entry if not key.startswith("ranks/")}  # times
+    keys = sorted(keys - {"elapsed_time"})
     arrays = {f"log/{key}": np.array([entry.get(key, np.nan) for entry in log]) for key in keys}
     for name, optimizer in updater.get_all_optimizers().items():
         arrays |= {f"{name}{path}": p.array for path, p in optimizer.target.namedparams()}
@@ -248,8 +251,16 @@ def _outcome(trainer, updater):
 
 
 def main(name, folder, *faults):
+    os.makedirs(folder, exist_ok=True)
     mpchain.config.dtype = np.float64
     faults = list(faults)
+    shrink = Elasticity.shrink
+
+    def noted(*args):
+        _note(folder, "noticed")
+        return shrink(*args)
+
+    Elasticity.shrink = noted
     options = {"communicator_name": "naive", "timeout": _TIMEOUT} | _options(name)
     run_elastic(lambda comm: _train(name, folder, faults, comm), **options)
 

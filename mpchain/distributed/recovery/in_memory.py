@@ -61,7 +61,6 @@ class InMemoryCheckpoint:
         self._copies = []
         self._next = 0  # iteration of the next copy
         self._interval = 0
-        self._seconds = 0.0  # that the last copy took
         self._kept_at = None  # iteration and time of the last copy
 
     # Loops
