@@ -8,12 +8,25 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 ENVIRONMENT_VARIABLES = (
     "CHAINERMN_FORCE_ABORT_ON_EXCEPTION",
     "CHAINERMN_FORCE_ABORT_ON_EXCEPTIONS",
 )
+
+
+class Recorder:
+    """What is called before the ranks are aborted.
+
+    Attributes:
+        record: function of a text, why they are, that returns the text with what it has to add.
+    """
+
+    record: Callable[[str], str] | None = None
+
+
+recorder = Recorder()
 
 
 def add_hook() -> None:
@@ -56,6 +69,8 @@ class _AbortAllRanks:
             return
         where = "".join(f"exception in thread {t.name!r}\n" for t in threads if t is not None)
         text = "".join(traceback.format_exception(exc_type, exc_value, exc_traceback))
+        if recorder.record is not None:
+            text = f"{recorder.record(text.rstrip())}\n"
         sys.stdout.flush()
         # One write, so that the lines of several failing ranks do not mix.
         sys.stderr.write(f"rank {world.rank} of {world.size}:\n{where}{text}")

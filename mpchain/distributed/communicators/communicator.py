@@ -484,6 +484,19 @@ class Communicator(PointToPoint, LosesRanks):
         """Returns the communicator itself: copies of a model talk to the same ranks."""
         return self
 
+    def record_failures(self, folder: str) -> None:
+        """Asks for the file ``flight_recorder.txt`` in a folder if the job fails later.
+
+        It says what each rank called last: up to 64 collectives, with their arguments, the place of
+        the call, and when it was begun and done. A :class:`~mpchain.training.Trainer` with a
+        multi-node optimizer asks for it in its own folder. One process writes none.
+
+        Args:
+            folder: the folder.
+
+        >>> comm.record_failures("result")
+        """
+
     def finalize(self) -> None:
         """Releases the communicator's resources; it must not be used afterwards."""
 

@@ -468,6 +468,14 @@ class MpiCommunicator(Communicator):
         if self._watch is not None:
             self._watch.timeout = check_timeout(seconds)
 
+    def record_failures(self, folder: str) -> None:
+        if self._watch is not None:
+            self._watch.record_in(folder)
+            global_except_hook.recorder.record = self._record
+
+    def _record(self, text):
+        return text if self._watch is None else self._watch.record(text)
+
     def split(self, color: int, key: int) -> "MpiCommunicator":
         self.barrier()
         part = type(self)(self.mpi_comm.Split(color, key), **self._options())

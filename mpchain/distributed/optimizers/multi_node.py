@@ -417,6 +417,10 @@ class MultiNodeOptimizer:
             self._waiting = {name for name, param in params.items() if not param.is_initialized}
             self._reducer.watch(params)
 
+    def connect_trainer(self, trainer: Any) -> None:
+        """Called by the updater when a trainer is made with it."""
+        self.communicator.record_failures(trainer.out)
+
     def agree_on_signal(self, number: int | None) -> int | None:
         """Returns on all ranks the signal that any rank has received, so that all end together.
 

@@ -80,6 +80,7 @@ class Exchange:
         asked = row.asked
         ctypes.memmove(ctypes.byref(row), content, ROW)
         row.asked = max(asked, row.asked)
+        row.offset = offset
         row.since += offset
         row.heartbeat += offset
         row.active += offset

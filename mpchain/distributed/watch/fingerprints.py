@@ -130,7 +130,9 @@ def _watch_method(method, name, kind):
             raise
         finally:
             text = watch.leave()
-        return Request(result, watch, text) if kind.is_begun and text is not None else result
+        if not kind.is_begun or text is None:
+            return result
+        return Request(result, watch, text, watch.reopen())
 
     return call
 
@@ -142,14 +144,23 @@ class Request:
         request: the request, with ``Test`` and ``Wait``.
         watch: the watchdog of this rank.
         text: encoded description of the operation.
+        number: its number among the collectives; None if it is none.
     """
 
-    __slots__ = ("Test", "_request", "_text", "_watch")
+    __slots__ = ("_number", "_request", "_text", "_watch")
 
-    def __init__(self, request: Any, watch: "Watch", text: bytes):
+    def __init__(self, request: Any, watch: "Watch", text: bytes, number: int | None = None):
         self._request, self._watch, self._text = request, watch, text
+        self._number = number
         watch.begun = weakref.ref(request)
-        self.Test = request.Test
+
+    def Test(self) -> bool:
+        """Returns whether the operation is complete."""
+        is_complete = self._request.Test()
+        if is_complete and self._number is not None:
+            self._watch.finish(self._number)
+            self._number = None
+        return is_complete
 
     def Wait(self) -> Any:
         """Waits until the operation is complete, and returns its result."""
@@ -157,7 +168,9 @@ class Request:
         if (watch.is_inside and watch.is_inside_here()) or self.Test():
             return self._request.Wait()  # which has the result
         with watch.waiting(self._text):
-            return self._request.Wait()
+            result = self._request.Wait()
+        self.Test()
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)

@@ -10,7 +10,7 @@ import enum
 import mmap
 from typing import Any
 
-RING = 16
+RING = 64
 """Number of its latest collectives that each row describes."""
 
 _TEXT = 480
@@ -44,6 +44,8 @@ class Row(ctypes.Structure):
         since: time of the last change of state, by this host's monotonic clock, in seconds.
         heartbeat: when its watchdog thread was last alive, by the same clock.
         active: when it was last seen at work while it was computing, by the same clock.
+        offset: what is added to the following times, if they come from another host's clock.
+        begun, done: when each of the last collectives was begun and done; 0 if it is not done.
         tags: number and fingerprint of each of the last collectives.
         texts: descriptions of these, encoded.
         wait_text: what the rank waits for, other than a collective, encoded.
@@ -59,6 +61,9 @@ class Row(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in _COUNTS.split()),
         *((name, ctypes.c_double) for name in _TIMES.split()),
+        ("offset", ctypes.c_double),
+        ("begun", ctypes.c_double * RING),
+        ("done", ctypes.c_double * RING),
         ("tags", ctypes.c_int64 * RING),
         ("texts", (ctypes.c_char * _TEXT) * RING),
         ("wait_text", ctypes.c_char * _TEXT),
@@ -69,6 +74,11 @@ class Row(ctypes.Structure):
         """Returns the text of collective ``n``; None if it is too old, or has not begun."""
         slot = n % RING
         return decode(self.texts[slot].value) if self.tags[slot] >> 32 == n else None
+
+    def times_of(self, n: int) -> tuple[float, float]:
+        """Returns when collective ``n`` was begun and done; 0 if it is not done."""
+        begun, done = self.begun[n % RING], self.done[n % RING]
+        return begun + self.offset, done and done + self.offset
 
 
 ROW = ctypes.sizeof(Row)

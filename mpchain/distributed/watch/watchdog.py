@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mpchain.distributed.shared_memory import share
-from mpchain.distributed.watch import call_sites, reports
+from mpchain.distributed.watch import call_sites, recorder, reports
 from mpchain.distributed.watch.activity import Activity
 from mpchain.distributed.watch.detection import (
     GRACE,
@@ -125,6 +125,8 @@ class Watch:
         self.row.pid = os.getpid()
         # Kept, since each look at the fields of a row makes new objects.
         self._tags, self._texts = self.row.tags, list(self.row.texts)
+        self._begun, self._done = self.row.begun, self.row.done
+        self._entered = None  # number of the collective that the rank is in
         self._neighbors = [(r, self.rows[r].tags) for r in self.local if r != self.rank]
         self._owned = []
         self._fingerprints = Fingerprints()
@@ -310,8 +312,9 @@ class Watch:
         slot, tag = n & _SLOT, n << 32 | number
         self._texts[slot].value = text
         self._tags[slot] = tag
-        row.n = n
+        row.n = self._entered = n
         self._go_to(State.IN_COLLECTIVE)
+        self._begun[slot], self._done[slot] = row.since, 0.0
         for rank, tags in self._neighbors:
             other = tags[slot]
             if other != tag and other >> 32 == n:
@@ -326,10 +329,32 @@ class Watch:
         self.is_inside, self.announced = False, None
         if self._text is not None:
             self._go_to(State.COMPUTING)
+            if self._entered is not None:
+                self._done[self._entered & _SLOT] = self.row.since
+                self._entered = None
             if self.gpu is not None:
                 self._unfinished.append((self.gpu.mark(), self._text, self.clock()))
         self._turn.release()
         return self._text
+
+    def reopen(self) -> int | None:
+        """Notes that the collective that returned last continues; returns its number."""
+        n = self._n
+        self._done[n & _SLOT] = 0.0
+        return n
+
+    def finish(self, n: int) -> None:
+        """Notes that a collective of that number, which continued, is done."""
+        if self._tags[n & _SLOT] >> 32 == n:
+            self._done[n & _SLOT] = self.clock()
+
+    def record(self, report: str) -> str:
+        """Writes the flight recorder's file, if asked to; returns the report with its name."""
+        return recorder.record(self, report)
+
+    def record_in(self, folder: str) -> None:
+        """Sets the folder of that file, for all watchdogs of this process."""
+        recorder.folder.path = os.path.abspath(folder)
 
     def text(self) -> str:
         """Returns what the rank has called, and where."""
@@ -372,7 +397,7 @@ class Watch:
         if any(row.is_reporting for row in alive):
             time.sleep(GRACE)
         self.row.is_reporting = Reporting.RAISES
-        raise CollectiveMismatchError(reports.mismatch(self, n, [self.rank, rank]))
+        raise CollectiveMismatchError(self.record(reports.mismatch(self, n, [self.rank, rank])))
 
     # The watchdog thread calls these methods from time to time
 
@@ -401,7 +426,7 @@ class Watch:
                     raise
                 self.exchange = None  # its ranks are lost, and another watchdog follows
         if report is not None and must_end:
-            self.end(report, self.gpu and self.gpu.abort)
+            self.end(self.record(report), self.gpu and self.gpu.abort)
         elif report is not None:
             self.tell(report)
 

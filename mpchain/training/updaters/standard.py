@@ -116,6 +116,12 @@ class StandardUpdater(Updater):
                     f"call its setup(model) first"
                 )
 
+    def connect_trainer(self, trainer: Any) -> None:
+        """Tells multi-node optimizers, which write a report into its folder if a rank fails."""
+        for optimizer in self._optimizers.values():
+            if hasattr(optimizer, "connect_trainer"):
+                optimizer.connect_trainer(trainer)
+
     @property
     def device(self) -> Device | None:
         """The device that the models were moved to, or None."""
