@@ -11,6 +11,12 @@ from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.mathematics import exp, square, where
 from mpchain.functions.reduction import mean, sum
+from mpchain.kernels.cuda_reductions import (
+    CrossEntropy,
+    cross_entropy,
+    cross_entropy_gradient,
+    is_fused_cross_entropy,
+)
 from mpchain.kernels.reference import below_zero
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
@@ -44,21 +50,34 @@ def reduced(
 
 def _cross_entropy_derivative(g, x, aux):
     """(softmax(x) - onehot(t)) * weight, with the weight of each sample in the loss."""
-    exp_x, total, labels, weight = aux
-    if g.shape:
-        g = np.reshape(g, weight.shape)
-    weight = g * weight
     if isinstance(g, Variable):
-        onehot = np.zeros_like(exp_x)
-        onehot[labels] = 1
-        return (np.exp(log_softmax.on(x, 1)) - onehot) * weight
+        onehot, weight = _onehot_and_weight(x, aux)
+        g = np.reshape(g, weight.shape) if g.shape else g
+        return (np.exp(log_softmax.on(x, 1)) - onehot) * (g * weight)
+    if isinstance(aux, CrossEntropy):
+        return cross_entropy_gradient(g, x, aux)
+    exp_x, total, labels, weight = aux
+    weight = (g.reshape(weight.shape) if g.shape else g) * weight
     gx = exp_x * (weight / total)
     gx[labels] -= weight.reshape(gx[labels].shape)
     return gx
 
 
+def _onehot_and_weight(x, aux):
+    if isinstance(aux, CrossEntropy):
+        classes = get_array_module(aux.t).arange(x.shape[1]).reshape(-1, *[1] * (x.ndim - 2))
+        onehot, weight = aux.t == classes, aux.weight * aux.scale
+        return onehot.astype(x.dtype), weight.astype(x.dtype, copy=False)
+    exp_x, _, labels, weight = aux
+    onehot = np.zeros_like(exp_x)
+    onehot[labels] = 1
+    return onehot, weight
+
+
 @differentiable(_cross_entropy_derivative)
 def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
+    if is_fused_cross_entropy(x, t, class_weight):
+        return cross_entropy(x, t, normalize, class_weight, ignore_label, reduce)
     xp = get_array_module(x)
     is_ignored = t == ignore_label
     t = xp.where(is_ignored, 0, t)

@@ -8,7 +8,7 @@ Half precision is computed in single.
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mpchain.typing import Array
 _THREADS, _BLOCKS = 1024, 1 << 20
 """The most threads of a block, and blocks of a grid."""
 _C_TYPES = {"e": "float16", "f": "float", "d": "double"}
+_ALL_C_TYPES = _C_TYPES | {"i": "int", "l": "long long", "q": "long long"}
 _FIELDS = "n_sums n inner outer span far near groups per".split()
 _SHAPE = np.dtype([*((name, np.int64) for name in _FIELDS), ("lanes", "i4"), ("across", "i4")])
 
@@ -76,7 +77,8 @@ class _Kernel(NamedTuple):
 
     Attributes:
         name: its name.
-        parameters: names of arrays that are read, of arrays that are written, and of numbers.
+        parameters: names of arrays that are read, of arrays that are written, and of numbers:
+            floating point, or integers (``long:NAME``).
         fields, zero: the sums, and what they are without elements.
         add: adds the element at ``at`` to the sums ``a``.
         merge: adds the sums ``b`` to the sums ``a``.
@@ -94,11 +96,10 @@ class _Kernel(NamedTuple):
     def text(self, dtypes: Sequence[str], wide: str) -> str:
         """Returns the text for arrays of these dtypes, in the order of the parameters."""
         reads, writes, numbers = (names.split() for names in self.parameters)
-        words = [f"const {_C_TYPES[d]}* {name}" for d, name in zip(dtypes, reads)]
-        words += [
-            f"{_C_TYPES[d]}* {name}" for d, name in zip(dtypes[len(reads) :], writes, strict=True)
-        ]
-        words += [f"const W {name}" for name in numbers]
+        types = [_ALL_C_TYPES[dtype] for dtype in dtypes]
+        words = [f"const {kind}* {name}" for kind, name in zip(types, reads)]
+        words += [f"{kind}* {name}" for kind, name in zip(types[len(reads) :], writes, strict=True)]
+        words += [f"const W {x}".replace("W long:", "long long ") for x in numbers]
         return _TEXT.format(
             header="#include <cupy/float16.cuh>" if "e" in dtypes else "",
             wide=_C_TYPES[wide],
@@ -118,7 +119,8 @@ class _Kernel(NamedTuple):
         dtypes = "".join(x.dtype.char for x in [*arrays, *written])
         table, grid, block = _sized(**shape)
         kernel = _compiled(self, dtypes, wide.char)
-        kernel(grid, block, (table, *arrays, *written, *map(wide.type, numbers)))
+        scalars = [np.int64(x) if isinstance(x, int) else wide.type(x) for x in numbers]
+        kernel(grid, block, (table, *arrays, *written, *scalars))
         return written
 
 
@@ -270,6 +272,33 @@ _LOG_SOFTMAX_GRADIENT = _Kernel(
     "a.total += (W)g[at];",
     "a.total += b.total;",
     "EACH(gx[at] = (W)g[at] - exp((W)y[at]) * a.total;)",
+)
+
+
+_CROSS_ENTROPY = _Kernel(
+    "cross_entropy",
+    ("x t class_weight", "loss weight top total", "low long:ignored long:is_weighted"),
+    **_EXPONENTIALS,
+    finish="""if (lane == 0) {
+        const long long label = t[r];
+        const bool counts = label != ignored, exists = label >= 0 && label < shape.n;
+        const W v = exists ? (W)x[start + label * shape.near] : low - low;  // NaN
+        const W w = !counts ? 0 : is_weighted && exists ? (W)class_weight[label] : (W)1;
+        loss[r] = counts ? (log(a.total) - (v - a.top)) * w : (W)0;
+        weight[r] = w; top[r] = a.top; total[r] = a.total;
+      }""",
+)
+_MEAN_LOSS = _Kernel(
+    "mean_loss",
+    ("loss t", "mean scale", "long:ignored long:size"),
+    "total, count",
+    "0, 0",
+    "a.total += loss[at]; a.count += t[at] != ignored;",
+    "a.total += b.total; a.count += b.count;",
+    """if (lane == 0) {
+        const W count = size ? (W)size : a.count > 1 ? a.count : (W)1;
+        *mean = a.total / count; *scale = (W)1 / count;
+      }""",
 )
 
 
@@ -445,3 +474,90 @@ def softmax_gradient(g: Array, y: Array, axis: int) -> Array:
 def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     """See :func:`mpchain.kernels.reference.log_softmax_gradient`."""
     return _along(_LOG_SOFTMAX_GRADIENT, axis, g, y)
+
+
+class CrossEntropy(NamedTuple):
+    """What the gradient of the cross entropy needs, by sample: (N, 1, ...).
+
+    Attributes:
+        t: the labels.
+        weight: of the sample in the loss, but for ``scale``.
+        top, total: the maximum of x, and the sum of exp(x - top).
+        scale: factor on all weights.
+
+    Example:
+        >>> y, kept = cross_entropy(x, t, True, None, -1, "mean")  # doctest: +SKIP
+        >>> kept.weight  # doctest: +SKIP
+        array([[1.], [1.]])
+    """
+
+    t: Array
+    weight: Array
+    top: Array
+    total: Array
+    scale: Any
+
+
+def is_fused_cross_entropy(x: Array, t: Array, class_weight: Array | None) -> bool:
+    """Whether :func:`cross_entropy` takes these arrays.
+
+    Example:
+        >>> is_fused_cross_entropy(np.ones((1, 2)), np.zeros(1, int), None)
+        False
+    """
+    arrays = [x] if class_weight is None else [x, class_weight]
+    is_integer = cuda.is_gpu_array(t) and t.dtype.char in _ALL_C_TYPES
+    return is_integer and _refusal(*arrays) is None
+
+
+def cross_entropy(
+    x: Array,
+    t: Array,
+    normalize: bool,
+    class_weight: Array | None,
+    ignore_label: int,
+    reduce: str,
+) -> tuple[Array, CrossEntropy]:
+    """Cross entropy of the softmax along axis 1 with labels, of CuPy arrays.
+
+    A label that does not exist has the loss NaN.
+
+    Args:
+        x, t, normalize, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
+
+    Returns:
+        The loss, and what :func:`cross_entropy_gradient` needs.
+
+    Example:
+        >>> y, kept = cross_entropy(x, t, True, None, -1, "mean")  # doctest: +SKIP
+    """
+    wide, by_sample = _wide(x), (x.shape[0], 1, *x.shape[2:])
+    is_mean, is_weighted = reduce == "mean", class_weight is not None
+    weights = class_weight.astype(x.dtype, copy=False) if is_weighted else x
+    shape = _rows(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+    outs = [(t.shape, wide if is_mean else x.dtype), *[(by_sample, wide)] * 3]
+    numbers = [-math.inf, int(ignore_label), int(is_weighted)]
+    loss, *kept = _CROSS_ENTROPY.run(shape, [x, t, weights], outs, numbers)
+    scale = wide.type(1)
+    if is_mean:
+        numbers = [int(ignore_label), 0 if normalize else len(x)]
+        outs = [((), x.dtype), ((), wide)]
+        loss, scale = _MEAN_LOSS.run(_rows(1, t.size), [loss, t], outs, numbers)
+    return loss, CrossEntropy(t.reshape(by_sample), *kept, scale)
+
+
+def cross_entropy_gradient(g: Array, x: Array, kept: CrossEntropy) -> Array:
+    """The gradient of x from that of the loss; see :func:`cross_entropy`.
+
+    Example:
+        >>> gx = cross_entropy_gradient(g, x, kept)  # doctest: +SKIP
+    """
+    gradient = cuda.elementwise(
+        "G g, T x, L t, W weight, W top, W total, W scale, int64 n, int64 inner",
+        "T gx",
+        """const bool is_label = i / inner % n == t;
+        gx = (exp((W)x - top) / total - (W)is_label) * (weight * scale * (W)g);""",
+        "mpchain_cross_entropy_gradient",
+    )
+    g = g.reshape(kept.t.shape) if g.ndim else g
+    return gradient(g, x, *kept, x.shape[1], math.prod(x.shape[2:]))

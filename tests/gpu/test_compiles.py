@@ -186,6 +186,10 @@ def _own_kernels(dtype):
                         arguments = _as(dtype, make())
                         if kernel.refuse(*arguments) is None:
                             kernel.compute(*arguments)
+        x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
+        y, kept = cuda_reductions.cross_entropy(x, t, True, None, -1, "mean")
+        cuda_reductions.cross_entropy_gradient(y, x, kept)
+        cuda_reductions.follow_statistics([x, x], [x, x], 0.9, 1)
     return made
 
 
@@ -198,12 +202,13 @@ def _as(dtype, arguments):
 
 def _with_types(in_params, out_params, operation, name, dtype):
     """Returns an elementwise kernel as CuPy writes it for contiguous arrays, all of one dtype."""
-    types = {"int32": "int", "P": "int", "W": "double" if dtype == "float64" else "float"}
+    wide = "double" if dtype == "float64" else "float"
+    types = {"int32": "int", "int64": "long long", "P": "int", "L": "int", "W": wide}
     parameters, elements = [], []
     for words in [w.split() for w in f"{in_params}, {out_params}".split(", ")]:
         kind, parameter = types.get(words[-2], "T"), words[-1]
-        if kind == "int" and words[0] == "int32" and words[-1] != "places":
-            parameters.append(f"const int {parameter}")
+        if words[0] in ("int32", "int64") and words[-1] != "places":
+            parameters.append(f"const {kind} {parameter}")
         elif words[0] == "raw":
             parameters.append(f"const CArray<{kind}, 1, true, true> {parameter}")
         else:
@@ -213,7 +218,8 @@ def _with_types(in_params, out_params, operation, name, dtype):
             elements.append(f"{constant}{kind} &{parameter} = _raw_{parameter}[_ind.get()];")
     return (
         _HEADERS.format(C_TYPES[dtype])
-        + f"typedef {types['W']} W; typedef T G; typedef T B; typedef T R; typedef int P;\n"
+        + f"typedef {wide} W; typedef T G; typedef T B; typedef T R;\n"
+        + "typedef int P; typedef int L;\n"
         + _ELEMENTWISE.format(
             name=name,
             parameters=", ".join(parameters),

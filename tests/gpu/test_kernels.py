@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import mpchain
+import mpchain.functions as F
 from mpchain import kernels
 from tests.kernels.test_kernels import CASES
 
@@ -84,3 +85,22 @@ def test_statistics_of_large_values_and_many_elements():
     wide = x.astype(np.float64)
     np.testing.assert_allclose(mean.ravel(), wide.mean((0, 2, 3)), 1e-6)
     np.testing.assert_allclose(var.ravel(), wide.var((0, 2, 3)), 1e-4)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "no"])
+def test_launches_of_cross_entropy(reduce, double):
+    send = mpchain.get_device("@cupy:0").send
+    x = mpchain.Variable(send(np.random.randn(3, 5).astype(np.float32)))
+    t = send(np.array([1, -1, 4], np.int32))
+    double.reset()
+    loss = F.softmax_cross_entropy(x, t, reduce=reduce)
+    loss.grad = loss.array
+    loss.backward()
+    assert double.launches.total() == (3 if reduce == "mean" else 2), double.launches
+
+
+def test_a_label_that_does_not_exist_has_no_loss_that_is_a_number():
+    send = mpchain.get_device("@cupy:0").send
+    x, t = send(np.zeros((3, 5))), send(np.array([1, 5, -1]))
+    loss = F.softmax_cross_entropy(x, t, reduce="no").array.get()
+    np.testing.assert_array_equal(np.isnan(loss), [False, True, False])
