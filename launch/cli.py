@@ -11,6 +11,7 @@ from . import allocations, binding, environments, mpi_library, mpirun, reach, re
 from .checkpoints import PATTERNS, Checkpoints
 from .hosts import add_hosts, find_hosts
 from .job import COMMAND_VARIABLE
+from .losses import Elastic
 from .plan import Plan
 from .processes import fill_standard_files
 from .rank import PAGE_VARIABLE
@@ -155,6 +156,7 @@ def _parser():
     add("--dry-run", action="store_true", help="print the command and the environment, run nothing")
     add_hosts(parser)
     _add_restarts(parser)
+    _add_elastic(parser)
     _add_schedulers(parser)
     add("program", nargs=argparse.REMAINDER, metavar="script", help="the script and its arguments")
     return parser
@@ -177,8 +179,23 @@ def _add_restarts(parser):
     add("--checkpoint-pattern", metavar="PATTERN", help=names)
     resume = "resume at the first start, too, from the newest checkpoint of any earlier run"
     add("--resume", action="store_true", help=resume)
-    least = "restart on the remaining hosts if they have slots for N ranks (default: all)"
+    least = (
+        "restart on the remaining hosts if they have slots for N ranks (default: all); with "
+        "--elastic also: end the job when fewer are left (default: 1)"
+    )
     add("--min-ranks", **_NUMBER, help=least)
+
+
+def _add_elastic(parser):
+    group = parser.add_argument_group(
+        "elastic jobs",
+        "With --elastic the other ranks continue when a signal ends a rank, or its host is cut "
+        "off; an exception still ends the job. It needs Open MPI 5 with ULFM.",
+    )
+    add = group.add_argument
+    add("--elastic", action="store_true", help="continue without ranks that are lost")
+    most = "end the job when more ranks are lost in an hour, and restart it if --restarts allows"
+    add("--max-losses-per-hour", type=whole_number(0), metavar="N", help=most)
 
 
 def _add_schedulers(parser):
@@ -219,6 +236,8 @@ def _check(parser, options):
                 parser.error(f"--{name.replace('_', '-')} needs --checkpoint-dir")
         if any(restarts.PLACEHOLDER in word for word in options.program):
             parser.error(f"{restarts.PLACEHOLDER} among the arguments needs --checkpoint-dir")
+    if options.max_losses_per_hour is not None and not options.elastic:
+        parser.error("--max-losses-per-hour needs --elastic")
     if options.min_ranks and options.ranks != "auto" and options.min_ranks > options.ranks:
         parser.error(f"--min-ranks {options.min_ranks} is more than the {options.ranks} of -n")
 
@@ -237,6 +256,13 @@ def _plan(parser, options):
     if not starter and (n > 1 or hosts):
         parser.error(f"several ranks need mpirun; install it with: {mpirun.INSTALL}")
     starter = starter or mpirun.Direct()
+    elastic = None
+    if options.elastic:
+        elastic = Elastic(options.min_ranks or 1, options.max_losses_per_hour)
+        try:
+            starter = starter.elastic()
+        except mpirun.NotElasticError as error:
+            parser.error(f"--elastic needs Open MPI 5 with ULFM ({mpirun.INSTALL}): {error}")
     runner = ["-m", "mpi4py"] if mpi_library.mpi4py() else []
     module = ["-m"] if options.module else []
     return Plan(
@@ -253,6 +279,7 @@ def _plan(parser, options):
         timeout=options.timeout,
         grace=options.grace,
         host_timeout=options.host_timeout,
+        elastic=elastic,
     )
 
 
@@ -293,6 +320,8 @@ def _number_of_ranks(parser, options, allocation, hosts):
 def _added(parser, options):
     # Without it, what a rank prints would appear late, and be lost when it is killed.
     added = {} if "PYTHONUNBUFFERED" in os.environ else {"PYTHONUNBUFFERED": "1"}
+    if options.elastic:
+        added["MPCHAIN_ELASTIC"] = "1"  # mpchain reads it
     if options.trace:
         added["MPCHAIN_TRACE"] = os.path.abspath(options.trace)  # mpchain reads it
     if options.page:

@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     allocation, slots = find_hosts(parser, options)
-    findings = [_describe_allocation(allocation, slots), _find_mpirun(allocation)]
+    findings = [_describe_allocation(allocation, slots), *_find_mpirun(allocation)]
     answers, failures = _ask_hosts(slots or {"localhost": 0}, allocation, options.results)
     findings += failures
     for host, answer in answers.items():
@@ -205,10 +205,16 @@ def _find_mpirun(allocation):
     try:
         found = mpirun.find(in_slurm=allocation is allocations.SLURM)
     except mpirun.UnknownMpirunError as error:
-        return Finding("mpirun", FAILURE, "does not fit", str(error))
+        return [Finding("mpirun", FAILURE, "does not fit", str(error))]
     if not found:
-        return Finding("mpirun", WARNING, "none", f"several ranks need it: {mpirun.INSTALL}")
-    return Finding("mpirun", OK, f"{found.path} ({found.flavour or 'Slurm'})")
+        return [Finding("mpirun", WARNING, "none", f"several ranks need it: {mpirun.INSTALL}")]
+    findings = [Finding("mpirun", OK, f"{found.path} ({found.flavour or 'Slurm'})")]
+    try:
+        found.elastic()
+    except mpirun.NotElasticError as error:
+        hint = f"--elastic needs Open MPI 5 with ULFM: {error}"
+        return [*findings, Finding("elastic", NOTE, "no", hint)]
+    return [*findings, Finding("elastic", OK, "yes: Open MPI has ULFM")]
 
 
 def _ask_hosts(slots, allocation, results):

@@ -10,11 +10,19 @@ import uuid
 
 from . import leftovers, reach, report
 from .loop import Loop
+from .losses import Losses
 from .merging import Merger
 from .messages import THIS_HOST, words
 from .output import COLUMNS_VARIABLE, LogFiles, Screen, columns_of
 from .plan import START_RANK, Plan
-from .processes import adopt_orphans, kill_descendants, shell_code, signal_session, spawn
+from .processes import (
+    adopt_orphans,
+    kill_descendants,
+    shell_code,
+    signal_process,
+    signal_session,
+    spawn,
+)
 from .rank import VARIABLE
 from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
@@ -50,6 +58,7 @@ class Job:
     Attributes:
         cause: The lines of the traceback of the rank that failed first, without prefix.
         is_final: Whether the user ended it, so that it must not be restarted.
+        losses: The `Losses` of ranks without which it continues.
         merger: The `Merger` that shows what the ranks print.
         ranks: The `Rank` of each number that said hello.
         starter_stopped: When mpirun was stopped, as `Loop.time`; None if it runs.
@@ -79,6 +88,7 @@ class Job:
         self._asks_where = False
         self.merger = Merger(self.loop, plan.n if plan.merge and plan.prefix else 1)
         self._signals = self._starts = 0
+        self.losses = Losses(self)
         self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
 
     def run(self) -> int:
@@ -144,8 +154,8 @@ class Job:
         plan = self.plan
         addresses = reach.own_addresses(plan.hosts) if plan.hosts else [THIS_HOST]
         place = ",".join(addresses), self._listener.getsockname()[1], self.token.decode()
-        alone = int(plan.starter.path is None)
-        return words(*place, alone, plan.starter.patience, plan.host_timeout).decode()
+        alone, elastic = int(plan.starter.path is None), int(plan.elastic is not None)
+        return words(*place, alone, plan.starter.patience, plan.host_timeout, elastic).decode()
 
     def _finished(self):
         has_ended = self._starter_code is not None and not self._connections
@@ -185,14 +195,22 @@ class Job:
         """Called when the program of a rank has ended."""
         self._collect()  # it may have ended because mpirun did
         self._ends.append(rank)
+        if rank.code < 0 and not rank.done and self.losses.are_borne:
+            rank.show_rest()
+            # mpirun, if it is ending, has ended the guards before.
+            if rank.has_guard:
+                self._bear(rank)
+            else:
+                self.loop.after(TIME_TO_FOLLOW, lambda: self._bear(rank))
+            return
         failed = rank.failed and rank.ended_itself
         if failed and (rank.has_guard or rank.showed_cause):
-            self._introduce(rank, report.describe_end(rank.code))
+            self._introduce(rank, rank.fate)
         self.cause = self.cause or (rank.held_lines() if failed else [])
         rank.show_rest()
         for other in self.ranks.values():
             other.show_same(self.cause)
-        if failed and rank.has_guard:
+        if failed and (rank.has_guard or self.losses.are_borne):
             self.end(f"{rank.end}{self._fate_of_others}", shell_code(rank.code), asks_where=True)
 
     def hear_of_guard(self, rank: Rank) -> None:
@@ -206,17 +224,58 @@ class Job:
             return
         self._connections.remove(rank)
         if not rank.ended:
+            self._bear(rank)
             fate = f"was lost: {rank.lost}"
-            self._introduce(rank, fate)
-            sentence = f"{rank.name} {fate}{self._fate_of_others}"
-            self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
+            if rank.number not in self.losses:
+                self._introduce(rank, fate)
+                sentence = f"{rank.name} {fate}{self._fate_of_others}"
+                self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
         if not self._connections:
             self.merger.release()
         if not self._connections and len(self.ranks) == self.plan.n:
-            if self.verdict:
+            if self.verdict or self.losses:
                 self.loop.after(TIME_TO_FOLLOW, self._end_starter)
             else:
                 self.loop.after(TIME_TO_CLOSE, self._give_up_starter)
+
+    def hear_of_end(self) -> None:
+        """Called when the program of a rank is over, and only MPI_Finalize is left."""
+        self.standstill.note_progress()
+        # After the loss of all ranks of a host, Open MPI waits there for those of its daemon.
+        if self.losses and all(rank.done for rank in self._survivors):
+            self.loop.after(TIME_TO_FOLLOW, self._end_finalization)
+
+    def _end_finalization(self):
+        for rank in self._survivors:
+            if not rank.ended:
+                rank.stop(signal.SIGKILL, 0.0, where=False)
+
+    def give_up(self, rank: Rank) -> None:
+        """Counts a rank as lost whose supervisor does not answer."""
+        rank.channel.close()  # a supervisor that loses the launcher ends its program
+        if not self.plan.hosts:
+            signal_process(rank.process, signal.SIGKILL)  # it may be stopped
+        self.lose(rank)
+
+    def _bear(self, rank):
+        """Continues without a rank, if the job may."""
+        if rank.ended:
+            self.losses.take(rank, rank.fate, shell_code(rank.code))
+        else:
+            self.losses.take(rank, f"was lost: {rank.lost}", 128 + signal.SIGKILL)
+            for other in self._connections:
+                other.hear_of_loss(rank.number)
+        self.merger.expect(self.plan.n - len(self.losses))
+        self.hear_of_end()
+
+    def tell(self, sentence: str) -> None:
+        """Shows a message between the lines of the ranks."""
+        self.merger.put(self.stderr, f"mpchain-launch: {sentence}\n".encode())
+
+    @property
+    def starter_runs(self) -> bool:
+        """Whether mpirun has not ended."""
+        return self._starter_code is None
 
     def _introduce(self, rank, fate):
         """Shows the last words of the rank that failed first before those of all others."""
@@ -268,7 +327,7 @@ class Job:
                 return
             self._starter_code = os.waitstatus_to_exitcode(status)
             self.loop.after(TIME_TO_FOLLOW, self._end_ranks)
-            if self._starter_code < 0:  # it was killed, and no rank is to blame
+            if self._starter_code < 0 and not self._survivors_ended_well:  # no rank is to blame
                 code = shell_code(self._starter_code)
                 self.end(self._end_of_starter, code, asks_where=True)
 
@@ -385,6 +444,8 @@ class Job:
 
     def _explain(self):
         sentence, code = self.verdict = self.verdict or self._verdict_of_mpirun()
+        for line in self.losses.describe():
+            say(line)
         if code and self.ranks and self._asks_where:
             for line in report.describe_ranks(self.ranks, self.plan.n, without=self._culprit):
                 say(f"  {line}")
@@ -397,6 +458,8 @@ class Job:
 
     def _verdict_of_mpirun(self):
         """Called when all ranks were well until mpirun failed, or ended them all."""
+        if self._survivors_ended_well:
+            return "", 0
         # MPICH's mpirun ends all ranks when one ends by os._exit(0), and returns 0.
         code = shell_code(self._starter_code) or int(any(rank.failed for rank in self._ends))
         failed = [rank for rank in self._ends if rank.failed]
@@ -420,6 +483,17 @@ class Job:
         if few:
             return f"{self.starter_name} started {len(self.ranks)} of {self.plan.n} ranks", 1
         return "", 0
+
+    @property
+    def _survivors_ended_well(self):
+        """Whether there were losses, and all other ranks have come to a good end."""
+        survivors, killed = self._survivors, -signal.SIGKILL
+        is_well = all(rank.code == 0 or (rank.done and rank.code == killed) for rank in survivors)
+        return self.losses and survivors and is_well and len(self.ranks) == self.plan.n
+
+    @property
+    def _survivors(self):
+        return [rank for number, rank in self.ranks.items() if number not in self.losses]
 
     @property
     def starter_name(self) -> str:

@@ -98,6 +98,10 @@ class Merger:
         self._show_what_is_due()
         return line
 
+    def expect(self, n: int) -> None:
+        """Waits for that many ranks from now on, if there are several."""
+        self._n = min(self._n, max(n, 2))
+
     def release(self) -> None:
         """Shows all that waits."""
         while self._waiting:

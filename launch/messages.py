@@ -18,9 +18,13 @@ OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
 ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
 DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
-END = b"X"  # supervisor: exit code (-n for signal n), and 1 if the supervisor had sent a signal
+# supervisor: exit code (-n for signal n), 1 if the supervisor had sent a signal, and how many
+# processes the kernel of its host ended meanwhile because memory ran out (-1 if unknown)
+END = b"X"
 STACKS = b"K"  # supervisor: bytes that the program wrote about where it was
 REPORT = b"R"  # supervisor: bytes that the program wrote for the page
+NOTE = b"N"  # supervisor: bytes that the program wrote about lost ranks
+LOST = b"L"  # launcher: a rank that was lost without mpirun's notice
 PASS = b"P"  # launcher: a signal that is passed on to the program
 STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
 BEAT = b"B"  # launcher: 1 to ask what the program does; supervisor: its state, its CPU seconds

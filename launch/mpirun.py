@@ -32,6 +32,18 @@ class UnknownMpirunError(Exception):
     """
 
 
+class NotElasticError(Exception):
+    """A job of this mpirun cannot continue when ranks are lost.
+
+    The message says why.
+
+    Example:
+        >>> Direct().elastic()
+        Traceback (most recent call last):
+        launch.mpirun.NotElasticError: there is no mpirun: it is not Open MPI's
+    """
+
+
 class Direct:
     """Starts the only rank itself.
 
@@ -60,6 +72,14 @@ class Direct:
     def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
         """Environment variables to be added; the arguments are as in `command`."""
         return {}
+
+    def elastic(self) -> "Direct":
+        """Returns a starter whose job continues when ranks are lost.
+
+        Raises:
+            NotElasticError: If there is none.
+        """
+        raise NotElasticError(f"{self.path or 'there is no mpirun: it'} is not Open MPI's")
 
 
 class Mpich(Direct):
@@ -111,13 +131,24 @@ class OpenMpi(Mpich):
         if os.geteuid() != 0:
             added = {}
         # Without TCP ranks reach each other by shared memory alone, for which there must be room.
-        is_chosen = "OMPI_MCA_btl" in environment or self._has_setting("btl")
-        if not hosts and not is_chosen and _free_shared_memory() >= n * SHARED_MEMORY_OF_A_RANK:
+        has_room = _free_shared_memory() >= n * SHARED_MEMORY_OF_A_RANK
+        if not hosts and has_room and not self._has_setting("btl", environment):
             added["OMPI_MCA_btl"] = "^tcp"
         return added
 
-    def _has_setting(self, name):
-        """Whether the files of settings, the user's and the installation's, set a parameter."""
+    def elastic(self) -> "ElasticOpenMpi":
+        """As in `Direct`; it asks ``ompi_info`` beside mpirun."""
+        program = find_program(["ompi_info"], [os.path.dirname(self.path)])
+        if not program:
+            raise NotElasticError(f"{self.path} has no ompi_info beside it, which knows of ULFM")
+        if "FT MPI support: yes" not in ask([program]):
+            raise NotElasticError(f"{self.path} was built without ULFM, says {program}")
+        return ElasticOpenMpi(self.path)
+
+    def _has_setting(self, name, environment):
+        """Whether a variable or a file, the user's or the installation's, sets a parameter."""
+        if f"OMPI_MCA_{name}" in environment:
+            return True
         prefix = os.path.dirname(os.path.dirname(self.path))
         files = [os.path.expanduser("~/.openmpi/mca-params.conf")]
         files += [os.path.join(prefix, "etc", "openmpi-mca-params.conf")]
@@ -129,6 +160,29 @@ class OpenMpi(Mpich):
                 if any(line.partition("=")[0].strip() == name for line in file):
                     return True
         return False
+
+
+class ElasticOpenMpi(OpenMpi):
+    """The mpirun of an Open MPI with ULFM, for jobs that continue when ranks are lost.
+
+    Example:
+        >>> ElasticOpenMpi("/usr/bin/mpirun").command(2, {}, False, [])[:3]
+        ['/usr/bin/mpirun', '--with-ft', 'ulfm']
+    """
+
+    def command(self, n: int, hosts: Hosts, oversubscribed: bool, forward: list[str]) -> list[str]:
+        """As in `Direct`."""
+        path, *options = super().command(n, hosts, oversubscribed, forward)
+        return [path, "--with-ft", "ulfm", *options]
+
+    def variables(self, environment: Mapping[str, str], n: int, hosts: Hosts) -> dict[str, str]:
+        """As in `OpenMpi`."""
+        added = super().variables(environment, n, hosts)
+        if not self._has_setting("coll", environment):
+            added["OMPI_MCA_coll"] = "^han"  # it crashes after a loss
+        if hosts:  # mpirun would end the job when it loses the daemon of a host
+            added["PRTE_MCA_oob_tcp_keepalive_time"] = "0"
+        return added
 
 
 class Srun(Mpich):

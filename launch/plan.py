@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from . import mpirun
+from .losses import Elastic
 
 TYPE_CHECKING = False  # importing typing would slow the start
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Plan:
         grace: Seconds between asking a rank to end and SIGKILL.
         host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
         page: The `page.Page` that shows the job, or None.
+        elastic: The limits within which the job continues without lost ranks; None to end it.
 
     Example:
         >>> plan = Plan(n=2, program=["train.py"], starter=mpirun.OpenMpi("mpirun"))
@@ -57,6 +59,7 @@ class Plan:
         grace: float = 5.0,
         host_timeout: float = 10.0,
         page: "Page | None" = None,
+        elastic: Elastic | None = None,
     ):
         self.n, self.program, self.starter = n, program, starter
         self.hosts, self.remote_shell = hosts or {}, remote_shell
@@ -64,6 +67,7 @@ class Plan:
         self.prefix, self.merge, self.log_dir = prefix, merge, log_dir
         self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
         self.page = page
+        self.elastic = elastic
 
     def replace(self, **changes: object) -> "Plan":
         """A copy of this plan with some things changed."""

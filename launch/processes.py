@@ -210,6 +210,20 @@ def activity_of(process: int) -> tuple[str, float]:
     return (fields[0][0], ticks / os.sysconf("SC_CLK_TCK")) if fields[0] else ("?", 0.0)
 
 
+def oom_kills() -> int:
+    """Returns how many processes the kernel has ended because memory ran out; -1 if unknown.
+
+    Example:
+        >>> oom_kills() >= -1
+        True
+    """
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return -1
+
+
 def _processes():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _libc else []
 

@@ -30,6 +30,8 @@ VARIABLE = "MPCHAIN_LAUNCH"
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
 OVER = b"\0"  # what start_program.py writes into the pipe for stacks at the end
+# As in start_program.py.
+NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
 # For helpers of the program that clean up after it, such as multiprocessing's resource tracker.
 TIME_TO_CLEAN_UP = 1.0
@@ -65,13 +67,14 @@ def main(command: Sequence[str]) -> int:
     """
     if VARIABLE not in os.environ:
         raise SystemExit("mpchain-launch starts this file; do not run it by hand")
-    hosts, port, token, alone, patience, host_timeout = os.environ.pop(VARIABLE).split()
+    hosts, port, token, alone, patience, host_timeout, elastic = os.environ.pop(VARIABLE).split()
     place = environments.Environment() if alone == "1" else environments.detect(os.environ)
     here = socket.gethostname()
     connection = _connect(hosts.split(","), int(port), f"rank {place.rank} on host {here}")
     if hosts != messages.THIS_HOST:
         messages.watch_over(connection, float(host_timeout))
     daemon = os.getppid()
+    guard = os.getpid() if elastic == "1" else None
     lifeline, guard_end = os.pipe()
     supervisor = os.fork()
     if not supervisor:
@@ -80,13 +83,13 @@ def main(command: Sequence[str]) -> int:
         _let_go_of_mpirun()
         hello = words(token, place.rank, here, os.getpid())
         share = binding.rank_variables(os.environ, place.local_size)
-        supervisor = Supervisor(connection, lifeline, hello, float(patience))
+        supervisor = Supervisor(connection, lifeline, hello, float(patience), guard)
         environment = {**os.environ, **share}
         code = _report_errors(connection, supervisor.run, command, environment)
         leftovers.remove_segments(supervisor.segments)
         if supervisor.is_left:
             _end_daemon(daemon)
-        elif code and not os.fork():  # the job is over, or will be soon
+        elif code and not supervisor.is_loss and not os.fork():  # the job is over, or soon will be
             # The launcher, and MPICH's daemon, wait for the other ends of what was inherited.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             _outlast_daemon(daemon)
@@ -94,7 +97,10 @@ def main(command: Sequence[str]) -> int:
         supervisor.say_goodbye()  # at last: the launcher may then end what is left
         os._exit(code)
     connection.close()
-    return processes.shell_code(os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1]))
+    code = os.waitstatus_to_exitcode(os.waitpid(supervisor, 0)[1])
+    if code < 0 and guard:
+        os.kill(guard, signal.SIGKILL)
+    return processes.shell_code(code)
 
 
 def _connect(hosts, port, name):
@@ -165,13 +171,23 @@ class Supervisor:
         lifeline: File descriptor that reaches its end when the guard is gone.
         hello: The first message's payload.
         patience: Seconds for the program to end by itself when the guard is gone.
+        guard: Process id of the guard if the job continues without this rank (--elastic). Open
+            MPI then reports the rank as lost, as soon as a signal has ended the guard.
 
     Attributes:
         is_left: Whether the launcher was lost before the program ended.
+        is_loss: Whether the job continues without this rank.
         segments: Paths of the shared memory that MPI was seen to use for the program.
     """
 
-    def __init__(self, connection: socket.socket, lifeline: int, hello: bytes, patience: float):
+    def __init__(
+        self,
+        connection: socket.socket,
+        lifeline: int,
+        hello: bytes,
+        patience: float,
+        guard: int | None = None,
+    ):
         processes.adopt_orphans()
         self._loop = Loop()
         callbacks = self._obey, self._lose_launcher, self._relay_or_pause
@@ -184,7 +200,10 @@ class Supervisor:
         self._loop.on_signal(signal.SIGCHLD, lambda number: self._collect())
         self._pipes = {}
         self._program = self._code = None
-        self._signalled = self._asked = self._alone = self.is_left = False
+        self._signalled = self._asked = self._alone = self.is_left = self.is_loss = False
+        self._is_over = False
+        self._guard, self._losses = guard, None
+        self._oom_kills = processes.oom_kills()
         self.segments = set()
 
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -192,20 +211,26 @@ class Supervisor:
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()
         stacks, stacks_end = os.pipe()
-        os.set_inheritable(stacks_end, True)
-        reports = reports_end = None
+        self._pipes = {output: messages.OUTPUT, errors: messages.ERRORS, stacks: messages.STACKS}
+        ends = [stacks_end]
         if PAGE_VARIABLE in environment:
             reports, reports_end = os.pipe()
-            os.set_inheritable(reports_end, True)
+            self._pipes[reports] = messages.REPORT
+            ends.append(reports_end)
             status = os.fstat(reports_end)
             place = f"{reports_end}:{status.st_dev}:{status.st_ino}"
             environment = {**environment, PAGE_VARIABLE: place}
+        if self._guard:
+            notes, notes_end = os.pipe()
+            losses_end, self._losses = os.pipe()
+            self._pipes[notes] = messages.NOTE
+            ends += [notes_end, losses_end]
+            environment = {**environment, NOTES: str(notes_end), LOSSES: str(losses_end)}
+        for end in ends:
+            os.set_inheritable(end, True)
         start = [sys.executable, START_PROGRAM, str(stacks_end), str(int(WHERE))]
         self._program = processes.spawn([*start, *command], environment, output_end, errors_end)
-        self._pipes = {output: messages.OUTPUT, errors: messages.ERRORS, stacks: messages.STACKS}
-        if reports is not None:
-            self._pipes[reports] = messages.REPORT
-        for end in filter(None, (output_end, errors_end, stacks_end, reports_end)):
+        for end in (output_end, errors_end, *ends):
             os.close(end)
         for pipe in self._pipes:
             os.set_blocking(pipe, False)
@@ -259,7 +284,11 @@ class Supervisor:
         elif kind == messages.PASS:
             if self._runs:
                 processes.signal_process(self._program, int(payload))
+        elif kind == messages.LOST:
+            with contextlib.suppress(OSError):  # the program has just ended
+                os.write(self._losses, payload + b"\n")
         else:
+            self._is_over = True
             number, grace, where = payload.split()
             stop = self._ask_then_stop if where == b"1" else self._stop
             stop(int(number), float(grace))
@@ -317,7 +346,11 @@ class Supervisor:
             for _ in range(MOST_READS_OF_A_PIPE):
                 if not self._relay(pipe):
                     break
-        self._channel.send(messages.END, words(self._code, int(self._signalled)))
+        kills = processes.oom_kills() - self._oom_kills if self._oom_kills >= 0 else -1
+        self._channel.send(messages.END, words(self._code, int(self._signalled), kills))
+        self.is_loss = bool(self._guard) and self._code < 0 and not self._is_over
+        if self.is_loss and os.getppid() == self._guard:
+            processes.signal_process(self._guard, signal.SIGKILL)
         self._loop.after(TIME_TO_CLEAN_UP, self._end_leftovers)
 
     def _end_leftovers(self):

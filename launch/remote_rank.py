@@ -1,5 +1,6 @@
 """The launcher's view of one rank."""
 
+import signal
 import socket
 
 from . import messages, report
@@ -44,6 +45,8 @@ class Rank:
         ended_itself: Whether its program ended before it was asked to.
         has_guard: Whether its guard still runs.
         lost: Why its connection was lost before its program ended; empty if it was not.
+        oom_kills: How many processes the kernel of its host ended meanwhile because memory ran
+            out; -1 if unknown.
         stacks: The stacks that its program wrote.
         exception: The line of its last traceback that names the exception; may be empty.
     """
@@ -59,11 +62,13 @@ class Rank:
             messages.DONE: self._take_done,
             messages.END: self._take_end,
             messages.BEAT: self._take_beat,
+            messages.NOTE: lambda data: job.losses.note(self, data),
         }
         self.number = self.code = None
         self.host = self.lost = self.exception = ""
         self.stacks = self._last = b""
         self.process = self._shown_until = 0
+        self.oom_kills = -1
         self.heard = self.active = self.moved = self._asked = job.loop.time
         self._seconds = 0.0
         self.is_stopped = self.done = self.ended_itself = False
@@ -100,9 +105,14 @@ class Rank:
         return f" ({self.exception})" if self.exception else ""
 
     @property
+    def fate(self) -> str:
+        """How it ended."""
+        return report.describe_end(self.code, self.oom_kills)
+
+    @property
     def end(self) -> str:
         """How it ended, with the exception if one was shown."""
-        return f"{self.name} {report.describe_end(self.code)}{self.cause}"
+        return f"{self.name} {self.fate}{self.cause}"
 
     @property
     def showed_cause(self) -> bool:
@@ -130,6 +140,14 @@ class Rank:
             where: Whether it is asked for its stacks before.
         """
         self.channel.send(messages.STOP, words(int(number), grace, int(where)))
+
+    def kill(self) -> None:
+        """Kills its program, as if another process did; the job may continue without it."""
+        self.pass_on(signal.SIGKILL)
+
+    def hear_of_loss(self, number: int) -> None:
+        """Names to its program a rank that is lost, which MPI may not notice."""
+        self.channel.send(messages.LOST, words(number))
 
     def last_lines(self) -> bytes:
         """Returns its last lines, unless a held traceback will be shown instead."""
@@ -217,7 +235,7 @@ class Rank:
 
     def _take_done(self, data):
         self.done = True
-        self._job.standstill.note_progress()
+        self._job.hear_of_end()
 
     def _take_beat(self, payload):
         if not payload:
@@ -232,7 +250,7 @@ class Rank:
         self._seconds, self._asked = float(seconds), now
 
     def _take_end(self, payload):
-        code, signalled = map(int, payload.split())
+        code, signalled, self.oom_kills = map(int, payload.split())
         self.code, self.ended_itself = code, not signalled
         self._job.standstill.note_progress()
         self._job.take_end(self)

@@ -22,11 +22,13 @@ _STARTERS = (
 _FRAME = re.compile(rb'  File "(.*)", line (\d+) in (.*)')
 
 
-def describe_end(code: int) -> str:
+def describe_end(code: int, oom_kills: int = -1) -> str:
     """Returns how a process ended, in words.
 
     Args:
         code: Its exit code, or -n if signal n killed it.
+        oom_kills: How many processes the kernel of its host ended meanwhile because memory ran out;
+            -1 if unknown.
 
     Example:
         >>> describe_end(3), describe_end(-15)
@@ -37,8 +39,10 @@ def describe_end(code: int) -> str:
     name = f"signal {-code}"
     with contextlib.suppress(ValueError):
         name = f"{signal.Signals(-code).name} ({name})"
-    cause = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
-    return f"was killed by {name}{cause}"
+    if -code != signal.SIGKILL or not oom_kills:
+        return f"was killed by {name}"
+    memory = "because memory ran out on its host"
+    return f"was killed by {name}, {memory if oom_kills > 0 else 'perhaps because memory ran out'}"
 
 
 def describe_place(stacks: bytes) -> str:
@@ -124,7 +128,7 @@ def describe_exception(lines: list[bytes]) -> str:
 
 def _describe_fate(rank):
     if rank.ended and rank.ended_itself:
-        return describe_end(rank.code).removeprefix("was ")
+        return describe_end(rank.code, rank.oom_kills).removeprefix("was ")
     if rank.lost:
         fate = f"lost: {rank.lost}"
     else:

@@ -69,7 +69,8 @@ class Standstill:
         if sentence := self._find():
             job.end(sentence, asks_where=True)
             return
-        some_wait = any(rank.done or rank.ended for rank in job.ranks.values())
+        ranks = job.ranks.items()
+        some_wait = any(rank.done or rank.ended for n, rank in ranks if n not in job.losses)
         for rank in job.ranks.values():
             rank.ask(what=some_wait and not rank.ended)
         self._plan_next()
@@ -79,11 +80,14 @@ class Standstill:
         job, now = self._job, self._job.loop.time
         if job.starter_stopped is not None and now - job.starter_stopped > self._timeout:
             return f"{job.starter_name} has been stopped for {self._timeout:g} s"
-        for rank in job.ranks.values():
+        for rank in list(job.ranks.values()):
             if job.screen_is_full:  # then the ranks are paused
                 rank.heard = now
             if rank.channel.open and now - rank.heard > self._timeout:
-                return self._describe_loss(rank)
+                sentence = self._describe_loss(rank)
+                if not job.losses.are_borne:
+                    return sentence
+                job.give_up(rank)
         waited = now - self._progress
         if waited > self._timeout and len(job.ranks) == job.plan.n:
             return self._find_late_ranks(now, waited)
@@ -96,11 +100,13 @@ class Standstill:
         return f"{rank.name} was lost: {rank.lost}"
 
     def _find_late_ranks(self, now, waited):
-        running = {number: rank for number, rank in self._job.ranks.items() if not rank.ended}
+        ranks = self._job.ranks.items()
+        lost = self._job.losses
+        running = {n: rank for n, rank in ranks if not rank.ended and n not in lost}
         late = {number: rank for number, rank in running.items() if not rank.done}
         waiting = sorted(set(running) - set(late))
         stopped = [n for n, rank in running.items() if now - rank.moved > self._timeout]
-        if len(late) == self._job.plan.n or not (waiting or stopped):
+        if len(late) + len(lost) == self._job.plan.n or not (waiting or stopped):
             return ""  # all are at work, or those that are do not use MPI
         names = report.describe_numbers(sorted(late))
         causes = [f"{report.describe_numbers(waiting)} waited in MPI_Finalize"] if waiting else []

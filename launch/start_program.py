@@ -15,6 +15,9 @@ import types
 
 # Written into the pipe for stacks when the program is over and did not fail.
 OVER = b"\0"
+# The descriptors of two pipes under --elastic: what the program writes about lost ranks, as lines
+# of JSON, and what it reads, as numbers of ranks that MPI may not know to be lost.
+NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
 
 def tell_where(pipe: int, number: int) -> None:
@@ -82,6 +85,10 @@ def run(arguments: list[str]) -> None:
 # Not for processes that the program starts by multiprocessing, which read this file again.
 if __name__ == "__main__":
     tell_where(int(sys.argv[1]), int(sys.argv[2]))
+    if NOTES in os.environ:
+        os.set_inheritable(int(os.environ[NOTES]), False)
+        listener = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lost_ranks.py")
+        runpy.run_path(listener)["listen"](int(os.environ.pop(LOSSES)))
     try:
         run(sys.argv[3:])
     except BaseException as error:

@@ -287,3 +287,70 @@ def test_trace(place, capsys, tmp_path):
     assert "--trace file: File exists" in complaint(
         capsys, "-n", "1", "--trace", "file", "train.py"
     )
+
+
+@pytest.fixture
+def elastic_mpirun(place, tmp_path):
+    """Function that installs an Open MPI whose ompi_info says something about ULFM."""
+
+    def elastic_mpirun(answer):
+        for name in ("mpirun", "ompi_info"):
+            path = tmp_path / name
+            path.write_text(f"#!/bin/sh\necho ' FT MPI support: {answer}'\n")
+            path.chmod(0o755)
+        starter = mpirun.OpenMpi(str(tmp_path / "mpirun"))
+        place.setattr(mpirun, "find", lambda kind, in_slurm: starter)
+        place.setattr(mpirun, "_free_shared_memory", lambda: 0)
+        place.setattr(os, "geteuid", lambda: 1)
+        place.setenv("HOME", str(tmp_path))
+
+    return elastic_mpirun
+
+
+@pytest.mark.parametrize("hosts", [[], ["--hosts", "a:1,b:1"]])
+def test_elastic(elastic_mpirun, capsys, hosts):
+    elastic_mpirun("yes")
+    *lines, command = dry_run(capsys, "-n", "2", "--elastic", *hosts, "train.py")
+    assert " --with-ft ulfm " in command
+    assert {"OMPI_MCA_coll=^han", "MPCHAIN_ELASTIC=1"} <= set(lines)
+    assert ("PRTE_MCA_oob_tcp_keepalive_time=0" in lines) == bool(hosts)
+    assert "ulfm" not in dry_run(capsys, "-n", "2", *hosts, "train.py")[-1]
+
+
+def test_elastic_leaves_the_choice_of_collectives_to_the_user(elastic_mpirun, place, capsys):
+    elastic_mpirun("yes")
+    place.setenv("OMPI_MCA_coll", "^sm")
+    lines = dry_run(capsys, "-n", "2", "--elastic", "train.py")
+    assert not any(line.startswith("OMPI_MCA_coll") for line in lines)
+
+
+NEEDED = f"--elastic needs Open MPI 5 with ULFM ({mpirun.INSTALL}): "
+
+
+def test_elastic_where_open_mpi_lacks_ulfm(elastic_mpirun, capsys, tmp_path):
+    elastic_mpirun("no")
+    sentence = complaint(capsys, "-n", "2", "--elastic", "train.py")
+    fault = f"{tmp_path}/mpirun was built without ULFM, says {tmp_path}/ompi_info"
+    assert f"{NEEDED}{fault} (" in sentence
+    (tmp_path / "ompi_info").unlink()
+    sentence = complaint(capsys, "-n", "2", "--elastic", "train.py")
+    assert f"{NEEDED}{tmp_path}/mpirun has no ompi_info beside it" in sentence
+
+
+@pytest.mark.parametrize(
+    ("starter", "fault"),
+    [
+        (mpirun.Mpich("/x/mpirun"), "/x/mpirun is not Open MPI's"),
+        (mpirun.Srun("/x/srun"), "/x/srun is not Open MPI's"),
+        (None, "there is no mpirun: it is not Open MPI's"),
+    ],
+)
+def test_elastic_with_something_else_than_open_mpi(place, capsys, starter, fault):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: starter)
+    n = "2" if starter else "1"
+    assert NEEDED + fault in complaint(capsys, "-n", n, "--elastic", "train.py")
+
+
+def test_limit_of_losses_needs_elastic(place, capsys):
+    sentence = complaint(capsys, "-n", "2", "--max-losses-per-hour", "3", "train.py")
+    assert "--max-losses-per-hour needs --elastic" in sentence

@@ -128,8 +128,16 @@ def test_mpirun_that_does_not_fit(monkeypatch):
         raise mpirun.UnknownMpirunError("x is not the mpirun of y")
 
     monkeypatch.setattr(mpirun, "find", find)
-    finding = doctor._find_mpirun(None)
+    (finding,) = doctor._find_mpirun(None)
     assert (finding.verdict, finding.hint) == ("FAIL", "x is not the mpirun of y")
+
+
+def test_mpirun_whose_jobs_cannot_be_elastic(monkeypatch):
+    monkeypatch.setattr(mpirun, "find", lambda in_slurm: mpirun.Mpich("/x/mpirun"))
+    found, elastic = doctor._find_mpirun(None)
+    assert (found.verdict, found.found) == ("ok", "/x/mpirun (MPICH)")
+    assert (elastic.verdict, elastic.found) == ("note", "no")
+    assert elastic.hint == "--elastic needs Open MPI 5 with ULFM: /x/mpirun is not Open MPI's"
 
 
 def test_probe_of_gpus(tmp_path):

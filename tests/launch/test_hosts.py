@@ -166,6 +166,55 @@ def test_doctor(run_on_a, hosts, tmp_path):
     assert "between 2 ranks" in found["latency"]
 
 
+ELASTIC = """
+    import array, time
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    world.Set_errhandler(MPI.ERRORS_RETURN)
+    world.Barrier()
+    print("ready", flush=True)
+    one, total = array.array("i", [1]), array.array("i", [0])
+    try:
+        while True:
+            world.Allreduce(one, total)
+            time.sleep(0.01)
+    except MPI.Exception:
+        world.Revoke()
+    comm = world.Shrink()
+    comm.Allreduce(one, total)
+    print("left", *total, flush=True)
+"""
+
+
+@pytest.mark.parametrize("deed", ["cut", "kill"])
+def test_elastic_job_continues_without_a_host(start_on_a, hosts, script, tmp_path, deed):
+    """The host of rank 1 is cut off, or its program is killed; three ranks continue."""
+    try:
+        mpirun.find().elastic()
+    except mpirun.NotElasticError as error:
+        pytest.skip(f"needs Open MPI with ULFM: {error}")
+    options = ["--elastic", "--host-timeout", 2, "--grace", 0.5]
+    arguments = ["--hosts", "a:1,b:1,c:2", "-n", 4, *options, script(ELASTIC)]
+    launched = start_on_a(*arguments, folder=tmp_path)
+    assert len(launched.read_lines(4)) == 4
+    if deed == "cut":
+        hosts.cut("b")
+    else:
+        kill = hosts.command("pkill", "-9", "-f", "start_program", host="b")
+        subprocess.run(kill, check=True)
+    try:
+        code, output, errors = launched.finish()
+        assert all(is_empty(hosts, name) for name in hosts.names)
+    finally:
+        hosts.join("b")
+    assert code == 0, errors
+    left = [f"[{rank}] left 3" for rank in (0, 2, 3)]
+    assert sorted(output.splitlines()) == left, errors
+    fate = {"cut": "was lost: no heartbeat", "kill": "was killed by SIGKILL (signal 9)"}[deed]
+    assert f"rank 1 of 4 on b {fate}" in last_line(errors)
+
+
 STEPS = """
     import json, os, sys, time
     from mpi4py import MPI

@@ -14,6 +14,7 @@ class Rank:
         self.host, self.code, self.ended_itself = host, code, ended_itself
         self.lost, self.stacks, self.ended = lost, stacks, code is not None
         self.done = self.is_stopped = False
+        self.oom_kills = -1
 
 
 def stack(*frames, head="Current thread 0x00007f (most recent call first):"):
@@ -37,6 +38,12 @@ STARTED = (
 )
 def test_end(code, words):
     assert report.describe_end(code) == words
+
+
+@pytest.mark.parametrize(("kills", "words"), [(0, ""), (2, ", because memory ran out on its host")])
+def test_end_where_the_kernel_counts_the_processes_that_it_ends(kills, words):
+    assert report.describe_end(-9, kills) == f"was killed by SIGKILL (signal 9){words}"
+    assert report.describe_end(-15, kills) == "was killed by SIGTERM (signal 15)"
 
 
 def test_place_in_the_users_program():

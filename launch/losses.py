@@ -1,0 +1,135 @@
+"""Ranks that are lost while the others continue (--elastic): the limits, and the report."""
+
+import time
+
+TYPE_CHECKING = False  # importing typing would slow the start
+if TYPE_CHECKING:
+    from .job import Job
+    from .remote_rank import Rank
+
+# The launcher hears of most losses itself. If only other ranks notice one, because their hosts are
+# cut off from each other, the rank is ended after this time.
+TIME_TO_HEAR = 2.0
+HOUR = 3600.0
+
+
+class Elastic:
+    """The limits of a job that continues when ranks are lost.
+
+    Args:
+        min_ranks: The job is ended when fewer ranks are left.
+        most_losses: The job is ended when more ranks are lost in an hour; None for no limit.
+
+    Example:
+        >>> vars(Elastic(min_ranks=2))
+        {'min_ranks': 2, 'most_losses': None}
+    """
+
+    def __init__(self, min_ranks: int = 1, most_losses: int | None = None):
+        self.min_ranks, self.most_losses = min_ranks, most_losses
+
+
+class Losses:
+    """The ranks that a job has lost, by number, and what the other ranks tell about them.
+
+    Args:
+        job: The `Job`.
+    """
+
+    def __init__(self, job: "Job"):
+        self._job, self._limits = job, job.plan.elastic
+        self._losses = {}  # number → time and line of the report
+        # What ranks tell may come before the launcher itself hears of a loss: by number.
+        self._causes, self._costs = {}, {}
+        self._rests = {}  # begins of lines
+
+    def __len__(self) -> int:
+        return len(self._losses)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._losses
+
+    @property
+    def are_borne(self) -> bool:
+        """Whether the job now continues without a rank that is lost."""
+        job = self._job
+        return bool(self._limits) and not job.verdict and job.starter_runs
+
+    def take(self, rank: "Rank", fate: str, code: int) -> None:
+        """Counts a rank as lost; ends the job if a limit is exceeded.
+
+        Args:
+            rank: The rank.
+            fate: What happened to it, such as ``was killed by SIGKILL (signal 9)``.
+            code: The exit code of the launcher if the job ends.
+        """
+        if rank.number in self._losses or not self.are_borne:
+            return
+        job, limits = self._job, self._limits
+        now = job.loop.time
+        line = f"  {time.strftime('%H:%M:%S')} {rank.name} {fate}"
+        self._losses[rank.number] = now, line
+        left = job.plan.n - len(self)
+        recent = sum(now - when < HOUR for when, _ in self._losses.values())
+        reason = ""
+        if left < limits.min_ranks:
+            are_left = "1 rank is left" if left == 1 else f"{left} ranks are left"
+            reason = f"{are_left}, and --min-ranks is {limits.min_ranks}"
+        elif limits.most_losses is not None and recent > limits.most_losses:
+            reason = f"--max-losses-per-hour is {limits.most_losses}, and this was loss {recent}"
+        if reason:
+            job.end(f"{rank.name} {fate}; {reason}", code, asks_where=True)
+        else:
+            job.tell(f"{rank.name} {fate}; {left} of {job.plan.n} ranks continue")
+
+    def note(self, rank: "Rank", data: bytes) -> None:
+        """Takes what a rank wrote into the pipe of ``MPCHAIN_LAUNCH_NOTES``.
+
+        Each line is an object in JSON. These are understood, and others ignored:
+
+            {"event": "killed", "rank": 3, "cause": "it was stopped for 20 s"}
+            {"event": "lost", "ranks": [3], "causes": {"3": "no heartbeat for 20 s"}}
+            {"event": "recovered", "ranks": [3], "iterations": 2, "seconds": 0.4}
+            {"event": "restart", "cause": "the parts of the optimizer's state are lost"}
+
+        Ranks are numbered as in MPI_COMM_WORLD. A rank writes ``killed`` before it ends another
+        one, ``lost`` when it has noticed a loss, ``recovered`` when that is overcome, ``restart``
+        before it ends with exit code 75 to have the job restarted from its last checkpoint.
+        """
+        import json  # seldom needed, and slow to import
+
+        *lines, rest = (self._rests.get(rank.number, b"") + data).split(b"\n")
+        self._rests[rank.number] = rest[-(1 << 16) :]
+        for line in lines:
+            try:
+                note = json.loads(line)
+                self._read(rank, note["event"], note)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # not for us
+
+    def _read(self, rank, event, note):
+        if event == "killed":
+            self._causes[int(note["rank"])] = f"; another rank ended it: {note['cause']}"
+        elif event == "lost":
+            for number in map(int, note["ranks"]):
+                cause = str(note.get("causes", {}).get(str(number), "no reason given"))
+                end = lambda number=number, cause=cause: self._end_if_alive(number, cause)
+                self._job.loop.after(TIME_TO_HEAR, end)
+        elif event == "recovered":
+            cost = f"; {int(note['iterations'])} iterations repeated, {note['seconds']:.1f} s"
+            self._costs |= dict.fromkeys(map(int, note["ranks"]), cost)
+        elif event == "restart":
+            rank.exception = str(note["cause"])
+
+    def _end_if_alive(self, number, cause):
+        rank = self._job.ranks.get(number)
+        if rank and not rank.ended and number not in self and self.are_borne:
+            self._causes[number] = f"; the other ranks had lost it: {cause}"
+            rank.kill()
+
+    def describe(self) -> list[str]:
+        """Returns the lines of the report: when each rank was lost, why, and what it cost."""
+        causes, costs = self._causes, self._costs
+        losses = self._losses.items()
+        lines = [line + causes.get(n, "") + costs.get(n, "") for n, (_, line) in losses]
+        return [f"lost {len(self)} of {self._job.plan.n} ranks:", *lines] if lines else []
