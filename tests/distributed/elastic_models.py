@@ -42,7 +42,7 @@ from mpchain.iterators import SerialIterator
 N_ITERATIONS = 14
 BATCH = 12
 _N_SAMPLES = 60
-_TIMEOUT = 3.0  # seconds until a stopped rank is lost
+_TIMEOUT = 5.0  # seconds until a stopped rank is lost
 
 
 class MLP(mpchain.Chain):
@@ -166,7 +166,7 @@ MOMENTS = {
     "normalization": (MultiNodeBatchNormalization, "_normalize"),
     "control": (MultiNodeOptimizer, "agree_on_signal"),
     "step": (MultiNodeOptimizer, "_step"),
-    "evaluator": (mpchain.training.extensions.Evaluator, "evaluate"),
+    "evaluator": (mpchain.training.extensions.Evaluator, "summarize"),
     "checkpoint": (writing.Saving, "_write"),
     "checkpoint_end": (writing.Saving, "_complete"),
     "recovery": (Copy, "values_for"),
@@ -261,8 +261,9 @@ def main(name, folder, *faults):
         return shrink(*args)
 
     Elasticity.shrink = noted
-    options = {"communicator_name": "naive", "timeout": _TIMEOUT} | _options(name)
-    run_elastic(lambda comm: _train(name, folder, faults, comm), **options)
+    stops = any(fault.startswith("stop") for fault in faults)
+    options = {"communicator_name": "naive", "timeout": _TIMEOUT if stops else None}
+    run_elastic(lambda comm: _train(name, folder, faults, comm), **options, **_options(name))
 
 
 if __name__ == "__main__":
