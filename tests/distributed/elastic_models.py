@@ -263,7 +263,9 @@ def main(name, folder, *faults):
     Elasticity.shrink = noted
     stops = any(fault.startswith("stop") for fault in faults)
     options = {"communicator_name": "naive", "timeout": _TIMEOUT if stops else None}
+    _note(folder, "begun")
     run_elastic(lambda comm: _train(name, folder, faults, comm), **options, **_options(name))
+    _note(folder, "done")
 
 
 if __name__ == "__main__":

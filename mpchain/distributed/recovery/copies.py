@@ -49,8 +49,8 @@ class Copy:
     def take(cls, target: Any, comm: Communicator, iteration: int) -> "Copy":
         """Copies what an object saves; collective.
 
-        Values that one rank alone has are mirrored on another one, if possible of another host, and
-        small ones of rank 0 on all.
+        Values that one rank alone has are mirrored on others (:func:`mirrors`), and small ones of
+        rank 0 on all.
         """
         serializer = StateSerializer()
         serializer.save(target)
@@ -79,13 +79,13 @@ class Copy:
             for entry in entries
             if entry["ranks"] == [self.rank] and comm.size > 1
         ]
-        partner = partners(comm)[self.rank]
         of_all = []
         if self.rank == 0:
             of_all = [place for place in lonely if self.arrays[place].nbytes <= SMALL]
         self.arrays |= comm.bcast_obj({place: self.arrays[place] for place in of_all})
         rest = {place: self.arrays[place] for place in lonely if place not in of_all}
-        parcels = [rest if rank == partner else None for rank in range(comm.size)]
+        partners = mirrors(comm)[self.rank]
+        parcels = [rest if rank in partners else None for rank in range(comm.size)]
         for received in comm.alltoall_obj(parcels):
             self.arrays |= received or {}
 
@@ -135,19 +135,21 @@ def _tabulate(indexes):
     return list_values(indexes, writers)
 
 
-def partners(comm: Communicator) -> list[int]:
-    """Returns for each rank the one that mirrors its values: of the next host, or the next rank.
+def mirrors(comm: Communicator) -> list[list[int]]:
+    """Returns for each rank those that mirror its values: two, so that two can be lost at once.
 
-    >>> partners(comm)
-    [0]
+    They are of the next hosts, or else the next ranks.
+
+    >>> mirrors(comm)
+    [[]]
     """
     hosts = getattr(comm, "_hosts", [[0]])
-    if len(hosts) == 1:
-        return [(rank + 1) % comm.size for rank in range(comm.size)]
     found = {}
     for number, host in enumerate(hosts):
-        following = hosts[(number + 1) % len(hosts)]
-        found |= {rank: following[i % len(following)] for i, rank in enumerate(host)}
+        others = [*hosts[number + 1 :], *hosts[:number]]
+        for i, rank in enumerate(host):
+            near = [host[(i + k) % len(host)] for k in range(1, len(host))]
+            found[rank] = [*(other[i % len(other)] for other in others[:2]), *near][:2]
     return [found[rank] for rank in range(comm.size)]
 
 

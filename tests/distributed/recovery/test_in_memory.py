@@ -11,7 +11,7 @@ from mpchain import optimizers, training
 from mpchain.distributed import InMemoryCheckpoint, RanksLost, run_elastic
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.optimizers import create_multi_node_optimizer
-from mpchain.distributed.recovery.copies import partners
+from mpchain.distributed.recovery.copies import mirrors
 from mpchain.distributed.updaters import MultiNodeUpdater
 from mpchain.iterators import SerialIterator
 from mpchain.training import extensions
@@ -166,6 +166,8 @@ def test_mirrors_are_on_other_hosts():
         size = 5
         _hosts = [[0, 1, 2], [3, 4]]
 
-    assert partners(OnHosts()) == [3, 4, 3, 0, 1]
+    assert mirrors(OnHosts()) == [[3, 1], [4, 2], [3, 0], [0, 4], [1, 3]]
     OnHosts._hosts = [[0, 1, 2, 3, 4]]
-    assert partners(OnHosts()) == [1, 2, 3, 4, 0]
+    assert mirrors(OnHosts()) == [[1, 2], [2, 3], [3, 4], [4, 0], [0, 1]]
+    OnHosts._hosts = [[0, 1], [2], [3, 4]]
+    assert mirrors(OnHosts()) == [[2, 3], [2, 4], [3, 0], [0, 2], [1, 2]]
