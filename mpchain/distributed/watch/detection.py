@@ -48,7 +48,7 @@ class Detector:
         self._last = watch.clock()
         self._position = None
         self._waited = 0.0
-        self._noticed_at = self._asked_at = self._told = None
+        self._noticed_at = self._asked_at = self._told = self._idle_since = None
 
     def look(self, now: float) -> tuple[str | None, bool]:
         """Returns the report of a failure, if this rank is to make it, and whether the job ends."""
@@ -105,12 +105,8 @@ class Detector:
         if waited <= timeout:
             return None
         absent = reports.absent(watch)
-        if watch.is_elastic and (idle := self._idle(absent, now)):
-            if watch.kill(idle, f"others had waited for it for {waited:.0f} s in {text}"):
-                self._waited = 0.0  # from now on for MPI's notice
-                return None
-            if waited <= 2 * timeout + GRACE:  # a rank of their host kills them
-                return None
+        if watch.is_elastic and self._leaves_to_others(absent, now, text):
+            return None
         if watch.is_leaving and not absent:
             return None
         if not self._are_lost(absent, now):
@@ -142,6 +138,18 @@ class Detector:
         ]
         waiting = [row for row in rows if self._watch.waits(row) and now - row.heartbeat < timeout]
         return not working or len(working) + len(waiting) < len(rows)
+
+    def _leaves_to_others(self, absent, now, text):
+        """Kills ranks of this host that do not work; returns whether MPI is yet to notice that they
+        are lost, or ranks of another host are yet to kill them."""
+        idle = self._idle(absent, now)
+        if not idle or self._watch.kill(
+            idle, f"others waited {self._waited:.0f} s for it in {text}"
+        ):
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = now
+        return bool(idle) and now - (self._idle_since or now) <= self._watch.timeout + GRACE
 
     def _idle(self, absent, now):
         """Returns ranks that are silent, and those that others wait for but that do not work."""

@@ -7,6 +7,7 @@ ones do is in ``test_faults.py``.
 import contextlib
 import os
 import re
+import signal
 import types
 
 import numpy as np
@@ -524,3 +525,36 @@ def test_a_failure_of_nccl():
     ranks.pass_time(5)
     assert ranks.report.startswith("NCCL has failed: a cable\n  ranks 10-11: for ")
     assert work.is_aborted
+
+
+def test_an_elastic_watchdog_kills_who_does_not_work(monkeypatch):
+    """Those of its host; others are left to ranks of their hosts."""
+    ranks = Ranks(3, hosts=["near", "near", "far"])
+    killed = []
+    for watch in ranks.all:
+        watch.is_elastic = True
+        watch.local = [0, 1] if watch.rank < 2 else [2]
+        watch._processes = dict.fromkeys(watch.local, None)
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda *args: killed.append(args))
+    enter(ranks[0])
+    enter(ranks[2])
+    ranks.working.add(1)
+    ranks.pass_time(3 * TIMEOUT)
+    assert not killed and not ranks.reports  # it works
+    ranks.working.clear()
+    ranks.pass_time(TIMEOUT + 5, alive=[0, 2])
+    assert killed == [(None, signal.SIGKILL)] * len(killed) and killed
+    assert not ranks.reports
+    assert ranks[0].cause_of(1).startswith("killed: others waited ")
+    assert ranks[0].cause_of(2) == f"process {os.getpid()} on far is gone"
+
+
+def test_without_a_survivor_on_its_host_a_silent_rank_ends_the_job():
+    ranks = Ranks(2, hosts=["near", "far"])
+    for watch in ranks.all:
+        watch.is_elastic, watch.local = True, [watch.rank]
+    enter(ranks[0])
+    ranks.pass_time(2 * TIMEOUT, alive=[0])
+    assert not ranks.reports
+    ranks.pass_time(2 * TIMEOUT, alive=[0])
+    assert "for rank 11 in allreduce" in ranks.report
