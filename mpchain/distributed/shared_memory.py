@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -157,7 +157,7 @@ FILLED, SUMMED = 0, 1
 
 
 def sum_in_shared_memory(
-    shared: SharedArray, part: int, n_parts: int, sum_between_hosts: Callable | None
+    shared: SharedArray, sums_between_hosts: Mapping[int, Callable | None], n_parts: int
 ) -> Generator[None, None, None]:
     """Sums shared arrays over their ranks, as a generator.
 
@@ -166,14 +166,15 @@ def sum_in_shared_memory(
 
     Args:
         shared: the array.
-        part: which of ``n_parts`` this rank sums; none if it is not below ``n_parts``.
-        sum_between_hosts: generator function that sums an array over the hosts; None for one host.
+        sums_between_hosts: for each part that this rank sums, a generator function that sums an
+            array over the hosts; None for one host.
+        n_parts: the number of parts.
 
     Example:
         >>> counters = [memoryview(bytearray(16)).cast("q") for _ in range(2)]
         >>> arrays = [np.ones(3), np.ones(3)]
         >>> ranks = [SharedArray(counters, arrays, rank) for rank in range(2)]
-        >>> sums = [sum_in_shared_memory(ranks[i], i, 2, None) for i in range(2)]
+        >>> sums = [sum_in_shared_memory(ranks[i], {i: None}, 2) for i in range(2)]
         >>> _ = [next(sums[i], None) for i in (0, 1, 0)]  # each continues until it must wait
         >>> arrays
         [array([2., 2., 2.]), array([2., 2., 2.])]
@@ -181,7 +182,7 @@ def sum_in_shared_memory(
     shared.come_to(FILLED)
     while not shared.all_came_to(FILLED):
         yield
-    if part < n_parts:
+    for part, sum_between_hosts in sums_between_hosts.items():
         total, *others = shared.part(part, n_parts)
         chunks = [slice(i, i + _CHUNK) for i in range(0, total.size, _CHUNK)]
         is_final = sum_between_hosts is None

@@ -190,7 +190,8 @@ class Communicator(PointToPoint, LosesRanks):
                 :meth:`make_buffers` is summed faster.
             wire_dtype: ``float16`` or ``bfloat16``: a float array is rounded to that for messages,
                 but summed in its own dtype; between ranks that share memory there are no messages.
-                None: the sum is exact.
+                ``sparse``: messages have only the elements that are not 0, of a float array on the
+                host; the sum is exact. None: the sum is exact.
             factor: what this rank's array is multiplied by before. All ranks give one, or none.
 
         Returns:
@@ -200,10 +201,11 @@ class Communicator(PointToPoint, LosesRanks):
         array([1., 1.])
         """
         self._check_contiguous("iallreduce", x, is_summed=True)
-        if wire_dtype is not None and (wire_dtype not in HALF_PRECISION or x.dtype.kind != "f"):
+        wire_dtypes = (None, "sparse", *HALF_PRECISION)
+        if wire_dtype not in wire_dtypes or (wire_dtype is not None and x.dtype.kind != "f"):
             raise ValueError(
-                f"iallreduce: wire_dtype must be one of {', '.join(HALF_PRECISION)}, for float "
-                f"arrays; it is {wire_dtype!r}, for {x.dtype}"
+                f"iallreduce: wire_dtype must be one of {', '.join(map(str, wire_dtypes))}, and "
+                f"None unless x is a float array; it is {wire_dtype!r}, for {x.dtype}"
             )
         return self._begin_sum_of_products(x, wire_dtype, factor)
 

@@ -40,6 +40,9 @@ from mpchain.typing import Array, DTypeLike
 LARGE = 2**20
 """Bytes beyond which the size of an object is sent first, and its bytes follow in pieces."""
 
+LARGE_PART = 2**14
+"""Bytes beyond which a part of an array is summed by a rank of its own, if hosts differ in size."""
+
 # Tags of messages between communicators: each operation has two, a buffer has its own two.
 _N_TAGS = 10_000
 _FIRST_BUFFER_TAG = 2 * _N_TAGS + 2
@@ -355,16 +358,14 @@ class MpiCommunicator(Communicator):
     def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
         if self.size == 1 or x.size == 0:
             return Request(x)
-        narrow = HALF_PRECISION.get(wire_dtype)
+        narrow = progress.SPARSE if wire_dtype == "sparse" else HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray):
             made = self._buffers.get(x.__array_interface__["data"][0])
             if made is not None and made.fits(x):
                 return _begin(made.sum(narrow), x, x)
         # All ranks must begin the library's sums in one order, which parts of others are not in.
-        is_part = self._tag_of_steps is not None
-        buffer = self._host_copy(x, to_host=is_part)
-        many = self.size > progress.MOST_AT_ONCE and narrow is None
-        if cuda.is_gpu_array(buffer) or (many and not is_part):
+        buffer = self._host_copy(x, to_host=self._tag_of_steps is not None)
+        if cuda.is_gpu_array(buffer):
             steps = progress.sum_by_library(self._everyone, buffer)
         else:
             steps = progress.sum_over(self._everyone, buffer, self._next_tag(), narrow)
@@ -434,16 +435,16 @@ class MpiCommunicator(Communicator):
         if self.size == 1:
             return super().make_buffers(specifications)
         self.barrier()
-        n_parts = min(map(len, self._hosts))
+        sizes = [len(host) for host in self._hosts]
         shared = None
-        if max(map(len, self._hosts)) > 1:
+        if max(sizes) > 1:
             shared = make_shared_arrays(self._host, specifications)
         if not all(self.mpi_comm.allgather(shared is not None)):
-            shared, n_parts = None, 1
-        part, ranks = self.intra_rank, [self.rank]
-        if shared is not None and part < n_parts:
-            ranks = [host[part] for host in self._hosts]
-        group = progress.Group(self._mpi, self._messages, ranks)
+            shared = None
+        groups = {}  # of the ranks that sum a part, by part
+        for part in range(self.intra_rank, max(sizes), self.intra_size):
+            ranks = [host[part % len(host)] for host in self._hosts]
+            groups[part] = progress.Group(self._mpi, self._messages, ranks)
         made = []
         for i, (n, dtype) in enumerate(specifications):
             tag = _FIRST_BUFFER_TAG + 2 * (self._n_buffers % _N_BUFFER_TAGS)
@@ -451,7 +452,11 @@ class MpiCommunicator(Communicator):
             if shared is None:
                 made.append(_Buffer(np.zeros(n, dtype), self._everyone, tag))
             else:
-                made.append(_SharedBuffer(shared[i], part, n_parts, group, tag))
+                # On the ranks of smaller hosts, parts of a large array follow one another.
+                is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
+                n_parts = max(sizes) if is_large else min(sizes)
+                own = {part: group for part, group in groups.items() if part < n_parts}
+                made.append(_SharedBuffer(shared[i], own, n_parts, tag))
         for buffer in made:
             self._buffers[buffer.array.ctypes.data] = buffer
         return [np.asarray(buffer) for buffer in made]
@@ -550,17 +555,18 @@ class _Buffer:
 class _SharedBuffer(_Buffer):
     """The same if the ranks of a host share memory: only sums of a host's ranks are sent."""
 
-    def __init__(self, shared, part, n_parts, group, tag):
-        super().__init__(np.asarray(shared), group, tag)
-        self._shared, self._part, self._n_parts = shared, part, n_parts
+    def __init__(self, shared, groups, n_parts, tag):
+        super().__init__(np.asarray(shared), None, tag)
+        self._shared, self._groups, self._n_parts = shared, groups, n_parts
 
     def sum(self, narrow):
-        between_hosts = None
-        if len(self._group.ranks) > 1:
-            between_hosts = functools.partial(
-                progress.sum_over, self._group, tag=self._tag, narrow=narrow
-            )
-        return sum_in_shared_memory(self._shared, self._part, self._n_parts, between_hosts)
+        sums = {
+            part: functools.partial(progress.sum_over, group, tag=self._tag, narrow=narrow)
+            if len(group.ranks) > 1
+            else None
+            for part, group in self._groups.items()
+        }
+        return sum_in_shared_memory(self._shared, sums, self._n_parts)
 
 
 def _pickled(obj):

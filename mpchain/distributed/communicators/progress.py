@@ -21,6 +21,9 @@ from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import losses
 from mpchain.typing import Array
 
+SPARSE = "sparse"
+"""What :func:`sum_over` is told of arrays that are mostly 0."""
+
 MOST_AT_ONCE = 16
 """Ranks that exchange messages with each other; more of them sum in stages."""
 
@@ -258,8 +261,11 @@ def sum_over(
         tag: tag of the messages; neither this nor the next must be in use.
         narrow: how messages are encoded
             (:mod:`~mpchain.distributed.communicators.half_precision`), in one stage, which rounds
-            once; None leaves them exact.
+            once; :data:`SPARSE` sends only what is not 0; None sends all, exactly.
     """
+    if narrow is SPARSE:
+        yield from _sum_sparse(group, array.reshape(-1), tag)
+        return
     if narrow is None:
         yield from _sum_in_stages(group.stages, array.reshape(-1), tag)
         return
@@ -271,6 +277,23 @@ def sum_over(
     yield from group.exchange(encoded, [encoded[group.index]] * len(slices), tag + 1)
     for x, narrowed in zip(slices, encoded, strict=True):  # mine too: all have the same bits
         x[...] = narrow.decode(narrowed, array.dtype)
+
+
+def _sum_sparse(group, flat, tag):
+    """Sums arrays whose elements are mostly 0: each rank sends its others to all ranks."""
+    index = np.flatnonzero(flat)
+    # One message: the values' bits travel as integers, beside the indices.
+    integers = np.dtype(f"int{8 * flat.itemsize}")
+    own = np.concatenate([index.astype(integers), flat[index].view(integers)])
+    sizes = [np.array([own.size]) for _ in group.ranks]
+    yield from group.exchange(sizes, [sizes[group.index]] * len(sizes), tag)
+    messages = [np.empty(size[0], integers) for size in sizes]
+    messages[group.index] = own
+    yield from group.exchange(messages, [own] * len(messages), tag + 1)
+    flat[index] = 0
+    for message in messages:  # in the same order on all ranks, which have the same bits
+        index, values = message.reshape(2, -1)
+        flat[index] += values.view(flat.dtype)
 
 
 def _sum_in_stages(stages, flat, tag):

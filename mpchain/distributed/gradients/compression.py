@@ -145,12 +145,23 @@ class TopK(ErrorFeedback):
         self._add_errors(views)
         k = max(1, int(self.ratio * values.size)) if values.size else 0
         index = xp.argpartition(abs(values), values.size - k)[values.size - k :]
+        if xp is np:
+            return self._sum_on_host(comm, values, views, index)
         # One message: the values' bits travel as integers, beside the indices.
         as_integers = np.dtype(f"int{8 * values.itemsize}")
         message = xp.concatenate([index.astype(as_integers), values[index].view(as_integers)])
         values[index] = 0
         self._errors.update({name: view.copy() for name, view in views.items()})
         return comm.begin(self._steps(values, comm.iallgather(message), k))
+
+    def _sum_on_host(self, comm, values, views, index):
+        """Begins a sum in which only sums of hosts are sent."""
+        sent = values[index]
+        values[index] = 0
+        self._errors.update({name: view.copy() for name, view in views.items()})
+        values[...] = 0
+        values[index] = sent
+        return comm.iallreduce(values, "sparse")
 
     @staticmethod
     def _steps(values, request, k):

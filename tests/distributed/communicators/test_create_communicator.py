@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from mpchain import links as L
 from mpchain.backends import cuda
 from mpchain.distributed import communicators, create_communicator
 from mpchain.distributed.communicators import Communicator, DummyCommunicator, MpiCommunicator
@@ -39,10 +40,13 @@ def test_of_given_ranks(comm):
 def test_dummy(comm):
     with create_communicator("dummy", comm.mpi_comm) as made:
         assert isinstance(made, DummyCommunicator if comm.mpi_comm else Communicator)
-        x = np.full(3, comm.rank, np.float32)
-        made.iallreduce(x).Wait()
-        assert x.tolist() == [comm.rank] * 3
+        link = L.Parameter(np.zeros(3, np.float32))
+        for _ in range(2):
+            link.W.grad = np.full(3, comm.size * comm.rank, np.float32)
+            made.multi_node_mean_grad(link)
+            assert link.W.grad.tolist() == [comm.rank] * 3  # weighted, but not summed
         assert made.bcast_obj(comm.rank) == 0
+        assert made.iallreduce(np.ones(2)).Wait().tolist() == [comm.size] * 2
 
 
 def test_unknown_name():

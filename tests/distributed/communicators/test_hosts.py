@@ -204,3 +204,46 @@ def test_many_ranks_take_turns(on_hosts):
         for request in requests:
             request.Wait()
         check(buffers, on_hosts.size, step)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sparse_sums(on_hosts, dtype):
+    """They have the bits of exact sums of the same hosts, also where a rank has only zeros."""
+    n = 5000
+    exact, sparse = on_hosts.make_buffers([(n, dtype)] * 2)
+    for step in range(3):
+        random = np.random.RandomState([step, on_hosts.rank])
+        place = random.permutation(n)[: 0 if step == 1 and on_hosts.rank == 0 else 40]
+        exact[...] = 0
+        exact[place] = random.uniform(-1, 1, place.size)
+        sparse[...] = exact
+        plain = sparse.copy()
+        for x, wire in ((exact, None), (sparse, "sparse"), (plain, "sparse")):
+            on_hosts.iallreduce(x, wire).Wait()
+        np.testing.assert_allclose(sparse, exact, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(plain, exact, rtol=1e-6, atol=1e-7)
+        assert len({x.tobytes() for x in on_hosts.allgather(sparse)}) == 1
+        assert len({x.tobytes() for x in on_hosts.allgather(plain)}) == 1
+
+
+def test_sparse_sums_are_of_floats(comm):
+    with pytest.raises(ValueError, match="wire_dtype must be one of None, sparse"):
+        comm.iallreduce(np.zeros(3, np.int64), "sparse")
+
+
+def test_a_small_host_sums_several_parts(on_hosts, monkeypatch):
+    """No rank of a large host is idle. Small arrays have as many parts as each host has ranks."""
+    monkeypatch.setattr(mpi, "LARGE_PART", 64)
+    small, large = on_hosts.make_buffers([(8, "float64"), (1000, "float64")])
+    sizes = [len(host) for host in on_hosts._hosts]
+    if max(sizes) > 1:
+        made = [on_hosts._buffers[x.ctypes.data] for x in (small, large)]
+        assert [buffer._n_parts for buffer in made] == [min(sizes), max(sizes)]
+        n_own = on_hosts.allgather_obj(len(made[1]._groups))
+        assert sum(n_own) == max(sizes) * len(sizes) and min(n_own) > 0
+    for step in range(3):
+        fill([small, large], on_hosts.rank, step)
+        requests = [on_hosts.begin_sum(x) for x in (small, large)]
+        for request in requests:
+            request.Wait()
+        check([small, large], on_hosts.size, step)
