@@ -11,6 +11,7 @@ from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
 from mpchain.configuration import config, get_dtype
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.positions import shown
 from mpchain.typing import Array, DTypeLike, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -293,6 +294,19 @@ def _along(indices, axis):
     return tuple(lanes)
 
 
+@differentiable(lambda g, x_shape, indices, axis: _put_along.on(g, indices, axis, x_shape))
+def _take_along(x, indices, axis):
+    return x[_along(indices, axis)]
+
+
+@differentiable(lambda g, indices, axis: _take_along.on(g, indices, axis))
+def _put_along(y, indices, axis, shape):
+    """Puts elements at indices, each of which is there once; others are 0."""
+    x = get_array_module(y).zeros(shape, y.dtype)
+    x[_along(indices, axis)] = y
+    return x
+
+
 def _order(x, axis, descending):
     """The indices that sort ``x``; equal elements keep their order."""
     if not descending:
@@ -323,8 +337,10 @@ def sort(x: Input, axis: Input = -1, descending: bool = False) -> tuple[Variable
     """
     x = as_variable(x)
     check(-x.ndim <= axis < x.ndim, "sort", "axis must be one of x", x=x, axis=axis)
+    axis %= x.ndim
     indices = _order(x.array, axis, descending)
-    return _take(x, _along(indices, axis)), indices
+    indices = shown("argsort", x, (axis, descending), indices)
+    return _take_along(x, indices, axis), indices
 
 
 def topk(x: Input, k: int, axis: Input = -1, largest: bool = True) -> tuple[Variable, Array]:
@@ -352,17 +368,20 @@ def topk(x: Input, k: int, axis: Input = -1, largest: bool = True) -> tuple[Vari
     check(-x.ndim <= axis < x.ndim, "topk", "axis must be one of x", x=x, axis=axis)
     check(0 <= k <= x.shape[axis], "topk", "k must be at most the axis's size", x=x, k=k, axis=axis)
     axis %= x.ndim
-    first = (slice(None),) * axis + (slice(k),)
+    indices = shown("topk", x, (axis, largest, k), _extremes(x.array, k, axis, largest))
+    return _take_along(x, indices, axis), indices
+
+
+def _extremes(x, k, axis, largest):
+    """The indices of the ``k`` largest or smallest elements, in their order."""
     if 4 * k >= x.shape[axis]:
-        indices = _order(x.array, axis, largest)[first]
-        return _take(x, _along(indices, axis)), indices
+        return _order(x, axis, largest)[(slice(None),) * axis + (slice(k),)]
     # A partition finds the few elements; only they are sorted.
-    xp = x.xp
+    xp = get_array_module(x)
     few = (slice(None),) * axis + (slice(x.shape[axis] - k, None) if largest else slice(k),)
-    indices = x.array.argpartition(-max(k, 1) if largest else k, axis)[few]
-    values = xp.take_along_axis(x.array, indices, axis)
-    indices = xp.take_along_axis(indices, _order(values, axis, largest), axis)
-    return _take(x, _along(indices, axis)), indices
+    indices = x.argpartition(-max(k, 1) if largest else k, axis)[few]
+    values = xp.take_along_axis(x, indices, axis)
+    return xp.take_along_axis(indices, _order(values, axis, largest), axis)
 
 
 def one_hot(t: Input, num_classes: int, dtype: DTypeLike = None) -> Variable:

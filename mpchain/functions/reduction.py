@@ -8,6 +8,7 @@ from mpchain.functions.array import broadcast_to, reshape, summed, transpose
 from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import square
+from mpchain.functions.positions import shown
 from mpchain.typing import Axes, Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
@@ -175,9 +176,10 @@ def min(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
 def _place(name, x, axis):
     if isinstance(axis, tuple):
         raise TypeError(f"{name}: axis must be an integer or None, but is {axis}")
-    x = as_array(x)
-    _filled_axes(name, x, axis)
-    return as_variable(as_array(getattr(x, name)(axis=axis)).astype(np.int32))
+    x = as_variable(x)
+    _filled_axes(name, x.array, axis)
+    positions = as_array(getattr(x.array, name)(axis=axis)).astype(np.int32)
+    return as_variable(shown(name, x, (axis,), positions))
 
 
 def argmax(x: Input, axis: int | None = None) -> Variable:

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpchain.backends.cuda import to_cpu
 from mpchain.exporters.onnx import formulas, functions, windows
-from mpchain.exporters.onnx.functions import EXPANDED, NOT_EXPRESSIBLE
+from mpchain.exporters.onnx.functions import EXPANDED, NOT_EXPRESSIBLE, POSITIONS
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value
 from mpchain.exporters.onnx.tracing import Application, Dim, Tracer, address
 from mpchain.functions.declaration import Application as DeclaredNode
@@ -102,6 +102,8 @@ class Conversion:
             return _CONSTANT
         if first.function == "get_item":
             return CONVERTERS["get_item"](self.graph, values[0], *constants)
+        if isinstance(first.function, str) and first.function in POSITIONS:
+            return POSITIONS[first.function](self.graph, *values, *constants)
         if first.output is not None:
             return formulas.of_integers(self.graph, first.function, values, constants)
         declaration = getattr(first.function, "declaration", None)
@@ -123,8 +125,10 @@ class Conversion:
         """Returns an input of a function as a value."""
         arrays = first.in_data[i], second.in_data[i]
         name = None
+        nodes = [first.node, second.node]
         if first.output is None and first.function.inputs is not None:
             nodes = [application.function.inputs[i] for application in (first, second)]
+        if nodes[0] is not None:
             keys = [_key_of(node) for node in nodes]
             found = [self.made.get(key) for key in keys]
             if found[0] is not None and found[0] is not _CONSTANT:

@@ -283,6 +283,38 @@ def _named(g, item):
     return g.constant(item) if isinstance(item, np.ndarray) else g.name_of(item)
 
 
+@_of("take_along")
+def _take_along(g, x, indices, axis):
+    return g.add("GatherElements", x, _named(g, indices), axis=axis)
+
+
+@_of("put_along")
+def _put_along(g, y, indices, axis, shape):
+    return g.add("ScatterElements", _zeros(g, shape, y.dtype), _named(g, indices), y, axis=axis)
+
+
+def _position(operator):
+    def convert(g, x, axis):
+        rows = g.reshape(x, [-1]) if axis is None else x
+        return g.cast(g.add(operator, rows, axis=axis or 0, keepdims=0), np.int32)
+
+    return convert
+
+
+def _topk(g, x, axis, largest, k=None):
+    k = g.integers([x.shape[axis] if k is None else k])
+    return g.add_many("TopK", 2, x, k, axis=axis, largest=int(largest), sorted=1)[1]
+
+
+POSITIONS: dict[str, Callable[..., Any]] = {
+    "argmax": _position("ArgMax"),
+    "argmin": _position("ArgMin"),
+    "argsort": _topk,
+    "topk": _topk,
+}
+"""What finds elements, by the names of :func:`mpchain.functions.positions.shown`."""
+
+
 @_of("scatter_item", "place")
 def _scatter(g, y, slices, shape):
     return _added(g, Value(g, _zeros(g, shape, y.dtype), shape, y.dtype), y, slices)

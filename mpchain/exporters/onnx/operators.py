@@ -12,6 +12,7 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.exporters.onnx.graph import registering
+from mpchain.exporters.onnx.resizing import resize
 from mpchain.variable import Variable, as_array, as_variable
 
 OPERATORS: dict[str, Callable[..., Any]] = {
@@ -258,6 +259,27 @@ def _places(indexes, axis):
     return tuple(np.broadcast_arrays(*places))
 
 
+def _position(function):
+    def call(x, axis=0, keepdims=1, select_last_index=0):
+        if select_last_index:
+            y = x.shape[axis] - 1 - function(F.flip(x, axis), axis).array
+        else:
+            y = function(x, axis).array
+        kept = (slice(None),) * (axis % x.ndim) + (None,)  # so that it is exported again
+        return (y[kept] if keepdims else y).astype(np.int64)
+
+    return call
+
+
+OPERATORS |= {"ArgMax": _position(F.argmax), "ArgMin": _position(F.argmin)}
+
+
+@_of("TopK")
+def _topk(x, k, axis=-1, largest=1, sorted=1):
+    values, indices = F.topk(x, int(as_array(k).item()), axis, bool(largest))
+    return values if isinstance(x, Variable) else values.array, indices
+
+
 @_of("ScatterElements")
 def _scatter_elements(x, indexes, updates, axis=0, reduction="none"):
     return _scattered(x, _places(as_array(indexes), axis % x.ndim), updates, reduction)
@@ -330,6 +352,7 @@ OPERATORS |= {
     "ReduceProd": _reduction(_product),
     "CumSum": lambda x, axis: F.cumsum(x, int(as_array(axis))),
     "CumProd": lambda x, axis: F.cumprod(x, int(as_array(axis))),
+    "Resize": resize,
     "Einsum": lambda *xs, equation: F.einsum(equation, *xs),
 }
 

@@ -43,7 +43,8 @@ class Application(NamedTuple):
         in_data: its input arrays.
         constants: the other arguments.
         path: the link that called it.
-        output: what the function of an integer input returned.
+        output: what the function of an integer input returned, or where it found elements.
+        node: the node of the Variable whose elements it found; None: the input is an array.
     """
 
     function: Any
@@ -51,6 +52,7 @@ class Application(NamedTuple):
     constants: Sequence[Any]
     path: str
     output: Array | None = None
+    node: Any = None
 
     @property
     def label(self) -> str:
@@ -119,6 +121,9 @@ class _Functions(FunctionHook):
             Application(function, in_data, getattr(function, "constants", ()), self.tracer.path)
         )
 
+    def record_positions(self, name, x, constants, positions) -> Array:
+        return self.tracer.record_array(name, [x.array], constants, positions, x.node)
+
 
 class _Links(LinkHook):
     name = "exporters.onnx"
@@ -172,13 +177,18 @@ class Tracer:
         return Variable(array)
 
     def record_array(
-        self, function: Any, inputs: Sequence[Any], constants: Sequence[Any], output: Array
+        self,
+        function: Any,
+        inputs: Sequence[Any],
+        constants: Sequence[Any],
+        output: Array,
+        node: Any = None,
     ) -> Array:
-        """Records what was computed from an integer input, and returns that."""
+        """Records an array of integers that was computed, and returns it; see `Application`."""
         output = output.view(IntegerInput)
         output.tracer = self
         arrays = tuple([x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs])
-        self.applications.append(Application(function, arrays, constants, self.path, output))
+        self.applications.append(Application(function, arrays, constants, self.path, output, node))
         return output
 
 

@@ -46,7 +46,6 @@ REFUSED = {
         "spatial_transformer_sampler": _OUTSIDE,
         "spatial_transformer_sampler of a fixed grid": None,
     },
-    "indexing": dict.fromkeys(["sort", "topk"], _OUTSIDE),
     "linear_algebra": dict.fromkeys(["inv", "batch_inv", "cholesky"], _MATRICES),
     "normalization": {
         "batch_renormalization": _OUTSIDE,
@@ -108,6 +107,7 @@ INNER = {
     "log_add": ([(3, 4), (3, 4), (3, 1)], []),
     "neighbors": ([(2, 5, 3)], [2]),
     "place": ([(3,)], [(np.array([0, 1, 2]), _PLACES), (3, 4)]),
+    "put_along": ([(2, 3)], [np.array([[0, 4, 2], [1, 3, 0]]), 1, (2, 5)]),
     "products_of_rows": ([(4, 3), (5, 3)], [np.array([0, 3]), np.array([4, 1])]),
     "scatter_item": ([(2, 4)], [slice(1, 3), (5, 4)]),
     "spread_boxes": ([(3, 2, 2, 2)], [*_MATRICES_OF_BOXES, np.array([1, 0, 1]), (2, 2, 4, 5)]),
