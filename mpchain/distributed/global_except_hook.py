@@ -75,7 +75,7 @@ class _AbortAllRanks:
         # One write, so that the lines of several failing ranks do not mix.
         sys.stderr.write(f"rank {world.rank} of {world.size}:\n{where}{text}")
         sys.stderr.flush()
-        world.Abort(1)
+        world.Abort(getattr(exc_value, "exit_code", 1))
 
 
 def _running_world():

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mpchain.distributed.communicators import progress
-from mpchain.distributed.watch import RanksLost, add_look, losses
+from mpchain.distributed.watch import NeedsRestartError, RanksLost, add_look, losses, note
 
 if TYPE_CHECKING:
     from mpchain.distributed.communicators.mpi import MpiCommunicator
@@ -185,17 +185,18 @@ class Elasticity:
         for dependent in list(comm.dependents):
             dependent.fit_to_ranks()
         left = self._mpi.Group.Translate_ranks(base.Get_group(), None, old.Get_group())
-        for rank in sorted(set(range(old.size)) - set(left)):
-            comm.lost_ranks[watch.world_ranks[rank]] = watch.cause_of(rank)
+        lost = sorted(set(range(old.size)) - set(left))
+        causes = {watch.world_ranks[rank]: watch.cause_of(rank) for rank in lost}
+        comm.lost_ranks |= causes
+        note("lost", ranks=list(causes), causes=causes)
+        if comm.micro_shards and comm.micro_shards % comm.size:
+            _refuse(f"{comm.size} ranks cannot divide {comm.micro_shards} micro-shards evenly")
         return bool(flags & _GOES_BACK)
 
     def _check_refusals(self):
         reasons = sorted(set(self._comm._needs_all.values()))
         if reasons:
-            raise RuntimeError(
-                f"Communicator.shrink: training cannot continue without the lost ranks: "
-                f"{'; '.join(reasons)}; start it again from its last checkpoint"
-            )
+            _refuse("; ".join(reasons))
 
     def _rebuild(self, base: Any, goes_back: bool) -> int:
         """Makes the communicator that of ``base``; returns the flags that all ranks set, none if
@@ -219,3 +220,11 @@ class Elasticity:
             comm._watch.be_replaced()
         comm._watch = watch
         return 0
+
+
+def _refuse(reason):
+    note("restart", cause=reason)
+    raise NeedsRestartError(
+        f"Communicator.shrink: training cannot continue without the lost ranks: {reason}; start it "
+        "again from its last checkpoint"
+    )

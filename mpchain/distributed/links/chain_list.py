@@ -65,6 +65,7 @@ class MultiNodeChainList(ChainList):
                 f"MultiNodeChainList: n_micro_batches must be at least 1, not {n_micro_batches}"
             )
         self.comm = comm
+        comm.refuse_to_lose_ranks(self, "ranks have different parts of a MultiNodeChainList")
         self.n_micro_batches = n_micro_batches
         self._routes = []
 

@@ -51,6 +51,7 @@ class MultiNodeNStepRNN(Chain):
             )
         with self.init_scope():
             self.actual_link = actual_link
+        communicator.refuse_to_lose_ranks(self, "ranks have different layers (MultiNodeNStepRNN)")
         self.communicator, self.rank_in, self.rank_out = communicator, rank_in, rank_out
 
     def forward(self, *inputs: Any, delegate_variable: Variable | None = None) -> tuple:

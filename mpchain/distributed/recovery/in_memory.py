@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from mpchain.distributed.communicators import Communicator, create_communicator
 from mpchain.distributed.recovery.copies import Copy
-from mpchain.distributed.watch import RanksLost
+from mpchain.distributed.watch import NeedsRestartError, RanksLost, note
 from mpchain.distributed.watch.losses import raise_loss_behind
-from mpchain.serializer import AbstractSerializer
+from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.serializers import NpzDeserializer
 
 T = TypeVar("T")
@@ -178,13 +178,21 @@ class InMemoryCheckpoint:
         copy.restore_settings()
         for dependent in list(self._comm.dependents):
             dependent.fit_to_ranks()
-        NpzDeserializer(copy.values_for(self._comm)).load(self._target)
+        try:
+            NpzDeserializer(copy.values_for(self._comm)).load(self._target)
+        except SerializationError as error:
+            note("restart", cause=str(error))
+            raise NeedsRestartError(
+                f"InMemoryCheckpoint: training cannot continue without the lost ranks: {error}; "
+                "start it again from its last checkpoint"
+            ) from error
         self.iteration = self._next = copy.iteration
         self._interval, self._kept_at = 0, None
 
     def _tell(self, known, reached, seconds):
         comm = self._comm
         lost = {rank: cause for rank, cause in comm.lost_ranks.items() if rank not in known}
+        note("recovered", ranks=list(lost), iterations=reached - self.iteration, seconds=seconds)
         names = ", ".join(f"rank {rank} ({cause})" for rank, cause in sorted(lost.items()))
         print(
             f"mpchain: lost {names}; {comm.size} left; went back {reached - self.iteration} "

@@ -28,6 +28,7 @@ from mpchain.distributed.watch.detection import (
 )
 from mpchain.distributed.watch.exchange import Exchange
 from mpchain.distributed.watch.fingerprints import CollectiveMismatchError, Fingerprints
+from mpchain.distributed.watch.notes import note
 from mpchain.distributed.watch.table import (
     RING,
     ROW,
@@ -119,6 +120,7 @@ class Watch:
     def __post_init__(self):
         self.is_inside = self.is_leaving = self.is_elastic = self.is_of_world = False
         self._processes = {}  # of ranks that this one may kill: file descriptors
+        self._killed = set()
         self.announced = self._text = self.begun = self.gpu = None
         self.thread, self._turn = threading.get_ident(), threading.RLock()
         self.row = self.rows[self.rank]
@@ -214,6 +216,9 @@ class Watch:
         here = [rank for rank in ranks if rank in self._processes and rank != self.rank]
         for rank in here:
             self.rows[rank].answer = encode_answer(f"{_KILLED}{why}")
+            if rank not in self._killed:
+                self._killed.add(rank)
+                note("killed", rank=self.world_ranks[rank], cause=why)
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._processes[rank], signal.SIGKILL)
         return bool(here)

@@ -7,7 +7,7 @@ import pytest
 from mpchain.distributed import RanksLost, create_communicator, scatter_dataset
 from mpchain.distributed.communicators import MpiCommunicator, progress
 from mpchain.distributed.communicators.elastic import Elasticity, check_can_lose_ranks
-from mpchain.distributed.watch import losses
+from mpchain.distributed.watch import NeedsRestartError, losses
 
 
 class Lookout:
@@ -72,7 +72,7 @@ def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
     monkeypatch.setattr(losses, "lookouts", [elasticity])
     data = scatter_dataset(range(4), comm)
     with pytest.raises(
-        RuntimeError, match="scatter_dataset has divided a data set; start it again"
+        NeedsRestartError, match="scatter_dataset has divided a data set; start it again"
     ):
         elasticity.shrink(True)
     del data

@@ -1,0 +1,35 @@
+"""What ranks tell the launcher about lost ranks, for its report."""
+
+import contextlib
+import json
+import os
+from typing import Any
+
+VARIABLE = "MPCHAIN_LAUNCH_NOTES"
+"""The environment variable with the number of a file descriptor, if the launcher reads notes."""
+
+RESTART = 75
+"""The exit code after which the launcher starts the job again from its last checkpoint."""
+
+
+class NeedsRestartError(RuntimeError):
+    """Training cannot continue without the lost ranks, but from its last checkpoint."""
+
+    exit_code = RESTART
+
+
+def note(event: str, **words: Any) -> None:
+    """Sends an event to the launcher; does nothing without it.
+
+    Args:
+        event: what has happened; ``mpchain-launch`` understands ``killed``, ``lost``, ``recovered``
+            and ``restart``.
+        words: what belongs to it, for JSON.
+
+    Example:
+        >>> note("recovered", ranks=[3], iterations=2, seconds=0.4)
+    """
+    if place := os.environ.get(VARIABLE):
+        line = json.dumps({"event": event, **words}).encode() + b"\n"
+        with contextlib.suppress(OSError, ValueError):
+            os.write(int(place), line)
