@@ -13,6 +13,7 @@ from mpchain.distributed import (
     MultiNodeUpdater,
     create_multi_node_optimizer,
     create_sharded_iterator,
+    create_sharded_optimizer,
 )
 from mpchain.distributed.communicators import MpiCommunicator
 from mpchain.iterators import SerialIterator
@@ -56,7 +57,7 @@ def counted(request, comm, monkeypatch):
         yield made, calls
 
 
-def train(comm, calls, folder, n_values=2):
+def train(comm, calls, folder, create=create_multi_node_optimizer, n_values=2):
     """Returns the calls of each iteration after the first ones."""
     model = MLP()
 
@@ -65,7 +66,7 @@ def train(comm, calls, folder, n_values=2):
         reporter.report({f"value_{i}": loss * i for i in range(n_values)}, model)
         return loss
 
-    optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+    optimizer = create(optimizers.SGD(), comm).setup(model)
     optimizer.add_hook(optimizer_hooks.GradientClipping(1.0))
     data = list(np.random.RandomState(0).standard_normal((1200, 3)).astype("f"))
     batches = create_sharded_iterator(SerialIterator(data, 12), comm)
@@ -94,3 +95,14 @@ def test_calls_of_a_trainer(counted, folder):
         assert of_iteration["Isend"] == of_iteration["Irecv"]
         assert of_iteration["Isend"] in (n_messages, 0)
         assert n_hosts == 1 or comm.intra_size > 1 or of_iteration["Isend"] > 0
+
+
+def test_calls_of_a_sharded_optimizer(counted, folder):
+    """On one host none; between hosts that have several ranks one sum more."""
+    comm, calls = counted
+    if comm.inter_size == comm.size > 1:
+        pytest.skip("a rank of each host alone sends its part to all others")
+    n_messages = 4 * 2 * (comm.inter_size - 1)
+    for of_iteration in train(comm, calls, folder, create_sharded_optimizer):
+        assert (+of_iteration)["Isend"] in (n_messages, 0)
+        assert set(+of_iteration) <= {"Isend", "Irecv"}

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, Self
 
+import numpy as np
+
 from mpchain import backend
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer, make_reducer
@@ -14,6 +16,7 @@ from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.parameter_tree import is_array
 from mpchain.serializer import AbstractSerializer, Deserializer
+from mpchain.typing import Array
 from mpchain.update_rule import UpdateRule
 from mpchain.utils.flat_layout import FlatLayout, layouts
 from mpchain.variable import Parameter, Variable
@@ -73,7 +76,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        vars(self)["_rows"] = []
+        vars(self).update(_rows=[], _rooms={})
 
     def setup(self, link: Link) -> Self:
         self._rows = []
@@ -137,7 +140,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def fit_to_ranks(self) -> None:
         super().fit_to_ranks()
-        self._rows = []
+        self._rows, self._rooms = [], {}
         if self.target is not None:
             for param in self.target.params():
                 if isinstance(param.update_rule, ShardedRule):
@@ -172,10 +175,11 @@ class ShardedOptimizer(MultiNodeOptimizer):
             Row(self.communicator, layout, new) for layout in layouts(new.items(), ROW_BYTES)
         ]
         self._rows = [row for row in self._rows if row.keep(params.values())]
+        self._rooms = {}
 
     def _publish(self, optimizer):
         for row in self._rows:
-            row.publish()
+            row.publish(self._rooms)
 
 
 def _is_divided(param):
@@ -232,19 +236,46 @@ class Row:
         }
         return bool(self._params)
 
-    def publish(self) -> None:
-        """Sends this rank's part of the parameters to all others, and receives theirs."""
+    def publish(self, rooms: dict[int, Array]) -> None:
+        """Sends this rank's part of the parameters to all others, and receives theirs.
+
+        Args:
+            rooms: shared memory that is kept for the next call, by size; filled here.
+        """
         comm, layout = self._comm, self._layout
         if comm.size == 1:
             return
         xp = next(iter(self._params.values())).xp
+        if xp is np and comm.inter_size < comm.size:
+            self._publish_by_hosts(rooms)
+            return
         length = -(-layout.size // comm.size)
         whole = xp.zeros(length * comm.size, layout.dtype)
+        self._take_own(whole)
+        own = whole[comm.rank * length : (comm.rank + 1) * length]
+        self._set(layout.views(comm.iallgather(own).Wait().reshape(-1)))
+
+    def _publish_by_hosts(self, rooms):
+        """Sums the parts of all ranks, which are 0 elsewhere, so that hosts send each only once.
+
+        As integers, all bits stay as they are.
+        """
+        n_bytes = self._layout.size * self._layout.dtype.itemsize
+        n = -(-n_bytes // 4)
+        if n not in rooms:
+            (rooms[n],) = self._comm.make_buffers([(n, np.int32)])
+        rooms[n][:] = 0
+        whole = rooms[n].view(np.uint8)[:n_bytes].view(self._layout.dtype)
+        self._take_own(whole)
+        self._comm.iallreduce(rooms[n]).Wait()
+        self._set(self._layout.views(whole))
+
+    def _take_own(self, whole):
         for name, param in self._params.items():
             place = param.update_rule.place
-            whole[layout.slices[name]][place] = param.array.reshape(-1)[place]
-        own = whole[comm.rank * length : (comm.rank + 1) * length]
-        views = layout.views(comm.iallgather(own).Wait().reshape(-1))
+            whole[self._layout.slices[name]][place] = param.array.reshape(-1)[place]
+
+    def _set(self, views):
         for name, param in self._params.items():
             param.array[...] = views[name]
 
