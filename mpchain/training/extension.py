@@ -57,6 +57,13 @@ class Extension:
     def initialize(self, trainer: "Trainer") -> None:
         """Called once, before the training loop starts."""
 
+    def on_ranks_lost(self, trainer: "Trainer") -> None:
+        """Called when ranks were lost, before training returns to an earlier iteration.
+
+        Give up here what waits for other ranks; the state is restored after that. On a rank that
+        has become rank 0, reports (:attr:`is_report`) are initialized instead.
+        """
+
     def finalize(self) -> None:
         """Called once, after the training loop has ended, even by an exception."""
 

@@ -2,7 +2,7 @@
 
 ``python -m tests.distributed.elastic_models MODEL FOLDER [FAULT ...]``, where a fault is
 ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when it comes
-to the moment for the given time. Rank 0, whichever that is, writes losses, parameters and running
+to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that is, writes losses, parameters and running
 averages into the folder.
 """
 
@@ -181,6 +181,11 @@ def _note(folder, event):
 
 
 def _lose(kind, folder):
+    if kind == "wait":
+        print("waits", flush=True)
+        while not os.path.exists(os.path.join(folder, "continue")):
+            time.sleep(0.01)
+        return
     _note(folder, "lost")
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
