@@ -2,8 +2,8 @@
 
 ``python -m tests.distributed.elastic_models MODEL FOLDER [FAULT ...]``, where a fault is
 ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when it comes
-to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that is, writes losses, parameters and running
-averages into the folder.
+to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that is,
+writes losses, parameters and running averages into the folder.
 """
 
 import itertools
