@@ -53,12 +53,16 @@ class Curve:
 
     def __init__(self, key: str, kind: str) -> None:
         self.key, self.kind = key, kind
-        self.thinned = 0  # number of the event at which points were dropped
+        self.thinned = 0  # number of the last event at which points were dropped
         self._points: collections.deque[tuple[int, list[Any]]] = collections.deque()
         self._keeps_every = self._n_seen = 1
 
     def add(self, number: int, point: list[Any]) -> None:
         """Adds a point: iteration, epoch, seconds, value (None if it is not finite)."""
+        # Training may have gone back: what it does again replaces what was done before.
+        while self._points and _comes_before(point, self._points[-1][1]):
+            self._points.pop()
+            self.thinned = number
         self._n_seen += 1
         if self._n_seen % self._keeps_every:
             return
@@ -196,6 +200,10 @@ class Run:
             "curves": curves,
             "lines": lines,
         }
+
+
+def _comes_before(point, other):
+    return None not in (point[0], other[0]) and point[0] <= other[0]
 
 
 def _clean(line):

@@ -134,7 +134,7 @@ class PageReport(Extension):
         seconds, n_iterations, n_epochs, _ = (b - a for a, b in zip(self._last, now))
         facts = {"step": now[1], "epoch": now[2], "memory": resident_bytes()}
         facts |= self._shares_of_time()
-        if seconds > INTERVAL / 2:  # the first report comes at once
+        if seconds > INTERVAL / 2 and n_iterations >= 0:  # the first report comes at once
             facts["rate"] = n_iterations / seconds
         if gpu := pool_bytes():
             facts["gpu"] = gpu
@@ -187,7 +187,7 @@ class PageReport(Extension):
         values = _scalars(self._trainer.observation)
         with contextlib.suppress(AttributeError, KeyError, TypeError, NotImplementedError):
             n = len(self._trainer.updater.get_iterator("main").dataset)
-            if seconds > INTERVAL / 2:
+            if seconds > INTERVAL / 2 and n_epochs >= 0:  # else training has gone back
                 values["samples/s"] = n * n_epochs / seconds
         return [{"kind": "live", "at": [*now[1:3], self._trainer.elapsed_time], "values": values}]
 

@@ -144,6 +144,11 @@ def test_curves_move_in_two_browsers_at_once(job, browse):
         # No part of the page is wider than the window.
         assert each.run("document.documentElement.scrollWidth <= innerWidth")
         assert each.errors == []
+        place = "document.querySelector('svg').getBoundingClientRect()"
+        x, y = each.run(f"[{place}.x + {place}.width / 2, {place}.y + 90]")
+        each.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        each.wait("!!document.querySelector('svg line.cross')")
+        assert " · iteration " in each.run("document.querySelector('figcaption b').textContent")
     browsers[0].run("document.getElementById('axis').value = '2'")
     browsers[0].run("document.getElementById('axis').dispatchEvent(new Event('change'))")
     browsers[0].wait("document.querySelector('svg').textContent.includes('0:0')")

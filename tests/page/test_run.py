@@ -99,6 +99,21 @@ def test_long_curves_are_thinned_and_sent_anew(monkeypatch):
     assert late["points"] == curve["points"]
 
 
+def test_training_that_goes_back_replaces_points():
+    run = Run()
+    for i in (1, 2, 3, 4):
+        report(run, "log", i, loss=i)
+    number = run.since(0)["number"]
+    report(run, "log", 3, loss=30)
+    (curve,) = run.since(number)["curves"]
+    assert [point[::3] for point in curve["points"]] == [[1, 1], [2, 2], [3, 30]]
+    assert curve["whole"]
+    number = run.since(0)["number"]
+    report(run, "log", 5, loss=5)
+    (curve,) = run.since(number)["curves"]
+    assert ([point[0] for point in curve["points"]], curve["whole"]) == ([5], False)
+
+
 def test_number_of_curves_and_of_lines_is_limited(monkeypatch):
     monkeypatch.setattr(page_run, "MOST_CURVES", 3)
     run = Run()

@@ -77,7 +77,8 @@ def test_training_that_goes_back_logs_again(pipe, tmp_path):
 
     trainer.extend(go_back, priority=-1)
     trainer.run()
-    values = [value for said in pipe() for value in said["values"] if value["kind"] == "log"]
+    reports = pipe()
+    values = [value for said in reports for value in said["values"] if value["kind"] == "log"]
     assert [value["at"][0] for value in values] == [1, 2, 4]
 
 

@@ -23,7 +23,7 @@ export function make(name, className, text) {
 export function short(value) {
   if (value === null || value === undefined) return "NaN";
   const size = Math.abs(value);
-  if (size >= 1e6 || (size < 1e-3 && size > 0)) return value.toExponential(2).replace("e+", "e");
+  if (size >= 1e6 || (size < 1e-3 && size > 0)) return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
   if (Number.isInteger(value)) return String(value);
   return String(Number(value.toPrecision(size < 1 ? 3 : 4)));
 }

@@ -7,6 +7,7 @@ const PERIOD = 1000; // milliseconds between two questions
 const MOST_LINES = 500;
 const MOST_POINTS = 4000; // of a curve; then the server is asked for the thinner one that it keeps
 const SLOWER = 1.2;
+const MOST_IN_SIGHT = 12; // ranks; of more, those that failed come first
 const NAMES = { runs: "running", starts: "starting", lost: "lost", gone: "no connection" };
 
 const get = (id) => document.getElementById(id);
@@ -113,7 +114,9 @@ function slowestOf(ranks) {
 function showRanks(ranks) {
   const slowest = slowestOf(ranks.filter((rank) => rank.work !== undefined && rank.state === "runs"));
   const table = get("ranks");
-  table.tBodies[0].replaceChildren(...ranks.map((rank) => rowOf(rank, slowest)));
+  const failed = ranks.length > MOST_IN_SIGHT ? ranks.filter((rank) => rank.state === "failed") : [];
+  const order = [...failed, ...ranks.filter((rank) => !failed.includes(rank))];
+  table.tBodies[0].replaceChildren(...order.map((rank) => rowOf(rank, slowest)));
   table.classList.toggle("no-gpu", !ranks.some((rank) => rank.gpu !== undefined));
   table.classList.toggle("no-share", !ranks.some((rank) => rank.wait !== undefined));
   const counts = new Map();
