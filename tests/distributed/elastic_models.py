@@ -20,6 +20,7 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers, training
 from mpchain.distributed import (
+    InMemoryCheckpoint,
     create_communicator,
     create_multi_node_evaluator,
     create_multi_node_optimizer,
@@ -203,6 +204,33 @@ def _set_fault(kind, moment, count, folder):
     setattr(owner, name, call)
 
 
+def _loop(comm, data):
+    """A program's own loop; returns its outcome."""
+    model = L.Classifier(MLP())
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
+    batches = create_sharded_iterator(SerialIterator(data, BATCH), comm)
+    losses = Losses()
+    objects = {"model": model, "optimizer": optimizer, "batches": batches, "losses": losses}
+    state = InMemoryCheckpoint(comm, objects)
+    while state.is_before(N_ITERATIONS):
+        with state.step():
+            x, t = mpchain.dataset.concat_examples(next(batches))
+            with comm.batch(mine=batches.mine):
+                optimizer.update(model, x, t)
+            mean = comm.allreduce(model.loss.array * len(x)) / BATCH
+            losses.values[state.iteration] = mean
+    arrays = {path: param.array for path, param in model.namedparams()}
+    return arrays | {"losses": losses.values}
+
+
+class Losses:
+    def __init__(self):
+        self.values = np.zeros(N_ITERATIONS)
+
+    def serialize(self, serializer):
+        self.values = np.array(serializer("values", self.values))
+
+
 def _train(name, folder, faults, comm):
     while faults:
         kind, rank, moment, count = faults.pop().split(":")
@@ -211,6 +239,11 @@ def _train(name, folder, faults, comm):
     np.random.seed(comm.rank and 100 + comm.rank)
     random = np.random.RandomState(3)
     data = [(random.rand(16), np.int32(random.randint(3))) for _ in range(_N_SAMPLES)]
+    if name == "loop":
+        outcome = _loop(comm, data)
+        if comm.rank == 0:
+            np.savez(os.path.join(folder, "outcome.npz"), **outcome)
+        return
     shuffles = name != "lstm"
     batches = create_sharded_iterator(SerialIterator(data, BATCH, shuffle=shuffles), comm)
     updater = MODELS[name](comm, batches)

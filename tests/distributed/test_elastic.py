@@ -12,6 +12,7 @@ LONG = [
     ("wgan", ["kill:0:backward:9", "kill:2:forward:20"]),
     ("sharded", ["kill:2:checkpoint:2", "kill:0:recovery:1"]),
     ("reproducible", ["stop:0:evaluator:1"]),
+    ("loop", ["kill:0:ready:9", "kill:2:step:8"]),
     ("mlp", ["kill:1:setup:1"]),
 ]
 

@@ -45,6 +45,7 @@ def multi_node_mean_grad(self: Communicator, model: Link, zero_fill: bool = Fals
     kind = (
         zero_fill,
         self.get_config("allreduce_grad_dtype"),
+        self.size,  # others may be lost
         [(name, id(p), p.shape, p.dtype, p.device) for name, p in params.items()],
     )
     kept = vars(self).setdefault("_reducers", weakref.WeakKeyDictionary())

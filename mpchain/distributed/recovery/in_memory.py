@@ -14,6 +14,7 @@ from mpchain.distributed.watch import NeedsRestartError, RanksLost, note
 from mpchain.distributed.watch.losses import raise_loss_behind
 from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.serializers import NpzDeserializer
+from mpchain.training.random_states import restore_random_states, serialize_random_states
 
 T = TypeVar("T")
 
@@ -37,8 +38,8 @@ class InMemoryCheckpoint:
 
     Args:
         comm: the ranks.
-        objects: by name what to copy and restore, with ``serialize``: all whose state changes.
-            Models come before their optimizers.
+        objects: by name what to copy and restore, with ``serialize``: all whose state changes,
+            except the generators of NumPy and Python. Models come before their optimizers.
         share: the share of the time that copies may take.
 
     Attributes:
@@ -235,7 +236,7 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
 
 
 class _Objects:
-    """Saves and restores several objects by name."""
+    """Saves and restores several objects by name, and the states of random generators."""
 
     def __init__(self, objects):
         self._objects = dict(objects)
@@ -243,6 +244,7 @@ class _Objects:
     def serialize(self, serializer: AbstractSerializer) -> None:
         for name, obj in self._objects.items():
             obj.serialize(serializer[name])
+        restore_random_states(serialize_random_states(serializer["_random"], [], 0), [])
 
 
 def in_memory_checkpoint(self: Communicator, objects: Mapping[str, Any]) -> InMemoryCheckpoint:
