@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from mpchain import backend, random
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
+from mpchain.functions.declaration import elementwise
 from mpchain.functions.mathematics import exp, where
 from mpchain.functions.precision import differ, mixed
 from mpchain.typing import Array, Input
@@ -48,11 +52,25 @@ def dropout(
     check(x.dtype.kind == "f", "dropout", "x must be floating point", x=x)
     if not config.train:
         return (x, None) if return_mask else x
+    if mask is None and not return_mask and is_gpu_array(x.array) and not random.is_by_sample():
+        draws = random.source(x.xp).random_sample(x.shape, dtype=np.promote_types(x.dtype, "f"))
+        return _drop(x, draws.astype(x.dtype, copy=False), ratio)
     if mask is None:
         mask = dropout_mask(x, ratio)
     check(mask.shape == x.shape, "dropout", "mask must have the shape of x", x=x, mask=mask)
     y = x * mask
     return (y, mask) if return_mask else y
+
+
+# Dropout on GPUs: one kernel for what takes several on whole arrays.
+
+
+@elementwise(
+    lambda g, draws, ratio: np.where(np.greater_equal(draws, ratio), g * (1 / (1 - ratio)), 0),
+    None,
+)
+def _drop(x, draws, ratio):
+    return np.where(np.greater_equal(draws, ratio), x * (1 / (1 - ratio)), 0)
 
 
 def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> Array:

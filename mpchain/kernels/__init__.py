@@ -17,6 +17,7 @@ Example:
 from typing import Any
 
 from mpchain.kernels import (  # these add kernels to the operations
+    cuda_random,
     cuda_reductions,
     cuda_windows,
     numba_cpu,

@@ -9,7 +9,8 @@ import numpy as np
 
 from mpchain.configuration import config
 
-_LIBRARIES = "onednn", "cudnn", "numba_cpu", "numpy_cpu", "cuda_windows", "cuda_reductions"
+_LIBRARIES = "onednn", "cudnn", "numba_cpu", "numpy_cpu"
+_LIBRARIES += "cuda_random", "cuda_reductions", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 
 

@@ -8,6 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.functions import noise
 from mpchain.random import SampleGenerator, source
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
@@ -16,6 +17,7 @@ from tests.reference import torch
 pytestmark = pytest.mark.slow
 
 _EPS = np.random.RandomState(1).randn(3, 4)
+_DRAWS = np.random.RandomState(3).randint(0, 8, (3, 4)) / 8
 _MASK = np.random.RandomState(2).randint(0, 2, (2, 3, 4)).astype(bool)
 
 
@@ -53,6 +55,12 @@ def _torch_zoneout(h, x):
 
 _SHAPES = (2, 4), (3, 4), (3,)
 TABLE = [
+    row(
+        "drop",
+        lambda x: noise._drop(x, x.device.send(_DRAWS.astype(x.dtype)), 0.25),
+        lambda x: x * torch.as_tensor(_DRAWS >= 0.25) / 0.75,
+        (3, 4),
+    ),
     row(
         "gaussian",
         _gaussian,

@@ -12,7 +12,7 @@ from mpchain.backends import cuda
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
-from mpchain.kernels import cuda_reductions, cuda_steps, cuda_windows
+from mpchain.kernels import cuda_random, cuda_reductions, cuda_steps, cuda_windows
 from mpchain.optimizer import GradientMethod
 from tests.gpu import nvrtc
 from tests.kernels.test_kernels import CASES
@@ -189,6 +189,7 @@ def _own_kernels(dtype):
         x, t = np.zeros((2, 3), dtype), np.zeros(2, np.int32)
         y, kept = cuda_reductions.cross_entropy(x, t, True, None, -1, "mean")
         cuda_reductions.cross_entropy_gradient(y, x, kept)
+        cuda_random._random_words(t, t, 1, 0, 0, 0, 0)
         cuda_reductions.follow_statistics([x, x], [x, x], 0.9, 1)
     return made
 
@@ -200,26 +201,30 @@ def _as(dtype, arguments):
     ]
 
 
+_NUMBERS = {"int32": "int", "int64": "long long", "uint32": "unsigned int"}
+
+
 def _with_types(in_params, out_params, operation, name, dtype):
     """Returns an elementwise kernel as CuPy writes it for contiguous arrays, all of one dtype."""
-    wide = "double" if dtype == "float64" else "float"
-    types = {"int32": "int", "int64": "long long", "P": "int", "L": "int", "W": wide}
+    types = {**_NUMBERS, "P": "int", "L": "int", "W": "double" if dtype == "float64" else "float"}
     parameters, elements = [], []
-    for words in [w.split() for w in f"{in_params}, {out_params}".split(", ")]:
-        kind, parameter = types.get(words[-2], "T"), words[-1]
-        if words[0] in ("int32", "int64") and words[-1] != "places":
-            parameters.append(f"const {kind} {parameter}")
-        elif words[0] == "raw":
-            parameters.append(f"const CArray<{kind}, 1, true, true> {parameter}")
+    n_ins = len(in_params.split(", "))
+    for k, text in enumerate(f"{in_params}, {out_params}".split(", ")):
+        *raw, kind, parameter = text.split()
+        c_type = types.get(kind, "T")
+        if kind in _NUMBERS and not raw and k < n_ins:
+            parameters.append(f"const {c_type} {parameter}")
+        elif raw:
+            constant = "const " if k < n_ins else ""
+            parameters.append(f"{constant}CArray<{c_type}, 1, true, true> {parameter}")
         else:
-            is_out = words in [w.split() for w in out_params.split(", ")]
-            parameters.append(f"CArray<{kind}, 1, true, true> _raw_{parameter}")
-            constant = "" if is_out else "const "
-            elements.append(f"{constant}{kind} &{parameter} = _raw_{parameter}[_ind.get()];")
+            constant = "const " if k < n_ins else ""
+            parameters.append(f"CArray<{c_type}, 1, true, true> _raw_{parameter}")
+            elements.append(f"{constant}{c_type} &{parameter} = _raw_{parameter}[_ind.get()];")
+    aliases = "".join(f"typedef {types.get(letter, 'T')} {letter};\n" for letter in "WGBRPL")
     return (
         _HEADERS.format(C_TYPES[dtype])
-        + f"typedef {wide} W; typedef T G; typedef T B; typedef T R;\n"
-        + "typedef int P; typedef int L;\n"
+        + aliases
         + _ELEMENTWISE.format(
             name=name,
             parameters=", ".join(parameters),

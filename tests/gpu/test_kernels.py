@@ -104,3 +104,34 @@ def test_a_label_that_does_not_exist_has_no_loss_that_is_a_number():
     x, t = send(np.zeros((3, 5))), send(np.array([1, 5, -1]))
     loss = F.softmax_cross_entropy(x, t, reduce="no").array.get()
     np.testing.assert_array_equal(np.isnan(loss), [False, True, False])
+
+
+def test_random_words_are_those_of_the_host(double):
+    rows = np.array([3, 2**33 + 5, 7]), np.array([0, 4, 2**32 - 1])
+    numbers = 3, 2**32 + 9, 17, 0xFFFFFFFF, 12
+    send = mpchain.get_device("@cupy:0").send
+    on_gpu = [*map(send, rows)]
+    double.reset()
+    words = kernels.random_words(*on_gpu, *numbers)
+    assert double.launches.total() == 1
+    np.testing.assert_array_equal(words.get(), kernels.random_words(*rows, *numbers))
+
+
+def test_dropout():
+    x = mpchain.Variable(mpchain.get_device("@cupy:0").send(np.ones((50, 40), np.float32)))
+    y = F.dropout(x, 0.25)
+    y.grad = y.xp.ones_like(y.array)
+    y.backward()
+    factors = y.array.get()
+    assert set(np.unique(factors)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert 0.7 < (factors > 0).mean() < 0.8
+    np.testing.assert_array_equal(x.grad.get(), factors)
+
+
+def test_launches_of_dropout(double):
+    x = mpchain.Variable(mpchain.get_device("@cupy:0").send(np.ones((5, 4), np.float32)))
+    double.reset()
+    y = F.dropout(x, 0.5)
+    y.grad = y.array
+    y.backward()
+    assert double.launches.total() == 3, double.launches
