@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .remote_rank import Rank
 
 INTERVAL = 0.5
-TIME_TO_END = 5.0
+TIME_TO_END = 20.0  # on a busy host the page, which yields to the ranks, is slow
 LONGEST_LINE = 200  # characters
 MOST_KEPT = 1 << 20  # bytes
 

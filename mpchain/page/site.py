@@ -24,8 +24,8 @@ from mpchain.page.run import Run
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers, body."""
 
-ABSENT = 5.0
-"""Seconds after which a browser that does not ask has left: they ask every second."""
+ABSENT = 12.0
+"""Seconds after which a browser that does not ask has left: hidden ones ask every five seconds."""
 MOST_TABS = 1000
 STOP_HEADER = "X-Mpchain-Page"
 _HOST = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)

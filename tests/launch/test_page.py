@@ -88,11 +88,13 @@ def test_from_the_start_to_the_stop_after_an_iteration(start, script, tmp_path):
 
 
 @needs_tornado
-def test_rank_that_fails(start, script):
-    launched = start("-n", 1, "--page", script("raise ValueError('bad')"))
+def test_rank_that_fails_after_a_restart(start, script):
+    options = ["-n", 1, "--page", "--restarts", 1, "--backoff", 0.01]
+    launched = start(*options, script("raise ValueError('bad')"))
     browser = Browser(read_address(launched))
     news = browser.wait(lambda news: news["job"]["state"] != "runs")
     assert news["job"]["state"] == news["ranks"][0]["state"] == "failed"
+    assert (news["job"]["start"], len(news["ranks"])) == (2, 1)
     assert news["ranks"][0]["text"] == "ended with exit code 1"
     assert news["lines"][-1] == "ValueError: bad"
     assert launched.finish()[0] == 1
@@ -103,6 +105,17 @@ def test_page_that_does_not_start(monkeypatch, capfd):
     with pytest.raises(SystemExit):
         page.start(_parser(), "train.py", "view")
     assert "--page: the page did not start" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
+    made = types.SimpleNamespace(path="/tmp/address", address="http://127.0.0.1/?token=secret")
+    monkeypatch.setattr(page, "Page", lambda command, has_control: made)
+    monkeypatch.setattr(page.sys.stderr, "isatty", lambda: is_terminal)
+    assert page.start(_parser(), "train.py", "view") is made
+    shown = capsys.readouterr().err
+    assert "/tmp/address" in shown
+    assert ("secret" in shown) == is_terminal
 
 
 def test_options():

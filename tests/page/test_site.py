@@ -168,7 +168,7 @@ def test_browsers_that_have_seen_the_end(visitor, monkeypatch):
     assert visitor.site.all_have_looked(now)
     for tab in ("left", "a", "b"):
         visitor.get(f"/run?tab={tab}")
-        now += 3
+        now += 7
     assert not visitor.site.all_have_looked(now)
     end, now = now, now + 1
     visitor.get("/run?tab=a")

@@ -236,6 +236,22 @@ def test_signal_that_nobody_handles_is_not_raised(page):
     report.finalize()
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
+    ready = types.SimpleNamespace(
+        readline=lambda: b"http://127.0.0.1/?token=secret\t/tmp/address\n"
+    )
+    ready.fileno = (file := open(os.devnull, "rb")).fileno
+    process = types.SimpleNamespace(stdout=ready, stdin=file)
+    monkeypatch.setattr(page_report.subprocess, "Popen", lambda *args, **options: process)
+    monkeypatch.setattr(page_report.sys.stderr, "isatty", lambda: is_terminal)
+    page_report.start_page()
+    file.close()
+    shown = capsys.readouterr().err
+    assert "/tmp/address" in shown
+    assert ("secret" in shown) == is_terminal
+
+
 @pytest.mark.slow
 def test_page_that_does_not_start(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(page_report.sys, "executable", "/bin/false")
