@@ -27,7 +27,7 @@ LIMIT = 1e-12
 N_RANKS = 4
 _TIME_LIMIT = 120
 _BACK = re.compile(
-    r"^mpchain: lost .*? left; went back (\d+) iterations to \d+ in ([\d.]+) s", re.M
+    r"^mpchain: lost .*; (?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M
 )
 
 # How often each moment comes in a run of elastic_models, at most, by model.
@@ -191,7 +191,7 @@ def main():
                 except RuntimeError as error:
                     is_bad, text = True, f"FAILED\n{error}"
             back = _BACK.findall(output)
-            n_back, seconds = sum(int(n) for n, _ in back), sum(float(s) for _, s in back)
+            n_back, seconds = sum(int(n or 0) for n, _ in back), sum(float(s or 0) for _, s in back)
             counts[model, kind, "bad" if is_bad else "equal"] += 1
             bad += is_bad
             print(

@@ -40,4 +40,4 @@ def test_results_do_not_change(model, faults, tmp_path, needs_mpirun, _reason):
         pytest.skip(_reason)
     outcome, output = elastic.train(model, tmp_path, faults)
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
-    assert "mpchain: lost rank" in output or "setup" in faults[0]
+    assert "mpchain: lost rank" in output

@@ -171,6 +171,8 @@ class Elasticity:
 
     def _shrink(self, goes_back):
         comm, old, watch = self._comm, self._comm.mpi_comm, self._comm._watch
+        if watch is None:
+            return goes_back  # one rank is left
         with self._turn:
             self._has_lost = Elasticity.any_is_lost = True
             self._revoke()
@@ -216,7 +218,7 @@ class Elasticity:
             if flags & _DONE:
                 watch.be_replaced()
                 return flags
-        if comm._watch is not None:
+        if comm._watch not in (None, watch):
             comm._watch.be_replaced()
         comm._watch = watch
         return 0

@@ -163,6 +163,7 @@ class InMemoryCheckpoint:
             except RanksLost:  # others, meanwhile
                 continue
             error.add_note("lost before each rank had a copy of the state: see run_elastic")
+            error.has_shrunk = True
             raise error
         if self._comm.rank == 0:
             self._tell(known, reached, time.perf_counter() - begun)
@@ -191,16 +192,17 @@ class InMemoryCheckpoint:
         self._interval, self._kept_at = 0, None
 
     def _tell(self, known, reached, seconds):
-        comm = self._comm
-        lost = {rank: cause for rank, cause in comm.lost_ranks.items() if rank not in known}
-        note("recovered", ranks=list(lost), iterations=reached - self.iteration, seconds=seconds)
-        names = ", ".join(f"rank {rank} ({cause})" for rank, cause in sorted(lost.items()))
-        print(
-            f"mpchain: lost {names}; {comm.size} left; went back {reached - self.iteration} "
-            f"iterations to {self.iteration} in {seconds:.2f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+        n = reached - self.iteration
+        lost = {r: cause for r, cause in self._comm.lost_ranks.items() if r not in known}
+        note("recovered", ranks=list(lost), iterations=n, seconds=seconds)
+        where = f"went back {n} iterations to {self.iteration}"
+        _print_loss(self._comm, lost, f"{where} in {seconds:.2f} s")
+
+
+def _print_loss(comm, lost, what_follows):
+    names = ", ".join(f"rank {rank} ({cause})" for rank, cause in sorted(lost.items()))
+    text = f"mpchain: lost {names}; {comm.size} left; {what_follows}"
+    print(text, file=sys.stderr, flush=True)
 
 
 def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
@@ -226,12 +228,13 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
     while True:
         try:
             return main(comm)
-        except Exception as error:
-            raise_loss_behind(error)
-            if not isinstance(error, RanksLost):
-                raise
+        except RanksLost as error:
+            has_shrunk = error.has_shrunk
         gc.collect()  # what main has made
-        comm.shrink(goes_back=False)
+        if not has_shrunk:
+            comm.shrink(goes_back=False)
+        if comm.rank == 0:
+            _print_loss(comm, comm.lost_ranks, "started anew")
         comm = comm.renewed()
 
 

@@ -18,6 +18,7 @@ class RanksLost(RuntimeError):
 
     Attributes:
         ranks, cause: as given.
+        has_shrunk: whether the communicator is that of the ranks that are left already.
 
     Example:
         >>> raise RanksLost([2], {2: "its process is gone"})
@@ -25,6 +26,8 @@ class RanksLost(RuntimeError):
         ...
         mpchain.distributed.watch.losses.RanksLost: lost rank 2 (its process is gone)
     """
+
+    has_shrunk = False
 
     def __init__(self, ranks: Sequence[int], cause: Mapping[int, str]):
         self.ranks, self.cause = list(ranks), dict(cause)

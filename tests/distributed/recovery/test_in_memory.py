@@ -110,7 +110,7 @@ def test_without_a_copy_there_is_nothing_to_go_back_to(comm):
     assert "run_elastic" in caught.value.__notes__[0]
 
 
-def test_a_program_starts_anew(monkeypatch):
+def test_a_program_starts_anew(monkeypatch, capsys):
     made = []
     monkeypatch.setattr(
         "mpchain.distributed.recovery.in_memory.create_communicator",
@@ -125,6 +125,7 @@ def test_a_program_starts_anew(monkeypatch):
         return "done"
 
     assert run_elastic(main, timeout=5) == "done"
+    assert "lost rank 1 (imitated); 1 left; started anew" in capsys.readouterr().err
     assert made == [{"elastic": True, "timeout": 5}]
     assert len(set(map(id, calls))) == 3
 
