@@ -184,36 +184,36 @@ def _is_pointwise(window):
     return window.n_elements == 1 and window.in_size == window.out_size and not any(window.pad)
 
 
+def _multiply(matrices, columns, y):
+    """Multiplies the matrix of each group with the columns of each sample: y (N, groups, ...)."""
+    if len(matrices) == 1:  # CuPy finds matrices of three axes by half as many launches
+        matrices, columns, y = matrices[0], columns[:, 0], y[:, 0]
+    cuda.get_array_module(y).matmul(matrices, columns, out=y)
+
+
 @reference.convolution_output.kernel("cuda_windows", _refuse)
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_output`."""
-    xp, n, groups = cuda.get_array_module(x), x.shape[0], window.groups
+    n, groups, n_windows = x.shape[0], window.groups, math.prod(window.out_size)
     columns = x if _is_pointwise(window) else unfold_windows(x, window)
     matrices = W.reshape(groups, W.shape[0] // groups, -1)
-    y = xp.empty((n, W.shape[0], *window.out_size), x.dtype)
-    n_windows = math.prod(window.out_size)
-    xp.matmul(
-        matrices,
-        columns.reshape(n, groups, matrices.shape[2], n_windows),
-        out=y.reshape(n, *matrices.shape[:2], n_windows),
-    )
+    y = cuda.get_array_module(x).empty((n, W.shape[0], *window.out_size), x.dtype)
+    columns = columns.reshape(n, groups, matrices.shape[2], n_windows)
+    _multiply(matrices, columns, y.reshape(n, *matrices.shape[:2], n_windows))
     return y
 
 
 @reference.convolution_input.kernel("cuda_windows", _refuse)
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_input`."""
-    xp, n, groups = cuda.get_array_module(y), y.shape[0], window.groups
-    channels, n_windows = W.shape[1] * groups, math.prod(window.out_size)
+    n, groups, n_windows = y.shape[0], window.groups, math.prod(window.out_size)
     matrices = W.reshape(groups, W.shape[0] // groups, -1).swapaxes(1, 2)
-    columns = xp.empty((n, channels, window.n_elements, *window.out_size), y.dtype)
-    xp.matmul(
-        matrices,
-        y.reshape(n, groups, matrices.shape[2], n_windows),
-        out=columns.reshape(n, *matrices.shape[:2], n_windows),
-    )
+    shape = (n, W.shape[1] * groups, window.n_elements, *window.out_size)
+    columns = cuda.get_array_module(y).empty(shape, y.dtype)
+    y = y.reshape(n, groups, matrices.shape[2], n_windows)
+    _multiply(matrices, y, columns.reshape(n, *matrices.shape[:2], n_windows))
     if _is_pointwise(window):
-        columns.shape = (n, channels, *window.in_size)
+        columns.shape = (*shape[:2], *window.in_size)
         return columns
     return fold_windows(columns, window)
 
