@@ -15,7 +15,7 @@ def test_training_continues_without_a_host_with_the_same_results(start_on_a, hos
         mpirun.find().elastic()
     except mpirun.NotElasticError as error:
         pytest.skip(f"needs Open MPI with ULFM: {error}")
-    options = ["--elastic", "--host-timeout", 2, "--grace", 0.5]
+    options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
     program = ["-m", "tests.distributed.elastic_models", "sharded", tmp_path, "wait:1:forward:6"]
     arguments = ["--hosts", "a:1,b:1,c:2", "-n", 4, *options, *program]
     launched = start_on_a(*arguments, folder=elastic.ranks.ROOT)
