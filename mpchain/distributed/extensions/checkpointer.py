@@ -66,6 +66,7 @@ class MultiNodeCheckpointer(Extension):
                 )
         self.path = path
         self._prefix, self._comm = f"{name}.{comm.rank}.", comm
+        comm.refuse_to_lose_ranks(self, "create_multi_node_checkpointer saves for all ranks")
         self._cp_interval, self._gc_interval = cp_interval, gc_interval
         self._saved = []  # iterations of the files
         self._stats = {"saved": 0, "deleted": 0, "bytes": 0, "seconds": 0.0}
