@@ -8,6 +8,7 @@ import pytest
 
 from mpchain import functions as F
 from mpchain import optimizer_hooks, optimizers, reporter
+from mpchain.backends import cuda
 from mpchain.distributed import MultiNodeUpdater, create_multi_node_optimizer
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.requests import Request
@@ -17,7 +18,7 @@ from mpchain.iterators import SerialIterator
 from mpchain.reporter import DictSummary, Reporter
 from mpchain.training import Trainer
 from mpchain.training.extensions import LogReport
-from tests.distributed.devices import on_device
+from tests.distributed.devices import on_device, on_gpus
 from tests.distributed.optimizers.test_multi_node import MLP
 
 ON_GPUS = True
@@ -104,6 +105,7 @@ def test_equal_sums_of_unequal_numbers():
 
 
 def test_means_of_values_that_come_and_go(comm, monkeypatch):
+    comm.allreduce(on_device(np.zeros(1)))  # connects GPUs
     message, sent = ControlMessage(comm), count_objects(comm, monkeypatch)
     total = sum(range(1, comm.size + 1))
     for step in range(9):
@@ -119,6 +121,8 @@ def test_means_of_values_that_come_and_go(comm, monkeypatch):
             assert means["loss"] == step
             np.testing.assert_allclose(means["rank"], expected, rtol=1e-15)
             assert list(means) == ["loss", "rank", *(["late"] if step >= 3 else [])]
+            stays = on_gpus() and step not in (1, 3)
+            assert cuda.is_gpu_array(message.means()["loss"]) == stays
             assert means.get("late", 2.5) == 2.5
         else:
             assert means == {"loss": 2.0}
