@@ -14,6 +14,7 @@ GIB = 1 << 30
 PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
 PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
+TIME_TO_CHECK_GPU = 600.0  # CuPy compiles each kernel at its first use
 MOST_LATENCY = 1e-3
 
 # What must (FAILURE) or should (WARNING) be the same on all hosts.
@@ -72,6 +73,12 @@ def main(arguments: list[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.gpu:
+        try:
+            findings = check_gpu(options.gpu)
+        except OSError as error:
+            parser.error(f"--gpu {options.gpu}: {error.strerror}")
+        return _show(findings, options.json)
     allocation, slots = find_hosts(parser, options)
     findings = [_describe_allocation(allocation, slots), *_find_mpirun(allocation)]
     answers, failures = _ask_hosts(slots or {"localhost": 0}, allocation, options.results)
@@ -81,11 +88,56 @@ def main(arguments: list[str]) -> int:
     findings += compare(answers)
     if not any(finding.verdict == FAILURE for finding in findings):
         findings += _measure(options)
-    if options.json:
+    return _show(findings, options.json)
+
+
+def _show(findings, as_json):
+    if as_json:
         print(json.dumps([vars(finding) for finding in findings], indent=2))
     else:
         print(table(findings))
     return int(any(finding.verdict == FAILURE for finding in findings))
+
+
+def check_gpu(path: str) -> list[Finding]:
+    """Returns the findings about functions and trainings on the first GPU, compared with the CPU.
+
+    Args:
+        path: A file for all that was found, versions included, as JSON.
+
+    Example:
+        >>> check_gpu("gpu.json")  # doctest: +SKIP
+    """
+    open(path, "w", encoding="utf-8").close()  # rather fail now than at the end
+    command = [*_with_own_path(), sys.executable, "-m", "mpchain.testing.gpu_check"]
+    ((code, output, errors),) = inquiry.run_on_all({"": command}, TIME_TO_CHECK_GPU).values()
+    try:
+        found = json.loads(output.strip().rpartition("\n")[2])
+    except ValueError:
+        reason = errors.strip().rpartition("\n")[2] or f"exit code {code}"
+        found = {"reason": f"the check did not end: {reason}"}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({**found, "messages": errors}, file, indent=2)
+    if "checks" not in found:
+        return [Finding("GPU", FAILURE, "none that works", found["reason"])]
+    versions = {line.strip().partition(": ")[::2] for line in found["versions"]}
+    findings = [
+        Finding(name, OK, value) for name, value in sorted(versions) if name in _GPU_VERSIONS
+    ]
+    findings += [_judge_check(name, each, path) for name, each in found["checks"].items()]
+    times = found["seconds of a step"]
+    speed = ", ".join(f"{1e3 * seconds:.2f} ms on {name}" for name, seconds in times.items())
+    return [*findings, *[Finding("small training step", OK, speed)] * bool(times)]
+
+
+def _judge_check(name, check, path):
+    if check["ok"]:
+        return Finding(name, OK, f"as on the CPU, to {check['error']:.0e} of the largest number")
+    if isinstance(check["error"], str):
+        reason = check["error"].strip().rpartition("\n")[2]
+        return Finding(name, FAILURE, "an exception", f"{reason}; the traceback is in {path}")
+    found = f"differs from the CPU by {check['error']:.0e} of the largest number"
+    return Finding(name, FAILURE, found, f"please report it, with {path}")
 
 
 def _parser():
@@ -98,6 +150,10 @@ def _parser():
     add("-n", "--ranks", type=whole_number(2), metavar="N", help="ranks of the all-reduce")
     add("--results", default="result", metavar="FOLDER", help="folder of results (default: result)")
     add("--json", action="store_true", help="print JSON instead of a table")
+    gpu = (
+        "compare the first GPU of this host with its CPU instead, and write all that is found there"
+    )
+    add("--gpu", metavar="FILE", help=gpu)
     add_hosts(parser)
     return parser
 
@@ -176,6 +232,7 @@ def _judge_size(size, hint):
     return (WARNING if size < GIB else OK), f"{size / GIB:.1f} GiB", hint if size < GIB else ""
 
 
+_GPU_VERSIONS = ("CuPy", "CUDA runtime", "CUDA driver", "GPU", "NCCL", "mpchain")
 _HOST_MEMORY = "GPU arrays travel through host memory unless NCCL takes them"
 _SHM_SIZE = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
 _CHECKPOINTS = "checkpoints may not fit: free some, or choose another folder"
@@ -235,6 +292,11 @@ def _ask_hosts(slots, allocation, results):
     return answers, failures
 
 
+def _with_own_path():
+    """The begin of a command that finds modules as this process does, installed or not."""
+    return ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"]
+
+
 def _measure(options):
     """Measures an all-reduce between ranks that this launcher starts."""
     ranks = str(options.ranks or ("auto" if options.hosts or options.hostfile else 2))
@@ -242,9 +304,7 @@ def _measure(options):
     for name in ("hosts", "hostfile"):
         if getattr(options, name):
             launcher += [f"--{name}", getattr(options, name)]
-    # The launcher is found there as it was here, whether it is installed or not.
-    path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
-    command = ["env", path, *launcher, PROBE_ALLREDUCE]
+    command = [*_with_own_path(), *launcher, PROBE_ALLREDUCE]
     answer = inquiry.run_on_all({"": command}, 2 * TIME_TO_PROBE)
     code, output, errors = answer[""]
     if code != 0:

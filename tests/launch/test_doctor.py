@@ -1,11 +1,14 @@
 import importlib.util
 import json
 import os
+import pathlib
+import shutil
 import sys
 
 import pytest
 
 from launch import doctor, inquiry, mpirun
+from tests.launch.conftest import ROOT
 
 GIB = 1 << 30
 HEALTHY = {
@@ -199,3 +202,71 @@ def test_all_reduce_that_fails(monkeypatch):
     (finding,) = doctor._measure(doctor._parser().parse_args([]))
     assert (finding.verdict, finding.found) == ("FAIL", "rank 1 of 2 ended with exit code 3")
     assert "run it by hand: " in finding.hint and "probe_allreduce.py" in finding.hint
+
+
+@pytest.fixture
+def gpu_check(monkeypatch, tmp_path):
+    """Function that judges an answer of the check of GPUs; returns the findings and the file."""
+
+    def gpu_check(code, output, errors=""):
+        answer = {"": (code, output, errors)}
+        monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
+        path = tmp_path / "gpu.json"
+        return doctor.check_gpu(str(path)), json.loads(path.read_text())
+
+    return gpu_check
+
+
+def test_gpu(gpu_check):
+    checks = {"matmul": {"ok": True, "error": 1.2e-7}, "pooling": {"ok": False, "error": 0.5}}
+    checks["softmax"] = {"ok": False, "error": "Traceback ...\nValueError: no kernel\n"}
+    versions = ["mpchain: 0.1.0", "SciPy: 1.17", "  GPU: H200"]
+    times = {"@numpy": 4e-3, "@cupy:0": 1e-3}
+    found = {"versions": versions, "checks": checks, "seconds of a step": times}
+    findings, written = gpu_check(0, f"a line\n{json.dumps(found)}\n", "a warning")
+    assert written == {**found, "messages": "a warning"}
+    assert lines(findings) == {
+        "GPU": ("ok", "H200"),
+        "mpchain": ("ok", "0.1.0"),
+        "matmul": ("ok", "as on the CPU, to 1e-07 of the largest number"),
+        "pooling": ("FAIL", "differs from the CPU by 5e-01 of the largest number"),
+        "softmax": ("FAIL", "an exception"),
+        "small training step": ("ok", "4.00 ms on @numpy, 1.00 ms on @cupy:0"),
+    }
+    assert hints(findings)["softmax"].startswith("ValueError: no kernel; the traceback is in ")
+    assert hints(findings)["pooling"].startswith("please report it, with ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((0, '{"reason": "no CuPy"}'), "no CuPy"),
+        ((-11, ""), "the check did not end: exit code -11"),
+        ((None, "", "no answer within 600 s"), "the check did not end: no answer within 600 s"),
+    ],
+)
+def test_gpu_that_does_not_work(gpu_check, answer, reason):
+    (finding,), written = gpu_check(*answer)
+    assert (finding.verdict, finding.hint) == ("FAIL", reason)
+    assert written["reason"] == reason
+
+
+def test_file_that_cannot_be_written(capsys):
+    with pytest.raises(SystemExit):
+        doctor.main(["--gpu", "no/such/folder/gpu.json"])
+    assert "--gpu no/such/folder/gpu.json: No such file or directory" in capsys.readouterr().err
+
+
+DOUBLES = pathlib.Path(__file__).parents[1] / "gpu" / "doubles"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("g++"), reason="the double of CuPy needs g++")
+def test_gpu_on_the_double(run, tmp_path):
+    path = os.pathsep.join([str(DOUBLES), str(ROOT)])
+    arguments = ["doctor", "--gpu", "gpu.json", "--json"]
+    code, output, errors = run(*arguments, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
+    assert (code, errors) == (0, ""), output
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    checked = {finding["item"] for finding in json.loads(output) if finding["verdict"] == "ok"}
+    assert {"GPU", "CuPy", *found["checks"], "small training step"} <= checked

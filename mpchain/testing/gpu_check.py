@@ -1,0 +1,207 @@
+"""``python -m mpchain.testing.gpu_check``: compares a GPU with the CPU, and prints JSON.
+
+``mpchain-launch doctor --gpu FILE`` runs it and writes the file.
+"""
+
+import io
+import json
+import time
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import iterators, optimizers, training
+from mpchain.backend import get_device
+from mpchain.backends import cuda
+from mpchain.configuration import using_config
+from mpchain.dataset import concat_examples
+from mpchain.link import Chain
+from mpchain.runtime_info import print_runtime_info
+from mpchain.variable import Variable
+
+TOLERANCE = 2e-3
+"""The largest difference that passes, relative to the largest number: float32 by other algorithms,
+which may round products to ten bits (TF32)."""
+
+N_TIMED = 20
+
+Results = dict[str, np.ndarray]
+
+
+def _function(call: Callable, *shapes: tuple[int, ...]) -> Callable[[str], Results]:
+    """A check of a function: its value, and the gradients of all arguments."""
+
+    def check(device_name: str) -> Results:
+        draw, device = np.random.RandomState(0), get_device(device_name)
+        arrays = [draw.randn(*shape).astype(np.float32) for shape in shapes]
+        variables = [Variable(device.send(array)) for array in arrays]
+        y = call(*variables)
+        weights = device.send(draw.randn(*y.shape).astype(np.float32))
+        F.sum(y * weights).backward()
+        grads = {f"gradient {i}": variable.grad for i, variable in enumerate(variables)}
+        return {"value": y.array, **grads}
+
+    return check
+
+
+class _ConvNet(Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            # A bias before a normalization has no gradient but rounding errors.
+            self.conv = L.Convolution2D(3, 8, 3, nobias=True)
+            self.norm = L.BatchNormalization(8)
+            self.out = L.Linear(None, 4)
+
+    def forward(self, x):
+        h = F.max_pooling_2d(F.relu(self.norm(self.conv(x))), 2)
+        return self.out(F.mean(h, axis=(2, 3)))
+
+
+class _Recurrent(Chain):
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.cell, self.out = L.LSTM(48, 16), L.Linear(16, 4)
+
+    def forward(self, x):
+        self.cell.reset_state()
+        for row in F.split_axis(F.reshape(x, (len(x), 4, 48)), 4, axis=1):
+            h = self.cell(F.reshape(row, (len(x), 48)))
+        return self.out(h)
+
+
+def _data():
+    draw = np.random.RandomState(1)
+    return [(draw.randn(3, 8, 8).astype(np.float32), np.int32(i % 4)) for i in range(48)]
+
+
+def _training(network: type[Chain], optimizer: type) -> Callable[[str], Results]:
+    """A check of six iterations of training: the parameters at their end."""
+
+    def check(device_name: str) -> Results:
+        model = _make(network, device_name)
+        batches = iterators.SerialIterator(_data(), 16, shuffle=False)
+        rule = optimizer().setup(model)
+        updater = training.StandardUpdater(batches, rule, device=device_name)
+        for _ in range(6):
+            updater.update()
+        return {name: param.array for name, param in sorted(model.namedparams())}
+
+    return check
+
+
+def _make(network, device_name):
+    np.random.seed(0)
+    model = L.Classifier(network())
+    model(*map(np.stack, zip(*_data()[:2], strict=True)))  # parameters of all shapes, on the CPU
+    model.to_device(device_name)
+    return model
+
+
+CHECKS: dict[str, Callable[[str], Results]] = {
+    "elementwise": _function(lambda x, y: F.tanh(x) * F.sigmoid(y) + F.exp(-(x**2)), (33, 7), (7,)),
+    "reductions": _function(lambda x: F.sum(x, axis=1) + F.max(x, axis=1), (33, 65)),
+    "matmul": _function(F.matmul, (65, 33), (33, 17)),
+    "softmax": _function(F.log_softmax, (33, 65)),
+    "convolution": _function(
+        lambda x, W: F.convolution_2d(x, W, pad=1), (4, 8, 9, 9), (6, 8, 3, 3)
+    ),
+    "pooling": _function(lambda x: F.average_pooling_2d(x, 3, 2), (4, 8, 9, 9)),
+    "layer normalization": _function(F.layer_normalization, (33, 64), (64,), (64,)),
+    "indexing": _function(lambda x: F.get_item(x, (slice(None), [2, 0, 2])), (5, 4)),
+    "ConvNet, SGD": _training(_ConvNet, optimizers.MomentumSGD),
+    "ConvNet, Adam": _training(_ConvNet, optimizers.Adam),
+    "LSTM, Adam": _training(_Recurrent, optimizers.Adam),
+}
+"""Name → function of the device that returns arrays, which must be those of the CPU."""
+
+
+def compare(check: Callable[[str], Results], device_name: str) -> dict[str, object]:
+    """Returns whether a check gives on a device what it gives on the CPU.
+
+    Args:
+        check: the check.
+        device_name: such as ``"@cupy:0"``.
+
+    Returns:
+        ``ok``, and ``error``: the largest difference relative to the largest number, or the
+        traceback as text.
+
+    Example:
+        >>> compare(CHECKS["matmul"], "@numpy")
+        {'ok': True, 'error': 0.0}
+    """
+    try:
+        with using_config("dtype", np.dtype(np.float32)):
+            wanted, got = check("@numpy"), check(device_name)
+        errors = [_difference(cuda.to_cpu(got[name]), wanted[name]) for name in wanted]
+    except Exception:
+        return {"ok": False, "error": traceback.format_exc()}
+    worst = float(np.max(errors))
+    return {"ok": worst <= TOLERANCE, "error": worst}
+
+
+def _difference(got, wanted):
+    if got.dtype != wanted.dtype or got.shape != wanted.shape or not np.isfinite(got).all():
+        return np.inf
+    return np.abs(got - wanted).max() / np.abs(wanted).max()
+
+
+def seconds_of_a_step(device_name: str) -> float:
+    """Returns the time of an iteration of the ConvNet's training, the median of some.
+
+    Example:
+        >>> seconds_of_a_step("@numpy") > 0
+        True
+    """
+    model = _make(_ConvNet, device_name)
+    rule = optimizers.MomentumSGD().setup(model)
+    batch = concat_examples(_data(), get_device(device_name))
+    times = []
+    for _ in range(N_TIMED):
+        begin = time.perf_counter()
+        rule.update(model, *batch)
+        float(cuda.to_cpu(model.loss.array))  # waits for the GPU
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
+
+
+def run(device_name: str) -> dict[str, object]:
+    """Returns the versions of the libraries, the result of each check, and times of a step.
+
+    Args:
+        device_name: such as ``"@cupy:0"``.
+
+    Example:
+        >>> sorted(run("@numpy"))
+        ['checks', 'device', 'seconds of a step', 'versions']
+    """
+    versions = io.StringIO()
+    print_runtime_info(versions)
+    checks = {name: compare(check, device_name) for name, check in CHECKS.items()}
+    times = {}
+    if all(check["ok"] for check in checks.values()):
+        times = {name: seconds_of_a_step(name) for name in ("@numpy", device_name)}
+    lines = versions.getvalue().splitlines()
+    return {"device": device_name, "versions": lines, "checks": checks, "seconds of a step": times}
+
+
+def main() -> None:
+    """Prints what `run` returns for the first GPU, or the reason why there is none.
+
+    Example:
+        >>> main()  # doctest: +SKIP
+        {"device": "@cupy:0", ...}
+    """
+    if cuda.available:
+        print(json.dumps(run("@cupy:0")))
+    else:
+        print(json.dumps({"reason": cuda.unavailable_reason()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain.testing import gpu_check
+
+
+def test_cpu_is_as_the_cpu():
+    found = gpu_check.run("@numpy")
+    assert set(found["checks"]) == set(gpu_check.CHECKS)
+    assert all(check == {"ok": True, "error": 0.0} for check in found["checks"].values())
+    assert found["versions"][0].startswith("Platform: ")
+    assert found["seconds of a step"]["@numpy"] > 0
+
+
+def altered(deed):
+    """A check whose result is altered on the device that is not the first."""
+    calls = []
+
+    def check(device_name):
+        calls.append(device_name)
+        value = {"value": np.array([1.0, -4.0], np.float32)}
+        return value if len(calls) == 1 else deed(value)
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("deed", "error"),
+    [
+        (lambda found: {"value": found["value"] + np.float32([1, 0])}, 0.25),
+        (lambda found: {"value": found["value"].astype(np.float64)}, np.inf),
+        (lambda found: {"value": found["value"][:1]}, np.inf),
+        (lambda found: {"value": found["value"] * np.float32(np.nan)}, np.inf),
+    ],
+    ids=["value", "dtype", "shape", "nan"],
+)
+def test_difference_is_found(deed, error):
+    assert gpu_check.compare(altered(deed), "@numpy") == {"ok": False, "error": error}
+
+
+def test_small_difference_passes():
+    slightly = lambda found: {"value": found["value"] * np.float32(1.001)}
+    found = gpu_check.compare(altered(slightly), "@numpy")
+    assert found["ok"] and found["error"] == pytest.approx(1e-3, rel=0.01)
+
+
+def test_exception_is_found():
+    found = gpu_check.compare(altered(lambda found: 1 / 0), "@numpy")
+    assert not found["ok"]
+    assert "ZeroDivisionError" in found["error"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", gpu_check.CHECKS)
+def test_gpu_is_as_the_cpu(name):
+    found = gpu_check.compare(gpu_check.CHECKS[name], "@cupy:0")
+    assert found["ok"], found["error"]
+
+
+@pytest.mark.gpu
+def test_planted_fault_is_found(monkeypatch):
+    """The GPU's value of a function is wrong by one percent."""
+    right = mpchain.functions.tanh
+
+    def tanh(x):
+        y = right(x)
+        return y * 1.01 if y.xp is not np else y
+
+    monkeypatch.setattr(mpchain.functions, "tanh", tanh)
+    found = gpu_check.compare(gpu_check.CHECKS["elementwise"], "@cupy:0")
+    assert not found["ok"] and found["error"] > gpu_check.TOLERANCE
