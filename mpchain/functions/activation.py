@@ -98,7 +98,8 @@ def crelu(x: Input, axis: int = 1) -> Variable:
     return concat([relu(x), relu(-x)], axis)
 
 
-@elementwise(lambda g, x, slope: np.where(np.greater(x, 0), g, g * slope))
+# Choosing by np.where takes several times as long on a CPU, which cannot foresee signs.
+@elementwise(lambda g, x, slope: g * (np.maximum(np.sign(x), 0) * (1 - slope) + slope))
 def leaky_relu(x: Input, slope: float = 0.2) -> Variable:
     """Leaky rectified linear unit: max(x, slope * x) for slopes below one, elementwise.
 
@@ -115,7 +116,7 @@ def leaky_relu(x: Input, slope: float = 0.2) -> Variable:
 
     See A. Maas et al., Rectifier nonlinearities improve neural network acoustic models, 2013.
     """
-    return np.where(np.greater_equal(x, 0), x, x * slope)
+    return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 
 @elementwise(

@@ -20,13 +20,17 @@ from mpchain.utils.type_check import TypeInfo, check
 from mpchain.variable import Variable
 
 
+def _linear_input_derivative(g, W):
+    return np.matmul(g, W) if isinstance(g, Variable) else kernels.product(g, W)
+
+
 @sums_over_rows
 def _linear_weights_derivative(g, x):
     return np.matmul(np.transpose(g), x)
 
 
 @differentiable(
-    lambda g, W: np.matmul(g, W),
+    _linear_input_derivative,
     _linear_weights_derivative,
 )
 def _linear(x, W):
@@ -34,7 +38,7 @@ def _linear(x, W):
 
 
 @differentiable(
-    lambda g, W: np.matmul(g, W),
+    _linear_input_derivative,
     _linear_weights_derivative,
     lambda g: sum_over.on(g, 0),
 )

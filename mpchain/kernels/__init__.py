@@ -10,8 +10,9 @@ Example:
     >>> x, W = np.ones((2, 3)), np.ones((4, 3))
     >>> mpchain.kernels.linear(x, W, None).shape
     (2, 4)
-    >>> mpchain.kernels.explain("linear", x, W, None)
-    'linear: reference: runs'
+    >>> print(mpchain.kernels.explain("linear", x, W, None))
+    linear: numpy_cpu: no: not few rows and many weights
+    linear: reference: runs
 """
 
 from typing import Any
@@ -38,6 +39,7 @@ from mpchain.kernels.reference import (
     log_softmax_gradient,
     max_windows,
     place_in_windows,
+    product,
     sample_normalization,
     sample_normalization_gradient,
     softmax,
@@ -56,8 +58,9 @@ def explain(operation: str, *args: Any) -> str:
     """Says, in one line per kernel, which one runs for these arguments and why others do not.
 
     Example:
-        >>> explain("softmax", np.zeros((2, 3)), 1)
-        'softmax: reference: runs'
+        >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))
+        linear: numpy_cpu: no: not few rows and many weights
+        linear: reference: runs
     """
     if operation not in operations:
         raise LookupError(f"kernels.explain: there is no operation {operation!r}")

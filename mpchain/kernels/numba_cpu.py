@@ -4,6 +4,7 @@ Compiling takes a second or two, once for each dtype: the result is kept on the 
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,15 @@ import numpy as np
 
 from mpchain.kernels.numpy_cpu import refuse_unless_channels
 from mpchain.kernels.philox import random_words
-from mpchain.kernels.reference import batch_normalization, batch_normalization_gradient
+from mpchain.kernels.reference import (
+    batch_normalization,
+    batch_normalization_gradient,
+    max_windows,
+    place_in_windows,
+)
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
+_ABSENT = "numba is not installed (pip install 'mpchain[cpu]')"
 
 
 @functools.cache
@@ -83,7 +90,7 @@ def _refuse_normalization(x, gamma, axis):
         return reason
     if x.size < _WORTH_COMPILING:
         return "too small to compile for"
-    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
+    return None if load_numba() else _ABSENT
 
 
 def _by_channels(x):
@@ -114,6 +121,42 @@ def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     n = x.dtype.type(x.size // gamma.size)
     _compiled(_normalize_backward)(_by_channels(g), _by_channels(x), _by_channels(gx), n, *flat)
     return gx, *of_parameters
+
+
+def _refuse_pooling(x, window):
+    if not isinstance(x, np.ndarray) or x.dtype not in (np.float32, np.float64):
+        return "not a NumPy array of 32 or 64 bits"
+    if len(window.ksize) != 2:
+        return "not two spatial axes"
+    if x.shape[0] * x.shape[1] * math.prod(window.in_size) < _WORTH_COMPILING:
+        return "too small to compile for"
+    return None if load_numba() else _ABSENT
+
+
+def _planes(x):
+    """An array (N, C, height, width) as (N * C, height, width)."""
+    return np.ascontiguousarray(x).reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+def _geometry(window):
+    return *window.ksize, *window.stride, *window.pad, *window.dilate
+
+
+@max_windows.kernel("numba_cpu", _refuse_pooling)
+def _max_windows(x, window):
+    """As the reference, a window at a time."""
+    y = np.empty((*x.shape[:2], *window.out_size), x.dtype)
+    places = np.empty(y.shape, np.int32)
+    _compiled(_find_maxima)(*map(_planes, (x, y, places)), *_geometry(window))
+    return y, places
+
+
+@place_in_windows.kernel("numba_cpu", lambda y, places, window: _refuse_pooling(y, window))
+def _place_in_windows(y, places, window):
+    """As the reference, a window at a time."""
+    x = np.zeros((*y.shape[:2], *window.in_size), y.dtype)
+    _compiled(_add_at_places)(*map(_planes, (x, y, places)), *_geometry(window))
+    return x
 
 
 # What is compiled. Sums are in double precision; what is read from an array is of its dtype.
@@ -160,12 +203,51 @@ def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_be
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
 
 
+def _find_maxima(x, y, places, rows, columns, down, right, top, left, far, wide):
+    values = np.empty(y.shape[1:], x.dtype)
+    flat = values.reshape(-1)
+    for n in range(y.shape[0]):
+        best, where = y[n].reshape(-1), places[n].reshape(-1)
+        best[:] = -np.inf
+        where[:] = 0
+        for a in range(rows):
+            for b in range(columns):
+                # All windows of a plane at once: their elements in this place.
+                column, place = b * wide - left, np.int32(a * columns + b)
+                first = min(y.shape[2], 0 if column >= 0 else (right - 1 - column) // right)
+                end = max(first, min(y.shape[2], (x.shape[2] - 1 - column) // right + 1))
+                for i in range(y.shape[1]):
+                    row = i * down - top + a * far
+                    if row < 0 or row >= x.shape[1]:
+                        values[i] = -np.inf
+                        continue
+                    values[i, :first] = values[i, end:] = -np.inf
+                    for j in range(first, end):
+                        values[i, j] = x[n, row, j * right + column]
+                for k in range(flat.size):
+                    value, old = flat[k], best[k]
+                    is_better = (value > old) | ((value != value) & (old == old))
+                    best[k] = value if is_better else old
+                    where[k] = place if is_better else where[k]
+
+
+def _add_at_places(x, y, places, rows, columns, down, right, top, left, far, wide):
+    for n in range(y.shape[0]):
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                place = places[n, i, j]
+                row = i * down - top + place // columns * far
+                column = j * right - left + place % columns * wide
+                if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
+                    x[n, row, column] += y[n, i, j]
+
+
 def _refuse_words(samples, begins, n_blocks, *counters):
     if not isinstance(samples, np.ndarray):
         return "it takes NumPy arrays"
     if 4 * len(samples) * n_blocks < _WORTH_COMPILING:
         return "too small to compile for"
-    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
+    return None if load_numba() else _ABSENT
 
 
 @random_words.kernel("numba_cpu", _refuse_words)

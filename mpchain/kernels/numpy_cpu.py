@@ -8,6 +8,27 @@ from mpchain.kernels import reference
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
+_FEW_ROWS, _MUCH_TO_REARRANGE = range(4, 49), 1 << 18
+
+
+def _refuse_unless_few_rows(x, W, b):
+    """Takes those products that BLAS spends on rearranging W."""
+    if not isinstance(x, np.ndarray):
+        return "not a NumPy array"
+    if x.ndim != 2 or x.shape[0] not in _FEW_ROWS or W.size < _MUCH_TO_REARRANGE:
+        return "not few rows and many weights"
+    if x.dtype == np.float16 or x.dtype != W.dtype or (b is not None and b.dtype != x.dtype):
+        return "not arrays of one dtype of 32 or 64 bits"
+    return None
+
+
+@reference.linear.kernel("numpy_cpu", _refuse_unless_few_rows)
+def _linear_of_few_rows(x, W, b):
+    """y^T = W x^T + b."""
+    y = np.ascontiguousarray(reference.product(W, x.T).T)
+    if b is not None:
+        y += b
+    return y
 
 
 def _refuse_unless_pointwise(first, second, window):

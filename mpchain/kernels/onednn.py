@@ -1,4 +1,4 @@
-"""Intel's oneDNN: convolutions of single precision on x86 processors, through its C interface.
+"""Intel's oneDNN: convolutions and products of matrices of single precision, by its C interface.
 
 The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2), the numbers below are those of
 its headers. It chooses blocked layouts; what is given and returned is plain (N, C, ...), so a call
@@ -29,9 +29,11 @@ _CPU, _IN_ORDER, _FORWARD_TRAINING, _DIRECT = 1, 1, 64, 1
 _SRC, _DST, _WEIGHTS = 1, 17, 33
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
 _QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
-_LEAST_CHANNELS = {"output": 3, "input": 8, "filter": 3}
+_LEAST_CHANNELS = {"output": 1, "input": 8, "filter": 1}
+_LEAST_CHANNELS_OF_GROUPS = 3
 _MANY_CHANNELS = 128
 _LEAST_WINDOWS = {"output": 16, "input": 1, "filter": 64}  # with many channels
+_FEW_ROWS, _MANY_WEIGHTS = range(4, 65), 1 << 18
 
 # For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
 _KINDS = {
@@ -71,6 +73,15 @@ class _Library:
             raise OSError(f"it is version {version.major}.{version.minor}, not 3.2")
         self.c.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
         self.c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        operand = [ctypes.c_void_p, ctypes.c_int64]  # address, elements from one row to the next
+        self.c.dnnl_sgemm.argtypes = [
+            *[ctypes.c_char] * 2,
+            *[ctypes.c_int64] * 3,
+            ctypes.c_float,
+            *operand * 2,
+            ctypes.c_float,
+            *operand,
+        ]
         # The OpenMP runtime that it was loaded with.
         self.threads = ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
         self.lock = threading.Lock()
@@ -271,11 +282,13 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
         return why_absent()
     in_channels = second.shape[1] if operation != "filter" else first.shape[1] // window.groups
     is_depthwise = in_channels == 1 and window.groups > 1
-    has_few = in_channels < _LEAST_CHANNELS[operation] and not is_depthwise
+    least = _LEAST_CHANNELS[operation]
+    if window.groups > 1:
+        least = 1 if is_depthwise else max(least, _LEAST_CHANNELS_OF_GROUPS)
     has_many = in_channels >= _MANY_CHANNELS
     if (
         window.n_elements == 1
-        or has_few
+        or in_channels < least
         or (has_many and math.prod(window.out_size) < _LEAST_WINDOWS[operation])
     ):
         return "not worth it: NumPy is as fast"
@@ -306,3 +319,43 @@ def _filter(x, y, window):
     W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
     W = _convolution("filter", x.shape, W_shape, y.shape, window)(x, y)
     return W.reshape(W_shape)
+
+
+def _rows(x):
+    """Returns whether a matrix is the transpose of one in rows, and their distance in elements."""
+    down, right = (stride // x.itemsize for stride in x.strides)
+    if right == 1 and down >= x.shape[1]:
+        return b"N", down
+    return (b"T", right) if down == 1 and right >= x.shape[0] else None
+
+
+def _refuse_product(a, b):
+    """Takes what was measured faster than NumPy's BLAS: one result of few rows or columns."""
+    if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
+        return "not two NumPy arrays of two axes"
+    if a.dtype != np.float32 or b.dtype != np.float32:
+        return "not two arrays of single precision"
+    if min(a.shape[0], b.shape[1]) not in _FEW_ROWS or max(a.size, b.size) < _MANY_WEIGHTS:
+        return "not worth it: NumPy is as fast"
+    if (reason := why_absent()) is not None:
+        return reason
+    if _library().threads > 1:
+        return f"{_library().threads} threads, with which NumPy is faster"
+    if _rows(a) is None or _rows(b) is None:
+        return "an array that has gaps"
+    return None
+
+
+@reference.product.kernel("onednn", _refuse_product)
+def _product(a, b):
+    """a b."""
+    y = np.empty((a.shape[0], b.shape[1]), np.float32)
+    (of_a, a_step), (of_b, b_step) = _rows(a), _rows(b)
+    sizes = a.shape[0], b.shape[1], a.shape[1]
+    operands = a.ctypes.data, a_step, b.ctypes.data, b_step
+    library = _library()
+    status = library.c.dnnl_sgemm(
+        of_a, of_b, *sizes, 1.0, *operands, 0.0, y.ctypes.data, b.shape[1]
+    )
+    library.check("dnnl_sgemm", status)
+    return y

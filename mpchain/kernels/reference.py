@@ -29,6 +29,18 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
     return y.astype(x.dtype) if x.dtype == np.float16 else y
 
 
+@Operation
+def product(a: Array, b: Array) -> Array:
+    """The product of two matrices.
+
+    Example:
+        >>> product(np.ones((2, 3)), np.ones((3, 1)))
+        array([[3.],
+               [3.]])
+    """
+    return a @ b
+
+
 def _add_in_place(y, b):
     y += b
     return y

@@ -137,7 +137,14 @@ def _convolutions(*roles):
     return {name: make(*case) for name, case in WINDOWS.items()}
 
 
-def _poolings(*roles):
+MANY_WINDOWS = {
+    "many windows": (2, 90, None, _window((40, 42), 2, 2)),
+    "many windows, padded": (4, 40, None, _window((45, 44), (3, 2), 2, (2, 1), cover_all=True)),
+    "many windows, dilated": (3, 40, None, _window((30, 31), 3, 1, 1, (2, 1))),
+}
+
+
+def _poolings(*roles, more=None):
     def make(n, c, _, window):
         def arguments():
             shapes = {"x": (n, c, *window.in_size), "y": (n, c, *window.out_size)}
@@ -148,7 +155,8 @@ def _poolings(*roles):
 
         return arguments
 
-    return {name: make(*case) for name, case in WINDOWS.items() if case[3].groups == 1}
+    cases = {**WINDOWS, **(more or {})}
+    return {name: make(*case) for name, case in cases.items() if case[3].groups == 1}
 
 
 def _along_axes(n_arrays=1):
@@ -236,6 +244,17 @@ CASES = {
         "one": lambda: (_random(1, 1), _random(1, 1), _random(1)),
         "no samples": lambda: (_random(0, 5), _random(7, 5), _random(7)),
         "no features": lambda: (_random(3, 0), _random(7, 0), _random(7)),
+        "few rows": lambda: (_random(5, 500), _random(600, 500), _random(600)),
+        "few rows, no bias": lambda: (_random(48, 500), _random(600, 500), None),
+        "many rows": lambda: (_random(49, 500), _random(600, 500), None),
+    },
+    "product": {
+        "few rows": lambda: (_random(5, 600), _random(600, 500)),
+        "few rows, transposed": lambda: (_random(600, 64).T, _random(500, 600).T),
+        "few columns": lambda: (_random(600, 500), _random(20, 500).T),
+        "many rows": lambda: (_random(65, 600), _random(600, 500)),
+        "small": lambda: (_random(5, 3), _random(3, 2)),
+        "nothing to add": lambda: (_random(5, 0), _random(0, 2)),
     },
     "softmax": _along_axes(),
     "log_softmax": _along_axes(),
@@ -250,9 +269,9 @@ CASES = {
     "convolution_filter": _convolutions("x", "y"),
     "sum_windows": _poolings("x"),
     "spread_windows": _poolings("y"),
-    "max_windows": _poolings("x"),
+    "max_windows": _poolings("x", more=MANY_WINDOWS),
     "take_from_windows": _poolings("x", "places"),
-    "place_in_windows": _poolings("y", "places"),
+    "place_in_windows": _poolings("y", "places", more=MANY_WINDOWS),
     "unfold_windows": _poolings("x"),
     "fold_windows": _poolings("elements"),
 }
@@ -329,6 +348,20 @@ def test_every_kernel_takes_some_of_the_cases():
                 name for name in cases if kernel.refuse(*_arguments(operation, name)) is not None
             ]
             assert taken and refused, kernel
+
+
+def test_every_kernel_finds_the_same_of_equal_and_of_unusual_maxima():
+    (x, window) = _arguments("max_windows", "many windows, padded", np.float32)
+    x = np.round(x)
+    for i, value in enumerate((np.nan, np.inf, -np.inf)):
+        x[np.random.default_rng(i).random(x.shape) < 0.4] = value
+    *others, reference = kernels.operations["max_windows"].kernels
+    expected = reference.compute(x, window)
+    taking = [k for k in others if k.refuse(x, window) is None]
+    assert taking or numba_cpu.load_numba() is None
+    for kernel in taking:
+        for result, right in zip(kernel.compute(x, window), expected, strict=True):
+            np.testing.assert_array_equal(result, right, str(kernel))
 
 
 # oneDNN.
