@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from mpchain.page.run import Run
 from mpchain.page.site import Site
 
-TIME_TO_LOOK = 2.5
-"""Seconds for browsers to see the end of the run."""
+TIME_TO_LOOK = 10.0
+"""Seconds for browsers to see the end of the run; the page ends once all have."""
 MOST_OF_A_REQUEST = 1 << 14
 
 

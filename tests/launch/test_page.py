@@ -68,15 +68,15 @@ def test_from_the_start_to_the_stop_after_an_iteration(start, script, tmp_path):
     (tmp_path / "t").mkdir()
     launched = start("-n", 1, "--page=control", script(SCRIPT), env={"TMPDIR": str(tmp_path / "t")})
     browser = Browser(read_address(launched))
-    news = browser.wait(lambda news: len(news["curves"]) > 2 and news["ranks"][0].get("line"))
+    wanted = {("main/loss", "log"), ("main/loss", "live"), ("samples/s", "live")}
+    kinds = lambda news: {(curve["key"], curve["kind"]) for curve in news["curves"]}
+    news = browser.wait(lambda news: wanted <= kinds(news) and news["ranks"][0].get("line"))
     assert news["lines"] == ["training begins"]
     assert (news["job"]["title"], news["job"]["start"]) == ("script.py", 1)
     (rank,) = news["ranks"]
     assert (rank["state"], rank["line"]) == ("runs", "training begins")
     assert rank["step"] > 0
     assert rank["memory"] > 2**20
-    kinds = {(curve["key"], curve["kind"]) for curve in news["curves"]}
-    assert {("main/loss", "log"), ("samples/s", "live")} <= kinds
     assert browser.get("/stop", "POST", **{"X-Mpchain-Page": "stop"})[0] == 202
     news = browser.wait(lambda news: news["job"]["state"] not in ("runs", "stopping"))
     assert news["job"]["text"] == "training was stopped from the page"

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 
-LIMIT = 60.0
+LIMIT = 120.0
 """Seconds that anything in a browser may take."""
 
 PATH = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
