@@ -194,7 +194,7 @@ def test_elastic_job_continues_without_a_host(start_on_a, hosts, script, tmp_pat
         mpirun.find().elastic()
     except mpirun.NotElasticError as error:
         pytest.skip(f"needs Open MPI with ULFM: {error}")
-    options = ["--elastic", "--host-timeout", 2, "--grace", 0.5]
+    options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
     arguments = ["--hosts", "a:1,b:1,c:2", "-n", 4, *options, script(ELASTIC)]
     launched = start_on_a(*arguments, folder=tmp_path)
     assert len(launched.read_lines(4)) == 4
