@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.functions.declaration import differentiable, sums_over_rows
-from mpchain.functions.indexing import add_at, check_labels
+from mpchain.functions.indexing import check_labels
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
@@ -29,15 +30,12 @@ def _zero_unless(known, rows):
 
 @differentiable(lambda g, ids: _take_rows.on(g, ids))
 def _add_rows(rows, ids, n):
-    size, known = rows.shape[-1], ids >= 0
+    known = ids >= 0
     if is_gpu_array(ids):
         rows = _zero_unless(known, rows)
     else:
         ids, rows = ids[known], rows[known]
-    # Half precision would lose small gradients of frequent rows.
-    total = get_array_module(rows).zeros((n, size), np.promote_types(rows.dtype, np.float32))
-    add_at(total, ids, rows)
-    return total.astype(rows.dtype, copy=False)
+    return kernels.sum_rows(rows, ids, n)
 
 
 def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:

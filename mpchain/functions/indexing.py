@@ -1,11 +1,11 @@
 """Indexing, and its adjoint: adding values at indices."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
 from mpchain.configuration import config, get_dtype
@@ -24,6 +24,11 @@ def _is_basic(slices):
     return all(isinstance(item, _BASIC) for item in items)
 
 
+def _are_rows(slices, values):
+    is_vector = isinstance(slices, np.ndarray) and slices.dtype.kind in "iu"
+    return is_vector and values.dtype.kind == "f" and values.ndim > slices.ndim
+
+
 def add_at(x: Array, slices: Any, values: Array) -> None:
     """Adds ``values`` to ``x[slices]`` in place; repeated indices accumulate.
 
@@ -37,17 +42,16 @@ def add_at(x: Array, slices: Any, values: Array) -> None:
         x[slices] += values
     elif is_gpu_array(x):
         scatter_add_on_gpu(x, slices, values)
-    elif isinstance(slices, np.ndarray) and slices.dtype.kind in "iu" and values.ndim > 1:
-        # NumPy adds at indices of a vector several times faster than at rows of a matrix.
-        width = math.prod(x.shape[1:])
-        places = slices.reshape(-1, 1) * np.intp(width) + np.arange(width)
-        np.add.at(x.reshape(-1), places.reshape(-1), values.reshape(-1))
+    elif _are_rows(slices, values):
+        x += kernels.sum_rows(values, slices, len(x))
     else:
         np.add.at(x, slices, values)
 
 
 @differentiable(lambda g, slices: get_item.on(g, slices))
 def _scatter_item(y, slices, shape):
+    if isinstance(y, np.ndarray) and _are_rows(slices, y):
+        return kernels.sum_rows(y, slices, shape[0])
     # Where indices repeat, half precision would lose small values.
     is_basic = _is_basic(slices)
     wide = np.float32 if y.dtype == np.float16 and not is_basic else y.dtype

@@ -45,6 +45,7 @@ from mpchain.kernels.reference import (
     softmax,
     softmax_gradient,
     spread_windows,
+    sum_rows,
     sum_windows,
     take_from_windows,
     unfold_windows,

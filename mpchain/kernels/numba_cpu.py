@@ -17,6 +17,7 @@ from mpchain.kernels.reference import (
     batch_normalization_gradient,
     max_windows,
     place_in_windows,
+    sum_rows,
 )
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
@@ -159,6 +160,26 @@ def _place_in_windows(y, places, window):
     return x
 
 
+def _refuse_rows(rows, ids, n):
+    if not isinstance(rows, np.ndarray) or rows.dtype not in (np.float32, np.float64):
+        return "not a NumPy array of 32 or 64 bits"
+    if rows.size < _WORTH_COMPILING:
+        return "too small to compile for"
+    if ids.min() < -n or ids.max() >= n:
+        return "an index that is out of range"
+    return None if load_numba() else _ABSENT
+
+
+@sum_rows.kernel("numba_cpu", _refuse_rows)
+def _sum_rows(rows, ids, n):
+    """As the reference, a row at a time."""
+    x = np.zeros((n, *rows.shape[ids.ndim :]), rows.dtype)
+    flat = np.ascontiguousarray(rows).reshape(ids.size, -1)
+    ids = ids.reshape(-1).astype(np.intp, copy=False)
+    _compiled(_add_rows)(x.reshape(n, -1), flat, np.where(ids < 0, ids + n, ids))
+    return x
+
+
 # What is compiled. Sums are in double precision; what is read from an array is of its dtype.
 
 
@@ -240,6 +261,13 @@ def _add_at_places(x, y, places, rows, columns, down, right, top, left, far, wid
                 column = j * right - left + place % columns * wide
                 if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
                     x[n, row, column] += y[n, i, j]
+
+
+def _add_rows(x, rows, ids):
+    for i in range(ids.size):
+        row = ids[i]
+        for j in range(x.shape[1]):
+            x[row, j] += rows[i, j]
 
 
 def _refuse_words(samples, begins, n_blocks, *counters):

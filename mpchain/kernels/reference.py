@@ -1,8 +1,10 @@
 """The specification of every operation, for NumPy and CuPy arrays alike."""
 
+import math
+
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module
+from mpchain.backends.cuda import get_array_module, scatter_add
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window, layout
 from mpchain.typing import Array
@@ -39,6 +41,29 @@ def product(a: Array, b: Array) -> Array:
                [3.]])
     """
     return a @ b
+
+
+@Operation
+def sum_rows(rows: Array, ids: Array, n: int) -> Array:
+    """The sums of the rows (..., *shape) whose ``ids`` (...) are equal, for n of them.
+
+    Half precision is summed in single precision, where small values are not lost.
+
+    Example:
+        >>> sum_rows(np.array([[1.0], [2.0], [3.0]]), np.array([0, 1, 0]), 2)
+        array([[4.],
+               [2.]])
+    """
+    xp, shape = get_array_module(rows), rows.shape[ids.ndim :]
+    x = xp.zeros((n, *shape), np.promote_types(rows.dtype, np.float32))
+    if xp is not np:
+        scatter_add(x, ids, rows)
+        return x.astype(rows.dtype, copy=False)
+    # NumPy adds at indices of a vector several times faster than at rows of a matrix.
+    width = math.prod(shape)
+    places = ids.reshape(-1, 1).astype(np.intp, copy=False) * width + np.arange(width)
+    np.add.at(x.reshape(-1), places.reshape(-1), rows.reshape(-1))
+    return x.astype(rows.dtype, copy=False)
 
 
 def _add_in_place(y, b):

@@ -256,6 +256,13 @@ CASES = {
         "small": lambda: (_random(5, 3), _random(3, 2)),
         "nothing to add": lambda: (_random(5, 0), _random(0, 2)),
     },
+    "sum_rows": {
+        "few": lambda: (_random(3, 5), np.array([1, 0, 1]), 4),
+        "none": lambda: (_random(0, 5), np.zeros(0, np.intp), 4),
+        "of no axes": lambda: (_random(3), np.array([1, 0, 1]), 2),
+        "of matrices": lambda: (_random(2, 2, 3, 4), np.array([[1, 0], [1, 2]], np.int32), 3),
+        "many": lambda: (_random(30, 30, 80), np.random.randint(-9, 9, (30, 30), np.int8), 9),
+    },
     "softmax": _along_axes(),
     "log_softmax": _along_axes(),
     "softmax_gradient": _along_axes(2),
