@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
@@ -19,8 +19,11 @@ from mpchain.variable import Variable, as_variable
 
 
 def _multiplied(a, b):
-    """Multiplies stacks of matrices; half precision accumulates in single precision."""
-    if a.dtype == np.float16:
+    """Multiplies stacks of matrices; half precision accumulates in single precision.
+
+    On GPUs it does so anyway.
+    """
+    if a.dtype == np.float16 and not is_gpu_array(a):
         return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
     return np.matmul(a, b)
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module, scatter_add
+from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window, layout
 from mpchain.typing import Array
@@ -24,11 +24,12 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
         array([[4.],
                [4.]])
     """
-    wide_x, wide_W = _wide(x, W)
+    # On GPUs, products of half precision are summed in single anyway, and several times as fast.
+    wide_x, wide_W = (x, W) if is_gpu_array(x) else _wide(x, W)
     y = wide_x.dot(wide_W.T)
     if b is not None:
         y = y + b if b.dtype.itemsize > y.dtype.itemsize else _add_in_place(y, b)
-    return y.astype(x.dtype) if x.dtype == np.float16 else y
+    return y.astype(x.dtype, copy=False) if x.dtype == np.float16 else y
 
 
 @Operation

@@ -135,3 +135,15 @@ def test_launches_of_dropout(double):
     y.grad = y.array
     y.backward()
     assert double.launches.total() == 3, double.launches
+
+
+@pytest.mark.parametrize("function, n_launches", [(F.linear, 2), (F.matmul, 1)])
+def test_products_of_half_precision(function, n_launches, double):
+    """Not widened, and yet summed in single: in half the sum would stop at 2048."""
+    send, ones = mpchain.get_device("@cupy:0").send, np.ones((1, 3000), np.float16)
+    x, bias = send(ones), [send(ones[0, :1])] if n_launches == 2 else []
+    W = x if bias else x.T
+    double.reset()
+    y = function(x, W, *bias).array
+    assert double.launches.total() == n_launches, double.launches
+    assert y.dtype == np.float16 and y.item() in (3000, 3002)
