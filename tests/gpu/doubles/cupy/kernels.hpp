@@ -36,7 +36,11 @@ struct CIndexer {
 template <typename T> struct CArray {
   char* data;
   Dims dims;
-  CArray(void** args, int k) : data((char*)args[2 * k]), dims((Dims)args[2 * k + 1]) {}
+  bool is_contiguous = true;
+  CArray(void** args, int k) : data((char*)args[2 * k]), dims((Dims)args[2 * k + 1]) {
+    ptrdiff_t step = sizeof(T);
+    for (int k = ndim() - 1; k >= 0; step *= shape()[k--]) is_contiguous &= strides()[k] == step;
+  }
   int ndim() const { return dims[0]; }
   const int64_t* shape() const { return dims + 1; }
   const int64_t* strides() const { return dims + 1 + dims[0]; }
@@ -47,6 +51,7 @@ template <typename T> struct CArray {
     return *(T*)p;
   }
   T& operator[](ptrdiff_t i) const {
+    if (is_contiguous) return ((T*)data)[i];
     CIndexer index(dims);
     index.set(i);
     return (*this)[index];
