@@ -60,11 +60,11 @@ def report(rank: int, variables: "os._Environ[str] | dict[str, str]") -> bool:
         variables: The environment, in which PMIx left the names of the job and of this process.
 
     Example:
-        >>> report(1, {})  # MPI has not been started
+        >>> report(1, {})  # mpirun has not started this process
         False
     """
     library = _library()
-    if not library or not library.PMIx_Initialized():
+    if "PMIX_NAMESPACE" not in variables or not library or not library.PMIx_Initialized():
         return False
     job = variables["PMIX_NAMESPACE"].encode()
     own, other = _Process(job, int(variables["PMIX_RANK"])), _Process(job, rank)

@@ -19,6 +19,7 @@ BRINGS = {
     "plot": "plots of training, and progress bars",
     "metrics": "F1, BLEU and the like",
     "tensorboard": "logs for TensorBoard",
+    "page": "the live page of a run",
     "io": "HDF5 files",
     "onnx": "ONNX files",
     "caffe": "Caffe's files",

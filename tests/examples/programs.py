@@ -37,7 +37,8 @@ def run(script, *options, n_ranks=1):
 def log_of(out):
     """Returns the entries of the log in a folder, without times."""
     entries = json.loads((pathlib.Path(out) / "log").read_text())
-    return [{k: v for k, v in entry.items() if k != "elapsed_time"} for entry in entries]
+    times = {"elapsed_time", "ranks/slowest", "ranks/waiting"}
+    return [{k: v for k, v in entry.items() if k not in times} for entry in entries]
 
 
 def logs(out):

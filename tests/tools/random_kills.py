@@ -105,7 +105,8 @@ class TrainingJob:
     def log(self) -> list[dict]:
         """What training reported, without the times."""
         entries = json.loads(pathlib.Path(self.log_path).read_text())
-        return [{key: entry[key] for key in entry if key != "elapsed_time"} for entry in entries]
+        times = {"elapsed_time", "ranks/slowest", "ranks/waiting"}
+        return [{key: entry[key] for key in entry if key not in times} for entry in entries]
 
     def close(self):
         """Ends what is left."""
