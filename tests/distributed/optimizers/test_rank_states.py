@@ -18,11 +18,11 @@ class RankOf(Communicator):
         self.rank, self.size = rank, size
 
 
-def _set_up(comm):
+def _set_up(of_rank):
     model = L.LSTM(3, 2)
     states = create_multi_node_optimizer(optimizers.SGD(), Communicator()).setup(model)
     states.add_rank_state(model, "h", "c")
-    states._rank_states._comm = comm
+    states._rank_states._comm = of_rank
     return model, states._rank_states
 
 
