@@ -109,12 +109,12 @@ def test_page_that_does_not_start(monkeypatch, capfd):
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
-    made = types.SimpleNamespace(path="/tmp/address", address="http://127.0.0.1/?token=secret")
+    made = types.SimpleNamespace(path="/runs/address", address="http://127.0.0.1/?token=secret")
     monkeypatch.setattr(page, "Page", lambda command, has_control: made)
     monkeypatch.setattr(page.sys.stderr, "isatty", lambda: is_terminal)
     assert page.start(_parser(), "train.py", "view") is made
     shown = capsys.readouterr().err
-    assert "/tmp/address" in shown
+    assert "/runs/address" in shown
     assert ("secret" in shown) == is_terminal
 
 

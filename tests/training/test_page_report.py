@@ -239,7 +239,7 @@ def test_signal_that_nobody_handles_is_not_raised(page):
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
     ready = types.SimpleNamespace(
-        readline=lambda: b"http://127.0.0.1/?token=secret\t/tmp/address\n"
+        readline=lambda: b"http://127.0.0.1/?token=secret\t/runs/address\n"
     )
     ready.fileno = (file := open(os.devnull, "rb")).fileno
     process = types.SimpleNamespace(stdout=ready, stdin=file)
@@ -248,7 +248,7 @@ def test_token_is_shown_on_terminals_only(monkeypatch, capsys, is_terminal):
     page_report.start_page()
     file.close()
     shown = capsys.readouterr().err
-    assert "/tmp/address" in shown
+    assert "/runs/address" in shown
     assert ("secret" in shown) == is_terminal
 
 

@@ -426,7 +426,7 @@ class Watch:
             is_wanted = any(self._wants_news(self.rows[r], now) for r in self.local)
             try:
                 self.exchange.exchange(now, self.local, is_wanted)
-            except Exception:
+            except RuntimeError:  # of MPI
                 if not self.is_elastic:
                     raise
                 self.exchange = None  # its ranks are lost, and another watchdog follows
@@ -537,7 +537,7 @@ class WatchThread:
         if self.of_world is not None:
             try:
                 self._wait_for_ends()
-            except Exception:
+            except RuntimeError:  # of MPI, or RanksLost
                 if not self.of_world.is_elastic:
                     raise
         self._stopped.set()
