@@ -64,6 +64,7 @@ OPTIONAL = {
     "cupyx",
     "google",
     "h5py",
+    "isal",
     "matplotlib",
     "mlflow",
     "mpi4py",

@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import functools
 import io
 import mmap
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeAlias
 
 from mpchain.serializer import DamagedFileError
@@ -149,3 +151,22 @@ def parsing(what: str) -> Iterator[None]:
         if is_of_the_system or isinstance(error, MemoryError):
             raise
         raise DamagedFileError(f"{what}: {error}") from error
+
+
+def crc32(content: Any, start: int = 0) -> int:
+    """Returns the CRC-32 of bytes, or of ``start``'s bytes and these.
+
+    Example:
+        >>> crc32(b"56789", crc32(b"1234")) == crc32(b"123456789") == 0xCBF43926
+        True
+    """
+    return _fastest_crc32()(content, start)
+
+
+@functools.cache
+def _fastest_crc32() -> Callable[[Any, int], int]:
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib.crc32
+    return isal_zlib.crc32  # in a fifth of the time

@@ -9,7 +9,6 @@ and load as well.
 
 import io
 import os
-import zlib
 from collections.abc import Collection
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from mpchain.serializer import Deserializer, MissingKeyError, Serializer
 from mpchain.serializers import sealed
-from mpchain.serializers.files import PathLike, parsing, replacing
+from mpchain.serializers.files import PathLike, crc32, parsing, replacing
 from mpchain.serializers.npz import restore
 from mpchain.serializers.restoring import StoredArrays
 from mpchain.serializers.values import as_bytes, from_array, from_bytes, is_none, to_array
@@ -227,8 +226,8 @@ def _is_known(dtype):
 
 def _checksum(array):
     """CRC-32 of an array's dtype, shape and content."""
-    what = zlib.crc32(f"{array.dtype.str} {array.shape} ".encode())
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), what)
+    what = crc32(f"{array.dtype.str} {array.shape} ".encode())
+    return crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8), what)
 
 
 def _datasets(h5py, file):

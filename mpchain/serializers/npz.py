@@ -12,7 +12,6 @@ import io
 import math
 import os
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
-from mpchain.serializers.files import File, name_of, open_file, parsing, view_of
+from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
 from mpchain.serializers.restoring import StoredArrays, restore_checked
 from mpchain.serializers.values import NONE_DTYPE, check_shape, from_array, to_array
 from mpchain.typing import Array
@@ -246,7 +245,7 @@ def _fingerprint(archive):
     listing = "".join(
         f"{m.filename}:{m.compress_type}:{m.compress_size}:{m.file_size}:{m.CRC}\n" for m in members
     )
-    return _COMMENT + f"members={len(members)} crc32={zlib.crc32(listing.encode()):08x}".encode()
+    return _COMMENT + f"members={len(members)} crc32={crc32(listing.encode()):08x}".encode()
 
 
 def read_npz(file: File, path: str = "") -> dict[str, Array]:
@@ -329,7 +328,7 @@ class _Members(StoredArrays):
         at = info.header_offset + 26
         n_name, n_extra = np.frombuffer(self._view[at : at + 4], "<u2").tolist()
         content = self._view[at + 4 + n_name + n_extra :][: info.file_size]
-        if zlib.crc32(content) != info.CRC:
+        if crc32(content) != info.CRC:
             raise zipfile.BadZipFile(f"Bad CRC-32 for file {info.filename!r}")
         return content
 

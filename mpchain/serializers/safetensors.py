@@ -8,13 +8,12 @@ Format: https://github.com/huggingface/safetensors
 """
 
 import json
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from mpchain.serializers.files import File, name_of, open_file, parsing, view_of
+from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
 from mpchain.serializers.npz import DictionarySerializer, restore
 from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none
 from mpchain.typing import Array
@@ -100,7 +99,7 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
         plain = _plain(array)
         tensors[key] = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
         dtype = None if plain is array else "None" if is_none(array) else array.dtype.str
-        records[key] = [zlib.crc32(tensors[key]), dtype]
+        records[key] = [crc32(tensors[key]), dtype]
         entries[key] = {"dtype": _CODES[plain.dtype.str], "shape": plain.shape}
     # Large elements first: each array is aligned to the size of its elements.
     order = sorted(entries, key=lambda key: -np.dtype(_DTYPES[entries[key]["dtype"]]).itemsize)
@@ -129,7 +128,7 @@ def _header(entries, records):
     text = json.dumps({"__metadata__": metadata} | entries, ensure_ascii=False).encode()
     text = text.ljust(-(-len(text) // 8) * 8)
     at = len(_START)
-    text = text[:at] + b"%08x" % zlib.crc32(text) + text[at + 8 :]
+    text = text[:at] + b"%08x" % crc32(text) + text[at + 8 :]
     return len(text).to_bytes(8, "little") + text
 
 
@@ -168,7 +167,7 @@ def _split(content):
         raise ValueError(f"its header cannot have {length} bytes")
     text = bytes(content[8 : 8 + length])
     at = len(_START)
-    if text.count(b'"mpchain') and text[at : at + 8] != b"%08x" % zlib.crc32(
+    if text.count(b'"mpchain') and text[at : at + 8] != b"%08x" % crc32(
         text[:at] + _NO_CRC32 + text[at + 8 :]
     ):
         raise ValueError("its header fails its checksum")
@@ -198,7 +197,7 @@ def _parse(entry, data, record):
     check_shape(shape)
     start, end = entry["data_offsets"]
     content = data[start:end]
-    if record is not None and zlib.crc32(content) != record[0]:
+    if record is not None and crc32(content) != record[0]:
         raise ValueError("it fails its checksum")
     array = np.frombuffer(content, _DTYPES[code]).reshape(shape)
     if code == "BF16":  # the upper half of a float32

@@ -8,10 +8,9 @@ file and ignores what follows it.
 
 import json
 import os
-import zlib
 
 from mpchain.serializer import DamagedFileError
-from mpchain.serializers.files import parsing
+from mpchain.serializers.files import crc32, parsing
 
 BLOCK = 512
 _MARK = b"mpchain sealed 1 "
@@ -61,7 +60,7 @@ def verify(path: str) -> None:
             raise DamagedFileError(f"{path} is damaged: its first and last block differ")
         table, end = _read_table(path, file, size, first)
         arrays = table["arrays"]
-        damaged = [name for name, (crc32, parts) in arrays.items() if _crc32(file, parts) != crc32]
+        damaged = [name for name, (value, parts) in arrays.items() if _crc32(file, parts) != value]
         if damaged:
             listing = ", ".join(map(repr, damaged[:20]))
             raise DamagedFileError(
@@ -75,7 +74,7 @@ def verify(path: str) -> None:
 
 
 def _block(end, table):
-    text = _MARK + f"table={end} length={len(table)} crc32={zlib.crc32(table):08x}\n".encode()
+    text = _MARK + f"table={end} length={len(table)} crc32={crc32(table):08x}\n".encode()
     return text.ljust(BLOCK, b"\0")
 
 
@@ -101,13 +100,13 @@ def _others(ranges, end):
 
 
 def _crc32(file, ranges):
-    crc32 = 0
+    value = 0
     for offset, length in ranges:
         file.seek(offset)
         while length > 0 and (chunk := file.read(min(length, _CHUNK))):
-            crc32 = zlib.crc32(chunk, crc32)
+            value = crc32(chunk, value)
             length -= len(chunk)
-    return crc32
+    return value
 
 
 def _read_at(file, offset, length):
