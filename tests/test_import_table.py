@@ -60,6 +60,7 @@ FLOORS = [
 OPTIONAL = {
     "PIL",
     "cloudpickle",
+    "cudnn",
     "cupy",
     "cupyx",
     "google",

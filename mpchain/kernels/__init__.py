@@ -21,6 +21,7 @@ from mpchain.kernels import (  # these add kernels to the operations
     cuda_random,
     cuda_reductions,
     cuda_windows,
+    cudnn,
     numba_cpu,
     numpy_cpu,
     onednn,

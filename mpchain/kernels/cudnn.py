@@ -1,0 +1,382 @@
+"""NVIDIA's cuDNN: convolutions on GPUs, by the graphs of its front end.
+
+The wheels are ``nvidia-cudnn-frontend`` and ``nvidia-cudnn-cu13``. A graph names what is computed
+from which tensors; cuDNN plans how, for one GPU, and says if it cannot. Plans are kept by the
+shapes, strides and dtypes of the arrays, by the GPU and by what the configuration permits:
+
+* ``use_cudnn = "never"``: nothing;
+* ``cudnn_deterministic``: only what gives the same bits each time;
+* ``use_cudnn_tensor_core``: tensor cores for half precision; with ``"always"`` for single too,
+  whose factors then keep ten bits (TF32); with ``"never"`` for none;
+* ``mpchain.cuda.set_max_workspace_size``: the memory for a call, beside copies of its arrays in
+  the order of axes that the plan needs.
+
+What is refused is computed by the kernels of other files.
+"""
+
+import functools
+import itertools
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from mpchain.backends import cuda
+from mpchain.configuration import config
+from mpchain.kernels import reference
+from mpchain.kernels.window import Window
+from mpchain.typing import Array
+
+_TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
+_ALIGNMENT = 16
+"""Plans are made for addresses that are multiples of this number of bytes."""
+
+
+class Tensor(NamedTuple):
+    """What a graph knows of an array.
+
+    Attributes:
+        shape: its shape.
+        strides: from one element to the next along each axis, in elements.
+        dtype: its name.
+
+    Example:
+        >>> Tensor((2, 3), (3, 1), "float32").n_bytes
+        24
+    """
+
+    shape: tuple
+    strides: tuple
+    dtype: str
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of the array in bytes."""
+        return math.prod(self.shape) * {"float32": 4, "float64": 8}.get(self.dtype, 2)
+
+
+class Request(NamedTuple):
+    """What is computed: a function that adds it to a graph, its arrays and further arguments.
+
+    Attributes:
+        add: a function of graph, tensors and arguments, which returns the tensors of the results.
+        reads: the arrays that are read.
+        writes: the arrays that are written.
+        arguments: further arguments.
+        n_extra: how many bytes of workspace are not counted.
+    """
+
+    add: Callable
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    arguments: tuple = ()
+    n_extra: int = 0
+
+
+@functools.cache
+def _library() -> Any:
+    """Returns the front end's module, or the reason why it cannot be used (str)."""
+    try:
+        import cudnn
+
+        cudnn.destroy_handle(cudnn.create_handle())
+    except ImportError as error:
+        return f"cuDNN is not installed ({error}): pip install 'mpchain[gpu]'"
+    except Exception as error:  # a broken installation raises many kinds of errors
+        return f"cuDNN cannot be used: {error}"
+    return cudnn
+
+
+def why_absent() -> str | None:
+    """Returns why the library cannot be used, None if it can.
+
+    Example:
+        >>> reason = why_absent()  # such as 'cuDNN is not installed ...'
+    """
+    library = _library()
+    return library if isinstance(library, str) else None
+
+
+class _Handles(threading.local):
+    """The handles of a thread, by the number of the GPU: two threads must not use one at once."""
+
+    def __init__(self):
+        self.of = {}
+
+    def get(self, device_id):
+        if device_id not in self.of:
+            with cuda.get_device_from_id(device_id):
+                self.of[device_id] = _library().create_handle()
+        return self.of[device_id]
+
+
+_handles = _Handles()
+
+
+def make_graph(library: Any, request: Request, **where: Any) -> Any:
+    """Returns a graph without plans; its tensors are numbered from 1 in the order of the arrays.
+
+    Args:
+        library: the front end's module.
+        request: what the graph computes.
+        where: ``handle``, or ``device_property`` for a GPU that is not there.
+
+    Example:
+        >>> graph = make_graph(cudnn, request, handle=handle)  # doctest: +SKIP
+    """
+    types = library.data_type
+    tensors = [*request.reads, *request.writes]
+    wide = types.DOUBLE if any(x.dtype == "float64" for x in tensors) else types.FLOAT
+    kinds = [getattr(types, _TYPES[x.dtype]) for x in tensors]
+    graph = library.pygraph(
+        io_data_type=kinds[0], intermediate_data_type=wide, compute_data_type=wide, **where
+    )
+    reads = [
+        graph.tensor(dim=list(x.shape), stride=list(x.strides), data_type=kind, uid=uid)
+        for uid, (x, kind) in enumerate(zip(request.reads, kinds), 1)
+    ]
+    made = request.add(library, graph, *reads, *request.arguments)
+    n = len(reads)
+    for uid, y, x, kind in zip(itertools.count(n + 1), made, request.writes, kinds[n:]):
+        y.set_output(True).set_data_type(kind).set_uid(uid)
+        y.set_dim(list(x.shape)).set_stride(list(x.strides))
+    graph.validate()
+    graph.build_operation_graph()
+    return graph
+
+
+def make_plan(library: Any, graph: Any, avoided: Sequence[str], n_bytes: int) -> None:
+    """Chooses the plan of a graph, by cuDNN's heuristics.
+
+    Args:
+        library: the front end's module.
+        graph: as :func:`make_graph` returns it.
+        avoided: names of numerical notes; plans that have one of them are left out.
+        n_bytes: the most workspace.
+
+    Raises:
+        library.cudnnGraphNotSupportedError, RuntimeError: there is no plan.
+
+    Example:
+        >>> make_plan(cudnn, graph, ["NONDETERMINISTIC"], 1 << 23)  # doctest: +SKIP
+    """
+    graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+    graph.deselect_numeric_notes([getattr(library.numerical_note, name) for name in avoided])
+    graph.deselect_workspace_greater_than(n_bytes)
+    graph.check_support()
+    graph.build_plans()
+
+
+class _Plan:
+    """A graph with its plan, ready to be run."""
+
+    def __init__(self, library, request, avoided, n_bytes, device_id):
+        handle = _handles.get(device_id)
+        self._library, self._device_id = library, device_id
+        self._graph = make_graph(library, request, handle=handle)
+        make_plan(library, self._graph, avoided, n_bytes)
+        self._n_workspace = self._graph.get_workspace_size()
+
+    def __call__(self, *arrays):
+        xp = cuda.get_array_module(arrays[0])
+        handle = _handles.get(self._device_id)
+        self._library.set_stream(handle, xp.cuda.get_current_stream().ptr)
+        workspace = xp.empty(self._n_workspace, "u1") if self._n_workspace else None
+        pointers = {uid: x.data.ptr for uid, x in enumerate(arrays, 1)}
+        self._graph.execute(pointers, workspace.data.ptr if workspace is not None else 0, handle)
+
+
+def avoided_notes(dtype: str) -> tuple[str, ...]:
+    """Returns the numerical notes of plans that the configuration rules out for a dtype.
+
+    Sums of half precision in half precision are always ruled out.
+
+    Example:
+        >>> with mpchain.using_config("cudnn_deterministic", True):
+        ...     avoided_notes("float16")
+        ('REDUCED_PRECISION_REDUCTION', 'NONDETERMINISTIC')
+    """
+    is_half, wanted = dtype.endswith("float16"), config.use_cudnn_tensor_core
+    names = ["REDUCED_PRECISION_REDUCTION"]
+    if config.cudnn_deterministic:
+        names.append("NONDETERMINISTIC")
+    if not (wanted == "always" or (wanted == "auto" and is_half)):
+        names += ["TENSOR_CORE", "DOWN_CONVERT_INPUTS"]
+    return tuple(names)
+
+
+@functools.lru_cache(maxsize=1024)
+def _made(request, avoided, n_bytes, device_id):
+    """Returns the plan, or the reason why there is none (str)."""
+    library = _library()
+    try:
+        return _Plan(library, request, avoided, n_bytes, device_id)
+    except (library.cudnnGraphNotSupportedError, RuntimeError, TypeError, ValueError) as error:
+        return f"cuDNN has no plan: {str(error).strip().splitlines()[0]}"
+
+
+def _plan(request, device):
+    limit = cuda.get_max_workspace_size() + request.n_extra
+    return _made(request, avoided_notes(request.reads[0].dtype), limit, device.id)
+
+
+def _refusal(*arrays):
+    if not all(map(cuda.is_gpu_array, arrays)):
+        return "not CuPy arrays"
+    if config.use_cudnn == "never":
+        return "config.use_cudnn is 'never'"
+    names = {x.dtype.name for x in arrays}
+    if len(names) > 1 or not names <= _TYPES.keys():
+        return "not arrays of half, single or double precision, and one dtype"
+    if not all(x.size for x in arrays):
+        return "an array without elements"
+    return why_absent()
+
+
+# Layouts: (N, C, ...) in this order in memory, or with the channels last.
+
+
+def _packed(shape, channels_last=False):
+    """Returns the strides of an array without gaps, in elements."""
+    order = [*range(len(shape))]
+    if channels_last:
+        order.append(order.pop(1))
+    strides, n = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = n
+        n *= shape[axis]
+    return tuple(strides)
+
+
+def _is_packed(x, channels_last):
+    strides = zip(x.shape, x.strides, _packed(x.shape, channels_last))
+    return all(n == 1 or stride == x.itemsize * right for n, stride, right in strides)
+
+
+def _are_channels_last(*arrays):
+    return all(_is_packed(x, True) for x in arrays)
+
+
+def _fit(x, channels_last):
+    """Returns the array as a plan takes it: a copy if it has gaps, or at an odd address."""
+    if x.data.ptr % _ALIGNMENT == 0 and _is_packed(x, channels_last):
+        return x
+    xp = cuda.get_array_module(x)
+    copy = _empty(xp, x.shape, x.dtype, channels_last)
+    copy[...] = x
+    return copy
+
+
+def _empty(xp, shape, dtype, channels_last):
+    if not channels_last:
+        return xp.empty(shape, dtype)
+    return xp.moveaxis(xp.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
+
+
+# Convolutions.
+
+
+def _add_convolution(library, graph, first, second, open_slot, window):
+    """Adds a convolution, or one of its adjoints; an axis of the window is one of the graph."""
+    axes = zip(*window[:4], window.in_size, window.out_size)
+    # What cover_all adds at the end; without it, a rest at the end is left out by itself.
+    ends = [max((o - 1) * s + (k - 1) * d + 1 - n - p, p) for k, s, p, d, n, o in axes]
+    geometry = {
+        "pre_padding": list(window.pad),
+        "post_padding": ends,
+        "stride": list(window.stride),
+        "dilation": list(window.dilate),
+    }
+    if open_slot == "output":
+        return [graph.conv_fprop(image=first, weight=second, **geometry)]
+    if open_slot == "input":
+        return [graph.conv_dgrad(loss=first, filter=second, **geometry)]
+    return [graph.conv_wgrad(image=first, loss=second, **geometry)]
+
+
+def _with_two_axes(window, tensors):
+    """Gives windows on one axis a second, since cuDNN has none of a single axis."""
+    if len(window.ksize) > 1:
+        return window, tensors
+    first = dict(ksize=1, stride=1, pad=0, dilate=1, in_size=1, out_size=1)
+    window = window._replace(**{k: (n, *getattr(window, k)) for k, n in first.items()})
+    return window, tuple(
+        Tensor((*x.shape[:2], 1, x.shape[2]), (*x.strides[:2], x.strides[1], x.strides[2]), x.dtype)
+        for x in tensors
+    )
+
+
+def convolution_request(
+    open_slot: str, first: tuple, second: tuple, dtype: str, window: Window, channels_last: bool
+) -> Request:
+    """Returns the request for a convolution, or one of its adjoints.
+
+    Args:
+        open_slot: ``'output'``, ``'input'`` or ``'filter'``.
+        first, second: shapes of the operands, in the order of the kernels.
+        dtype: its name.
+        window: the geometry.
+        channels_last: the layout of all arrays.
+
+    Example:
+        >>> window = Window((3,), (1,), (0,), (1,), 1, (5,), (3,))
+        >>> convolution_request("output", (2, 4, 5), (6, 4, 3), "float32", window, False).writes
+        (Tensor(shape=(2, 6, 1, 3), strides=(18, 3, 3, 1), dtype='float32'),)
+    """
+    shapes = first, second, _result_shape(open_slot, first, second, window)
+    tensors = tuple(Tensor(shape, _packed(shape, channels_last), dtype) for shape in shapes)
+    window, tensors = _with_two_axes(window, tensors)
+    # Tensor cores take channels last: the others are copied into the workspace.
+    n_extra = sum(x.n_bytes for x in tensors)
+    return Request(_add_convolution, tensors[:2], tensors[2:], (open_slot, window), n_extra)
+
+
+def _result_shape(open_slot, first, second, window):
+    if open_slot == "output":
+        return first[0], second[0], *window.out_size
+    if open_slot == "input":
+        return first[0], second[1] * window.groups, *window.in_size
+    return second[1], first[1] // window.groups, *window.ksize
+
+
+_request = functools.lru_cache(maxsize=1024)(convolution_request)
+
+
+def _request_of(open_slot, first, second, window):
+    last = _are_channels_last(first, second)
+    return _request(open_slot, first.shape, second.shape, first.dtype.name, window, last), last
+
+
+def _refuse_convolution(open_slot, first, second, window):
+    if (reason := _refusal(first, second)) is not None:
+        return reason
+    if len(window.ksize) > 3:
+        return "more than three spatial axes"
+    plan = _plan(_request_of(open_slot, first, second, window)[0], first.device)
+    return plan if isinstance(plan, str) else None
+
+
+def _convolution(open_slot, first, second, window):
+    request, last = _request_of(open_slot, first, second, window)
+    shape = _result_shape(open_slot, first.shape, second.shape, window)
+    y = _empty(cuda.get_array_module(first), shape, first.dtype, last)
+    _plan(request, first.device)(_fit(first, last), _fit(second, last), y)
+    return y
+
+
+@reference.convolution_output.kernel("cudnn", functools.partial(_refuse_convolution, "output"))
+def convolution_output(x: Array, W: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_output`."""
+    return _convolution("output", x, W, window)
+
+
+@reference.convolution_input.kernel("cudnn", functools.partial(_refuse_convolution, "input"))
+def convolution_input(y: Array, W: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_input`."""
+    return _convolution("input", y, W, window)
+
+
+@reference.convolution_filter.kernel("cudnn", functools.partial(_refuse_convolution, "filter"))
+def convolution_filter(x: Array, y: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_filter`."""
+    return _convolution("filter", x, y, window)

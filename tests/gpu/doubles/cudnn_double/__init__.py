@@ -1,0 +1,263 @@
+"""A double of cuDNN's front end for the double of CuPy: a graph runs node by node, in NumPy.
+
+Tests put it in place of the module ``cudnn``. Its graphs read and write the memory at the addresses
+that they are given, by the strides that they were made with, in the stream of the handle. It has
+the calls that mpchain makes, in the order that cuDNN demands, and refuses others. That its graphs
+mean what those of the real front end mean, test_cudnn_plans.py checks.
+"""
+
+import enum
+import itertools
+import json
+
+import numpy as np
+from cupy import _machine
+
+from cudnn_double import nodes
+
+WORKSPACE = 256
+ALIGNMENT = 16
+
+data_type = enum.Enum("data_type", "HALF BFLOAT16 FLOAT DOUBLE")
+heur_mode = enum.Enum("heur_mode", "A B FALLBACK")
+numerical_note = enum.Enum(
+    "numerical_note",
+    "TENSOR_CORE DOWN_CONVERT_INPUTS REDUCED_PRECISION_REDUCTION FFT NONDETERMINISTIC WINOGRAD",
+)
+norm_forward_phase = enum.Enum("norm_forward_phase", "INFERENCE TRAINING")
+_DTYPES = {"HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64"}
+
+executed = []
+"""The plans that ran, in order: (tags of the nodes, name of the plan)."""
+
+
+class cudnnGraphNotSupportedError(Exception):
+    """There is no plan for a graph."""
+
+
+class Handle:
+    """Belongs to the device that was current when it was made."""
+
+    def __init__(self):
+        self.device_id = _machine.here.device
+        self.stream = 0
+
+
+def create_handle():
+    """Returns a handle of the current device."""
+    return Handle()
+
+
+def destroy_handle(handle):
+    """Ends the life of a handle."""
+    handle.device_id = None
+
+
+def set_stream(handle, stream):
+    """Says on which stream the handle's graphs run; a number."""
+    handle.stream = stream
+
+
+class Tensor:
+    """A tensor of a graph; virtual until it is said to be a result."""
+
+    def __init__(self, uid, dim=None, stride=None, kind=None, by_value=False):
+        self.uid, self.dim, self.stride, self.kind = uid, dim, stride, kind
+        self.is_by_value, self.is_virtual = by_value, dim is None
+
+    def set_output(self, value):
+        self.is_virtual = not value
+        return self
+
+    def set_dim(self, dim):
+        self.dim = dim
+        return self
+
+    def set_stride(self, stride):
+        self.stride = stride
+        return self
+
+    def set_data_type(self, kind):
+        self.kind = kind
+        return self
+
+    def set_uid(self, uid):
+        self.uid = uid
+        return self
+
+    def describe(self):
+        """Returns what the front end's JSON says of it."""
+        return {
+            "uid": self.uid,
+            "dim": self.dim,
+            "stride": self.stride,
+            "data_type": self.kind.name,
+            "is_virtual": self.is_virtual,
+            "is_pass_by_value": self.is_by_value,
+        }
+
+
+_STEPS = "made validated built_operation_graph created_plans checked_support built_plans".split()
+
+
+class pygraph:
+    """A graph of operations; see :mod:`cudnn_double.nodes` for what they compute."""
+
+    def __init__(
+        self, *, io_data_type, intermediate_data_type, compute_data_type, handle=None, **where
+    ):
+        self._compute, self._handle, self._state = compute_data_type, handle, "made"
+        self._intermediate, self._io = intermediate_data_type, io_data_type
+        self._tensors, self._nodes = [], []
+        self._uids = itertools.count(1000)
+
+    def tensor(self, *, dim, stride, data_type, uid, is_pass_by_value=False):
+        if len(dim) != len(stride) or min(dim) < 1 or min(stride) < 1:
+            raise ValueError(f"tensor: sizes {dim} and strides {stride}")
+        self._tensors.append(Tensor(uid, dim, stride, data_type, is_pass_by_value))
+        return self._tensors[-1]
+
+    def _add(self, tag, ins, outs, **attributes):
+        """Adds a node; returns the tensors of its results."""
+        made = {port: Tensor(next(self._uids), kind=self._intermediate) for port in outs}
+        self._tensors += made.values()
+        node = {"tag": tag, "compute_data_type": self._compute.name, **attributes}
+        self._nodes.append((node, {k: x for k, x in ins.items() if x is not None}, made))
+        return [*made.values()]
+
+    def _convolve(self, tag, ins, out, pre_padding, post_padding, stride, dilation):
+        geometry = {"pre_padding": pre_padding, "post_padding": post_padding}
+        geometry |= {"stride": stride, "dilation": dilation, "math_mode": "CROSS_CORRELATION"}
+        return self._add(tag, ins, [out], **geometry)[0]
+
+    def conv_fprop(self, *, image, weight, **geometry):
+        return self._convolve("CONV_FPROP", {"X": image, "W": weight}, "Y", **geometry)
+
+    def conv_dgrad(self, *, loss, filter, **geometry):
+        return self._convolve("CONV_DGRAD", {"DY": loss, "W": filter}, "DX", **geometry)
+
+    def conv_wgrad(self, *, image, loss, **geometry):
+        return self._convolve("CONV_WGRAD", {"X": image, "DY": loss}, "DW", **geometry)
+
+    def __str__(self):
+        described = [
+            {
+                **n,
+                "inputs": {k: x.uid for k, x in i.items()},
+                "outputs": {k: x.uid for k, x in o.items()},
+            }
+            for n, i, o in self._nodes
+        ]
+        return json.dumps({"nodes": described, "tensors": [t.describe() for t in self._tensors]})
+
+    # ---- the steps to a plan
+
+    def _step(self, name):
+        if _STEPS.index(self._state) != _STEPS.index(name) - 1:
+            raise RuntimeError(f"a graph that is {self._state} cannot be {name}")
+        self._state = name
+
+    def validate(self):
+        self._step("validated")
+        for x in self._tensors:
+            if not x.is_virtual and None in (x.dim, x.stride, x.kind):
+                raise ValueError(f"tensor {x.uid} has no sizes, strides or type")
+
+    def build_operation_graph(self):
+        self._step("built_operation_graph")
+
+    def create_execution_plans(self, modes):
+        self._step("created_plans")
+        reason = nodes.why_unsupported(json.loads(str(self)))
+        if reason is not None:
+            raise cudnnGraphNotSupportedError(reason)
+        copies = sum(int(np.prod(x.dim)) * 8 for x in self._tensors if not x.is_virtual)
+        fast = {"TENSOR_CORE", "NONDETERMINISTIC", "DOWN_CONVERT_INPUTS"}
+        self._plans = [("rough", {"REDUCED_PRECISION_REDUCTION"}, 0), ("fast", fast, copies // 4)]
+        self._plans += [("exact", set(), WORKSPACE)]
+
+    def deselect_numeric_notes(self, notes):
+        names = {note.name for note in notes}
+        self._plans = [plan for plan in self._plans if not plan[1] & names]
+
+    def deselect_workspace_greater_than(self, n):
+        self._plans = [plan for plan in self._plans if plan[2] <= n]
+
+    def check_support(self):
+        self._step("checked_support")
+        if not self._plans:
+            raise cudnnGraphNotSupportedError("No execution plans support the graph.")
+
+    def build_plans(self):
+        self._step("built_plans")
+
+    def get_workspace_size(self):
+        return self._plans[0][2]
+
+    # ---- running
+
+    def execute(self, pointers, workspace, handle):
+        """Runs the nodes on the memory at these addresses, in the stream of the handle."""
+        if self._state != "built_plans":
+            raise RuntimeError(f"a graph that is {self._state} cannot run")
+        if handle.device_id != _machine.here.device:
+            raise RuntimeError(f"a handle of device {handle.device_id} on another one")
+        stream = _machine.stream_of(handle.stream)
+        graph = json.loads(str(self))
+        made = {uid for node in graph["nodes"] for uid in node["outputs"].values()}
+        values, blocks = {}, {}
+        for x in graph["tensors"]:
+            if x["is_pass_by_value"]:
+                values[x["uid"]] = _by_value(pointers[x["uid"]], x)
+            elif not x["is_virtual"]:
+                values[x["uid"]], blocks[x["uid"]] = _view(pointers[x["uid"]], x)
+        self._use_workspace(workspace, stream, [values[uid] for uid in blocks])
+        _machine.ledger.launches["cudnn", _machine.place()] += 1
+        for uid, block in sorted(blocks.items(), key=lambda item: item[0] in made):
+            block.access(stream, writes=uid in made)
+        reads = {uid: x for uid, x in values.items() if uid not in made}
+        for uid, result in nodes.interpret(graph, reads).items():
+            if uid in values:
+                values[uid][...] = result
+        executed.append(("+".join(node["tag"] for node in graph["nodes"]), self._plans[0][0]))
+
+    def _use_workspace(self, pointer, stream, views):
+        size = self.get_workspace_size()
+        if not size:
+            return
+        block = _block(pointer, size, "the workspace")
+        block.access(stream, writes=True)
+        start = pointer - block.ptr
+        used = block.host.reshape(-1).view(np.uint8)[start : start + size]
+        for view in views:
+            if np.shares_memory(used, view):
+                raise RuntimeError("the workspace is the memory of a tensor")
+        used[...] = 0xA5
+
+
+def _block(pointer, size, what):
+    block = _machine.pool.block_of(pointer)
+    if block is None or pointer + size > block.ptr + block.size:
+        raise RuntimeError(f"{what}: {size} bytes at {pointer:#x} are not in an array's memory")
+    if block.device_id != _machine.here.device:
+        raise RuntimeError(f"{what} is on device {block.device_id}")
+    if pointer % ALIGNMENT:
+        raise RuntimeError(f"{what} is at {pointer:#x}, which is not a multiple of {ALIGNMENT}")
+    return block
+
+
+def _view(pointer, x):
+    """Returns the array that a tensor is, and its block of memory."""
+    dtype = np.dtype(_DTYPES[x["data_type"]])
+    strides = [n * dtype.itemsize for n in x["stride"]]
+    size = sum((n - 1) * s for n, s in zip(x["dim"], strides)) + dtype.itemsize
+    block = _block(pointer, size, f"tensor {x['uid']}")
+    whole = block.host.reshape(-1, order="A").view(np.uint8)
+    return np.ndarray(x["dim"], dtype, whole, pointer - block.ptr, strides), block
+
+
+def _by_value(pointer, x):
+    """Returns what is at an address of the host."""
+    dtype = np.dtype(_DTYPES[x["data_type"]])
+    ctypes_type = np.ctypeslib.as_ctypes_type(dtype)
+    return np.full(x["dim"], ctypes_type.from_address(pointer).value, dtype)

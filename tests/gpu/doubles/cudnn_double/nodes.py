@@ -1,0 +1,93 @@
+"""What the nodes of a graph of cuDNN compute, in NumPy and double precision.
+
+A graph is what the front end prints of it: {"nodes": [...], "tensors": [...]}.
+"""
+
+import itertools
+
+import numpy as np
+
+
+def interpret(graph, values):
+    """Returns the tensors that a graph computes from arrays: {uid: array}."""
+    tensors = {x["uid"]: x for x in graph["tensors"]}
+    values = {uid: np.asarray(x, np.float64) for uid, x in values.items()}
+    made = {}
+    for node in graph["nodes"]:
+        ins = {port: values[uid] for port, uid in node["inputs"].items()}
+        shapes = {port: tensors[uid]["dim"] for port, uid in node["outputs"].items()}
+        results = _NODES[node["tag"]](node, ins, shapes)
+        for port, uid in node["outputs"].items():
+            if not tensors[uid]["is_virtual"] and list(results[port].shape) != shapes[port]:
+                raise ValueError(f"{port} is {results[port].shape}, not {shapes[port]}")
+            made[uid] = values[uid] = results[port]
+    return made
+
+
+def why_unsupported(graph):
+    """Returns why cuDNN has no plan for a graph, as far as it is known here; else None."""
+    types = {x["data_type"] for x in graph["tensors"]}
+    tags = {node["tag"] for node in graph["nodes"]}
+    if "DOUBLE" in types and not all(tag.startswith("CONV") for tag in tags):
+        return "No valid engine configs for double precision"
+    return None
+
+
+# Convolutions: for each element of the window, the product of a filter and a part of x.
+
+
+def _elements(node, x_shape, W_shape, y_shape):
+    """Yields (element of the window, which part of the padded x meets it), and how x is padded."""
+    axes = [*zip(node["stride"], node["dilation"], y_shape[2:])]
+    for place in itertools.product(*map(range, W_shape[2:])):
+        parts = [slice(e * d, e * d + (n - 1) * s + 1, s) for e, (s, d, n) in zip(place, axes)]
+        yield (..., *place), (..., *parts)
+
+
+def _padding(node):
+    return [(0, 0), (0, 0), *zip(node["pre_padding"], node["post_padding"])]
+
+
+def _output_shape(node, x_shape, W_shape):
+    shape = [x_shape[0], W_shape[0]]
+    for n, k, (a, b), s, d in zip(
+        x_shape[2:], W_shape[2:], _padding(node)[2:], node["stride"], node["dilation"]
+    ):
+        shape.append((n + a + b - (k - 1) * d - 1) // s + 1)
+    return shape
+
+
+def _grouped(x, n_groups, axis):
+    shape = [*x.shape[:axis], n_groups, x.shape[axis] // n_groups, *x.shape[axis + 1 :]]
+    return x.reshape(shape)
+
+
+def _convolve(node, ins, shapes):
+    """Fills the open slot of y = x * W: the one that is no input."""
+    x = ins.get("X", None)
+    x_shape = x.shape if x is not None else shapes["DX"]
+    y_shape = ins["DY"].shape if "DY" in ins else _output_shape(node, x.shape, ins["W"].shape)
+    W_shape = ins["W"].shape if "W" in ins else shapes["DW"]
+    n_groups = x_shape[1] // W_shape[1]
+    padding = _padding(node)
+    padded = np.zeros([n + a + b for n, (a, b) in zip(x_shape, padding)])
+    inner = tuple(slice(a, a + n) for n, (a, _) in zip(x_shape, padding))
+    padded[inner] = 0 if x is None else x
+    y = ins.get("DY", np.zeros(y_shape))
+    W = ins.get("W", np.zeros(W_shape))
+    for of_W, of_x in _elements(node, x_shape, W_shape, y_shape):
+        a = _grouped(padded[of_x], n_groups, 1)
+        b, c = _grouped(W[of_W], n_groups, 0), _grouped(y, n_groups, 1)
+        if x is None:
+            padded[of_x] += np.einsum("goc,ngo...->ngc...", b, c).reshape(padded[of_x].shape)
+        elif "W" in ins:
+            y = y + np.einsum("goc,ngc...->ngo...", b, a).reshape(y.shape)
+        else:
+            n = (a.shape[0], *a.shape[1:3], -1), (c.shape[0], *c.shape[1:3], -1)
+            W[of_W] = np.einsum("ngcs,ngos->goc", a.reshape(n[0]), c.reshape(n[1])).reshape(
+                W[of_W].shape
+            )
+    return {"DX": padded[inner], "Y": y, "DW": W}
+
+
+_NODES = {"CONV_FPROP": _convolve, "CONV_DGRAD": _convolve, "CONV_WGRAD": _convolve}
