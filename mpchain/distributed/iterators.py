@@ -191,12 +191,17 @@ class ShardedIterator(SynchronizedIterator):
     @property
     def mine(self) -> slice:
         """This rank's samples of the latest batch, as a slice of the batch of all ranks."""
+        return slice(*self.communicator.share_of(self.n_samples))
+
+    @property
+    def n_samples(self) -> int:
+        """The number of samples of the latest batch, of all ranks."""
         iterator = self.actual_iterator
         n = iterator.batch_size
         if iterator.is_new_epoch and not iterator.repeat:
             n = len(iterator.dataset)
             n -= round(iterator.previous_epoch_detail * n)
-        return slice(*self.communicator.share_of(n))
+        return n
 
     def _choose(self, indices):
         begin, end = self.communicator.share_of(len(indices))

@@ -76,25 +76,32 @@ def _open(path):
 class SharedArray:
     """A flat array of each rank of a host, which all of them can see.
 
-    It keeps the memory alive, and is the base of the NumPy array that :func:`numpy.asarray` makes
-    of it.
+    It keeps the memory alive.
 
     Args:
         counters: for each rank of the host, a memoryview of the numbers of times that it has
-            reached each stage of a sum.
-        segments: for each rank of the host, its array.
+            reached each stage of a sum, and the number of the room that it uses.
+        rooms: for each rank of the host, its array, or several, of which it uses one at a time.
         rank: this rank's number on the host.
 
     Example:
-        >>> shared = SharedArray([memoryview(bytearray(16)).cast("q")], [np.ones(3)], 0)
+        >>> shared = SharedArray([memoryview(bytearray(24)).cast("q")], [[np.ones(3)]], 0)
         >>> shared.come_to(FILLED)
-        >>> shared.all_came_to(FILLED), np.asarray(shared)
+        >>> shared.all_came_to(FILLED), shared.rooms[0]
         (True, array([1., 1., 1.]))
     """
 
-    def __init__(self, counters: list[memoryview], segments: list[Array], rank: int):
-        self._counters, self._segments, self._rank = counters, segments, rank
-        self.__array_interface__ = segments[rank].__array_interface__
+    def __init__(self, counters: list[memoryview], rooms: list[list[Array]], rank: int):
+        self._counters, self._rooms, self._rank = counters, rooms, rank
+
+    @property
+    def rooms(self) -> list[Array]:
+        """This rank's arrays."""
+        return self._rooms[self._rank]
+
+    def use(self, room: int) -> None:
+        """Chooses one of this rank's arrays, which the others see after the next stage."""
+        self._counters[self._rank][_ROOM] = room
 
     def come_to(self, stage: int) -> None:
         """Shows the others that this rank has reached a stage once more."""
@@ -112,18 +119,24 @@ class SharedArray:
 
     def part(self, index: int, n_parts: int) -> list[Array]:
         """Returns, for each rank of the host, one of ``n_parts`` even parts of its array."""
-        n = self._segments[0].size
-        return [x[n * index // n_parts : n * (index + 1) // n_parts] for x in self._segments]
+        n = self.rooms[0].size
+        place = slice(n * index // n_parts, n * (index + 1) // n_parts)
+        return [
+            rooms[counters[_ROOM]][place]
+            for rooms, counters in zip(self._rooms, self._counters, strict=True)
+        ]
 
 
 def make_shared_arrays(
-    host: Any, specifications: Iterable[tuple[int, DTypeLike]]
+    host: Any, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
 ) -> list[SharedArray] | None:
     """Makes arrays of zeros that the ranks of a host share; collective.
 
     Args:
         host: ``mpi4py.MPI.Comm`` of the ranks.
         specifications: pairs of a number of elements and a dtype.
+        n_rooms: the number of arrays of each rank for each of them. All but the first take no
+            memory before they are used.
 
     Returns:
         The arrays; None if memory cannot be shared.
@@ -132,8 +145,8 @@ def make_shared_arrays(
     lengths = [_up_to(_LINE, n * dtype.itemsize) for n, dtype in specifications]
     n_counter_bytes = len(lengths) * host.size * _LINE
     begin = _up_to(mmap.PAGESIZE, n_counter_bytes)
-    stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's segments are pages of their own
-    memory = share(host, begin + stride * host.size)
+    stride = _up_to(mmap.PAGESIZE, sum(lengths))  # each rank's rooms are pages of their own
+    memory = share(host, begin + stride * n_rooms * host.size)
     if memory is None:
         return None
     lines = memoryview(memory)[:n_counter_bytes].cast("q")
@@ -142,10 +155,16 @@ def make_shared_arrays(
     for i, (n, dtype) in enumerate(specifications):
         first = [(i * host.size + r) * per_line for r in ranks]
         counters = [lines[k : k + per_line] for k in first]
-        segments = [np.frombuffer(memory, dtype, n, offset + r * stride) for r in ranks]
+        rooms = [
+            [
+                np.frombuffer(memory, dtype, n, offset + (r * n_rooms + room) * stride)
+                for room in range(n_rooms)
+            ]
+            for r in ranks
+        ]
         offset += lengths[i]
-        segments[host.rank][...] = 0  # a page is placed near the first process that touches it
-        arrays.append(SharedArray(counters, segments, host.rank))
+        rooms[host.rank][0][...] = 0  # a page is placed near the first process that touches it
+        arrays.append(SharedArray(counters, rooms, host.rank))
     return arrays
 
 
@@ -153,11 +172,14 @@ def _up_to(unit, n):
     return math.ceil(n / unit) * unit
 
 
-FILLED, SUMMED = 0, 1
+FILLED, SUMMED, _ROOM = range(3)
 
 
 def sum_in_shared_memory(
-    shared: SharedArray, sums_between_hosts: Mapping[int, Callable | None], n_parts: int
+    shared: SharedArray,
+    sums_between_hosts: Mapping[int, Callable | None],
+    n_parts: int,
+    room: int = 0,
 ) -> Generator[None, None, None]:
     """Sums shared arrays over their ranks, as a generator.
 
@@ -169,16 +191,18 @@ def sum_in_shared_memory(
         sums_between_hosts: for each part that this rank sums, a generator function that sums an
             array over the hosts; None for one host.
         n_parts: the number of parts.
+        room: which of this rank's arrays is summed; other ranks may use others.
 
     Example:
-        >>> counters = [memoryview(bytearray(16)).cast("q") for _ in range(2)]
+        >>> counters = [memoryview(bytearray(24)).cast("q") for _ in range(2)]
         >>> arrays = [np.ones(3), np.ones(3)]
-        >>> ranks = [SharedArray(counters, arrays, rank) for rank in range(2)]
+        >>> ranks = [SharedArray(counters, [[x] for x in arrays], rank) for rank in range(2)]
         >>> sums = [sum_in_shared_memory(ranks[i], {i: None}, 2) for i in range(2)]
         >>> _ = [next(sums[i], None) for i in (0, 1, 0)]  # each continues until it must wait
         >>> arrays
         [array([2., 2., 2.]), array([2., 2., 2.])]
     """
+    shared.use(room)
     shared.come_to(FILLED)
     while not shared.all_came_to(FILLED):
         yield

@@ -101,9 +101,12 @@ class MultiNodeUpdater(StandardUpdater):
 
     def _division(self, n):
         """Returns a context with the division of the batch among the ranks, if it is known."""
-        mine = getattr(self.get_iterator("main"), "mine", None)
+        iterator = self.get_iterator("main")
+        mine = getattr(iterator, "mine", None)
         is_known = mine is not None and mine.stop - mine.start == n
-        return self.communicator.batch(mine=mine) if is_known else contextlib.nullcontext()
+        if not is_known:
+            return contextlib.nullcontext()
+        return self.communicator.batch(getattr(iterator, "n_samples", None), mine=mine)
 
     def _loss(self, batch):
         """Returns the loss of a batch."""

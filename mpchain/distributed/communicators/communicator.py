@@ -245,21 +245,25 @@ class Communicator(PointToPoint, LosesRanks):
             except StopIteration as end:
                 return Request(end.value)
 
-    def make_buffers(self, specifications: Iterable[tuple[int, DTypeLike]]) -> list[Array]:
+    def make_buffers(
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+    ) -> list[Array]:
         """Makes host arrays that :meth:`iallreduce` sums faster than others; collective.
 
         Ranks on one host share their memory, and sum in place.
 
         Args:
             specifications: pairs of a number of elements and a dtype, the same on all ranks.
+            n_rooms: the number of arrays for each of these. A sum is over one of each rank, which
+                chooses it; all but the first take no memory before they are used.
 
         Returns:
-            Flat arrays of zeros.
+            Flat arrays of zeros, those of the same specification one after the other.
 
         >>> comm.make_buffers([(2, "float32"), (1, "int64")])
         [array([0., 0.], dtype=float32), array([0])]
         """
-        return [np.zeros(n, dtype) for n, dtype in specifications]
+        return [np.zeros(n, dtype) for n, dtype in specifications for _ in range(n_rooms)]
 
     def _broadcast(self, array, root):
         """Fills a contiguous array with the root's."""

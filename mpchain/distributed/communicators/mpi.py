@@ -1,7 +1,6 @@
 """The communicator of processes under ``mpirun``; no other file uses mpi4py."""
 
 import contextlib
-import functools
 import math
 import pickle
 import sys
@@ -25,6 +24,7 @@ from mpchain.distributed.communicators.arrays import (
     on_gpu_of_arrays,
     pieces,
 )
+from mpchain.distributed.communicators.buffers import Buffer, SharedBuffer
 from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.communicators.elastic import (
     Elasticity,
@@ -33,7 +33,7 @@ from mpchain.distributed.communicators.elastic import (
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.requests import Request
-from mpchain.distributed.shared_memory import FILLED, make_shared_arrays, sum_in_shared_memory
+from mpchain.distributed.shared_memory import FILLED, make_shared_arrays
 from mpchain.distributed.watch import Watch, call_at_end, check_timeout, watched
 from mpchain.typing import Array, DTypeLike
 
@@ -431,14 +431,16 @@ class MpiCommunicator(Communicator):
 
     # Buffers
 
-    def make_buffers(self, specifications: Iterable[tuple[int, DTypeLike]]) -> list[Array]:
+    def make_buffers(
+        self, specifications: Iterable[tuple[int, DTypeLike]], n_rooms: int = 1
+    ) -> list[Array]:
         if self.size == 1:
-            return super().make_buffers(specifications)
+            return super().make_buffers(specifications, n_rooms)
         self.barrier()
         sizes = [len(host) for host in self._hosts]
         shared = None
         if max(sizes) > 1:
-            shared = make_shared_arrays(self._host, specifications)
+            shared = make_shared_arrays(self._host, specifications, n_rooms)
         if not all(self.mpi_comm.allgather(shared is not None)):
             shared = None
         groups = {}  # of the ranks that sum a part, by part
@@ -450,13 +452,13 @@ class MpiCommunicator(Communicator):
             tag = _FIRST_BUFFER_TAG + 2 * (self._n_buffers % _N_BUFFER_TAGS)
             self._n_buffers += 1
             if shared is None:
-                made.append(_Buffer(np.zeros(n, dtype), self._everyone, tag))
+                made += [Buffer(np.zeros(n, dtype), self._everyone, tag) for _ in range(n_rooms)]
             else:
                 # On the ranks of smaller hosts, parts of a large array follow one another.
                 is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
                 n_parts = max(sizes) if is_large else min(sizes)
                 own = {part: group for part, group in groups.items() if part < n_parts}
-                made.append(_SharedBuffer(shared[i], own, n_parts, tag))
+                made += [SharedBuffer(shared[i], r, own, n_parts, tag) for r in range(n_rooms)]
         for buffer in made:
             self._buffers[buffer.array.ctypes.data] = buffer
         return [np.asarray(buffer) for buffer in made]
@@ -533,40 +535,6 @@ class DummyCommunicator(MpiCommunicator):
     """For benchmarks: it exchanges everything but gradients."""
 
     sums_gradients = False
-
-
-class _Buffer:
-    """An array that is summed often: its messages have their own tags, so that sums of several
-    buffers can begin in any order. It is the base of the array that users see, and so is kept."""
-
-    def __init__(self, array, group, tag):
-        self.array, self._group, self._tag = array, group, tag
-        self.__array_interface__ = array.__array_interface__
-
-    def fits(self, x):
-        """Whether ``x`` is the whole array."""
-        return x.dtype == self.array.dtype and x.size == self.array.size
-
-    def sum(self, narrow):
-        """Steps of the sum over the ranks."""
-        return progress.sum_over(self._group, self.array, self._tag, narrow)
-
-
-class _SharedBuffer(_Buffer):
-    """The same if the ranks of a host share memory: only sums of a host's ranks are sent."""
-
-    def __init__(self, shared, groups, n_parts, tag):
-        super().__init__(np.asarray(shared), None, tag)
-        self._shared, self._groups, self._n_parts = shared, groups, n_parts
-
-    def sum(self, narrow):
-        sums = {
-            part: functools.partial(progress.sum_over, group, tag=self._tag, narrow=narrow)
-            if len(group.ranks) > 1
-            else None
-            for part, group in self._groups.items()
-        }
-        return sum_in_shared_memory(self._shared, sums, self._n_parts)
 
 
 def _pickled(obj):

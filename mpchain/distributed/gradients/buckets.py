@@ -2,7 +2,7 @@
 
 import collections
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ GPU_BUCKET_BYTES = 25 * 1024 * 1024
 FIRST_GPU_BUCKET_BYTES = 1024 * 1024
 """The same on GPUs, where a sum costs more to begin; the first one begins early in backward."""
 
+N_ROOMS = 3
+"""Arrays of a bucket on a host. One is used, unless a program holds gradients."""
+
 MOST_UNDER_WAY = 2
 """Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
 
@@ -39,8 +42,8 @@ class GradientReducer(Reducer):
     A gradient is multiplied by the rank's share of the samples when it is copied into its bucket
     (unless its loss was), and the ranks count who has which gradient. The sum is therefore the
     mean; a gradient that no rank has stays None. Afterwards ``param.grad`` is a view into the
-    bucket. If a program on any rank still holds one of these views when the next step begins, the
-    buckets of all ranks move to other memory; two such memories are kept.
+    bucket. If a program still holds such views when the next step begins, the bucket uses other
+    memory on this rank; if it holds those of several steps, it gets copies from then on.
 
     With one rank gradients stay as they are.
 
@@ -76,9 +79,6 @@ class GradientReducer(Reducer):
         self._counting = message or self.message
         self._compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
-        # Numbers of samples, of ranks that have any, and of ranks where a program holds gradients
-        # in the buckets' memory, and in their other memory.
-        self._totals = np.zeros(4)
 
     def renewed(self) -> "GradientReducer":
         return type(self)(self._comm, zero_fill=self._zero_fill, compression=self._compression)
@@ -89,17 +89,20 @@ class GradientReducer(Reducer):
         self._order = {}  # names in the order in which gradients became final, in the first step
         self._buckets = None
 
-    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = False) -> None:
+    def begin(
+        self,
+        n_samples: int | None = None,
+        *,
+        n_total: int | None = None,
+        losses_are_weighted: bool = False,
+    ) -> None:
         if self._under_way:
             raise RuntimeError(
                 "GradientReducer.begin: an exception ended the previous step while gradients were "
                 "under way; the ranks cannot continue after that: restart from a snapshot"
             )
         self._means = {}
-        held = [bucket.are_rooms_held() for bucket in self._buckets or ()]
-        self._totals[1] = n_samples is None or n_samples > 0
-        self._totals[2:] = np.any(held, axis=0) if held else 0
-        super().begin(n_samples, losses_are_weighted=losses_are_weighted)
+        super().begin(n_samples, n_total=n_total)
         self._losses_are_weighted = losses_are_weighted
         self._n_started = 0
         for bucket in self._buckets or ():
@@ -127,49 +130,34 @@ class GradientReducer(Reducer):
     def start(self) -> None:
         """Starts all sums. Afterwards the parameters' gradients may be replaced."""
         factor = self._factor()
+        counts = [self._n_samples, self._n_samples > 0]
         if self._comm.size == 1:
             self._means = {name: param.grad for name, param in self._params.items()}
-            self._counting.begin()
+            self._counting.begin(counts)
             return
         if self._buckets is None:
             self._lay_out()
         self._start_sums(lambda bucket: self._fill(bucket, factor))
-        marks = [bucket.had(name) for name, bucket in self._bucket_of.items()]
-        self._under_way.append(self._counting.begin(marks))
+        counts += [bucket.had(name) for name, bucket in self._bucket_of.items()]
+        self._under_way.append(self._counting.begin(counts))
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
-        gradient. They are views into the buckets, valid until the next step begins."""
+        gradient. They are views into the buckets, or copies."""
         while self._under_way:
             self._wait_for_first()
-        counts = self._counting.wait()
+        n_samples, n_ranks, *counts = self._counting.wait()
+        self._check_total(n_samples)
         if self._comm.size > 1:
             counts = dict(zip(self._bucket_of, counts, strict=True))
             if not self._zero_fill:
-                self._check_presence(counts)
+                self._check_presence(counts, n_ranks)
             self._means = {
                 name: view if counts[name] else None
                 for bucket in self._buckets
                 for name, view in bucket.gradients()
             }
         return self._means
-
-    def weight(self, n_part: int | None = None) -> float:
-        weight = super().weight(n_part)
-        if self._totals[2] > 0:
-            self._move()
-        return weight
-
-    def _move(self):
-        """Moves the buckets to memory in which no program holds gradients."""
-        self._totals[2] = 0
-        if self._totals[3] == 0:
-            for bucket in self._buckets:
-                bucket.exchange_rooms()
-            return
-        arrays = self._comm.make_buffers([bucket.specification for bucket in self._buckets])
-        for bucket, array in zip(self._buckets, arrays, strict=True):
-            bucket.allocate(array)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         if hasattr(self._compression, "serialize"):
@@ -223,17 +211,17 @@ class GradientReducer(Reducer):
             for layout in layouts(((name, params[name]) for name in order), *n_bytes)
         ]
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
-        totals = self._totals
-        self._totals, *arrays = self._comm.make_buffers(
-            [(totals.size, totals.dtype), *(bucket.specification for bucket in self._buckets)]
+        total = self._total
+        self._total, *arrays = self._comm.make_buffers(
+            [(1, total.dtype), *(bucket.specification for bucket in self._buckets)], N_ROOMS
         )
-        self._totals[...] = totals
-        for bucket, array in zip(self._buckets, arrays, strict=True):
-            bucket.allocate(array)
+        self._total[...] = total
+        arrays = arrays[N_ROOMS - 1 :]
+        for i, bucket in enumerate(self._buckets):
+            bucket.allocate(arrays[i * N_ROOMS : (i + 1) * N_ROOMS])
             bucket.begin(self._losses_are_weighted)
 
-    def _check_presence(self, counts):
-        n_ranks = int(self._totals[1])
+    def _check_presence(self, counts, n_ranks):
         lacking = [name for name, n_present in counts.items() if 0 < n_present < n_ranks]
         if lacking:
             held = self._comm.allgather_obj(
@@ -265,7 +253,7 @@ class Bucket:
         >>> params = dict(model.namedparams())
         >>> (layout,) = layouts(params.items())
         >>> bucket = Bucket(layout, params, np.dtype(np.float32))
-        >>> bucket.allocate(np.zeros(*bucket.specification))
+        >>> bucket.allocate([np.zeros(*bucket.specification)])
         >>> bucket.values.size, bucket.views()["/W"].shape
         (6, (2, 2))
     """
@@ -273,7 +261,7 @@ class Bucket:
     def __init__(self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype):
         self.layout, self._wire_dtype = layout, wire_dtype
         self._params = {name: params[name] for name in layout.slices}
-        self._room = self._other_room = None
+        self._unused, self._rooms, self._room = [], [], None
 
     @property
     def names(self) -> list[str]:
@@ -290,19 +278,33 @@ class Bucket:
         """The flat array, of ``wire_dtype``."""
         return self._room.values
 
-    def allocate(self, array: Array) -> None:
-        """Moves to the flat array that was made as specified, or makes one on the GPU."""
-        self._room, self._other_room = Room(array, self.layout), self._room
+    def allocate(self, arrays: Sequence[Array]) -> None:
+        """Uses flat arrays that were made as specified; on a GPU it makes them itself."""
+        self._unused, self._rooms = list(arrays), []
+        self._room = self._new_room()
 
-    def exchange_rooms(self) -> None:
-        """Moves to the memory where it was before."""
-        self._room, self._other_room = self._other_room, self._room
+    def _can_make_room(self):
+        return bool(self._unused)
 
-    def are_rooms_held(self) -> tuple[bool, bool]:
-        """Returns whether others hold parts of ``values``, and of the memory where it was before;
-        True also if there is none."""
-        other = self._other_room
-        return self._room.is_held(self._params), other is None or other.is_held(self._params)
+    def _new_room(self):
+        self._rooms.append(Room(self._unused.pop(0), self.layout))
+        return self._rooms[-1]
+
+    def _free_rooms(self):
+        return [room for room in self._rooms if room is not self._room and not room.is_held()]
+
+    def _leave_held_room(self):
+        if not self._room.is_held(self._params):
+            return
+        if free := self._free_rooms():
+            self._room = free[0]
+        elif self._can_make_room():
+            self._room = self._new_room()
+        else:
+            raise RuntimeError(
+                "GradientReducer.begin: the program holds gradients that it took before they were "
+                "means over all ranks: copy them, or take them after the optimizer's update"
+            )
 
     def factored_values(self) -> tuple[Array, float | None]:
         """Returns the flat array, and a factor by which the sum is yet to multiply it; None on all
@@ -312,6 +314,7 @@ class Bucket:
     def begin(self, losses_are_weighted: bool = False) -> None:
         """Starts a step: nothing is taken yet. With weighted losses no gradient is multiplied."""
         self._taken = {}
+        self._leave_held_room()
 
     @property
     def is_full(self) -> bool:
@@ -347,9 +350,14 @@ class Bucket:
         return self._room.views
 
     def gradients(self) -> Iterator[tuple[str, Array]]:
-        """Yields names and what ``values`` holds for them, in the gradients' dtype."""
+        """Yields names and what ``values`` holds for them, in the gradients' dtype.
+
+        These are copies while others hold parts of all other memory: they might hold these, too,
+        when the next step begins and needs memory.
+        """
+        copies = not (self._can_make_room() or self._free_rooms())
         for name, view in self._room.views.items():
-            yield name, view.astype(self.layout.dtype, copy=False)
+            yield name, view.astype(self.layout.dtype, copy=copies)
 
 
 class GpuBucket(Bucket):
@@ -378,9 +386,14 @@ class GpuBucket(Bucket):
         factor, self._factor = self._factor, None
         return self._room.values, factor
 
-    def allocate(self, array: Array) -> None:
+    def _can_make_room(self):
+        return True
+
+    def _new_room(self):
         xp = next(iter(self._params.values())).xp
-        super().allocate(xp.zeros(self.layout.size, self._wire_dtype))
+        room = Room(xp.zeros(self.layout.size, self._wire_dtype), self.layout)
+        self._rooms = [*self._rooms[-1:], room]
+        return room
 
     def begin(self, losses_are_weighted: bool = False) -> None:
         super().begin(losses_are_weighted)
@@ -428,12 +441,16 @@ class Room:
         self.values = values
         self.views = layout.views(values)
 
-    def is_held(self, params: Mapping[str, Parameter]) -> bool:
-        """Returns whether anything but the parameters' ``grad`` refers to a part of the memory."""
+    def is_held(self, params: Mapping[str, Parameter] | None = None) -> bool:
+        """Returns whether anything but the ``grad`` of these parameters refers to a part of the
+        memory."""
         # Each array is referred to by its attribute or dict and by getrefcount's argument, and
         # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
         # has become a Variable may be held as such, and counts as held.
-        return sys.getrefcount(self.values) > 2 + len(self.views) or any(
-            sys.getrefcount(self.views[name]) > 2 + (param._grad is self.views[name])
-            for name, param in params.items()
-        )
+        if sys.getrefcount(self.values) > 2 + len(self.views):
+            return True
+        for name in self.views:
+            n_own = 2 if params is None else 2 + (params[name]._grad is self.views[name])
+            if sys.getrefcount(self.views[name]) > n_own:
+                return True
+        return False

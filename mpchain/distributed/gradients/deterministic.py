@@ -6,6 +6,7 @@ a fixed binary tree.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -151,8 +152,8 @@ class DeterministicReducer(Reducer):
         dtype = self._comm.gradient_dtype(layout.dtype)
         return Tree(self._comm, self._comm.micro_shards, lambda: xp.empty(layout.size, dtype))
 
-    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = True) -> None:
-        super().begin(n_samples)
+    def begin(self, n_samples: int | None = None, **options: Any) -> None:
+        super().begin(n_samples, **options)
         self._counts = np.int64(0)
         self._n_ended = 0
         self._persistents = MicroShardPersistents(self._comm)
@@ -185,8 +186,9 @@ class DeterministicReducer(Reducer):
                 "links of that model the sizes of their inputs"
             )
         self._persistents.finish()
-        self.message.begin(self._counts.tolist())
-        n_shards, *counts = self.message.wait()
+        self.message.begin([self._n_samples, *self._counts.tolist()])
+        n_samples, n_shards, *counts = self.message.wait()
+        self._check_total(n_samples)
         counts = dict(zip(self._params, counts, strict=True))
         lacking = [name for name, n in counts.items() if 0 < n < n_shards]
         if lacking and not self._zero_fill:

@@ -68,8 +68,8 @@ class DoubleBufferingReducer(Reducer):
         self._current.watch(params)
         self._previous.watch(params)
 
-    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = False) -> None:
-        self._current.begin(n_samples, losses_are_weighted=losses_are_weighted)
+    def begin(self, n_samples: int | None = None, **options: Any) -> None:
+        self._current.begin(n_samples, **options)
 
     def ready(self, param: Variable) -> None:
         self._current.ready(param)

@@ -47,7 +47,7 @@ class Reducer:
 
     def __init__(self, comm: Communicator, zero_fill: bool = True):
         self._comm, self._zero_fill = comm, zero_fill
-        self._totals = np.zeros(1)  # the number of samples of all ranks
+        self._total = np.zeros(1)  # the number of samples of all ranks
         self.message = ControlMessage(comm)
         self.watch({})
 
@@ -59,30 +59,50 @@ class Reducer:
         self._own = list(params.values())
         self._params = {name: param for name, param in params.items() if param.is_initialized}
 
-    def begin(self, n_samples: int | None = None, *, losses_are_weighted: bool = False) -> None:
+    def begin(
+        self,
+        n_samples: int | None = None,
+        *,
+        n_total: int | None = None,
+        losses_are_weighted: bool = False,
+    ) -> None:
         """Starts a step. It is best called before the forward pass, to overlap communication.
 
         Args:
             n_samples: this rank's number of samples. None on all ranks weighs them equally.
+            n_total: the number of samples of all ranks, if it is known, on all of them. Then it is
+                only checked, at the end of the step.
             losses_are_weighted: whether gradients are those of losses times :meth:`weight`. If not,
                 they are multiplied by this rank's weight.
         """
         self._n_samples = 1 if n_samples is None else n_samples
-        self._totals[0] = self._n_samples
-        self._totals_request = self._comm.iallreduce(self._totals)
+        self._n_total = n_total
+        if n_total is None:
+            self._total[0] = self._n_samples
+            self._total_request = self._comm.iallreduce(self._total)
 
     def n_samples(self) -> int:
         """Returns the number of samples of all ranks (the number of ranks, if they are unknown)."""
-        self._totals_request.Wait()
-        return int(self._totals[0])
+        if self._n_total is None:
+            self._total_request.Wait()
+            self._n_total = int(self._total[0])
+        return self._n_total
+
+    def _check_total(self, n):
+        """Checks the known number of samples of all ranks, given the sum of theirs."""
+        if n != self._n_total:
+            raise ValueError(
+                f"MultiNodeOptimizer.update: the batch of all ranks has {self._n_total} samples, "
+                f"as given to comm.batch or known from the iterator, but the ranks have {n:g} "
+                "together: their parts must cover the batch without overlapping"
+            )
 
     def weight(self, n_part: int | None = None) -> float:
         """Returns the share of ``n_part`` samples (None: 1) in those of all ranks.
 
-        All ranks call it at the same place, if only for 0 samples: the first call is collective.
+        All ranks call it at the same place, if only for 0 samples: the first call may communicate.
         """
-        self._totals_request.Wait()
-        return float((1 if n_part is None else n_part) / max(self._totals[0], 1))
+        return float((1 if n_part is None else n_part) / max(self.n_samples(), 1))
 
     def ready(self, param: Variable) -> None:
         """Marks the gradient of ``param`` as final; ignores variables that are not watched."""
@@ -98,8 +118,8 @@ class Reducer:
             The number of samples, of all ranks, that the gradients are means over: 0 if there are
             none to step by.
         """
-        self.message.begin()
-        self.message.wait()
+        self.message.begin([self._n_samples])
+        self._check_total(*self.message.wait())
         return self.n_samples()
 
     def renewed(self) -> "Reducer":

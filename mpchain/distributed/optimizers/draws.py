@@ -30,7 +30,8 @@ def batch(
     Args:
         n: the number of samples on all ranks together, the same on all ranks.
         mine: this rank's samples, if the program divides the batch itself; then ``n`` is not
-            needed. All ranks' slices must cover the batch without overlapping.
+            needed, but saves a message in each update. All ranks' slices must cover the batch
+            without overlapping.
 
     Yields:
         This rank's samples, which may be none.
@@ -41,16 +42,17 @@ def batch(
         ...     print(x[mine].sum())
         15.0
     """
-    if mine is None:
+    if mine is None or n is not None:
         if not isinstance(n, numbers.Integral) or n < 0:
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
+    if mine is None:
         mine = slice(*comm.share_of(n))
-    outer = divided(comm)
-    comm._divided = mine
+    outer = divided(comm), n_divided(comm)
+    comm._divided, comm._n_divided = mine, n
     try:
-        yield comm._divided
+        yield mine
     finally:
-        comm._divided = outer
+        comm._divided, comm._n_divided = outer
 
 
 def divided(comm: Communicator) -> slice | None:
@@ -62,6 +64,17 @@ def divided(comm: Communicator) -> slice | None:
         slice(0, 6, None)
     """
     return getattr(comm, "_divided", None)
+
+
+def n_divided(comm: Communicator) -> int | None:
+    """Returns the number of samples of all ranks within :func:`batch`, None if it is unknown.
+
+    Example:
+        >>> with comm.batch(6):
+        ...     n_divided(comm)
+        6
+    """
+    return getattr(comm, "_n_divided", None)
 
 
 Communicator.batch = batch

@@ -18,7 +18,7 @@ from mpchain.distributed.gradients.double_buffering import DoubleBufferingReduce
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
-from mpchain.distributed.optimizers.draws import SampleDraws, divided
+from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.rank_states import RankStates
 from mpchain.distributed.optimizers.reports import Observations
@@ -161,6 +161,7 @@ class MultiNodeOptimizer:
             _joint_link=None,  # name of a link that computes with all ranks together
             _exchanges=True,  # whether updates are more than accumulation
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
+            _n_all_accumulated=0,  # those of all ranks; None if unknown
         )
         vars(self)["_rank_states"] = RankStates(communicator)
         communicator.dependents.add(self)
@@ -188,7 +189,7 @@ class MultiNodeOptimizer:
         self._check_links(link)
         self._known = {}
         self._known_links = set()
-        self._n_accumulated = 0
+        self._n_accumulated = self._n_all_accumulated = 0
         remember(self.communicator, link)
         self._draws.set_up()
         self._replicate()
@@ -321,8 +322,14 @@ class MultiNodeOptimizer:
         parts = self._draws.numbered(parts, self.t) or [(0, None)]
         if self._n_accumulated:
             n = self._n_accumulated + _weight(n)
-        reducer = self._reducer if self._exchanges else self._local_reducer
-        reducer.begin(n, losses_are_weighted=True)
+        known = self._n_all_accumulated, n_divided(self.communicator)
+        n_total = None if None in known else sum(known)
+        reducer = self._local_reducer
+        if self._exchanges:
+            reducer = self._reducer
+            reducer.begin(n, n_total=n_total, losses_are_weighted=True)
+        else:
+            reducer.begin(n, losses_are_weighted=True)
         for i, (n_part, compute_loss) in enumerate(parts):
             if n_part == 0:
                 compute_loss = _no_loss
@@ -337,7 +344,7 @@ class MultiNodeOptimizer:
             del loss
             reducer.end_part(n_part)
         if not self._exchanges:
-            self._n_accumulated = _weight(n)
+            self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
             return None
         self._finish(observations)
         return None if observations is None else self._reducer.message.means()
@@ -409,7 +416,7 @@ class MultiNodeOptimizer:
 
         Parameters that are not initialized any more will be, in the next update.
         """
-        self._n_accumulated = 0
+        self._n_accumulated = self._n_all_accumulated = 0
         self._reducer = self._reducer.renewed()
         self._draws.finish(0)
         if self.target is not None:
@@ -460,7 +467,7 @@ class MultiNodeOptimizer:
 
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
-        self._n_accumulated = 0
+        self._n_accumulated = self._n_all_accumulated = 0
         growth = self.actual_optimizer._loss_scale_growth
         if growth is not None and not self._reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
@@ -511,7 +518,7 @@ class MultiNodeOptimizer:
         self._replicate()
         if alike:
             return True
-        self._n_accumulated = 0
+        self._n_accumulated = self._n_all_accumulated = 0
         if self.communicator.rank == 0:
             warnings.warn(
                 "MultiNodeOptimizer.update: this step is skipped, because its gradients were "

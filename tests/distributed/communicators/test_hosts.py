@@ -10,6 +10,7 @@ import pytest
 
 from mpchain.distributed import shared_memory
 from mpchain.distributed.communicators import MpiCommunicator, arrays, mpi, progress
+from mpchain.distributed.communicators.buffers import SharedBuffer
 
 HOSTS = {
     "one host": lambda rank: 0,
@@ -97,6 +98,23 @@ def test_narrow_between_hosts(on_hosts, wire_dtype, bits):
         assert 2.0 ** -(bits + 4) < error < 2.0 * 2.0**-bits
 
 
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
+def test_each_rank_chooses_the_room_that_it_uses(on_hosts, is_shared, monkeypatch):
+    if not is_shared:
+        monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
+    rooms = on_hosts.make_buffers(SPECIFICATIONS, 2)
+    assert [(x.size, x.dtype) for x in rooms[::2]] == SPECIFICATIONS
+    for step in range(4):
+        choice = np.random.RandomState([step, on_hosts.rank]).randint(2)
+        used, others = rooms[choice::2], rooms[1 - choice :: 2]
+        before = [x.copy() for x in others]
+        fill(used, on_hosts.rank, step)
+        for request in [on_hosts.begin_sum(x) for x in used]:
+            request.Wait()
+        check(used, on_hosts.size, step)
+        np.testing.assert_equal(others, before)
+
+
 def test_plain_arrays_beside_buffers(on_hosts):
     """An array that only begins where a buffer does is no buffer."""
     (x,) = on_hosts.make_buffers([(10, "float32")])
@@ -132,7 +150,7 @@ def test_shared_memory_is_released(comm):
     if comm.mpi_comm is None or comm.size == 1:
         pytest.skip("nothing is shared")
     (x,) = comm.make_buffers([(1000, "float32")])
-    assert isinstance(x.base, mpi._SharedBuffer)
+    assert isinstance(x.base, SharedBuffer)
     released = weakref.ref(x.base)
     address = x.ctypes.data
     assert _is_mapped(address)

@@ -17,7 +17,7 @@ def test_multi_node_mean_grad_again(comm, monkeypatch):
     """The buffers are kept for the next call, and released with the model."""
     made, n_made = [], []
     make_buffers = comm.make_buffers
-    monkeypatch.setattr(comm, "make_buffers", lambda s: made.append(s) or make_buffers(s))
+    monkeypatch.setattr(comm, "make_buffers", lambda *s: made.append(s) or make_buffers(*s))
     model = on_device(MLP())
     for step in range(5):
         for param in model.params():

@@ -1,6 +1,8 @@
 """Within updates N ranks draw what one rank draws."""
 
+import contextlib
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -182,15 +184,40 @@ def test_unequal_batches_without_a_word_are_independent(comm):
     assert len(set(rows)) == len(rows)
 
 
-def test_ranks_that_divide_a_batch_in_their_own_way(comm):
+@pytest.mark.parametrize("known", [{}, {"n": N}], ids=str)
+def test_ranks_that_divide_a_batch_in_their_own_way(comm, known):
     ends = np.cumsum(xp.arange(1, comm.size + 1)) * N // (comm.size * (comm.size + 1) // 2)
     mine = slice(int(ends[comm.rank - 1]) if comm.rank else 0, int(ends[comm.rank]))
     model, optimizer = make(comm)
     for step in range(3):
-        with comm.batch(mine=mine):
+        with comm.batch(**known, mine=mine):
             optimizer.update(model, *(x[mine] for x in batch(step)))
     expected, _ = train(Communicator(), range(3))
     assert_same(model, expected)
+
+
+def test_parts_must_cover_the_batch(comm):
+    model, optimizer = make(comm)
+    n = N * comm.size
+    with comm.batch(n + 1, mine=slice(comm.rank * N, (comm.rank + 1) * N)):
+        with pytest.raises(ValueError, match=rf"has {n + 1} samples.* have {n} together"):
+            optimizer.update(model, *batch(0))
+
+
+def test_batches_that_are_accumulated(comm):
+    """The numbers of samples of all of them are known."""
+    model = on_device(L.Linear(1, 1, nobias=True, initialW=np.zeros((1, 1))))
+    optimizer = create_multi_node_optimizer(optimizers.SGD(1), comm).setup(model)
+    x = xp.arange(float(N)).reshape(N, 1)
+    optimizer.update(lambda x: F.mean(model(x)), xp.zeros((1, 1)))  # all ranks take part in it
+    for numbers in ((3, 7, N), (5, N)):
+        model.W.array[...] = 0
+        for begin, end in itertools.pairwise((0, *numbers)):
+            accumulates = end < N
+            with optimizer.no_sync() if accumulates else contextlib.nullcontext():
+                with comm.batch(end - begin) as mine:
+                    optimizer.update(lambda x: F.mean(model(x)), x[begin:end][mine])
+        assert_allclose(model.W.array, [[-float(x.mean())]], 1e-12)
 
 
 @pytest.mark.parametrize("n", [None, -1, 2.5, "3"])
