@@ -68,6 +68,7 @@ send = _function("ncclSend", _pointer, _size, _int, _int, *_on)
 recv = _function("ncclRecv", _pointer, _size, _int, _int, *_on)
 group_start, group_end = _function("ncclGroupStart"), _function("ncclGroupEnd")
 comm_destroy, comm_abort = (_function(f"ncclComm{end}", _pointer) for end in ("Destroy", "Abort"))
+comm_revoke = _function("ncclCommRevoke", _pointer, _int)
 red_op_destroy = _function("ncclRedOpDestroy", _int, _pointer)
 
 
@@ -102,6 +103,20 @@ def comm_init_rank(n_ranks: int, identity: bytes, rank: int) -> int:
     comm, identity = _pointer(), _Identity.from_buffer_copy(identity)
     _call("ncclCommInitRank", ctypes.byref(comm), _int(n_ranks), identity, _int(rank))
     return comm.value
+
+
+def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: int) -> int:
+    """Returns the communicator of the ranks but those in an array of int32, given by its address;
+    collective for these.
+
+    Example:
+        >>> args = excluded.ctypes.data, len(excluded), 0, 1  # doctest: +SKIP
+        >>> comm = mpchain.distributed.pynccl.comm_shrink(comm, *args)  # doctest: +SKIP
+    """
+    made = _pointer()
+    args = _pointer(excluded), _int(n_excluded), ctypes.byref(made), _pointer(config), _int(flags)
+    _call("ncclCommShrink", _pointer(comm), *args)
+    return made.value
 
 
 def comm_get_async_error(comm: int) -> int:

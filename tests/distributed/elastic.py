@@ -4,7 +4,8 @@
 ``tests/distributed/elastic_models.py`` on four ranks undisturbed, then as often with ranks that
 kill or stop themselves: one, two at once, or one after the other, rank 0 among them. It ends with
 an error if losses, parameters or running averages differ by more than 1e-12, relative to the
-largest of each array; at all, if the communicator is reproducible.
+largest of each array; at all, if the communicator is reproducible. With ``--nccl BINDING``, each
+rank has an imitated GPU, and the double of NCCL sums the gradients.
 """
 
 import argparse
@@ -20,8 +21,10 @@ import time
 
 import numpy as np
 
+from mpchain.distributed.communicators.nccl_bindings import BINDINGS
 from tests.distributed import ranks
 
+DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
 MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible")
 LIMIT = 1e-12
 N_RANKS = 4
@@ -45,10 +48,12 @@ _COUNTS = {
     "checkpoint_end": 3,
 }
 _MORE = {"convnet": {"normalization": 14}, "reproducible": {"end_part": 30}}
+_ON_GPUS = {"connect": 1, "run": 16, "begun": 12}
 _FEWER = {
     "reproducible": ("ready", "sum"),
     "lstm": ("evaluator",),
     "wgan": ("evaluator",),
+    "sharded": ("begun",),
     "loop": ("evaluator", "checkpoint", "checkpoint_end", "control"),
 }
 
@@ -64,16 +69,22 @@ def why_not():
     return "" if library.startswith("Open MPI v5") else f"{library[:20].strip()} cannot lose ranks"
 
 
-def train(model, folder, faults=(), n_ranks=N_RANKS):
+def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None):
     """Trains a model on several ranks; returns the arrays of its outcome and what was printed.
+
+    With a binding of NCCL, each rank uses an imitated GPU.
 
     Raises:
         RuntimeError: the job has failed, or went past its time limit.
     """
     command = [ranks._mpirun(), "-n", str(n_ranks), "--with-ft", "ulfm", sys.executable, "-m"]
+    environ = ranks.environment() | {ranks.MARK: str(n_ranks)}
+    if nccl is not None:
+        faults = [f"--nccl={nccl}", *faults]
+        environ["PYTHONPATH"] = os.pathsep.join([str(ranks.ROOT), str(DOUBLES)])
     process = subprocess.Popen(
         [*command, "tests.distributed.elastic_models", model, str(folder), *faults],
-        env=ranks.environment() | {ranks.MARK: str(n_ranks)},
+        env=environ,
         cwd=ranks.ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -139,9 +150,9 @@ def is_as_good(model, outcome, reference):
     return difference(outcome, reference) <= LIMIT
 
 
-def draw_faults(random, model):
+def draw_faults(random, model, nccl=None):
     """Returns faults at random moments, and what kind they are."""
-    counts = _COUNTS | _MORE.get(model, {})
+    counts = _COUNTS | _MORE.get(model, {}) | (_ON_GPUS if nccl else {})
     moments = [m for m in sorted(counts) if m not in _FEWER.get(model, ())]
 
     def draw(rank, kind="kill", moment=None):
@@ -161,7 +172,8 @@ def draw_faults(random, model):
         if fault.split(":")[2] == "checkpoint_end":  # which rank 0 alone does
             fault = f"kill:{first}:forward:5"
         return kind, [fault, fault.replace(f":{first}:", f":{second}:", 1)]
-    return kind, [fault, draw(second, moment="recovery" if random.randint(2) else None)]
+    during = ["recovery", "shrink"][random.randint(2)] if nccl else "recovery"
+    return kind, [fault, draw(second, moment=during if random.randint(2) else None)]
 
 
 def main():
@@ -169,6 +181,7 @@ def main():
     parser.add_argument("--times", type=int, default=20, help="number of runs of each model")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--nccl", choices=BINDINGS, help="on imitated GPUs, through this binding")
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)
@@ -176,14 +189,14 @@ def main():
     print(f"{'model':12}  {'kind':12}  {'faults':36} lost  back   s    noticed/s  difference")
     for model in options.models:
         with tempfile.TemporaryDirectory() as folder:
-            reference, _ = train(model, folder)
+            reference, _ = train(model, folder, nccl=options.nccl)
         random = np.random.RandomState([options.seed, MODELS.index(model)])
         for _ in range(options.times):
-            kind, faults = draw_faults(random, model)
+            kind, faults = draw_faults(random, model, options.nccl)
             begun, output, text = time.perf_counter(), "", ""
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    outcome, output = train(model, folder, faults)
+                    outcome, output = train(model, folder, faults, nccl=options.nccl)
                     noticed = " ".join(f"{seconds:.2f}" for seconds in delays(folder))
                     value = difference(outcome, reference)
                     text = f"{noticed:10} {value:.1e}"

@@ -1,9 +1,10 @@
 """What a rank runs for the tests of lost ranks: trains a model, and is lost at a given moment.
 
-``python -m tests.distributed.elastic_models MODEL FOLDER [FAULT ...]``, where a fault is
-``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when it comes
-to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that is,
-writes losses, parameters and running averages into the folder.
+``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
+fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
+it comes to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that
+is, writes losses, parameters and running averages into the folder. With a binding of NCCL, each
+rank uses a GPU.
 """
 
 import itertools
@@ -19,6 +20,7 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers, training
+from mpchain.backends.cuda import to_cpu
 from mpchain.distributed import (
     InMemoryCheckpoint,
     create_communicator,
@@ -30,7 +32,7 @@ from mpchain.distributed import (
     run_elastic,
 )
 from mpchain.distributed.checkpoints import writing
-from mpchain.distributed.communicators import mpi
+from mpchain.distributed.communicators import NcclCommunicator, mpi, nccl_bindings
 from mpchain.distributed.communicators.elastic import Elasticity
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
@@ -44,6 +46,7 @@ N_ITERATIONS = 14
 BATCH = 12
 _N_SAMPLES = 60
 _TIMEOUT = 5.0  # seconds until a stopped rank is lost
+_uses_gpus = [False]
 
 
 class MLP(mpchain.Chain):
@@ -100,7 +103,7 @@ class Critics(MultiNodeUpdater):
         generator, critic = self.get_optimizer("generator"), self.get_optimizer("main")
         for _ in range(2):
             batch = self.next_batch()
-            x = np.stack([sample for sample, _ in batch])
+            x, _ = self.converter(batch, self.device)
             for optimizer in (critic, generator):
                 optimizer.n_samples = len(x)
             with self._division(len(x)):
@@ -109,11 +112,13 @@ class Critics(MultiNodeUpdater):
             generator.update(self._generator_loss, x, generator.target, critic.target)
 
     def _noise(self, x):
-        return mpchain.random.source(np).standard_normal((len(x), 4)).astype(x.dtype)
+        xp = mpchain.backend.get_array_module(x)
+        return mpchain.random.source(xp).standard_normal((len(x), 4)).astype(x.dtype)
 
     def _critic_loss(self, x, generator, critic):
         fake = generator(self._noise(x)).array
-        u = mpchain.random.source(np).uniform(size=(len(x), 1)).astype(x.dtype)
+        xp = mpchain.backend.get_array_module(x)
+        u = mpchain.random.source(xp).uniform(size=(len(x), 1)).astype(x.dtype)
         between = mpchain.Variable(x + u * (fake - x))
         (gx,) = mpchain.grad([critic(between)], [between], enable_double_backprop=True)
         penalty = F.mean((F.sqrt(F.sum(gx**2, axis=1)) - 1) ** 2)
@@ -132,19 +137,25 @@ def _network(*sizes):
 def _wgan(comm, batches):
     made = {}
     for name, model in {"main": _network(16, 8, 1), "generator": _network(4, 8, 16)}.items():
+        model.to_device(_device(comm))
         made[name] = create_multi_node_optimizer(optimizers.Adam(1e-3), comm).setup(model)
-    return Critics(batches, made, comm)
+    return Critics(batches, made, comm, device=_device(comm))
 
 
 def _classifier(model, make_optimizer=create_multi_node_optimizer):
     def make(comm, batches):
         made = L.Classifier(create_mnbn_model(model(), comm) if model is ConvNet else model())
+        made.to_device(_device(comm))
         optimizer = make_optimizer(optimizers.Adam(), comm).setup(made)
         if model is Recurrent:
             optimizer.add_rank_state(made.predictor.lstm, "h", "c")
-        return MultiNodeUpdater(batches, optimizer, comm)
+        return MultiNodeUpdater(batches, optimizer, comm, device=_device(comm))
 
     return make
+
+
+def _device(comm):
+    return f"@cupy:{comm.intra_rank}" if _uses_gpus[0] else "@numpy"
 
 
 MODELS = {
@@ -171,6 +182,10 @@ MOMENTS = {
     "checkpoint": (writing.Saving, "_write"),
     "checkpoint_end": (writing.Saving, "_complete"),
     "recovery": (Copy, "values_for"),
+    "connect": (nccl_bindings.Connection, "__init__"),
+    "run": (nccl_bindings.Connection, "run"),
+    "begun": (NcclCommunicator, "_wait_for"),
+    "shrink": (nccl_bindings.Connection, "shrink"),
 }
 """Functions at whose beginning a rank may be lost."""
 
@@ -206,7 +221,8 @@ def _set_fault(kind, moment, count, folder):
 
 def _loop(comm, data):
     """A program's own loop; returns its outcome."""
-    model = L.Classifier(MLP())
+    model, device = L.Classifier(MLP()), _device(comm)  # which is another one for other ranks
+    model.to_device(device)
     optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(model)
     batches = create_sharded_iterator(SerialIterator(data, BATCH), comm)
     losses = Losses()
@@ -214,12 +230,12 @@ def _loop(comm, data):
     state = InMemoryCheckpoint(comm, objects)
     while state.is_before(N_ITERATIONS):
         with state.step():
-            x, t = mpchain.dataset.concat_examples(next(batches))
+            x, t = mpchain.dataset.concat_examples(next(batches), device)
             with comm.batch(mine=batches.mine):
                 optimizer.update(model, x, t)
             mean = comm.allreduce(model.loss.array * len(x)) / BATCH
-            losses.values[state.iteration] = mean
-    arrays = {path: param.array for path, param in model.namedparams()}
+            losses.values[state.iteration] = float(mean)
+    arrays = {path: to_cpu(param.array) for path, param in model.namedparams()}
     return arrays | {"losses": losses.values}
 
 
@@ -232,6 +248,7 @@ class Losses:
 
 
 def _train(name, folder, faults, comm):
+    mpchain.get_device(_device(comm)).use()
     while faults:
         kind, rank, moment, count = faults.pop().split(":")
         if int(rank) == comm.rank:
@@ -254,7 +271,7 @@ def _train(name, folder, faults, comm):
         target = updater.get_optimizer("main").target
         tests = SerialIterator(data, BATCH, repeat=False, shuffle=False)
         tests = create_sharded_iterator(tests, comm)
-        evaluator = training.extensions.Evaluator(tests, target)
+        evaluator = training.extensions.Evaluator(tests, target, device=_device(comm))
         if name != "lstm":
             evaluator = create_multi_node_evaluator(evaluator, comm)
             trainer.extend(evaluator, trigger=(5, "iteration"))
@@ -281,17 +298,22 @@ def _outcome(trainer, updater):
     keys = sorted(keys - {"elapsed_time"})
     arrays = {f"log/{key}": np.array([entry.get(key, np.nan) for entry in log]) for key in keys}
     for name, optimizer in updater.get_all_optimizers().items():
-        arrays |= {f"{name}{path}": p.array for path, p in optimizer.target.namedparams()}
+        arrays |= {f"{name}{path}": to_cpu(p.array) for path, p in optimizer.target.namedparams()}
         for path, link in optimizer.target.namedlinks():
             for key in link._persistents:
-                arrays[f"{name}{path}/{key}"] = np.asarray(getattr(link, key))
+                arrays[f"{name}{path}/{key}"] = np.asarray(to_cpu(getattr(link, key)))
     return arrays
 
 
 def main(name, folder, *faults):
     os.makedirs(folder, exist_ok=True)
     mpchain.config.dtype = np.float64
-    faults = list(faults)
+    faults, options = list(faults), {"communicator_name": "naive"}
+    if faults and faults[0].startswith("--nccl="):
+        binding = faults.pop(0).removeprefix("--nccl=")
+        _uses_gpus[0], options["communicator_name"] = True, "pure_nccl"
+        for other in set(nccl_bindings.BINDINGS) - {binding}:
+            del nccl_bindings.BINDINGS[other]
     shrink = Elasticity.shrink
 
     def noted(*args):
@@ -300,7 +322,7 @@ def main(name, folder, *faults):
 
     Elasticity.shrink = noted
     stops = any(fault.startswith("stop") for fault in faults)
-    options = {"communicator_name": "naive", "timeout": _TIMEOUT if stops else None}
+    options |= {"timeout": _TIMEOUT if stops else None}
     _note(folder, "begun")
     run_elastic(lambda comm: _train(name, folder, faults, comm), **options, **_options(name))
     _note(folder, "done")

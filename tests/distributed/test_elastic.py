@@ -1,10 +1,15 @@
 """Ranks that are lost change nothing: a selection of what ``tests.distributed.elastic`` draws."""
 
 import functools
+import importlib.util
+import re
+import shutil
 
 import pytest
 
+from mpchain.distributed.communicators.nccl_bindings import BINDINGS
 from tests.distributed import elastic, elastic_models
+from tests.distributed.test_gpus_under_mpirun import MODULES
 
 LONG = [
     ("convnet", ["kill:3:normalization:7"]),
@@ -41,3 +46,31 @@ def test_results_do_not_change(model, faults, tmp_path, needs_mpirun, _reason):
     outcome, output = elastic.train(model, tmp_path, faults)
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
     assert "mpchain: lost rank" in output
+
+
+GPU_CASES = [
+    ("mlp", ["kill:0:run:10"]),  # before a sum that the others begin
+    ("mlp", ["kill:1:begun:7", "kill:2:shrink:1"]),  # in a sum, and while NCCL shrinks
+    ("convnet", ["kill:0:connect:1"]),
+    ("sharded", ["stop:2:run:30"]),
+    ("lstm", ["kill:3:ready:20"]),
+    ("wgan", ["kill:1:run:30"]),
+    ("loop", ["kill:0:step:12"]),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the doubles need g++")
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(("model", "faults"), GPU_CASES)
+def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_mpirun, _reason):
+    if _reason:
+        pytest.skip(_reason)
+    if importlib.util.find_spec(MODULES[binding]) is None:
+        pytest.skip(f"{binding} is not installed")
+    if binding == "cupy":  # which does not shrink
+        faults = [fault.replace("shrink", "recovery") for fault in faults]
+    outcome, output = elastic.train(model, tmp_path, faults, nccl=binding)
+    assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
+    assert len(re.findall(r"rank \d \(", output)) == len(faults), output

@@ -16,6 +16,7 @@ from mpchain.distributed.communicators.nccl_bindings import (
     SUM,
     TYPES,
     Connection,
+    NcclError,
     find_binding,
     new_identity,
 )
@@ -384,34 +385,64 @@ def test_split(cupy):
     assert on_ranks(cupy, split) == [[1, 1, 1]] * 2  # the order of the keys
 
 
-def test_survivors_shrink(cupy):
-    """After one of three ranks is lost, in a collective that the others have begun."""
+@pytest.fixture
+def one_gpu_for_two(cupy, monkeypatch):
+    """Three ranks can use two GPUs."""
     if cupy.cuda.runtime.getDeviceCount() < 2:
         pytest.skip("needs 2 GPUs")
-    library = pynccl.load()
+    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+    return {"n": 3, "devices": [0, 1, 1]}
+
+
+def test_survivors_continue(cupy, binding, one_gpu_for_two):
+    """After one of three ranks is lost, in a collective that the others have begun."""
+    identity = new_identity(binding)
 
     def survive(rank):
-        comm, part = ctypes.c_void_p(rank.nccl._comm), ctypes.c_void_p()
-        if rank.rank == 2:
+        if rank.rank == 1:
             return rank.nccl.abort()
-        x = cupy.ones(3, "f")
-        rank.run("all_reduce", x, x)
-        assert library.ncclCommRevoke(comm, 0) == 0
-        with pytest.raises(RuntimeError, match="only shrink and abort may follow"):
+        stream, x = cupy.cuda.Stream(non_blocking=True), cupy.ones(3, "f")
+        stream.wait_event(cupy.cuda.get_current_stream().record())
+        rank.run("all_reduce", x, x, stream=stream)
+        assert not stream.done
+        thread = threading.Thread(target=rank.nccl.revoke)
+        thread.start()
+        stream.synchronize()
+        thread.join(20)
+        assert np.isnan(x.get()).all()  # undefined
+        rank.nccl.revoke()  # again
+        assert rank.nccl.find_error() is None
+        with pytest.raises(NcclError, match="the communicator was revoked or aborted"):
             rank.run("all_reduce", x, x)
-        lost = (ctypes.c_int * 1)(2)
-        assert library.ncclCommShrink(comm, lost, 1, ctypes.byref(part), None, 1) == 0
-        with pytest.raises(pynccl.Error):  # NCCL would hang: it must be aborted
-            rank.nccl.destroy()
-        rank.nccl.abort()
-        y = cupy.ones(3, "f")
-        pynccl.all_reduce(y.data.ptr, y.data.ptr, 3, TYPES["float32"], SUM, part.value, 0)
+        assert rank.nccl.can_shrink == (binding != "cupy")
+        if rank.nccl.can_shrink:
+            left = rank.nccl.shrink([1])
+        else:
+            left = Connection(2, identity, rank.rank // 2, binding)
+        rank.nccl.abort()  # again
+        rank.nccl, y = left, cupy.full(3, rank.rank + 1, "f")
+        rank.run("all_reduce", y, y)
         y = y.get().tolist()
-        pynccl.comm_destroy(part.value)
+        left.destroy()
         return y
 
-    allows = pytest.MonkeyPatch()
-    with allows.context() as patch:
-        patch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-        results = on_ranks(cupy, survive, n=3, devices=[0, 1, 1], ends=None)
-    assert results == [[2, 2, 2], [2, 2, 2], None]
+    results = on_ranks(cupy, survive, binding=binding, ends=None, **one_gpu_for_two)
+    assert results == [[4, 4, 4], None, [4, 4, 4]]
+
+
+def test_what_a_revoked_communicator_refuses(cupy, one_gpu_for_two):
+    def call(rank):
+        comm, x = rank.nccl._comm, cupy.ones(3, "f")
+        pynccl.comm_revoke(comm, 0)
+        with pytest.raises(pynccl.Error, match="ncclAllReduce: invalid usage"):
+            pynccl.all_reduce(x.data.ptr, x.data.ptr, 3, TYPES["float32"], SUM, comm, 0)
+        assert "only shrink and abort may follow" in pynccl.get_last_error(comm)
+        with pytest.raises(pynccl.Error):  # NCCL would hang: it must be aborted
+            rank.nccl.destroy()
+
+    on_ranks(cupy, call, ends="abort", **one_gpu_for_two)
+
+
+def test_old_versions_cannot_shrink(cupy, monkeypatch):
+    monkeypatch.setattr(pynccl, "get_version", lambda: 22807)
+    assert not Connection(1, new_identity("pynccl"), 0, "pynccl").can_shrink

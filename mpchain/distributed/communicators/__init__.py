@@ -80,16 +80,15 @@ def create_communicator(
         elastic: whether training continues without ranks that die, or that are killed because they
             do not work for ``timeout`` seconds
             (:class:`~mpchain.distributed.InMemoryCheckpoint`). It needs Open MPI, started by
-            ``mpirun --with-ft ulfm`` or ``mpchain-launch --elastic``; CuPy arrays travel through
-            host memory. None: whether the environment variable ``MPCHAIN_ELASTIC`` is 1.
+            ``mpirun --with-ft ulfm`` or ``mpchain-launch --elastic``. None: whether the environment
+            variable ``MPCHAIN_ELASTIC`` is 1.
 
     Raises:
         ValueError: the name is unknown, ``allreduce_grad_dtype`` does not fit it,
             ``micro_shards`` is not a multiple of the number of ranks, or ``timeout`` is not
             positive.
         RuntimeError: mpi4py is missing under ``mpirun``; ``mpirun`` and mpi4py belong to different
-            MPI installations; NCCL is named but there is no GPU; ``elastic`` with NCCL or another
-            MPI.
+            MPI installations; NCCL is named but there is no GPU; ``elastic`` with another MPI.
 
     Example:
         >>> comm = mpchain.create_communicator()
@@ -105,7 +104,7 @@ def create_communicator(
     mpi_comm = _ranks(mpi_comm)
     if elastic is None:
         elastic = os.environ.get(ELASTIC_VARIABLE) == "1"
-    communicator_class = _choose_class(communicator_name, mpi_comm, elastic)
+    communicator_class = _choose_class(communicator_name, mpi_comm)
     options = {"elastic": True} if elastic else {}
     if allreduce_grad_dtype is not None:
         options["allreduce_grad_dtype"] = _gradient_dtype(communicator_class, allreduce_grad_dtype)
@@ -118,16 +117,11 @@ def create_communicator(
     return comm
 
 
-def _choose_class(name, mpi_comm, elastic):
+def _choose_class(name, mpi_comm):
     if name is None:
-        several = mpi_comm is not None and mpi_comm.size > 1 and not elastic
+        several = mpi_comm is not None and mpi_comm.size > 1
         return NcclCommunicator if several and _has_nccl() else MpiCommunicator
     if _CLASSES[name] is NcclCommunicator:
-        if elastic:
-            raise RuntimeError(
-                f"create_communicator: {name!r} moves arrays by NCCL, which cannot lose ranks yet: "
-                "with elastic=True use 'naive'"
-            )
         try:
             cuda.check_cuda_available()
         except RuntimeError as error:

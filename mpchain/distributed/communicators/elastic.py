@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mpchain.distributed.communicators import progress
+from mpchain.distributed.communicators.nccl_bindings import NcclError
 from mpchain.distributed.watch import NeedsRestartError, RanksLost, add_look, losses, note
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Elasticity:
                 raise self._loss()
 
     def loss_behind(self, error: Exception) -> RanksLost | None:
-        if not isinstance(error, self._mpi.Exception):
+        # Once work on GPUs was ended, its results are undefined: any error may follow from that.
+        if not (self._has_lost or isinstance(error, (self._mpi.Exception, NcclError))):
             return None
         end = time.monotonic() + _UNTIL_NOTICED
         while not self._notices():
@@ -131,6 +133,8 @@ class Elasticity:
         for mpi_comm in [self._comm.mpi_comm, *self._comm._owned]:
             with contextlib.suppress(self._mpi.Exception):
                 mpi_comm.Revoke()
+        # Afterwards, so that nobody is told of what this leaves undone.
+        self._comm._end_work()
 
     def _loss(self):
         base, watch = self._comm.mpi_comm, self._comm._watch
@@ -209,7 +213,7 @@ class Elasticity:
         try:
             comm._join(base)
             flags = _DONE | _GOES_BACK * goes_back
-        except (self._mpi.Exception, RanksLost):
+        except RuntimeError:  # of MPI or NCCL, or RanksLost
             flags = 0
             with self._turn:
                 self._revoke()

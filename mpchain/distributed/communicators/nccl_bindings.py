@@ -1,8 +1,10 @@
 """NCCL as a communicator needs it, through one of three bindings."""
 
 import contextlib
+import copy
 import functools
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,6 +19,20 @@ SUM = 0
 
 _ON_HOST = 1  # where a factor is
 
+_REVOKES = 22900  # the first version of NCCL that does
+_ABORT = 1  # flag: a communicator shrinks though it has failed
+
+
+class NcclError(RuntimeError):
+    """A call of NCCL has failed.
+
+    Example:
+        >>> raise NcclError("NCCL by pynccl: ncclAllReduce: remote process exited")
+        Traceback (most recent call last):
+        ...
+        mpchain.distributed.communicators.nccl_bindings.NcclError: NCCL by pynccl: ...
+    """
+
 
 class Connection:
     """One rank's end of NCCL.
@@ -30,9 +46,11 @@ class Connection:
     Attributes:
         binding: the name.
         has_products: whether :meth:`product` can be called.
+        can_shrink: whether :meth:`shrink` can be called; CuPy and NCCL before 2.29 cannot do it.
 
     Raises:
         RuntimeError: the binding, or NCCL itself, is missing.
+        NcclError: a call of NCCL has failed; all methods raise it.
 
     Example:
         >>> nccl = Connection(1, new_identity(), 0)  # doctest: +SKIP
@@ -44,13 +62,18 @@ class Connection:
         self.binding = find_binding(binding)
         self._nccl = BINDINGS[self.binding]()
         self.has_products = hasattr(self._nccl, "red_op_create_pre_mul_sum")
-        self._comm = None
+        can_revoke = hasattr(self._nccl, "comm_revoke")
+        self.can_shrink = can_revoke and self._nccl.get_version() >= _REVOKES
+        self._comm, self._is_revoked = None, False
+        self._turn = threading.RLock()  # before another thread uses what this one frees
         with self._explained():
             self._comm = self._nccl.comm_init_rank(n_ranks, identity, rank)
 
     def run(self, name: str, *args: int, stream: int) -> None:
         """Calls ``all_reduce``, ``reduce``, ``broadcast``, ``all_gather``, ``reduce_scatter``,
         ``send`` or ``recv`` with NCCL's arguments, without the communicator."""
+        if self._is_revoked:
+            raise NcclError(f"NCCL by {self.binding}: the communicator was revoked or aborted")
         with self._explained():
             getattr(self._nccl, name)(*args, self._comm, stream)
 
@@ -59,7 +82,7 @@ class Connection:
         try:
             yield
         except self._nccl.Error as error:
-            raise RuntimeError(f"NCCL by {self.binding}: {error}{self._reason()}") from error
+            raise NcclError(f"NCCL by {self.binding}: {error}{self._reason()}") from error
 
     def _reason(self):
         """Returns what NCCL says of its last error, after a colon; empty if the binding does not
@@ -94,14 +117,43 @@ class Connection:
 
     def find_error(self) -> str | None:
         """Returns an error that NCCL found in the background; None if all is well."""
-        code = self._nccl.comm_get_async_error(self._comm)
-        if code == 0:
-            return None
-        return f"NCCL has failed (error {int(code)}){self._reason()}"
+        with self._turn:
+            if self._is_revoked:
+                return None
+            code = self._nccl.comm_get_async_error(self._comm)
+            return f"NCCL has failed (error {int(code)}){self._reason()}" if code else None
+
+    def revoke(self) -> None:
+        """Ends all work at once, also that which waits for lost ranks: what it was to write is
+        undefined. Any thread may call it. Then :meth:`shrink` and :meth:`abort` can be called."""
+        with self._turn:
+            if self._is_revoked:
+                return
+            self._is_revoked = True
+            if not self.can_shrink:
+                self.abort()
+            elif self._comm is not None:
+                self._nccl.comm_revoke(self._comm, 0)
+
+    def shrink(self, lost: Sequence[int]) -> "Connection":
+        """Returns the connection of the others, which all call it; aborts this one.
+
+        Args:
+            lost: numbers of ranks.
+        """
+        made, lost = copy.copy(self), np.array(lost, np.int32)
+        with self._explained():
+            made._comm = self._nccl.comm_shrink(self._comm, lost.ctypes.data, lost.size, 0, _ABORT)
+        made._is_revoked = False
+        self.abort()
+        return made
 
     def abort(self) -> None:
         """Ends all work at once. Any thread may call it."""
-        self._nccl.comm_abort(self._comm)
+        with self._turn:
+            comm, self._comm, self._is_revoked = self._comm, None, True
+            if comm is not None:
+                self._nccl.comm_abort(comm)
 
     def destroy(self) -> None:
         """Frees the connection after its work; all ranks call it."""

@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from mpchain.distributed.communicators import Communicator
 from mpchain.link import Link
 from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
@@ -72,7 +70,7 @@ class RankStates:
                 f"MultiNodeOptimizer.add_rank_state: {path} must have a row for each of this "
                 f"rank's {end - begin} samples of the last batch, but has {len(value)}"
             )
-        array = np.ascontiguousarray(as_array(value))
+        array = as_array(value)
         n_per_row = math.prod(array.shape[1:])
         shape = (self.n_samples, *array.shape[1:])
         serializer.part(path, array.reshape(-1), begin * n_per_row, shape)

@@ -48,7 +48,7 @@ class Detector:
         self._last = watch.clock()
         self._position = None
         self._waited = 0.0
-        self._noticed_at = self._asked_at = self._told = self._idle_since = None
+        self._noticed_at = self._asked_at = self._told = self._idle_since = self._failed_at = None
 
     def look(self, now: float) -> tuple[str | None, bool]:
         """Returns the report of a failure, if this rank is to make it, and whether the job ends."""
@@ -91,7 +91,7 @@ class Detector:
         None if all is well."""
         watch = self._watch
         error = watch.gpu and watch.gpu.find_error()
-        if error:
+        if error and not (watch.is_elastic and self._is_recent_failure(now)):
             return lambda: f"{error}\n{reports.places_of(watch)}", True
         text = self._wait(passed)
         if text is None:
@@ -114,6 +114,11 @@ class Detector:
             if not must_end and (self._told == self._position or not self._is_first_to_wait()):
                 return None
         return lambda: reports.missing(watch, text, waited, must_end), must_end
+
+    def _is_recent_failure(self, now):
+        """Returns whether ranks may be lost, which NCCL has noticed, and MPI is yet to notice."""
+        self._failed_at = self._failed_at or now
+        return now - self._failed_at <= self._watch.timeout
 
     def _some_are_gone(self, now):
         """Returns whether programs or processes of ranks ended too early."""

@@ -6,6 +6,7 @@ import pytest
 import mpchain
 from mpchain import links as L
 from mpchain import optimizers
+from mpchain.backends.cuda import to_cpu
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed.checkpoints.states import StateSerializer
 from mpchain.distributed.communicators import Communicator
@@ -18,22 +19,23 @@ class RankOf(Communicator):
         self.rank, self.size = rank, size
 
 
-def _set_up(of_rank):
+def _set_up(of_rank, device="@numpy"):
     model = L.LSTM(3, 2)
+    model.to_device(device)
     states = create_multi_node_optimizer(optimizers.SGD(), Communicator()).setup(model)
     states.add_rank_state(model, "h", "c")
     states._rank_states._comm = of_rank
     return model, states._rank_states
 
 
-def test_rows_are_divided_anew():
+def test_rows_are_divided_anew(device):
     whole = np.arange(10.0).reshape(5, 2)
     parts = {}
     for rank in range(2):
         comm = RankOf(rank, 2)
-        model, states = _set_up(comm)
+        model, states = _set_up(comm, device)
         states.n_samples = 5
-        model.h = mpchain.Variable(whole[slice(*comm.share_of(5))])
+        model.h = mpchain.Variable(model.device.send(whole[slice(*comm.share_of(5))]))
         serializer = StateSerializer()
         states.serialize(serializer)
         parts[rank] = serializer.values["h"]
@@ -42,9 +44,9 @@ def test_rows_are_divided_anew():
     assert [part.start for part in parts.values()] == [0, 6]
     for rank in range(3):
         comm = RankOf(rank, 3)
-        model, states = _set_up(comm)
+        model, states = _set_up(comm, device)
         states.serialize(NpzDeserializer({"h": whole, "c": serializer.values["c"].array}))
-        np.testing.assert_array_equal(model.h.array, whole[slice(*comm.share_of(5))])
+        np.testing.assert_array_equal(to_cpu(model.h.array), whole[slice(*comm.share_of(5))])
         assert model.c is None
 
 

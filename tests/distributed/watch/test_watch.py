@@ -527,6 +527,18 @@ def test_a_failure_of_nccl():
     assert work.is_aborted
 
 
+def test_a_failure_of_nccl_may_be_a_lost_rank():
+    """Which MPI notices later; if not, the job ends."""
+    ranks = Ranks(2)
+    work = ranks[1].gpu = Gpu()
+    ranks[0].is_elastic = ranks[1].is_elastic = True
+    work.error = "NCCL has failed: a cable"
+    ranks.pass_time(TIMEOUT)
+    assert ranks.reports == []
+    ranks.pass_time(5)
+    assert ranks.report.startswith("NCCL has failed: a cable\n  ranks 10-11: for ")
+
+
 def test_an_elastic_watchdog_kills_who_does_not_work(monkeypatch):
     """Those of its host; others are left to ranks of their hosts."""
     ranks = Ranks(3, hosts=["near", "near", "far"])

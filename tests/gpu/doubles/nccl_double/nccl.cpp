@@ -2,8 +2,10 @@
 //
 // Calls return at once, as NCCL's do; a thread of each communicator does their work in order. Where
 // NCCL would hang or compute garbage (calls that differ between ranks, peers that do not come), the
-// work fails, and ncclGetLastError says why. Sums are in the order of the ranks. The environment
-// variable NCCL_DOUBLE_TIMEOUT limits the seconds for which a rank waits for another (60).
+// work fails, and ncclGetLastError says why. Work that a revoked or aborted communicator leaves undone
+// counts as done, and fills what it was to write with ones (NaN). Sums are in the order of the ranks.
+// The environment variable NCCL_DOUBLE_TIMEOUT limits the seconds for which a rank waits for another
+// (60).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -91,6 +93,7 @@ struct Work {
   double factor;  // of PRE_MUL_SUM
   uint64_t number, group;
   uint64_t left;  // bytes of a message
+  uint64_t out_bytes;
   bool is_send() const { return !strcmp(call.name, "Send"); }
   bool is_message() const { return is_send() || !strcmp(call.name, "Recv"); }
 };
@@ -299,12 +302,16 @@ void run(Comm* comm) {
     if (failure.code == OK) {
       try {
         if (batch[0].is_message()) run_messages(*comm, batch);
-        else run_collective(*comm, batch[0]);
+        else if (!comm->is_stopped) run_collective(*comm, batch[0]);
       } catch (const Failure& caught) {
         failure = {caught.code, "rank " + to_string(comm->rank) + ": " + caught.text};
       }
     }
     lock_guard<mutex> held(comm->lock);
+    if (comm->is_stopped && comm->error == OK) {
+      for (Work& work : batch) memset(work.out, 0xff, work.out_bytes);
+      failure = {OK, ""};
+    }
     if (failure.code == OK) comm->n_done = batch.back().number;
     comm->error = failure.code;
     comm->error_text = failure.text;
@@ -348,6 +355,7 @@ Result call(const char* name, const void* in, void* out, size_t in_count, size_t
   work.in = (const char*)in, work.out = (char*)out;
   work.number = ++comm->n_begun;
   work.left = count * WIDTH[type];
+  work.out_bytes = out_count * WIDTH[type];
   if (access_memory) {
     char why[600] = "";
     size_t width = WIDTH[type];
@@ -489,7 +497,8 @@ Result ncclCommSplit(Comm* comm, int color, int key, Comm** made, void* config) 
 Result ncclCommRevoke(Comm* comm, int flags) {
   if (Result error = check(comm)) return error;
   if (flags) return fail(INVALID_ARGUMENT, "the flags must be 0");
-  return comm->is_stopped = true, OK;
+  comm->is_stopped = true;
+  return wait_for(comm, comm->n_begun);
 }
 Result ncclCommShrink(Comm* comm, int* excluded, int n, Comm** made, void* config, int flags) {
   *made = nullptr;
