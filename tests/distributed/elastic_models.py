@@ -174,7 +174,7 @@ MOMENTS = {
     "backward": (MultiNodeOptimizer, "_backward"),
     "ready": (GradientReducer, "ready"),
     "end_part": (DeterministicReducer, "end_part"),
-    "sum": (mpi._SharedBuffer, "sum"),
+    "sum": (mpi.SharedBuffer, "sum"),
     "normalization": (MultiNodeBatchNormalization, "_normalize"),
     "control": (MultiNodeOptimizer, "agree_on_signal"),
     "step": (MultiNodeOptimizer, "_step"),

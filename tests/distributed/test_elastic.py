@@ -49,7 +49,6 @@ def test_results_do_not_change(model, faults, tmp_path, needs_mpirun, _reason):
 
 
 GPU_CASES = [
-    ("mlp", ["kill:0:run:10"]),  # before a sum that the others begin
     ("mlp", ["kill:1:begun:7", "kill:2:shrink:1"]),  # in a sum, and while NCCL shrinks
     ("convnet", ["kill:0:connect:1"]),
     ("sharded", ["stop:2:run:30"]),
@@ -59,11 +58,18 @@ GPU_CASES = [
 ]
 
 
-@pytest.mark.gpu
-@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the doubles need g++")
-@pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize(("model", "faults"), GPU_CASES)
+@pytest.mark.parametrize(
+    ("model", "faults", "binding"),
+    [
+        pytest.param("mlp", ["kill:0:run:10"], "pynccl", marks=pytest.mark.long),
+        *(
+            pytest.param(*case, binding, marks=pytest.mark.nightly)
+            for case in GPU_CASES
+            for binding in BINDINGS
+        ),
+    ],
+)
 def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_mpirun, _reason):
     if _reason:
         pytest.skip(_reason)
