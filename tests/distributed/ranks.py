@@ -105,7 +105,8 @@ def end(process):
 
 def report(status, outputs, own_output):
     """Returns what to show of a run that failed: the first rank that did, then mpirun."""
-    failing = [r for r, text in enumerate(outputs) if " failed" in text or "Error" in text] or [0]
+    signs = " failed", "Error", "Fatal Python error"
+    failing = [r for r, text in enumerate(outputs) if any(sign in text for sign in signs)] or [0]
     ended = "went past its time limit" if status is None else f"exit status {status}"
     rank = failing[0]
     return f"{ended}\nrank {rank} of {len(outputs)}:\n{outputs[rank]}\nmpirun:\n{own_output}"

@@ -1,6 +1,5 @@
 """Programs on several ranks with a GPU each, on the doubles of CuPy and NCCL."""
 
-import json
 import pathlib
 import re
 import shutil
@@ -11,9 +10,9 @@ import pytest
 
 import tests
 from tests.distributed import ranks
+from tests.examples import programs
 
 DOUBLES = pathlib.Path(tests.__file__).parent / "gpu" / "doubles"
-EXAMPLES = ranks.ROOT / "examples"
 pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(shutil.which("g++") is None, reason="the doubles need g++"),
@@ -83,6 +82,23 @@ def test_two_ranks_on_one_gpu(needs_mpirun):
     assert re.search(message, "".join(outputs)), report
 
 
+# Runs a script, and then prints which GPU and which of NCCL's functions it has used.
+COUNTED = """
+import collections, runpy, sys
+import mpchain
+from mpchain.distributed.communicators.nccl_bindings import Connection
+
+calls, run = collections.Counter(), Connection.run
+def counted(self, name, *args, **options):
+    calls[name, mpchain.cuda.Device().id] += 1
+    run(self, name, *args, **options)
+Connection.run = counted
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+print("NCCL:", sorted(calls))
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "options", "on_gpus", "tolerance"),
     [
@@ -93,27 +109,13 @@ def test_two_ranks_on_one_gpu(needs_mpirun):
 def test_an_example_on_two_gpus_computes_what_a_cpu_does(
     script, options, on_gpus, tolerance, needs_mpirun, tmp_path
 ):
-    logs = []
-    for n_ranks, more in ((1, []), (2, on_gpus)):
-        out = tmp_path / f"on_{n_ranks}"
-        command = [str(EXAMPLES / script), *options, *more, "--out", str(out)]
-        if n_ranks == 1:
-            environ = ranks.environment()
-            done = subprocess.run(
-                [sys.executable, *command],
-                env=environ,
-                timeout=240,
-                capture_output=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr.decode()
-        else:
-            status, _, report = run(n_ranks, *command)
-            assert status == 0, report
-        logs.append(json.loads((out / "log").read_text()))
-    alone, together = logs
-    assert len(alone) == len(together) == 2
-    for expected, actual in zip(alone, together):
-        assert actual.keys() == expected.keys()
-        for key in expected.keys() - {"elapsed_time"}:
-            assert actual[key] == pytest.approx(expected[key], rel=tolerance, abs=tolerance), key
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    programs.run(script, *options, "--out", alone)
+    command = [str(programs.ROOT / "examples" / script), *options, *on_gpus, "--out", str(together)]
+    status, outputs, report = run(2, "-c", COUNTED, *command)
+    assert status == 0, report
+    for gpu, output in enumerate(outputs):
+        assert f"('all_reduce', {gpu})" in output.splitlines()[-1], report
+    expected, actual = map(programs.log_of, (alone, together))
+    assert len(expected) == 2
+    programs.check_alike(actual, expected, tolerance)

@@ -4,6 +4,7 @@ The ranks are threads of this process, each with an imitated GPU.
 """
 
 import ctypes
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -170,6 +171,38 @@ def test_a_message_of_another_size(cupy):
 
     on_ranks(cupy, messages, ends="abort")
     cupy.double.reset()
+
+
+class _Work:
+    """A ticket of work that is done, or never; other threads run while it is asked."""
+
+    def __init__(self, done):
+        self._done = done
+
+    def is_done(self):
+        os.sched_yield()
+        return self._done
+
+
+def test_memory_in_use_is_kept_while_a_watchdog_asks(cupy, monkeypatch):
+    from cupy import _machine
+
+    works, ends = [], threading.Event()
+    monkeypatch.setattr(_machine, "_in_flight", works)
+
+    def ask():
+        while not ends.is_set():
+            _machine._unfinished({})
+
+    with ThreadPoolExecutor(1) as pool:
+        watchdog = pool.submit(ask)
+        for i in range(400):
+            with _machine._lock:
+                works.append(((0, 0), _Work(i % 2 == 0), None))
+            _machine._unfinished({})
+        ends.set()
+        watchdog.result()
+    assert len(works) == 200
 
 
 def test_a_peer_that_does_not_come(cupy, monkeypatch):

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -54,6 +54,21 @@ def check_arrays(function: str, argument: str, xs: Any, size: int) -> list[Array
             f"{function}: {argument} must hold {size} arrays, one per rank, not {held}"
         )
     return [check_array(function, f"{argument}[{rank}]", x) for rank, x in enumerate(xs)]
+
+
+def check_parts(function: str, parts: Sequence[Array] | None, x: Array) -> None:
+    """Raises ValueError if arrays, one after the other, are not as the elements of ``x``.
+
+    >>> check_parts("iallreduce", [np.ones(2), np.ones(1)], np.ones(3))
+    """
+    if parts is not None:
+        are_flat = all(y.dtype == x.dtype and y.ndim == 1 and y.flags.c_contiguous for y in parts)
+        if not are_flat or sum(y.size for y in parts) != x.size:
+            given = ", ".join(f"{y.shape} {y.dtype}" for y in parts)
+            raise ValueError(
+                f"{function}: parts must be flat contiguous arrays of {x.dtype} with {x.size} "
+                f"elements together, as x; they are {given}"
+            )
 
 
 def describe(x: Array) -> tuple[tuple[int, ...], str, bool]:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import configuration
+from mpchain import backend, configuration
 from mpchain.distributed.communicators.arrays import (
     WIRE_DTYPES,
     check_array,
     check_arrays,
+    check_parts,
     contiguous,
     describe,
     make_room,
@@ -179,7 +180,12 @@ class Communicator(PointToPoint, LosesRanks):
         return Request(x[0].copy())
 
     def iallreduce(
-        self, x: Array, wire_dtype: str | None = None, *, factor: float | None = None
+        self,
+        x: Array,
+        wire_dtype: str | None = None,
+        *,
+        factor: float | None = None,
+        parts: Sequence[Array] | None = None,
     ) -> Request:
         """Begins to sum a contiguous array over the ranks, in place.
 
@@ -193,6 +199,10 @@ class Communicator(PointToPoint, LosesRanks):
                 ``sparse``: messages have only the elements that are not 0, of a float array on the
                 host; the sum is exact. None: the sum is exact.
             factor: what this rank's array is multiplied by before. All ranks give one, or none.
+            parts: flat contiguous arrays of the dtype of ``x`` with as many elements. This rank
+                then adds them, one after the other, and ``x`` only gets the sum; NCCL copies none
+                of them. They have the same sizes on all ranks, and stay as they are until the
+                request was waited for.
 
         Returns:
             A request whose result is ``x``.
@@ -207,9 +217,12 @@ class Communicator(PointToPoint, LosesRanks):
                 f"iallreduce: wire_dtype must be one of {', '.join(map(str, wire_dtypes))}, and "
                 f"None unless x is a float array; it is {wire_dtype!r}, for {x.dtype}"
             )
-        return self._begin_sum_of_products(x, wire_dtype, factor)
+        check_parts("iallreduce", parts, x)
+        return self._begin_sum_of_products(x, wire_dtype, factor, parts)
 
-    def _begin_sum_of_products(self, x, wire_dtype, factor):
+    def _begin_sum_of_products(self, x, wire_dtype, factor, parts):
+        if parts is not None:
+            backend.get_array_module(x).concatenate(parts, out=x.reshape(-1))
         if factor is not None:
             x *= x.dtype.type(factor)
         return self.begin_sum(x, wire_dtype)

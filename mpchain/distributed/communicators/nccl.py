@@ -1,5 +1,6 @@
 """The communicator that moves CuPy arrays by NCCL, and host arrays and objects by MPI."""
 
+import contextlib
 import functools
 import os
 import socket
@@ -19,6 +20,8 @@ from mpchain.distributed.communicators.nccl_bindings import SUM, TYPES, Connecti
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import GpuWork, watched
 from mpchain.typing import Array, DTypeLike
+
+_MOST_IN_GROUP = 2048  # operations that NCCL launches together
 
 
 @watched
@@ -173,16 +176,26 @@ class NcclCommunicator(MpiCommunicator):
         """Calls a collective on the stream that runs beside later work of the current stream.
 
         Returns:
-            The event after its work. Until then the arrays are kept: dropped memory is reused by
-            the stream that it was allocated on.
+            The event after its work.
         """
         self._connect(sent)
-        self._stream.wait_event(_current_stream().record())
-        self._run(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
-        event = self._stream.record()
-        self._in_use = {other: kept for other, kept in self._in_use.items() if not other.done}
-        self._in_use[event] = sent, received, _current_stream()
+        with self._beside(sent, received) as event:
+            self._run(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)
         return event
+
+    @contextlib.contextmanager
+    def _beside(self, *arrays):
+        """Context manager: the own stream then has the work of the current one behind it.
+
+        Yields the event after the work within. Until then the arrays are kept: dropped memory is
+        reused by the stream that it was allocated on.
+        """
+        self._stream.wait_event(_current_stream().record())
+        event = cuda.cupy.cuda.Event(disable_timing=True)
+        yield event
+        event.record(self._stream)
+        self._in_use = {other: kept for other, kept in self._in_use.items() if not other.done}
+        self._in_use[event] = *arrays, _current_stream()
 
     def _wait_for(self, event):
         """Lets the current stream wait for an event after a collective."""
@@ -239,12 +252,30 @@ class NcclCommunicator(MpiCommunicator):
         event = self._begin("all_reduce", sent, sent, SUM, dtype_name=name)
         return _OnStream(self, event, x, narrow and (lambda: narrow.decode(sent, x.dtype)))
 
-    def _begin_sum_of_products(self, x, wire_dtype, factor):
-        plain = factor is None or wire_dtype is not None or self.size == 1 or x.size == 0
-        if plain or not cuda.is_gpu_array(x) or not self._connect(x).has_products:
-            return super()._begin_sum_of_products(x, wire_dtype, factor)
-        with self._nccl.product(factor, x.dtype) as op:
-            return _OnStream(self, self._begin("all_reduce", x, x, op), x)
+    def _begin_sum_of_products(self, x, wire_dtype, factor, parts):
+        plain = (factor is None and parts is None) or wire_dtype is not None
+        if plain or self.size == 1 or x.size == 0 or not cuda.is_gpu_array(x):
+            return super()._begin_sum_of_products(x, wire_dtype, factor, parts)
+        nccl = self._connect(x)
+        if factor is None:
+            return self._begin_sum_of_parts(x, parts, SUM)
+        if not nccl.has_products:
+            return super()._begin_sum_of_products(x, wire_dtype, factor, parts)
+        with nccl.product(factor, x.dtype) as op:
+            return self._begin_sum_of_parts(x, [x] if parts is None else parts, op)
+
+    def _begin_sum_of_parts(self, x, parts, op):
+        """Begins a sum of arrays that are one after the other in ``x`` afterwards."""
+        dtype, pointer = TYPES[x.dtype.name], x.data.ptr
+        parts = [part for part in parts if part.size]
+        with self._beside(parts, x) as event:
+            for start in range(0, len(parts), _MOST_IN_GROUP):
+                with self._nccl.group():  # one launch
+                    for part in parts[start : start + _MOST_IN_GROUP]:
+                        arguments = part.data.ptr, pointer, part.size, dtype, op
+                        self._nccl.run("all_reduce", *arguments, stream=self._stream.ptr)
+                        pointer += part.nbytes
+        return _OnStream(self, event, x)
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
         if not cuda.is_gpu_array(x):

@@ -306,10 +306,9 @@ class Bucket:
                 "means over all ranks: copy them, or take them after the optimizer's update"
             )
 
-    def factored_values(self) -> tuple[Array, float | None]:
-        """Returns the flat array, and a factor by which the sum is yet to multiply it; None on all
-        ranks if there is none."""
-        return self.values, None
+    def begin_sum(self, comm: Communicator) -> Request:
+        """Begins to replace ``values`` by their sum over the ranks, in ``wire_dtype``."""
+        return comm.iallreduce(self.values)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
         """Starts a step: nothing is taken yet. With weighted losses no gradient is multiplied."""
@@ -361,7 +360,9 @@ class Bucket:
 
 
 class GpuBucket(Bucket):
-    """A bucket on a GPU: one kernel copies all gradients to it, and the sum may multiply them.
+    """A bucket on a GPU: the sum reads the gradients where they are, and may multiply them.
+
+    What needs :attr:`values` before the sum makes one kernel copy all gradients there.
 
     Args:
         layout, params, wire_dtype: see :class:`Bucket`.
@@ -373,27 +374,41 @@ class GpuBucket(Bucket):
 
     @property
     def values(self) -> Array:
-        values, factor = self.factored_values()
-        if factor is not None:
-            values *= values.dtype.type(factor)
+        self._fill()
+        values = self._room.values
+        if self._factor is not None:
+            values *= values.dtype.type(self._factor)
+            self._factor = None
         return values
 
+    def begin_sum(self, comm: Communicator) -> Request:
+        if self._wire_dtype != self.layout.dtype:
+            self._fill()
+        parts = self._parts() if self._grads else None
+        request = comm.iallreduce(self._room.values, factor=self._factor, parts=parts)
+        self._factor = None
+        self._set_gradients()
+        return request
+
     def views(self) -> dict[str, Array]:
-        _ = self.values  # multiplied
+        _ = self.values  # filled, and multiplied
         return super().views()
 
-    def factored_values(self) -> tuple[Array, float | None]:
-        factor, self._factor = self._factor, None
-        return self._room.values, factor
+    def gradients(self) -> Iterator[tuple[str, Array]]:
+        _ = self.values
+        return super().gradients()
 
     def _can_make_room(self):
         return True
 
     def _new_room(self):
-        xp = next(iter(self._params.values())).xp
-        room = Room(xp.zeros(self.layout.size, self._wire_dtype), self.layout)
+        room = Room(self._xp.zeros(self.layout.size, self._wire_dtype), self.layout)
         self._rooms = [*self._rooms[-1:], room]
         return room
+
+    @property
+    def _xp(self):
+        return next(iter(self._params.values())).xp
 
     def begin(self, losses_are_weighted: bool = False) -> None:
         super().begin(losses_are_weighted)
@@ -403,20 +418,29 @@ class GpuBucket(Bucket):
         self._grads[name] = grad
         if self._factor is not None:
             self._factor = factor or 1.0  # of no gradients
-        if self.is_full:
-            self._fill()
 
-    def _fill(self):
-        values, grads, self._grads = self._room.values, self._grads, {}
-        xp = next(iter(self._params.values())).xp
-        flat = [
-            xp.zeros(view.size, self.layout.dtype) if grads[name] is None else grads[name].ravel()
+    def _parts(self):
+        """Returns the gradients in the order of ``values``, flat."""
+        grads, dtype = self._grads, self.layout.dtype
+        return [
+            self._xp.zeros(view.size, dtype)
+            if grads[name] is None
+            else grads[name].ravel().astype(dtype, copy=False)
             for name, view in self._room.views.items()
         ]
-        xp.concatenate(flat, out=values)
-        for name, view in self._room.views.items():
-            if grads[name] is not None and view.dtype == grads[name].dtype:
-                self._params[name].grad = view
+
+    def _fill(self):
+        if self._grads:
+            self._xp.concatenate(self._parts(), out=self._room.values)
+            self._set_gradients()
+
+    def _set_gradients(self):
+        """Lets the parameters have parts of ``values`` as their gradients."""
+        for name, grad in self._grads.items():
+            view = self._room.views[name]
+            if grad is not None and view.dtype == grad.dtype:
+                self._params[name].grad = view  # frees memory for the rest of backward
+        self._grads = {}
 
 
 class Room:

@@ -29,8 +29,7 @@ def exact(comm: Communicator, bucket: "Bucket") -> Any:
         >>> make = mpchain.distributed.create_multi_node_optimizer
         >>> optimizer = make(optimizers.SGD(), comm, compression=compression.exact)
     """
-    values, factor = bucket.factored_values()
-    return comm.iallreduce(values, factor=factor)
+    return bucket.begin_sum(comm)
 
 
 def float16(comm: Communicator, bucket: "Bucket") -> Any:

@@ -9,7 +9,7 @@ import pytest
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
-from mpchain.distributed.communicators import arrays, mpi, progress
+from mpchain.distributed.communicators import arrays, mpi, nccl, progress
 from mpchain.distributed.communicators.communicator import Communicator
 from tests.distributed.devices import assert_array_equal, on_gpus, xp
 
@@ -209,6 +209,27 @@ def test_iallreduce_multiplies_each_ranks_array_before(any_comm, dtype, wire_dty
     x = xp.full(5, any_comm.rank + 1.0, dtype)
     any_comm.iallreduce(x, wire_dtype, factor=2.0**-any_comm.rank).Wait()
     same(x, xp.full(5, sum((r + 1) * 2.0**-r for r in range(any_comm.size)), dtype))
+
+
+@pytest.mark.parametrize("wire_dtype", [None, "float16"])
+@pytest.mark.parametrize("factor", [None, 2.0])
+@pytest.mark.parametrize("most_in_group", [2, 2048])
+def test_iallreduce_of_parts(any_comm, wire_dtype, factor, most_in_group, monkeypatch):
+    monkeypatch.setattr(nccl, "_MOST_IN_GROUP", most_in_group)
+    rank, size = any_comm.rank, any_comm.size
+    x, parts = xp.empty((1, 7)), [xp.full(n, 1.0 + n * rank) for n in (1, 0, 4, 2)]
+    before = [part.copy() for part in parts]
+    assert any_comm.iallreduce(x, wire_dtype, factor=factor, parts=parts).Wait() is x
+    each = size + np.repeat([1.0, 4, 2], [1, 4, 2]) * sum(range(size))
+    same(x, xp.array(each[None] * (factor or 1)))
+    for part, copy in zip(parts, before, strict=True):
+        same(part, copy)
+
+
+def test_parts_that_are_not_those_of_the_array(comm):
+    for parts in ([xp.ones(2)], [xp.ones(3, "f")], [xp.ones((1, 3))], [xp.ones(6)[::2]]):
+        with pytest.raises(ValueError, match="iallreduce: parts must be flat contiguous arrays of"):
+            comm.iallreduce(xp.empty(3), parts=parts)
 
 
 def test_other_collectives_while_sums_are_under_way(comm):

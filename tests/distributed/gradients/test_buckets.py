@@ -371,7 +371,9 @@ def test_the_first_bucket_on_gpus_is_small(comm):
     assert [len(bucket.names) for bucket in reducer._buckets] == [2, 50, 8]
 
 
-def test_a_bucket_on_a_gpu_is_filled_and_weighted_by_no_kernel_for_each_gradient(comm):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_no_kernel_fills_a_bucket_on_a_gpu(comm, weighted):
+    """NCCL reads the gradients where they are, and multiplies them if the binding has that."""
     if comm.size == 1 or not on_gpus():
         pytest.skip("GPUs of several ranks")
     ledger = xp.double  # of what CuPy's double has launched
@@ -379,12 +381,37 @@ def test_a_bucket_on_a_gpu_is_filled_and_weighted_by_no_kernel_for_each_gradient
     reducer = GradientReducer(comm)
     reducer.watch(params)
     for step in range(2):
+        kept = {name: gradient(name, comm.rank, step=step) for name in params}
         for name, param in params.items():
-            param.grad = gradient(name, comm.rank, step=step)
+            param.grad = kept[name]
         ledger.reset()
-        reducer.begin(SAMPLES[comm.rank])
+        reducer.begin(SAMPLES[comm.rank], losses_are_weighted=weighted)
         reducer.finish()
     names = [name for name, _ in ledger.launches.elements()]
-    assert names[0] == "concatenate" and len(names) == 2 - comm._nccl.has_products, names
-    expected = expected_mean("/a", range(comm.size), SAMPLES[: comm.size], step=1)
+    copies = not weighted and not comm._nccl.has_products
+    assert names == (["concatenate", "__imul__"] if copies else [])
+    samples = [1 / comm.size] * comm.size if weighted else SAMPLES[: comm.size]
+    scale = comm.size if weighted else 1
+    expected = expected_mean("/a", range(comm.size), samples, step=1) * scale
     assert_allclose(params["/a"].grad, expected, atol=1e-15)
+    for name, grad in kept.items():
+        assert_array_equal(grad, gradient(name, comm.rank, step=1))
+
+
+def test_one_array_may_be_the_gradient_of_several_parameters(comm):
+    """As in a sum; arrays that are not contiguous or of another dtype are copied."""
+    params = {f"/{i}": Parameter(xp.zeros((2, 3))) for i in range(4)}
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for step in range(3):
+        shared = on_device(np.random.RandomState(step).rand(2, 3)) * (comm.rank + 1)
+        before = shared.copy()
+        grads = shared, shared, xp.asfortranarray(shared), shared
+        for param, grad in zip(params.values(), grads, strict=True):
+            param.grad = grad
+        reducer.begin()
+        reducer.finish()
+        factor = (comm.size + 1) / 2 / (comm.rank + 1)
+        for param in params.values():
+            assert_allclose(param.grad, before * factor, rtol=1e-14)
+        assert_array_equal(shared, before)

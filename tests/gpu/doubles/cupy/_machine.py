@@ -300,8 +300,9 @@ _in_flight = []
 
 def _unfinished(clock):
     """Returns the tickets of the work of other libraries that comes before a clock."""
-    _in_flight[:] = [work for work in _in_flight if not work[1].is_done()]
-    return [ticket for stamp, ticket, _ in _in_flight if clock.get(stamp[0], 0) >= stamp[1]]
+    with _lock:  # a watchdog asks, too, and must not remove what is added meanwhile
+        _in_flight[:] = [work for work in _in_flight if not work[1].is_done()]
+        return [ticket for stamp, ticket, _ in _in_flight if clock.get(stamp[0], 0) >= stamp[1]]
 
 
 def _is_over(clock):
