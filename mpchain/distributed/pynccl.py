@@ -15,7 +15,16 @@ _pointer, _int, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
 
 class Error(RuntimeError):
-    """A function of NCCL has failed."""
+    """A function of NCCL has failed.
+
+    Args:
+        text: what is wrong.
+        status: what the function has returned.
+    """
+
+    def __init__(self, text: str, status: int):
+        super().__init__(f"{text} ({status})")
+        self.status = status
 
 
 class _Identity(ctypes.Structure):
@@ -48,7 +57,7 @@ def load() -> ctypes.CDLL:
 def _call(name, *args):
     library = load()
     if code := getattr(library, name)(*args):
-        raise Error(f"{name}: {library.ncclGetErrorString(code).decode()} ({code})")
+        raise Error(f"{name}: {library.ncclGetErrorString(code).decode()}", code)
 
 
 def _function(name, *types):

@@ -23,6 +23,7 @@ import numpy as np
 
 from mpchain.distributed.communicators.nccl_bindings import BINDINGS
 from tests.distributed import ranks
+from tests.distributed.elastic_models import FAULT
 
 DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
 MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible")
@@ -81,6 +82,7 @@ def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None):
     environ = ranks.environment() | {ranks.MARK: str(n_ranks)}
     if nccl is not None:
         faults = [f"--nccl={nccl}", *faults]
+        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * _TIME_LIMIT)  # as NCCL, which waits forever
         environ["PYTHONPATH"] = os.pathsep.join([str(ranks.ROOT), str(DOUBLES)])
     process = subprocess.Popen(
         [*command, "tests.distributed.elastic_models", model, str(folder), *faults],
@@ -100,7 +102,7 @@ def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None):
     finally:
         _end_session(process.pid)
     outcome = pathlib.Path(folder, "outcome.npz")
-    if not outcome.exists():
+    if not outcome.exists() or FAULT in output:
         raise RuntimeError(f"{model} {' '.join(faults)}: exit {process.returncode}\n{output}")
     with np.load(outcome) as file:
         return dict(file), output

@@ -46,6 +46,7 @@ N_ITERATIONS = 14
 BATCH = 12
 _N_SAMPLES = 60
 _TIMEOUT = 5.0  # seconds until a stopped rank is lost
+FAULT = "fault on the doubles of CuPy and NCCL:"
 _uses_gpus = [False]
 
 
@@ -326,6 +327,9 @@ def main(name, folder, *faults):
     _note(folder, "begun")
     run_elastic(lambda comm: _train(name, folder, faults, comm), **options, **_options(name))
     _note(folder, "done")
+    if _uses_gpus[0]:
+        for fault in sys.modules["cupy"].double.faults:
+            print(FAULT, fault)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,9 @@ class Elasticity:
         # Once work on GPUs was ended, its results are undefined: any error may follow from that.
         if not (self._has_lost or isinstance(error, (self._mpi.Exception, NcclError))):
             return None
-        end = time.monotonic() + _UNTIL_NOTICED
+        # NCCL may notice earlier than MPI that a host is cut off.
+        patience = self._comm.timeout if getattr(error, "is_of_others", False) else _UNTIL_NOTICED
+        end = time.monotonic() + patience
         while not self._notices():
             if time.monotonic() > end:
                 return None

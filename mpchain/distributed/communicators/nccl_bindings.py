@@ -19,6 +19,8 @@ SUM = 0
 
 _ON_HOST = 1  # where a factor is
 
+_OF_OTHERS = 2, 6  # results of calls: errors of the system or of another rank
+
 _REVOKES = 22900  # the first version of NCCL that does
 _ABORT = 1  # flag: a communicator shrinks though it has failed
 
@@ -26,12 +28,17 @@ _ABORT = 1  # flag: a communicator shrinks though it has failed
 class NcclError(RuntimeError):
     """A call of NCCL has failed.
 
+    Attributes:
+        is_of_others: whether the network, or another rank, may be the cause.
+
     Example:
         >>> raise NcclError("NCCL by pynccl: ncclAllReduce: remote process exited")
         Traceback (most recent call last):
         ...
         mpchain.distributed.communicators.nccl_bindings.NcclError: NCCL by pynccl: ...
     """
+
+    is_of_others = False
 
 
 class Connection:
@@ -82,7 +89,9 @@ class Connection:
         try:
             yield
         except self._nccl.Error as error:
-            raise NcclError(f"NCCL by {self.binding}: {error}{self._reason()}") from error
+            failure = NcclError(f"NCCL by {self.binding}: {error}{self._reason()}")
+            failure.is_of_others = getattr(error, "status", None) in _OF_OTHERS
+            raise failure from error
 
     def _reason(self):
         """Returns what NCCL says of its last error, after a colon; empty if the binding does not

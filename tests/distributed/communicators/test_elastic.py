@@ -4,9 +4,10 @@ import types
 
 import pytest
 
-from mpchain.distributed import RanksLost, create_communicator, scatter_dataset
-from mpchain.distributed.communicators import MpiCommunicator, progress
+from mpchain.distributed import RanksLost, create_communicator, pynccl, scatter_dataset
+from mpchain.distributed.communicators import MpiCommunicator, elastic, progress
 from mpchain.distributed.communicators.elastic import Elasticity, check_can_lose_ranks
+from mpchain.distributed.communicators.nccl_bindings import Connection, NcclError
 from mpchain.distributed.watch import NeedsRestartError, losses
 
 
@@ -77,6 +78,36 @@ def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
         elasticity.shrink(True)
     del data
     elasticity._check_refusals()
+
+
+@pytest.mark.parametrize(("status", "timeout", "learns"), [(6, 60, 1), (6, -1, 0), (4, 60, 0)])
+def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, monkeypatch):
+    """That a rank is lost, if the error can follow from that; if not, it is raised soon."""
+    monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
+    looks = iter([False, False, True])
+    elasticity = object.__new__(Elasticity)
+    elasticity._comm, elasticity._has_lost = types.SimpleNamespace(timeout=timeout), False
+    elasticity._mpi = types.SimpleNamespace(Exception=OSError)
+    elasticity._notices, elasticity._loss = lambda: next(looks), lambda: "loss"
+    nccl = object.__new__(Connection)
+    nccl.binding, nccl._nccl, nccl._comm = "pynccl", pynccl, None
+    monkeypatch.setattr(Connection, "_reason", lambda self: "")
+    with pytest.raises(
+        NcclError, match=rf"^NCCL by pynccl: ncclX: imitated \({status}\)$"
+    ) as caught:
+        with nccl._explained():
+            raise pynccl.Error("ncclX: imitated", status)
+    assert elasticity.loss_behind(caught.value) == ("loss" if learns else None)
+
+
+def test_what_follows_from_the_end_of_work_on_gpus():
+    elasticity = object.__new__(Elasticity)
+    elasticity._has_lost, elasticity._mpi = True, types.SimpleNamespace(Exception=OSError)
+    elasticity._notices, elasticity._loss = lambda: True, lambda: "loss"
+    elasticity._comm = None
+    assert elasticity.loss_behind(FloatingPointError("loss is nan")) == "loss"
+    elasticity._has_lost = False
+    assert elasticity.loss_behind(FloatingPointError("loss is nan")) is None
 
 
 def test_a_communicator_has_it_only_if_asked():
