@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ SUM = 0
 
 _ON_HOST = 1  # where a factor is
 
+_IN_PROGRESS = 7
 _OF_OTHERS = 2, 6  # results of calls: errors of the system or of another rank
 
 _REVOKES = 22900  # the first version of NCCL that does
@@ -139,10 +141,13 @@ class Connection:
             if self._is_revoked:
                 return
             self._is_revoked = True
+            if self.can_shrink:
+                try:
+                    self._nccl.comm_revoke(self._comm, 0)
+                except self._nccl.Error as error:
+                    self.can_shrink = error.status == _IN_PROGRESS
             if not self.can_shrink:
                 self.abort()
-            elif self._comm is not None:
-                self._nccl.comm_revoke(self._comm, 0)
 
     def shrink(self, lost: Sequence[int]) -> "Connection":
         """Returns the connection of the others, which all call it; aborts this one.
@@ -151,6 +156,8 @@ class Connection:
             lost: numbers of ranks.
         """
         made, lost = copy.copy(self), np.array(lost, np.int32)
+        while self._nccl.comm_get_async_error(self._comm) == _IN_PROGRESS:
+            time.sleep(1e-3)  # until what was revoked has ended
         with self._explained():
             made._comm = self._nccl.comm_shrink(self._comm, lost.ctypes.data, lost.size, 0, _ABORT)
         made._is_revoked = False
