@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from mpchain import functions
@@ -13,11 +12,12 @@ from mpchain.backends import cuda
 from mpchain.distributed import functions as distributed_functions
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
-from mpchain.link_hook import ForwardPostprocessArgs, ForwardPreprocessArgs, LinkHook
 from mpchain.typing import Arrays
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
-_NAME = "mpchain.profile"
+NAME = "mpchain.profile"
+"""The name of the function hook."""
+
 _PUBLIC = {*vars(functions), *vars(distributed_functions)}
 _ROOMS = ("mpchain.functions.", "mpchain.distributed.functions.")
 # What stands between a public function and its node, and around functions that check types.
@@ -29,26 +29,38 @@ _BETWEEN = {
 }
 
 
-class _Names:
-    def __init__(self):
-        self._known = {}  # by id, since the hash of code takes long
+class _Functions(FunctionHook):
+    """Records functions forward; methods of seams record the rest, which costs less than hooks."""
+
+    name = NAME
+    sees_nodes = True  # under compat, too
+
+    def __init__(self, recorder):
+        self._now, self._record = recorder.now, recorder.spans.append
+        self._links, self._seen, self._starts = recorder.links, recorder.seen, {}
+        self._names = {}  # by the id of code, since its hash takes long
         self._codes = []  # kept, so that no others get their ids
 
-    def of(self, frame: FrameType | None, label: str) -> str:
-        """Returns the name of the outermost public function among callers; without one, a label.
+    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
+        self._starts[id(function)] = self._now()
 
-        ``convolution_2d`` applies nodes with other labels.
-        """
-        found, known = None, self._known
+    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
+        end, key, links, names = self._now(), id(function), self._links, self._names
+        # The name is that of the outermost public function: convolution_2d applies other nodes.
+        found, frame = "", sys._getframe(3)  # above apply
         while frame is not None:
-            name = known.get(id(frame.f_code), frame)
-            if name is frame:
+            try:
+                name = names[id(frame.f_code)]
+            except KeyError:
                 name = self._look(frame)
             if name is None:
                 break
             found = name or found
             frame = frame.f_back
-        return found or label.lstrip("_")
+        name, link = found or function.label.lstrip("_"), links[-1] if links else None
+        span = self._starts.pop(key), end, "function", name, link, None
+        self._record(span)
+        self._seen[key] = span
 
     def _look(self, frame):
         """Returns the name of a public function, "" in its inside, None outside."""
@@ -58,72 +70,8 @@ class _Names:
         elif module in _BETWEEN or name not in _PUBLIC:
             name = ""
         self._codes.append(frame.f_code)
-        self._known[id(frame.f_code)] = name
+        self._names[id(frame.f_code)] = name
         return name
-
-
-class _FunctionSpans(FunctionHook):
-    name = _NAME
-    sees_nodes = True  # under compat, too
-
-    def __init__(self, recorder):
-        self._now, self._record = recorder.now, recorder.spans.append
-        self._links, self._names, self.starts = recorder.links, _Names(), []
-
-    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        self.starts.append((function, self._now()))
-
-    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        end, links = self._now(), self._links
-        started, start = self.starts.pop()
-        if started is not function:
-            start = self._start(function)
-        name = self._names.of(sys._getframe(3), function.label)  # above apply
-        link = links[-1] if links else None
-        vars(function)[_NAME] = name, link  # for backward
-        self._record((start, end, "function", name, link, None))
-
-    def backward_preprocess(
-        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
-    ) -> None:
-        self.starts.append((function, self._now()))
-
-    def backward_postprocess(
-        self, function: FunctionNode, in_data: Arrays, out_grad: Arrays
-    ) -> None:
-        end = self._now()
-        node = vars(function).get("_node", function)  # of what compat shows
-        name, link = vars(node).get(_NAME) or (function.label.lstrip("_"), None)
-        started, start = self.starts.pop()
-        if started is not function:
-            start = self._start(function)
-        self._record((start, end, "function", name, link, None))
-
-    def _start(self, function):
-        """Returns the start of a function that follows those of others, which have raised."""
-        while True:
-            started, start = self.starts.pop()
-            if started is function:
-                return start
-
-
-class _LinkSpans(LinkHook):
-    name = _NAME
-
-    def __init__(self, recorder):
-        self._recorder, self.starts = recorder, []
-
-    def forward_preprocess(self, args: ForwardPreprocessArgs) -> None:
-        self._recorder.links.append(args.link)
-        self.starts.append(self._recorder.now())
-
-    def forward_postprocess(self, args: ForwardPostprocessArgs) -> None:
-        recorder, link = self._recorder, args.link
-        end, links = recorder.now(), recorder.links
-        while links.pop() is not link:
-            self.starts.pop()
-        start = self.starts.pop()
-        recorder.spans.append((start, end, "link", type(link).__name__, link, None))
 
 
 @dataclasses.dataclass(slots=True)
@@ -159,6 +107,7 @@ class Recorder:
     Attributes:
         spans: tuples (start, end, kind, name, link or None, dict of details or None).
         links: the links that compute, the innermost last.
+        seen: the spans of functions, by the id of the node, for backward.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
         under_way: others, by the id of their request.
@@ -170,10 +119,10 @@ class Recorder:
     Example:
         >>> recorder = Recorder()
         >>> recorder.start()
-        >>> y = L.Linear(3, 2)(np.ones((5, 3), np.float32))
+        >>> y = F.exp(np.zeros(2))
         >>> recorder.stop()
         >>> [(kind, name) for _, _, kind, name, *_ in recorder.spans]
-        [('function', 'linear'), ('link', 'Linear')]
+        [('function', 'exp')]
     """
 
     def __init__(
@@ -182,27 +131,26 @@ class Recorder:
         self._skip, self._last, self._on_full = skip, steps and skip + steps, on_full
         self.thread = threading.get_ident()
         self.spans, self.operations, self.memory = [], [], []
-        self.links, self.targets, self.under_way, self.open = [], {}, {}, set()
+        self.links, self.seen, self.targets, self.under_way, self.open = [], {}, {}, {}, set()
         self.label = self.trainer = self._step_start = None
         self.n_steps = self.work = 0
-        self.now = _time_of_gpu if cuda.available else time.perf_counter_ns
-        self._hooks = _FunctionSpans(self), _LinkSpans(self)
+        self._has_gpu = cuda.available  # asked once, since that takes microseconds
+        self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
+        self._hook = _Functions(self)
 
     def start(self) -> None:
-        """Starts to see functions and links.
+        """Starts to see functions.
 
         Raises:
             KeyError: another recorder is active in this thread.
         """
         self._step_start = self.now()
         self.sample_memory(self._step_start)
-        for hook in self._hooks:
-            hook.__enter__()
+        self._hook.__enter__()
 
     def stop(self) -> None:
         """Stops to see them."""
-        for hook in self._hooks:
-            hook.__exit__()
+        self._hook.__exit__()
 
     def is_mine(self) -> bool:
         """Returns whether the calling thread is the one that is recorded."""
@@ -216,7 +164,7 @@ class Recorder:
 
     def sample_memory(self, time: int) -> None:
         """Notes how much memory is in use."""
-        self.memory.append((time, resident_bytes(), pool_bytes()))
+        self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
     def end_step(self, trainer: Any = None) -> None:
         """Ends a step: a trainer's iteration or, where there is no trainer, an update.
@@ -227,9 +175,6 @@ class Recorder:
         if trainer is None and (self.trainer is not None or "evaluation" in self.open):
             return
         now = self.now()
-        self.links.clear()
-        for hook in self._hooks:
-            hook.starts.clear()
         if trainer is None or self.trainer is trainer:
             self.n_steps += 1
             if self.n_steps > self._skip:

@@ -1,6 +1,7 @@
 """The methods that are replaced while a recorder is active, and so cost nothing otherwise."""
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,8 +12,9 @@ from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.watch.fingerprints import WATCHED
+from mpchain.link import Link
 from mpchain.optimizer import Optimizer
-from mpchain.profiling.recorder import Recorder
+from mpchain.profiling.recorder import NAME, Recorder
 from mpchain.training import Extension, Trainer
 from mpchain.training.extensions import Evaluator
 from mpchain.training.updaters import StandardUpdater
@@ -53,13 +55,15 @@ class Seams:
         >>> optimizer.update(lambda: F.sum(optimizer.target(np.ones((5, 3), np.float32))))
         >>> seams.restore()
         >>> [name for _, _, _, name, *_ in recorder.spans]
-        ['forward', 'backward', 'optimizer', 'step 1']
+        ['Linear', 'forward', 'backward', 'optimizer', 'step 1']
     """
 
     def __init__(self, recorder: Recorder, on_communicator: Callable[[Any], Any] | None = None):
         self._recorder, self._originals = recorder, []
         for owner, name, kind, text in _SPANS:
             self._replace(owner, name, functools.partial(_timed, recorder, kind, text))
+        self._replace(Link, "__call__", self._link)
+        self._replace(backprop._Walk, "_pull_with_hooks", self._derivative)
         self._replace(Trainer, "_call_extensions", self._iteration)
         self._replace(Extension, "__call__", self._extension)
         for optimizer in (Optimizer, MultiNodeOptimizer):
@@ -82,7 +86,7 @@ class Seams:
             setattr(*self._originals.pop())
 
     def _replace(self, owner, name, wrap):
-        for place in [owner] if owner in (backprop, progress) else _subclasses(owner):
+        for place in [owner] if owner in (backprop, progress, Link) else _subclasses(owner):
             if name in vars(place):
                 method = vars(place)[name]
                 self._originals.append((place, name, method))
@@ -140,6 +144,44 @@ class Seams:
 
     def _forward(self, lossfun):
         return lossfun and _timed(self._recorder, "forward", "forward", lossfun)
+
+    # Links and derivatives, which are many: these methods read as little as they can
+
+    def _link(self, method):
+        links, now, record = self._recorder.links, self._recorder.now, self._recorder.spans.append
+        thread, this_thread = self._recorder.thread, threading.get_ident
+
+        def call(link, *args, **kwargs):
+            if this_thread() != thread:
+                return method(link, *args, **kwargs)
+            links.append(link)
+            start = now()
+            try:
+                result = method(link, *args, **kwargs)
+                record((start, now(), "link", type(link).__name__, link, None))
+                return result
+            finally:
+                links.pop()
+
+        return call
+
+    def _derivative(self, method):
+        seen, now, record = self._recorder.seen, self._recorder.now, self._recorder.spans.append
+
+        def pull_with_hooks(walk, function, targets, gys, hooks):
+            if NAME not in hooks:  # another thread
+                return method(walk, function, targets, gys, hooks)
+            start = now()
+            if len(hooks) == 1 and not function.local_function_hooks:
+                gxs = walk._pull(function, targets, gys)
+            else:
+                gxs = method(walk, function, targets, gys, hooks)
+            end, span = now(), seen.get(id(function))
+            _, _, _, name, link, _ = span or (0, 0, "", function.label.lstrip("_"), None, None)
+            record((start, end, "function", name, link, None))
+            return gxs
+
+        return pull_with_hooks
 
     # Communication
 

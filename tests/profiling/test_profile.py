@@ -1,5 +1,6 @@
 import itertools
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 import mpchain.links as L
-from mpchain import backprop, iterators, optimizers, profiling, training
+from mpchain import backprop, function_hooks, iterators, optimizers, profiling, training
 from mpchain.dataset import concat_examples
 from mpchain.distributed.communicators import progress
 from mpchain.profiling import clocks, recorder, seams
@@ -186,6 +187,26 @@ def test_what_raises_leaves_later_times_right():
     links = [link for link in profile.trace["traceEvents"] if link.get("cat") == "link"]
     assert [e["name"] for e in links if e["args"]["link"] == "/"] == ["/ (Model)"]
     assert all(event.get("dur", 0) >= 0 for event in profile.trace["traceEvents"])
+
+
+def test_other_hooks_see_what_they_see_without_a_profile():
+    model, own, seen = L.Linear(3, 2), function_hooks.TimerHook(), function_hooks.TimerHook()
+    with mpchain.profile() as profile, seen:
+        y = F.sum(model(X))
+        y.creator_node.add_hook(own)
+        y.backward()
+    forward = ["linear_with_bias", "sum"]
+    assert [name for name, _ in seen.call_history] == [*forward, *reversed(forward)]
+    assert [name for name, _ in own.call_history] == ["sum"]
+    assert {"linear", "sum"} <= names(profile, "backward")
+
+
+def test_other_threads_are_not_recorded():
+    with mpchain.profile() as profile:
+        thread = threading.Thread(target=lambda: F.sum(L.Linear(3, 2)(X)).backward())
+        thread.start()
+        thread.join(60)
+    assert not thread.is_alive() and profile.rows() == []
 
 
 def test_a_trainers_iterations_are_the_steps(tmp_path):
