@@ -63,7 +63,7 @@ def describe(plan: Plan) -> str:
     lines = [f"{name}={value}" for name, value in plan.variables.items()]
     lines += [f"host {host}: {slots} slots" for host, slots in plan.hosts.items()]
     for rank in range(0 if plan.hosts else plan.n):  # other hosts decide for themselves
-        share = binding.rank_variables(environment, plan.n)
+        share = binding.rank_variables(environment, plan.n - plan.spares)
         lines.append(f"[{rank}] " + " ".join(f"{name}={value}" for name, value in share.items()))
     return "\n".join([*lines, shlex.join(plan.command(os.environ))])
 
@@ -196,6 +196,8 @@ def _add_elastic(parser):
     add("--elastic", action="store_true", help="continue without ranks that are lost")
     most = "end the job when more ranks are lost in an hour, and restart it if --restarts allows"
     add("--max-losses-per-hour", type=whole_number(0), metavar="N", help=most)
+    spares = "start K more ranks, which wait in run_elastic to take the places of lost ones"
+    add("--spares", type=whole_number(0), default=0, metavar="K", help=spares)
 
 
 def _add_schedulers(parser):
@@ -236,8 +238,12 @@ def _check(parser, options):
                 parser.error(f"--{name.replace('_', '-')} needs --checkpoint-dir")
         if any(restarts.PLACEHOLDER in word for word in options.program):
             parser.error(f"{restarts.PLACEHOLDER} among the arguments needs --checkpoint-dir")
-    if options.max_losses_per_hour is not None and not options.elastic:
-        parser.error("--max-losses-per-hour needs --elastic")
+    for name, is_given in (
+        ("max-losses-per-hour", options.max_losses_per_hour is not None),
+        ("spares", options.spares > 0),
+    ):
+        if is_given and not options.elastic:
+            parser.error(f"--{name} needs --elastic")
     if options.min_ranks and options.ranks != "auto" and options.min_ranks > options.ranks:
         parser.error(f"--min-ranks {options.min_ranks} is more than the {options.ranks} of -n")
 
@@ -280,6 +286,7 @@ def _plan(parser, options):
         grace=options.grace,
         host_timeout=options.host_timeout,
         elastic=elastic,
+        spares=options.spares,
     )
 
 
@@ -304,17 +311,22 @@ def _check_program(parser, program, is_module):
 
 
 def _number_of_ranks(parser, options, allocation, hosts):
-    slots = sum(hosts.values())
+    """The number of ranks, spare ones included."""
+    slots, spares = sum(hosts.values()), options.spares
     if options.ranks == "auto":
-        return slots or len(binding.gpus(os.environ)) or max(1, binding.cores() // 2)
-    if hosts and options.ranks > slots and not options.oversubscribe:
+        if slots and slots <= spares:
+            parser.error(f"--spares {spares} leaves none of the {slots} slots to ranks that work")
+        return slots or spares + (len(binding.gpus(os.environ)) or max(1, binding.cores() // 2))
+    n = options.ranks + spares
+    if hosts and n > slots and not options.oversubscribe:
+        spare = f", {spares} of them spare," * bool(spares)
         names = ",".join(f"{host}:{number}" for host, number in hosts.items())
         source = "" if options.hosts or options.hostfile else f" of {allocation.name}"
         parser.error(
-            f"{options.ranks} ranks need {options.ranks} slots, and the hosts{source} have {slots} "
+            f"{n} ranks{spare} need {n} slots, and the hosts{source} have {slots} "
             f"({names}): ask for more, take fewer ranks, or add --oversubscribe"
         )
-    return options.ranks
+    return n
 
 
 def _added(parser, options):
@@ -342,9 +354,10 @@ def _say_what_is_special(plan):
         say(f"running as root: {as_root} set for Open MPI")
     if plan.hosts:
         return
-    if plan.n > binding.cores():
-        say(f"{plan.n} ranks share {binding.cores()} cores, which makes each of them slower")
+    n = plan.n - plan.spares
+    if n > binding.cores():
+        say(f"{n} ranks share {binding.cores()} cores, which makes each of them slower")
     devices = binding.gpus(os.environ)
-    if 0 < len(devices) < plan.n:
+    if 0 < len(devices) < n:
         number = f"{len(devices)} GPU{'s' * (len(devices) > 1)}"
-        say(f"{plan.n} ranks share {number}; NCCL needs one for each rank")
+        say(f"{n} ranks share {number}; NCCL needs one for each rank")

@@ -23,7 +23,7 @@ from .processes import (
     signal_session,
     spawn,
 )
-from .rank import VARIABLE
+from .rank import SPARES_VARIABLE, VARIABLE
 from .remote_rank import Rank
 from .standstill import Standstill, timeout_of
 from .talk import say
@@ -86,7 +86,8 @@ class Job:
         self._first_without_guard = self._culprit = self.verdict = None
         self.cause = []
         self._asks_where = False
-        self.merger = Merger(self.loop, plan.n if plan.merge and plan.prefix else 1)
+        n = plan.n - plan.spares
+        self.merger = Merger(self.loop, n if plan.merge and plan.prefix else 1)
         self._signals = self._starts = 0
         self.losses = Losses(self)
         self.standstill = Standstill(self, timeout_of({**os.environ, **plan.variables}))
@@ -137,6 +138,8 @@ class Job:
         self._starts += 1
         self._starter_words = b""
         added = {VARIABLE: self._contact(), JOB_VARIABLE: uuid.uuid4().hex}
+        if self.plan.spares:
+            added[SPARES_VARIABLE] = str(self.plan.spares)
         environment = {**os.environ, **self.plan.variables, **added}
         environment.pop(COLUMNS_VARIABLE, None)
         if self.has_terminal:

@@ -40,7 +40,7 @@ class Losses:
         self._job, self._limits = job, job.plan.elastic
         self._losses = {}  # number → time and line of the report
         # What ranks tell may come before the launcher itself hears of a loss: by number.
-        self._causes, self._costs = {}, {}
+        self._causes, self._heirs, self._costs = {}, {}, {}
         self._rests = {}  # begins of lines
 
     def __len__(self) -> int:
@@ -89,12 +89,14 @@ class Losses:
 
             {"event": "killed", "rank": 3, "cause": "it was stopped for 20 s"}
             {"event": "lost", "ranks": [3], "causes": {"3": "no heartbeat for 20 s"}}
+            {"event": "replaced", "rank": 3}
             {"event": "recovered", "ranks": [3], "iterations": 2, "seconds": 0.4}
             {"event": "restart", "cause": "the parts of the optimizer's state are lost"}
 
         Ranks are numbered as in MPI_COMM_WORLD. A rank writes ``killed`` before it ends another
-        one, ``lost`` when it has noticed a loss, ``recovered`` when that is overcome, ``restart``
-        before it ends with exit code 75 to have the job restarted from its last checkpoint.
+        one, ``lost`` when it has noticed a loss, ``replaced`` when it has taken the place of a lost
+        one, ``recovered`` when that is overcome, ``restart`` before it ends with exit code 75 to
+        have the job restarted from its last checkpoint.
         """
         import json  # seldom needed, and slow to import
 
@@ -115,6 +117,10 @@ class Losses:
                 cause = str(note.get("causes", {}).get(str(number), "no reason given"))
                 end = lambda number=number, cause=cause: self._end_if_alive(number, cause)
                 self._job.loop.after(TIME_TO_HEAR, end)
+        elif event == "replaced":
+            lost = self._job.ranks[int(note["rank"])]
+            self._heirs[lost.number] = f"; rank {rank.number} took its place"
+            rank.swap_places(lost)
         elif event == "recovered":
             cost = f"; {int(note['iterations'])} iterations repeated, {note['seconds']:.1f} s"
             self._costs |= dict.fromkeys(map(int, note["ranks"]), cost)
@@ -129,7 +135,7 @@ class Losses:
 
     def describe(self) -> list[str]:
         """Returns the lines of the report: when each rank was lost, why, and what it cost."""
-        causes, costs = self._causes, self._costs
+        notes = self._causes, self._heirs, self._costs
         losses = self._losses.items()
-        lines = [line + causes.get(n, "") + costs.get(n, "") for n, (_, line) in losses]
+        lines = [line + "".join(each.get(n, "") for each in notes) for n, (_, line) in losses]
         return [f"lost {len(self)} of {self._job.plan.n} ranks:", *lines] if lines else []

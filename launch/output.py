@@ -84,6 +84,9 @@ class Lines:
         draw: Function that redraws a line on the terminal, for those that end with a carriage
             return; None without a terminal, where each of them is a line.
 
+    Attributes:
+        prefix: As given; it may change.
+
     Example:
         >>> lines = Lines(b"[1] ")
         >>> lines.take(b"one\\ntw"), lines.take(b"o\\n"), lines.finish()
@@ -91,13 +94,13 @@ class Lines:
     """
 
     def __init__(self, prefix: bytes | None, draw: Callable[[bytes], object] | None = None):
-        self._prefix, self._draw, self._drawn = prefix, draw, b""
+        self.prefix, self._draw, self._drawn = prefix, draw, b""
         self._rest = bytearray()
         self._is_inside = False  # a line, the begin of which was shown
 
     def take(self, data: bytes) -> bytes:
         """Takes some output; returns what can be shown now."""
-        return data if self._prefix is None else b"".join(self._cut(data))
+        return data if self.prefix is None else b"".join(self._cut(data))
 
     def finish(self) -> bytes:
         """Returns the rest, ended by a line feed."""
@@ -122,12 +125,12 @@ class Lines:
         *lines, rest = (bytes(self._rest) + data).split(b"\n")
         if len(rest) > LONGEST_LINE:
             lines, rest = [*lines, rest], b""
-        shown = [self._prefix + _last_frame(line).rstrip(b" ") + b"\n" for line in lines]
+        shown = [self.prefix + _last_frame(line).rstrip(b" ") + b"\n" for line in lines]
         drawn, is_redrawn = b"", b"\r" in rest
         if is_redrawn:
             frame = _last_frame(rest)
             rest = b"\r" + frame + b"\r" * rest.endswith(b"\r")
-            drawn = self._prefix + frame.rstrip(b" ") if frame.strip() else b""
+            drawn = self.prefix + frame.rstrip(b" ") if frame.strip() else b""
         self._rest[:] = rest
         if drawn != self._drawn:  # the live line may be another rank's
             self._draw(drawn)
@@ -135,7 +138,7 @@ class Lines:
         return shown
 
     def _begin(self, line):
-        prefix = b"" if self._is_inside else self._prefix
+        prefix = b"" if self._is_inside else self.prefix
         self._is_inside = not line.endswith((b"\n", b"\r"))
         return prefix
 
@@ -196,7 +199,7 @@ class Errors(Lines):
 
     def unmarked(self) -> list[bytes]:
         """Returns the held lines, without prefix."""
-        return [line.removeprefix(self._prefix or b"") for line in self._held]
+        return [line.removeprefix(self.prefix or b"") for line in self._held]
 
     def release(self) -> bytes:
         """Returns the held lines, which are held no longer."""
@@ -223,7 +226,7 @@ class Errors(Lines):
     def _without_death_throes(self, lines):
         shown = []
         for line in lines:
-            goes_on = self._is_in_throes and line.removeprefix(self._prefix).rstrip() == b":"
+            goes_on = self._is_in_throes and line.removeprefix(self.prefix).rstrip() == b":"
             self._is_in_throes = goes_on or bool(DEATH_THROES.search(line))
             if not self._is_in_throes:
                 shown.append(line)

@@ -125,8 +125,8 @@ class Page:
         self._job.loop.after(INTERVAL, self._look)
 
     def _look_at_ranks(self):
-        for number, rank in self._job.ranks.items():
-            facts = describe(rank)
+        for rank in self._job.ranks.values():
+            number, facts = rank.place, describe(rank)
             if facts != self._shown.get(number):
                 self._shown[number] = facts
                 self._send({"rank": number, "facts": facts})

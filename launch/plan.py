@@ -34,6 +34,7 @@ class Plan:
         host_timeout: Seconds without a heartbeat after which the launcher gives up on a host.
         page: The `page.Page` that shows the job, or None.
         elastic: The limits within which the job continues without lost ranks; None to end it.
+        spares: How many of the ranks, the last ones, wait to take the places of lost ones.
 
     Example:
         >>> plan = Plan(n=2, program=["train.py"], starter=mpirun.OpenMpi("mpirun"))
@@ -60,6 +61,7 @@ class Plan:
         host_timeout: float = 10.0,
         page: "Page | None" = None,
         elastic: Elastic | None = None,
+        spares: int = 0,
     ):
         self.n, self.program, self.starter = n, program, starter
         self.hosts, self.remote_shell = hosts or {}, remote_shell
@@ -67,7 +69,7 @@ class Plan:
         self.prefix, self.merge, self.log_dir = prefix, merge, log_dir
         self.timeout, self.grace, self.host_timeout = timeout, grace, host_timeout
         self.page = page
-        self.elastic = elastic
+        self.elastic, self.spares = elastic, spares
 
     def replace(self, **changes: object) -> "Plan":
         """A copy of this plan with some things changed."""

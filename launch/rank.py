@@ -26,6 +26,8 @@ from .loop import Loop
 from .messages import Channel, words
 
 VARIABLE = "MPCHAIN_LAUNCH"
+# How many ranks, the last ones, are spare; mpchain reads it, too.
+SPARES_VARIABLE = "MPCHAIN_SPARES"
 # Set if there is a page; the program finds in it the pipe for its reports.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
@@ -82,7 +84,7 @@ def main(command: Sequence[str]) -> int:
         os.setsid()
         _let_go_of_mpirun()
         hello = words(token, place.rank, here, os.getpid())
-        share = binding.rank_variables(os.environ, place.local_size)
+        share = binding.rank_variables(os.environ, _n_at_work(place, os.environ))
         supervisor = Supervisor(connection, lifeline, hello, float(patience), guard)
         environment = {**os.environ, **share}
         code = _report_errors(connection, supervisor.run, command, environment)
@@ -101,6 +103,14 @@ def main(command: Sequence[str]) -> int:
     if code < 0 and guard:
         os.kill(guard, signal.SIGKILL)
     return processes.shell_code(code)
+
+
+def _n_at_work(place, variables):
+    """The number of ranks of this host that are not spare, if mpirun numbers them by host."""
+    first = place.rank - place.local_rank
+    n_spare = int(variables.get(SPARES_VARIABLE, 0))
+    n = min(first + place.local_size, place.size - n_spare) - first
+    return n if n > 0 else place.local_size
 
 
 def _connect(hosts, port, name):

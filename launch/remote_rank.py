@@ -35,6 +35,7 @@ class Rank:
 
     Attributes:
         number: Its number, None before it said hello.
+        place: The number by which it is shown: that of the lost rank whose place it took.
         host: Name of its host.
         process: Id of its supervisor.
         heard: When its supervisor last sent a message, as `Loop.time`.
@@ -64,7 +65,7 @@ class Rank:
             messages.BEAT: self._take_beat,
             messages.NOTE: lambda data: job.losses.note(self, data),
         }
-        self.number = self.code = None
+        self.number = self.place = self.code = None
         self.host = self.lost = self.exception = ""
         self.stacks = self._last = b""
         self.process = self._shown_until = 0
@@ -145,6 +146,18 @@ class Rank:
         """Kills its program, as if another process did; the job may continue without it."""
         self.pass_on(signal.SIGKILL)
 
+    def swap_places(self, other: "Rank") -> None:
+        """Shows it by the number of another one, and that by its own."""
+        self.place, other.place = other.place, self.place
+        for rank in (self, other):
+            rank._mark_lines()
+
+    def _mark_lines(self):
+        """Puts the number before each line from now on."""
+        self._prefix = f"[{self.place}] ".encode() if self._job.plan.prefix else b""
+        raw = self._job.plan.n == 1 and not self._prefix
+        self._output.prefix = self._errors.prefix = None if raw else self._prefix
+
     def hear_of_loss(self, number: int) -> None:
         """Names to its program a rank that is lost, which MPI may not notice."""
         self.channel.send(messages.LOST, words(number))
@@ -176,9 +189,9 @@ class Rank:
 
     def _show(self, screen, shown, data=b"", whole=False):
         if shown:
-            self._shown_until = self._job.merger.put(screen, shown, self.number, whole)
+            self._shown_until = self._job.merger.put(screen, shown, self.place, whole)
         self._last = (self._last + shown)[-MOST_BYTES:]
-        self._job.logs.write(self.number, data)
+        self._job.logs.write(self.place, data)
 
     def _take(self, kind, payload):
         self.heard = self._job.loop.time
@@ -193,13 +206,13 @@ class Rank:
             self._job.forget(self)
             return
         self.number, self.host, self.process = int(rest[0]), rest[1].decode(), int(rest[2])
+        self.place = self.number
         self.channel.longest = messages.LONGEST
-        self._prefix = f"[{self.number}] ".encode() if self._job.plan.prefix else b""
-        raw = self._job.plan.n == 1 and not self._prefix
-        prefix = None if raw else self._prefix
+        raw = self._job.plan.n == 1 and not self._job.plan.prefix
         draw = None if raw or not self._job.has_terminal else self._job.stdout.draw
-        self._output = Lines(prefix, draw)
-        self._errors = Errors(prefix, self._release_later, draw)
+        self._output = Lines(None, draw)
+        self._errors = Errors(None, self._release_later, draw)
+        self._mark_lines()
         self._job.welcome(self)
 
     def _take_errors(self, data):
@@ -221,13 +234,13 @@ class Rank:
 
     def _take_stacks(self, data):
         if not self.stacks:
-            self._job.logs.write(self.number, b"mpchain-launch: where this rank was:\n")
+            self._job.logs.write(self.place, b"mpchain-launch: where this rank was:\n")
         self.stacks += data
-        self._job.logs.write(self.number, data)
+        self._job.logs.write(self.place, data)
 
     def _take_report(self, data):
         if page := self._job.plan.page:
-            page.take(self.number, data)
+            page.take(self.place, data)
 
     def _lose_guard(self):
         self.has_guard = False

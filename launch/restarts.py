@@ -54,7 +54,7 @@ def run(
         origin = f"from {newest}" if newest else "from the beginning"
         say(f"restart {start} of {restarts} in {seconds:g} s, {origin}")
         time.sleep(seconds)
-        current = with_hosts_that_answer(plan, min_ranks or plan.n)
+        current = with_hosts_that_answer(plan, min_ranks or plan.n - plan.spares)
 
 
 def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
@@ -82,8 +82,10 @@ def with_hosts_that_answer(plan: Plan, min_ranks: int) -> Plan | None:
     if n < min_ranks:
         say(f"{slots} slots are left for {min_ranks} ranks; --min-ranks allows fewer ranks")
         return None
+    spares = max(0, plan.spares - (plan.n - n))
     if n < plan.n:
         say(f"continuing with {n} of {plan.n} ranks on {', '.join(hosts)}")
+    plan = plan.replace(spares=spares)
     if all(map(reach.is_local, hosts)):
         return plan.replace(n=n, hosts={}, oversubscribed=n > binding.cores())
     return plan.replace(n=n, hosts=hosts)

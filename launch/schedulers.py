@@ -24,8 +24,11 @@ def main(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """
     if options.ranks == "auto":
         parser.error("--scheduler needs the number of ranks: -n auto is known only on the hosts")
-    if options.ranks % options.nodes:
-        parser.error(f"--nodes {options.nodes} does not divide the {options.ranks} ranks of -n")
+    n = options.ranks + options.spares
+    if n % options.nodes:
+        spare = f" and the {options.spares} of --spares" * bool(options.spares)
+        text = f"--nodes {options.nodes} does not divide the {options.ranks} ranks of -n{spare}"
+        parser.error(text)
     if options.scheduler == "kubernetes":
         if not options.image:
             parser.error("--scheduler kubernetes needs --image, with mpchain and the script in it")
@@ -61,10 +64,11 @@ class _Job:
         script = options.program[0]
         stem = script if options.module else os.path.basename(script).removesuffix(".py")
         self.name = re.sub(r"[^\w.-]+", "-", options.name or stem)
-        self.options, self.n, self.nodes = options, options.ranks, options.nodes
+        self.options, self.nodes = options, options.nodes
+        self.n = options.ranks + options.spares
         self.per_node = self.n // self.nodes
         module = ["-m"] if options.module else []
-        self.launcher_arguments = ["-n", str(self.n), *own_arguments]
+        self.launcher_arguments = ["-n", str(options.ranks), *own_arguments]
         self.program = [*module, "--", *options.program]
 
 

@@ -243,6 +243,8 @@ class Trainer:
                 self._train(entries, interruption)
             except BaseException as raised:
                 error = raised
+                if getattr(error, "is_handled", False):
+                    raise
                 if show_loop_exception_msg and isinstance(error, Exception):
                     _print_exception(error)
                 _call_all(self._hooks(entries, "on_error", self, error, error.__traceback__), error)
@@ -266,6 +268,8 @@ class Trainer:
         copies = self._copies_of_ranks()
         while True:
             try:
+                if copies.resume():
+                    restore_random_states(self._random_states, self._device_ids())
                 copies.keep(self.updater.iteration)
                 if self._ends_by_signal(interruption) or self._is_over():
                     copies.finish()
@@ -400,6 +404,9 @@ class Trainer:
 
 class _NoCopies:
     """Stands for the copies of ranks that cannot be lost."""
+
+    def resume(self):
+        return False
 
     def keep(self, iteration):
         pass

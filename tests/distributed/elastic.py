@@ -31,7 +31,7 @@ LIMIT = 1e-12
 N_RANKS = 4
 _TIME_LIMIT = 120
 _BACK = re.compile(
-    r"^mpchain: lost .*; (?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M
+    r"^mpchain: .*(?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M
 )
 
 # How often each moment comes in a run of elastic_models, at most, by model.
@@ -70,22 +70,28 @@ def why_not():
     return "" if library.startswith("Open MPI v5") else f"{library[:20].strip()} cannot lose ranks"
 
 
-def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None):
+def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None, spares=0):
     """Trains a model on several ranks; returns the arrays of its outcome and what was printed.
 
-    With a binding of NCCL, each rank uses an imitated GPU.
+    Args:
+        model, folder, faults: as in :mod:`~tests.distributed.elastic_models`.
+        n_ranks: number of ranks that train.
+        nccl: a binding of NCCL, through which each rank uses an imitated GPU.
+        spares: number of spare ranks.
 
     Raises:
         RuntimeError: the job has failed, or went past its time limit.
     """
-    command = [ranks._mpirun(), "-n", str(n_ranks), "--with-ft", "ulfm", sys.executable, "-m"]
-    environ = ranks.environment() | {ranks.MARK: str(n_ranks)}
+    n = str(n_ranks + spares)
+    command = [ranks._mpirun(), "-n", n, "--with-ft", "ulfm", sys.executable, "-m"]
+    environ = ranks.environment() | {ranks.MARK: n, "MPCHAIN_SPARES": str(spares)}
+    options = []
     if nccl is not None:
-        faults = [f"--nccl={nccl}", *faults]
+        options = [f"--nccl={nccl}"]
         environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * _TIME_LIMIT)  # as NCCL, which waits forever
         environ["PYTHONPATH"] = os.pathsep.join([str(ranks.ROOT), str(DOUBLES)])
     process = subprocess.Popen(
-        [*command, "tests.distributed.elastic_models", model, str(folder), *faults],
+        [*command, "tests.distributed.elastic_models", model, str(folder), *options, *faults],
         env=environ,
         cwd=ranks.ROOT,
         stdin=subprocess.DEVNULL,
@@ -100,8 +106,12 @@ def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None):
         output = ranks.end(process)
         raise RuntimeError(f"{model} {' '.join(faults)}: past the time limit\n{output}") from None
     finally:
-        _end_session(process.pid)
+        left = _end_session(process.pid)
+    if left and not faults:
+        raise RuntimeError(f"{model}: processes {left} were left behind")
     outcome = pathlib.Path(folder, "outcome.npz")
+    if ranks.PASSING_FAILURE in output and not outcome.exists():
+        return train(model, folder, faults, n_ranks, nccl, spares)
     if not outcome.exists() or FAULT in output:
         raise RuntimeError(f"{model} {' '.join(faults)}: exit {process.returncode}\n{output}")
     with np.load(outcome) as file:
@@ -119,15 +129,18 @@ def delays(folder):
 
 
 def _end_session(pid):
-    """Kills what is left of the processes of a job, which are in one session."""
+    """Kills what is left of the processes of a job, which are in one session; returns their ids."""
+    left = []
     for folder in pathlib.Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[3]) == pid:
                     os.kill(int(folder.name), signal.SIGKILL)
+                    left.append(int(folder.name))
             except (OSError, ProcessLookupError):
                 pass
+    return left
 
 
 def difference(outcome, reference):
@@ -184,6 +197,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nccl", choices=BINDINGS, help="on imitated GPUs, through this binding")
+    parser.add_argument("--spares", type=int, default=0, help="number of spare ranks")
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)
@@ -198,7 +212,8 @@ def main():
             begun, output, text = time.perf_counter(), "", ""
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    outcome, output = train(model, folder, faults, nccl=options.nccl)
+                    more = {"nccl": options.nccl, "spares": options.spares}
+                    outcome, output = train(model, folder, faults, **more)
                     noticed = " ".join(f"{seconds:.2f}" for seconds in delays(folder))
                     value = difference(outcome, reference)
                     text = f"{noticed:10} {value:.1e}"

@@ -39,6 +39,7 @@ from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer
 from mpchain.distributed.recovery.copies import Copy
+from mpchain.distributed.recovery.spares import Spares
 from mpchain.distributed.updaters import MultiNodeUpdater
 from mpchain.iterators import SerialIterator
 
@@ -187,6 +188,7 @@ MOMENTS = {
     "run": (nccl_bindings.Connection, "run"),
     "begun": (NcclCommunicator, "_wait_for"),
     "shrink": (nccl_bindings.Connection, "shrink"),
+    "spare": (Spares, "_wait"),
 }
 """Functions at whose beginning a rank may be lost."""
 
@@ -252,7 +254,7 @@ def _train(name, folder, faults, comm):
     mpchain.get_device(_device(comm)).use()
     while faults:
         kind, rank, moment, count = faults.pop().split(":")
-        if int(rank) == comm.rank:
+        if int(rank) == comm.rank and not comm.lost_ranks:  # not one in the place of a lost one
             _set_fault(kind, moment, count, folder)
     np.random.seed(comm.rank and 100 + comm.rank)
     random = np.random.RandomState(3)
@@ -315,13 +317,17 @@ def main(name, folder, *faults):
         _uses_gpus[0], options["communicator_name"] = True, "pure_nccl"
         for other in set(nccl_bindings.BINDINGS) - {binding}:
             del nccl_bindings.BINDINGS[other]
-    shrink = Elasticity.shrink
+    shrink = Elasticity.shrink_own
 
     def noted(*args):
         _note(folder, "noticed")
         return shrink(*args)
 
-    Elasticity.shrink = noted
+    Elasticity.shrink_own = noted
+    for fault in faults:
+        kind, rank, moment, count = fault.split(":")
+        if moment == "spare" and rank == os.environ["OMPI_COMM_WORLD_RANK"]:
+            _set_fault(kind, moment, count, folder)
     stops = any(fault.startswith("stop") for fault in faults)
     options |= {"timeout": _TIMEOUT if stops else None}
     _note(folder, "begun")

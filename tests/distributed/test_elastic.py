@@ -21,6 +21,16 @@ LONG = [
     ("mlp", ["kill:1:setup:1"]),
 ]
 
+SPARE = [
+    ("sharded", 2, ["kill:2:checkpoint:2", "kill:0:recovery:1"]),
+    ("reproducible", 1, ["kill:0:step:5", "kill:1:step:5"]),
+    ("lstm", 2, ["kill:5:spare:1", "kill:1:control:5"]),
+    ("loop", 1, ["stop:0:step:8"]),
+    ("mlp", 1, ["kill:1:setup:1"]),
+    ("mlp", 1, ["kill:4:spare:1"]),
+    ("mlp", 1, []),
+]
+
 
 @pytest.fixture(scope="module")
 def _reason():
@@ -80,3 +90,22 @@ def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_m
     outcome, output = elastic.train(model, tmp_path, faults, nccl=binding)
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
     assert len(re.findall(r"rank \d \(", output)) == len(faults), output
+
+
+@pytest.mark.parametrize(
+    ("model", "spares", "faults"),
+    [
+        ("mlp", 1, ["kill:0:ready:9"]),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in SPARE),
+    ],
+)
+def test_spare_ranks_take_the_places_of_lost_ones(
+    model, spares, faults, tmp_path, needs_mpirun, _reason
+):
+    """Also several, in a row or more than there are; spare ones are lost, too, or not needed."""
+    if _reason:
+        pytest.skip(_reason)
+    outcome, output = elastic.train(model, tmp_path, faults, spares=spares)
+    assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
+    n_taken = min(sum("spare" not in fault for fault in faults), spares)
+    assert output.count("takes the place of rank") == n_taken, output

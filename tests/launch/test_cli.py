@@ -351,6 +351,20 @@ def test_elastic_with_something_else_than_open_mpi(place, capsys, starter, fault
     assert NEEDED + fault in complaint(capsys, "-n", n, "--elastic", "train.py")
 
 
-def test_limit_of_losses_needs_elastic(place, capsys):
-    sentence = complaint(capsys, "-n", "2", "--max-losses-per-hour", "3", "train.py")
-    assert "--max-losses-per-hour needs --elastic" in sentence
+@pytest.mark.parametrize("option", ["--max-losses-per-hour", "--spares"])
+def test_options_that_need_elastic(place, capsys, option):
+    assert f"{option} needs --elastic" in complaint(capsys, "-n", "2", option, "3", "train.py")
+
+
+def test_spare_ranks_need_slots(place, capsys):
+    place.setattr(mpirun, "find", lambda kind, in_slurm: mpirun.ElasticOpenMpi("/x/mpirun"))
+    place.setattr(mpirun.ElasticOpenMpi, "elastic", lambda starter: starter)
+    options = ["--elastic", "--spares", "1", "--hosts", "a:2,b:2"]
+    for n in ("auto", "3"):
+        command = shlex.split(dry_run(capsys, "-n", n, *options, "train.py")[-1])
+        assert command[command.index("-n") + 1] == "4"
+    line = complaint(capsys, "-n", "4", *options, "train.py")
+    assert "5 ranks, 1 of them spare, need 5 slots, and the hosts have 4 (a:2,b:2)" in line
+    options[2] = "4"
+    line = complaint(capsys, "-n", "auto", *options, "train.py")
+    assert "--spares 4 leaves none of the 4 slots to ranks that work" in line

@@ -145,6 +145,22 @@ def test_too_few_ranks_restart_the_job(run, script):
     assert "restart 1 of 1" in errors
 
 
+def test_spare_rank_takes_the_place_of_a_lost_one(run, script):
+    text = """
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm = without_lost(world)
+    if rank == 3:
+        note(event="replaced", rank=1)
+    comm.Barrier()
+    print("spare:", os.environ["MPCHAIN_SPARES"])
+    """
+    code, output, errors = run("-n", 3, "--elastic", "--spares", 1, script(HEAD + text))
+    assert code == 0, errors
+    assert output.count("] spare: 1\n") == 3
+    assert report_of(errors)[1].endswith("; rank 3 took its place")
+
+
 def test_interrupt_after_a_loss(start, script, has_ended):
     text = """
     if rank == 1:

@@ -1,6 +1,6 @@
 import pytest
 
-from launch import environments
+from launch import environments, rank
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "5",
@@ -46,3 +46,15 @@ def test_pmix_tells_the_rank_alone():
 
 def test_slurm_with_different_numbers_of_tasks():
     assert environments.detect({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "3,1"}).local_size == 3
+
+
+def test_spare_ranks_get_no_share_of_the_cores():
+    def n_at_work(*numbers):
+        place = environments.Environment("Open MPI", *numbers)
+        return rank._n_at_work(place, {rank.SPARES_VARIABLE: "3"})
+
+    assert n_at_work(1, 11, 1, 4) == 4  # three hosts: of 4, 4 and 3 ranks
+    assert n_at_work(5, 11, 1, 4) == 4
+    assert n_at_work(9, 11, 1, 3) == 3  # only spare ones: as if all worked
+    assert n_at_work(3, 7, 3, 7) == 4
+    assert rank._n_at_work(environments.Environment("Open MPI", 0, 2, 0, 2), {}) == 2

@@ -15,6 +15,9 @@ class Rank:
     def kill(self):
         self.was_killed = True
 
+    def swap_places(self, other):
+        self.swapped_with = other
+
 
 class Job:
     """As much of a job of four ranks as its losses need."""
@@ -142,3 +145,13 @@ def test_reason_of_a_restart(make):
     job, losses = make()
     note(losses, job.ranks[2], event="restart", cause="its state is lost")
     assert job.ranks[2].exception == "its state is lost"
+
+
+def test_rank_that_takes_the_place_of_another(make):
+    job, losses = make()
+    losses.take(job.ranks[1], "was killed", 137)
+    losses.note(job.ranks[3], b'{"event": "replaced", "rank": 1}\n')
+    note(losses, job.ranks[0], event="recovered", ranks=[1], iterations=1, seconds=0.5)
+    assert job.ranks[3].swapped_with is job.ranks[1]
+    line = "rank 1 of 4 on a was killed; rank 3 took its place; 1 iterations repeated, 0.5 s"
+    assert lines_of(losses)[1] == line

@@ -5,7 +5,7 @@ import pytest
 
 from launch import mpirun
 from launch.merging import MOST_HELD, TIME_TO_AGREE, Merger, label
-from launch.output import Errors
+from launch.output import Errors, Lines
 from launch.remote_rank import Rank
 
 from .conftest import LIMIT, apart
@@ -196,7 +196,7 @@ def test_a_held_traceback_is_shown_with_an_equal_one_of_the_rank_that_failed():
     ranks = []
     for number in (0, 1):
         rank = Rank.__new__(Rank)
-        rank._job, rank.number, rank._last = job, number, b""
+        rank._job, rank.number, rank.place, rank._last = job, number, number, b""
         rank._errors = Errors(f"[{number}] ".encode(), lambda: None)
         ranks.append(rank)
     text = b"Traceback (most recent call last):\n  a.py\nValueError: boom\n"
@@ -209,3 +209,25 @@ def test_a_held_traceback_is_shown_with_an_equal_one_of_the_rank_that_failed():
     ranks[0].show_same(job.cause)
     lines = text.splitlines(keepends=True)
     assert screen.text == b"".join(b"[0-1] " + line for line in lines)
+
+
+def test_rank_that_takes_the_place_of_another_is_shown_by_its_number():
+    clock, screen, merger = begin(2)
+    written = []
+    logs = SimpleNamespace(write=lambda rank, data: written.append((rank, data)))
+    plan = SimpleNamespace(prefix=True, n=3)
+    job = SimpleNamespace(stdout=screen, merger=merger, logs=logs, plan=plan)
+    ranks = []
+    for number in (1, 2):
+        rank = Rank.__new__(Rank)
+        rank._job, rank.number, rank.place, rank._last = job, number, number, b""
+        rank._output, rank._errors = Lines(b""), Errors(b"", lambda: None)
+        ranks.append(rank)
+    lost, spare = ranks
+    spare.swap_places(lost)
+    for rank in ranks:
+        text = b"hello\n"
+        rank._show(screen, rank._output.take(text), text)
+    clock.advance(2 * TIME_TO_AGREE)
+    assert screen.text == b"[1-2] hello\n"
+    assert written == [(2, b"hello\n"), (1, b"hello\n")]

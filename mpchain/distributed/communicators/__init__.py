@@ -8,7 +8,12 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.distributed.communicators.communicator import Communicator as Communicator
-from mpchain.distributed.communicators.environment import TORCHRUN_SIZE, launched
+from mpchain.distributed.communicators.environment import (
+    SPARES_VARIABLE,
+    TORCHRUN_SIZE,
+    launched,
+    n_spares,
+)
 from mpchain.distributed.communicators.mpi import DummyCommunicator as DummyCommunicator
 from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunicator
 from mpchain.distributed.communicators.mpi import load_mpi
@@ -177,6 +182,11 @@ def _ranks(mpi_comm):
         if n_ranks > 1:
             raise RuntimeError(_mismatch(mpi, variable, n_ranks))
         return None
+    if n := n_spares():
+        raise RuntimeError(
+            f"create_communicator: {n} of the {mpi.COMM_WORLD.size} ranks are spare "
+            f"({SPARES_VARIABLE}): let run_elastic make the communicator; they wait there"
+        )
     return mpi.COMM_WORLD
 
 

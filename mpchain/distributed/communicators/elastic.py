@@ -132,11 +132,14 @@ class Elasticity:
             return self._has_lost
 
     def _revoke(self):
-        for mpi_comm in [self._comm.mpi_comm, *self._comm._owned]:
-            with contextlib.suppress(self._mpi.Exception):
-                mpi_comm.Revoke()
+        parts = [part for part in list(self._comm._needs_all) if hasattr(part, "_owned")]
+        for comm in [self._comm, *parts]:
+            for mpi_comm in [comm.mpi_comm, *comm._owned]:
+                with contextlib.suppress(self._mpi.Exception):
+                    mpi_comm.Revoke()
         # Afterwards, so that nobody is told of what this leaves undone.
-        self._comm._end_work()
+        for comm in [self._comm, *parts]:
+            comm._end_work()
 
     def _loss(self):
         base, watch = self._comm.mpi_comm, self._comm._watch
@@ -145,6 +148,15 @@ class Elasticity:
         return RanksLost(ranks, {rank: watch.cause_of(rank) for rank in ranks})
 
     # Continuing
+
+    def abandon(self) -> None:
+        """Gives up the communicator, for which other ranks may wait still; not collective."""
+        with self._turn:
+            if self._comm.mpi_comm is not None:  # the constructor has come that far
+                self._revoke()
+        self.retire()
+        if self._comm._watch is not None:
+            self._comm._watch.be_replaced()
 
     def retire(self) -> None:
         """Looks no more; the communicator is not used any more."""
@@ -172,15 +184,17 @@ class Elasticity:
     def shrink(self, goes_back: bool) -> bool:
         """See :meth:`Communicator.shrink`; all communicators of the process shrink."""
         for lookout in losses.lookouts:
-            lookout._check_refusals()
-        return all([lookout._shrink(goes_back) for lookout in losses.lookouts])
+            if reasons := lookout.refusals():
+                refuse("; ".join(reasons))
+        return all([lookout.shrink_own(goes_back) for lookout in losses.lookouts])
 
-    def _shrink(self, goes_back):
+    def shrink_own(self, goes_back: bool) -> bool:
+        """Shrinks the communicator, and no other of the process."""
         comm, old, watch = self._comm, self._comm.mpi_comm, self._comm._watch
         if watch is None:
             return goes_back  # one rank is left
         with self._turn:
-            self._has_lost = Elasticity.any_is_lost = True
+            self._has_lost = True
             self._revoke()
         base = old
         with self._waiting("the agreement on the ranks that are left"):
@@ -196,15 +210,16 @@ class Elasticity:
         lost = sorted(set(range(old.size)) - set(left))
         causes = {watch.world_ranks[rank]: watch.cause_of(rank) for rank in lost}
         comm.lost_ranks |= causes
-        note("lost", ranks=list(causes), causes=causes)
+        if causes:
+            Elasticity.any_is_lost = True
+            note("lost", ranks=list(causes), causes=causes)
         if comm.micro_shards and comm.micro_shards % comm.size:
-            _refuse(f"{comm.size} ranks cannot divide {comm.micro_shards} micro-shards evenly")
+            refuse(f"{comm.size} ranks cannot divide {comm.micro_shards} micro-shards evenly")
         return bool(flags & _GOES_BACK)
 
-    def _check_refusals(self):
-        reasons = sorted(set(self._comm._needs_all.values()))
-        if reasons:
-            _refuse("; ".join(reasons))
+    def refusals(self) -> list[str]:
+        """Returns why training cannot continue on fewer ranks."""
+        return sorted(set(self._comm._needs_all.values()))
 
     def _rebuild(self, base: Any, goes_back: bool) -> int:
         """Makes the communicator that of ``base``; returns the flags that all ranks set, none if
@@ -230,7 +245,8 @@ class Elasticity:
         return 0
 
 
-def _refuse(reason):
+def refuse(reason: str) -> None:
+    """Raises NeedsRestartError, and lets the launcher know."""
     note("restart", cause=reason)
     raise NeedsRestartError(
         f"Communicator.shrink: training cannot continue without the lost ranks: {reason}; start it "

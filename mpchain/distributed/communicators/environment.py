@@ -13,6 +13,17 @@ RANK_VARIABLES = ("PMIX_RANK",)
 TORCHRUN_SIZE = "WORLD_SIZE"
 TORCHRUN = ("TORCHELASTIC_RUN_ID",), ("RANK", "LOCAL_RANK")  # and what starts programs like it
 
+SPARES_VARIABLE = "MPCHAIN_SPARES"
+
+
+def n_spares(environ: Mapping[str, str] = os.environ) -> int:
+    """Returns how many ranks of the job are spare, the last ones.
+
+    >>> n_spares({"MPCHAIN_SPARES": "2"})
+    2
+    """
+    return int(environ.get(SPARES_VARIABLE) or 0)
+
 
 def launched(environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
     """Returns the launcher's variable and the least number of ranks; None without a launcher.

@@ -9,8 +9,9 @@ class LosesRanks:
 
     Attributes:
         lost_ranks: why ranks were lost, by their numbers among all ranks of the job.
-        dependents: weak set of objects whose ``fit_to_ranks()`` :meth:`shrink` calls, which then
-            forget what depends on the number of ranks.
+        dependents: objects whose ``fit_to_ranks()`` :meth:`shrink` calls, which then forget what
+            depends on the number of ranks; keys of a weak dictionary, in the order of their making.
+        spares: :class:`~mpchain.distributed.recovery.spares.Spares` of the job; None without.
 
     Example:
         >>> comm.is_elastic, comm.lost_ranks
@@ -19,7 +20,8 @@ class LosesRanks:
 
     def __init__(self):
         self.lost_ranks: dict[int, str] = {}
-        self.dependents: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.dependents: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+        self.spares: Any = None
         self._needs_all = weakref.WeakKeyDictionary()
 
     def _end_work(self):

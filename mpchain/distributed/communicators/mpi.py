@@ -98,6 +98,7 @@ class MpiCommunicator(Communicator):
     """
 
     _watch = _elasticity = None
+    _owned = ()  # of MPI's communicators
 
     def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False, elastic: bool = False):
         super().__init__()

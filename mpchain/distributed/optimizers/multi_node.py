@@ -164,7 +164,7 @@ class MultiNodeOptimizer:
             _n_all_accumulated=0,  # those of all ranks; None if unknown
         )
         vars(self)["_rank_states"] = RankStates(communicator)
-        communicator.dependents.add(self)
+        communicator.dependents[self] = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "actual_optimizer":  # the object is being copied and has no attributes yet

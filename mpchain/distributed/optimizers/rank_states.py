@@ -56,7 +56,8 @@ class RankStates:
         if not serializer.restores:
             return
         if whole is not None:
-            begin, end = self._comm.share_of(len(whole))
+            self.n_samples = len(whole)
+            begin, end = self._comm.share_of(self.n_samples)
             whole = Variable(link.device.send(whole[begin:end].copy()))
         setattr(link, name, whole)
 

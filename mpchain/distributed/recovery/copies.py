@@ -11,7 +11,6 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.serializer import SerializationError
 from mpchain.serializers.values import header_of
 from mpchain.typing import Array
-from mpchain.variable import Parameter
 
 SMALL = 1 << 20
 """Bytes up to which a value of rank 0 alone is copied to all ranks."""
@@ -28,8 +27,9 @@ class Copy:
             ranks, see :func:`~mpchain.distributed.checkpoints.writing.list_values`.
         arrays: values and parts by name and number (``part`` of the table): this rank's, and those
             that others alone had.
-        settings: attributes of this rank's objects that are not serialized, with their values.
-        uninitialized: parameters that had no values.
+        settings: attributes of optimizers and update rules that are not serialized, by the number
+            of the optimizer and the path of the parameter.
+        uninitialized: the same of parameters that had no values.
     """
 
     iteration: int
@@ -37,8 +37,8 @@ class Copy:
     size: int
     table: dict[str, list[dict]]
     arrays: dict[tuple[str, int], Array]
-    settings: list[tuple[dict, dict]]
-    uninitialized: list[Parameter]
+    settings: dict[tuple[int, str], dict]
+    uninitialized: list[tuple[int, str]]
 
     @property
     def place(self) -> tuple[int, int]:
@@ -63,11 +63,9 @@ class Copy:
             for entry in entries
             if comm.rank in entry["ranks"]
         }
-        optimizers = [o for o in comm.dependents if getattr(o, "target", None) is not None]
-        params = {id(param): param for o in optimizers for param in o.target.params()}.values()
-        owners = [*optimizers, *(p.update_rule for p in params if p.update_rule is not None)]
-        settings = [(vars(owner.hyperparam), dict(vars(owner.hyperparam))) for owner in owners]
-        uninitialized = [param for param in params if not param.is_initialized]
+        owners, params = _optimized(comm)
+        settings = {name: dict(vars(owner.hyperparam)) for name, owner in owners.items()}
+        uninitialized = [name for name, param in params.items() if not param.is_initialized]
         copy = cls(iteration, comm.rank, comm.size, table, arrays, settings, uninitialized)
         copy._mirror(comm)
         return copy
@@ -93,34 +91,64 @@ class Copy:
         """Returns the values that this rank gets now; collective.
 
         Args:
-            comm: the ranks that are left.
+            comm: the ranks that are left. Those that have no values yet get them from a peer.
         """
-        holdings = comm.allgather_obj(self._uncommon())
+        is_new = not self.arrays
+        held = comm.allgather_obj((is_new, self._uncommon()))
+        peers = [rank for rank, (other_is_new, _) in enumerate(held) if not other_is_new]
+        holdings = [places for _, places in held]
         kept = KeptValues(self, comm)
         asked = [[] for _ in range(comm.size)]
         for place in kept.wanted():
-            if place not in self.arrays and (holder := _first(place, holdings)) is not None:
-                asked[holder].append(place)
+            if place not in self.arrays:
+                holder = _first(place, holdings)
+                if holder is None and self._is_common(place):
+                    holder = peers[comm.rank % len(peers)]
+                if holder is not None:
+                    asked[holder].append(place)
         answers = [
             {place: self.arrays[place] for place in places} for places in comm.alltoall_obj(asked)
         ]
         kept.add({place: x for parcel in comm.alltoall_obj(answers) for place, x in parcel.items()})
+        if is_new:
+            self.arrays = dict(kept.arrays)
         return kept
 
-    def restore_settings(self) -> None:
+    def without_arrays(self) -> "Copy":
+        """Returns the same for a rank that gets its values from others."""
+        return dataclasses.replace(self, arrays={})
+
+    def restore_settings(self, comm: Communicator) -> None:
         """Restores what is not serialized; parameters that had no values lose theirs."""
-        for attributes, values in self.settings:
+        owners, params = _optimized(comm)
+        for name in owners.keys() & self.settings.keys():
+            attributes = vars(owners[name].hyperparam)
             attributes.clear()
-            attributes.update(values)
-        for param in self.uninitialized:
-            param.cleargrad()
-            param.array = None
+            attributes.update(self.settings[name])
+        for name in params.keys() & set(self.uninitialized):
+            params[name].cleargrad()
+            params[name].array = None
 
     def _uncommon(self):
         """Returns the places of values that are not the same on all ranks, but are here."""
-        return {place for place in self.arrays if len(self.table[place[0]]) > 1} | {
-            place for place in self.arrays if len(self.table[place[0]][0]["ranks"]) < self.size
-        }
+        return {place for place in self.arrays if not self._is_common(place)}
+
+    def _is_common(self, place):
+        entries = self.table[place[0]]
+        return len(entries) == 1 and len(entries[0]["ranks"]) == self.size
+
+
+def _optimized(comm):
+    """Returns what has hyperparameters, and parameters, by the number of the optimizer and path."""
+    owners, params = {}, {}
+    targets = [o for o in comm.dependents if getattr(o, "target", None) is not None]
+    for i, optimizer in enumerate(targets):
+        owners[i, ""] = optimizer
+        for path, param in optimizer.target.namedparams():
+            params[i, path] = param
+            if param.update_rule is not None:
+                owners[i, path] = param.update_rule
+    return owners, params
 
 
 def _first(place, holdings):

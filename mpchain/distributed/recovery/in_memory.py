@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from mpchain.distributed.communicators import Communicator, create_communicator
+from mpchain.distributed.communicators.environment import n_spares
 from mpchain.distributed.recovery.copies import Copy
+from mpchain.distributed.recovery.spares import NO_LOSS, Spares
 from mpchain.distributed.watch import NeedsRestartError, RanksLost, note
 from mpchain.distributed.watch.losses import raise_loss_behind
 from mpchain.serializer import AbstractSerializer, SerializationError
@@ -59,7 +61,9 @@ class InMemoryCheckpoint:
         self.iteration = 0
         self._comm, self._share = comm, share
         self._target = objects[""] if "" in objects else _Objects(objects)
-        self._copies = []
+        spares = comm.spares
+        self._copies = [] if spares is None else spares.copies_of_next()
+        self._resumes = spares is not None and spares.resumes
         self._next = 0  # iteration of the next copy
         self._interval = 0
         self._kept_at = None  # iteration and time of the last copy
@@ -84,6 +88,7 @@ class InMemoryCheckpoint:
         """Context manager: a step, after which the state is the earlier one if ranks are lost."""
         while True:
             try:
+                self.resume()
                 self.keep(self.iteration)
                 break
             except RanksLost as error:
@@ -95,6 +100,28 @@ class InMemoryCheckpoint:
             self.go_back(error)
 
     # Its parts
+
+    def resume(self) -> bool:
+        """Continues where the others were when this rank, or another, took the place of a lost one.
+
+        Call it before :meth:`keep`.
+
+        Returns:
+            Whether the state is now that of an earlier copy.
+
+        Raises:
+            RanksLost: ranks are lost, once more.
+        """
+        if not self._resumes:
+            return False
+        has_state, (copies, reached, begun) = self._restore(None), self._comm.spares.loss
+        told = (reached, time.perf_counter() - begun) if copies is self._copies else (None, 0.0)
+        told = [x for x in self._comm.allgather_obj(told) if x[0] is not None]
+        self._resumes, self._comm.spares.loss = False, NO_LOSS
+        if self._comm.rank == 0 and told:
+            reached, seconds = map(max, zip(*told, strict=True))
+            _print(self._tell(self._comm.spares.lost, reached, seconds))
+        return has_state
 
     def keep(self, iteration: int) -> None:
         """Copies the state, if it is time to; all ranks call it at the beginning of each step.
@@ -147,13 +174,19 @@ class InMemoryCheckpoint:
             The iteration of the copy.
 
         Raises:
-            Exception: ``error``, unless it is a loss of ranks or follows from one.
+            Exception: ``error``, unless it is a loss of ranks or follows from one, and there are no
+                spare ranks to take their places.
             RuntimeError: training cannot continue without the lost ranks; the message says why.
         """
         raise_loss_behind(error)
         if not isinstance(error, RanksLost):
             raise error
         begun, reached, known = time.perf_counter(), self.iteration, dict(self._comm.lost_ranks)
+        if self._comm.spares is not None and self._comm.spares.n:
+            if not self._resumes:
+                self._comm.spares.loss = self._copies, reached, begun
+            error.is_handled = True
+            raise error
         while True:
             try:
                 all_go_back = self._comm.shrink(goes_back=bool(self._copies))
@@ -166,18 +199,30 @@ class InMemoryCheckpoint:
             error.has_shrunk = True
             raise error
         if self._comm.rank == 0:
-            self._tell(known, reached, time.perf_counter() - begun)
+            lost = {r: cause for r, cause in self._comm.lost_ranks.items() if r not in known}
+            _print_loss(lost, self._comm, self._tell(lost, reached, time.perf_counter() - begun))
         return self.iteration
 
     def _restore(self, prepare):
-        held = [copy.place for copy in self._copies]
-        common = set(held).intersection(*self._comm.allgather_obj(held))
-        latest = held.index(max(common))
-        del self._copies[latest + 1 :]
-        copy = self._copies[latest]
+        """Restores the latest copy that all ranks have, but for those that have none; returns
+        whether there is one."""
+        comm, held = self._comm, [copy.place for copy in self._copies]
+        all_held = comm.allgather_obj(held)
+        common = [set(places) for places in all_held if places]
+        if not common:
+            return False
+        latest = max(set.intersection(*common))
+        if not all(all_held):
+            root = next(rank for rank, places in enumerate(all_held) if latest in places)
+            mine = self._copies[held.index(latest)] if comm.rank == root else None
+            received = comm.bcast_obj(mine and mine.without_arrays(), root=root)
+            if not held:
+                held, self._copies[:] = [latest], [received]
+        del self._copies[held.index(latest) + 1 :]
+        copy = self._copies[-1]
         if prepare is not None:
             prepare()
-        copy.restore_settings()
+        copy.restore_settings(comm)
         for dependent in list(self._comm.dependents):
             dependent.fit_to_ranks()
         try:
@@ -190,19 +235,22 @@ class InMemoryCheckpoint:
             ) from error
         self.iteration = self._next = copy.iteration
         self._interval, self._kept_at = 0, None
+        return True
 
-    def _tell(self, known, reached, seconds):
+    def _tell(self, lost, reached, seconds):
+        """Tells the launcher what a loss has cost; returns the same as text."""
         n = reached - self.iteration
-        lost = {r: cause for r, cause in self._comm.lost_ranks.items() if r not in known}
         note("recovered", ranks=list(lost), iterations=n, seconds=seconds)
-        where = f"went back {n} iterations to {self.iteration}"
-        _print_loss(self._comm, lost, f"{where} in {seconds:.2f} s")
+        return f"went back {n} iterations to {self.iteration} in {seconds:.2f} s"
 
 
-def _print_loss(comm, lost, what_follows):
+def _print_loss(lost, comm, what_follows):
     names = ", ".join(f"rank {rank} ({cause})" for rank, cause in sorted(lost.items()))
-    text = f"mpchain: lost {names}; {comm.size} left; {what_follows}"
-    print(text, file=sys.stderr, flush=True)
+    _print(f"lost {names}; {comm.size} left; {what_follows}")
+
+
+def _print(text):
+    print(f"mpchain: {text}", file=sys.stderr, flush=True)
 
 
 def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
@@ -212,19 +260,25 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
     :class:`InMemoryCheckpoint`. Until these have the first copy, and after training, the ranks that
     are left call ``main`` again.
 
+    If the job has spare ranks (``mpchain-launch --spares``), these wait here. They take the places
+    of lost ones, and all ranks call ``main`` again, which then continues from copies of its state.
+
     Args:
         main: the program: it makes model, data, optimizer and trainer of the communicator.
         options: arguments of :func:`~mpchain.create_communicator`.
 
     Returns:
-        What ``main`` returns.
+        What ``main`` returns. Spare ranks that are not needed end here, by SystemExit.
 
     Example:
         >>> from mpchain import distributed
         >>> distributed.run_elastic(lambda comm: comm.size, elastic=False)
         1
     """
-    comm = create_communicator(**{"elastic": True} | options)
+    options = {"elastic": True} | options
+    if n := n_spares():
+        return _run_with_spares(main, Spares(n, options))
+    comm = create_communicator(**options)
     while True:
         try:
             return main(comm)
@@ -234,8 +288,31 @@ def run_elastic(main: Callable[[Communicator], T], **options: Any) -> T:
         if not has_shrunk:
             comm.shrink(goes_back=False)
         if comm.rank == 0:
-            _print_loss(comm, comm.lost_ranks, "started anew")
+            _print_loss(comm.lost_ranks, comm, "started anew")
         comm = comm.renewed()
+
+
+def _run_with_spares(main, spares):
+    comm = spares.begin()
+    while True:
+        if comm.rank == 0 and spares.resumes:
+            pairs = spares.replaced.items()
+            taken = [f"rank {rank} takes the place of rank {lost}" for lost, rank in pairs]
+            _print_loss(spares.lost, comm, "; ".join([*taken, "starting again"]))
+        has_finished, result = False, None
+        try:
+            result = main(comm)
+            spares.wait_for_all(comm)
+            has_finished = True
+        except RanksLost:
+            spares.note_refusals(comm)
+        except BaseException:
+            spares.dismiss()
+            raise
+        gc.collect()  # what main has made
+        comm = spares.begin_again(has_finished=has_finished)
+        if comm is None:
+            return result
 
 
 class _Objects:

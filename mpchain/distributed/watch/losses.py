@@ -19,6 +19,8 @@ class RanksLost(RuntimeError):
     Attributes:
         ranks, cause: as given.
         has_shrunk: whether the communicator is that of the ranks that are left already.
+        is_handled: whether :func:`~mpchain.distributed.run_elastic` lets spare ranks take their
+            places, so that it is no failure of the program.
 
     Example:
         >>> raise RanksLost([2], {2: "its process is gone"})
@@ -27,7 +29,7 @@ class RanksLost(RuntimeError):
         mpchain.distributed.watch.losses.RanksLost: lost rank 2 (its process is gone)
     """
 
-    has_shrunk = False
+    has_shrunk = is_handled = False
 
     def __init__(self, ranks: Sequence[int], cause: Mapping[int, str]):
         self.ranks, self.cause = list(ranks), dict(cause)

@@ -215,6 +215,8 @@ class Watch:
         """Kills those of the ranks that are on this host; returns whether there are any."""
         here = [rank for rank in ranks if rank in self._processes and rank != self.rank]
         for rank in here:
+            if reports.state_of_process(self.rows[rank].pid) in reports.GONE:
+                continue
             self.rows[rank].answer = encode_answer(f"{_KILLED}{why}")
             if rank not in self._killed:
                 self._killed.add(rank)

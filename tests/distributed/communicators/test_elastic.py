@@ -77,7 +77,7 @@ def test_what_is_divided_among_the_ranks_is_refused(monkeypatch):
     ):
         elasticity.shrink(True)
     del data
-    elasticity._check_refusals()
+    assert elasticity.refusals() == []
 
 
 @pytest.mark.parametrize(("status", "timeout", "learns"), [(6, 60, 1), (6, -1, 0), (4, 60, 0)])

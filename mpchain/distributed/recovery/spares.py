@@ -1,0 +1,272 @@
+"""Spare ranks of an elastic job: they wait, and take the places of ranks that are lost."""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.distributed import global_except_hook
+from mpchain.distributed.communicators import Communicator, MpiCommunicator, create_communicator
+from mpchain.distributed.communicators.elastic import Elasticity, refuse
+from mpchain.distributed.communicators.mpi import load_mpi
+from mpchain.distributed.watch import RanksLost, losses, note, waiting_for
+
+_NAP = 0.05  # seconds between two looks of a spare rank
+_DISMISSED = 1  # the tag of a message
+_UNTIL_NOTICED = 2.0  # seconds from an error of MPI until it must be known that ranks are lost
+
+NO_LOSS = None, 0, 0.0
+
+
+class Spares:
+    """The ranks of a job, of which the last are spare: knows which of them train.
+
+    The function that trains runs on the others. When some of these are lost, all of them leave it,
+    spare ranks take the places of the lost ones, and all begin it again. There each
+    :class:`~mpchain.distributed.InMemoryCheckpoint` continues from its last copies.
+
+    Args:
+        n: number of spare ranks.
+        options: arguments of :func:`~mpchain.create_communicator`.
+
+    Attributes:
+        n: number of spare ranks that are left.
+        resumes: whether training begins again.
+        lost: why ranks were lost, by number among all ranks of the job, before it began last.
+        replaced: the ranks that then took the places of lost ones, by these.
+        loss: where an ``InMemoryCheckpoint`` of this rank lost others: its list of copies, its
+            iteration, and when.
+    """
+
+    def __init__(self, n: int, options: Mapping[str, Any]):
+        self._mpi = load_mpi()
+        world = self._mpi.COMM_WORLD
+        if n >= world.size:
+            raise ValueError(
+                f"run_elastic: of {world.size} ranks, {n} cannot be spare: there is none to train"
+            )
+        if options.get("mpi_comm") is not None:
+            raise ValueError("run_elastic: mpi_comm must be None if some ranks are spare")
+        self._options, self._me = options, world.rank
+        self._everyone = MpiCommunicator(world, elastic=True)
+        self._everyone._elasticity.retire()  # the loss of a spare rank disturbs nobody
+        self._everyone.timeout = options.get("timeout")
+        self._hosts = world.allgather(self._mpi.Get_processor_name())
+        self._places = list(range(world.size - n))  # who has which place
+        self.n, self.resumes = n, False
+        self.lost, self.replaced, self.loss = {}, {}, NO_LOSS
+        self._told = set()
+        self._refusals = []
+        self._copies, self._n_made = [], 0
+        global_except_hook.add_hook()
+
+    # Training
+
+    def copies_of_next(self) -> list:
+        """Returns the copies of the ``InMemoryCheckpoint`` that is now made; earlier ones if the
+        program has made it before."""
+        if self._n_made == len(self._copies):
+            self._copies.append([])
+        self._n_made += 1
+        return self._copies[self._n_made - 1]
+
+    def wait_for_all(self, comm: Communicator) -> None:
+        """Waits until all ranks that train are through.
+
+        Raises:
+            RanksLost: ranks are lost.
+        """
+        watch = comm._watch
+        if watch is not None:
+            watch.is_leaving = True  # there is no limit
+        try:
+            comm.barrier()
+        finally:
+            if watch is not None:
+                watch.is_leaving = False
+
+    def dismiss(self) -> None:
+        """Lets the spare ranks leave: this rank does, by an exception."""
+        base = self._everyone.mpi_comm
+        with contextlib.suppress(self._mpi.Exception):
+            Elasticity.any_is_lost |= base.Get_failed().size > 0
+            for rank, number in enumerate(self._left()):
+                if number not in self._places:
+                    base.Isend(np.empty(0), rank, _DISMISSED)
+
+    def note_refusals(self, comm: Communicator) -> None:
+        """Notes why training could not continue on fewer ranks, while all that it has exists."""
+        self._refusals = comm._elasticity.refusals()
+
+    # Who trains
+
+    def begin(self) -> Communicator:
+        """Returns the communicator of the ranks that train; a spare one waits until it is needed.
+
+        Raises:
+            SystemExit: training is over, and this spare rank was not needed.
+        """
+        return self._next(dict(enumerate(self._places)))
+
+    def begin_again(self, *, has_finished: bool) -> Communicator | None:
+        """Replaces lost ranks; collective over all that are left.
+
+        Args:
+            has_finished: whether this rank is through.
+
+        Returns:
+            Another communicator; None if all ranks are through, and none is lost.
+        """
+        is_over, places = self._regroup(has_finished)
+        if is_over:
+            return None
+        self.resumes = True
+        return self._next(places)
+
+    def _next(self, places, is_over=False):
+        while True:
+            while not is_over and (made := self._divide(places)) is None:
+                is_over, places = self._regroup(False)
+            if is_over:
+                raise SystemExit
+            if self._me in self._places:
+                return made[0]
+            self._wait()
+            is_over, places = self._regroup(True)
+
+    def _left(self):
+        """Returns the numbers among all ranks of the job of those that are left."""
+        watch = self._everyone._watch
+        return [self._me] if watch is None else list(watch.world_ranks)
+
+    def _regroup(self, has_finished):
+        """Finds out who is left; returns whether all are through, and who gets which place."""
+        all_finished = self._everyone._elasticity.shrink_own(has_finished)
+        left = self._left()
+        is_over = all_finished and set(self._places) <= set(left)
+        if not is_over and not set(self._places) & set(left):
+            refuse("all ranks that trained are lost, and spare ones have no state")
+        return is_over, fill(self._places, left, self._hosts)
+
+    def _divide(self, places):
+        """Makes the communicator of the ranks that train; None if ranks were lost meanwhile."""
+        if self._refusals and len(places) < len(self._places):
+            refuse("; ".join(self._refusals))
+        while losses.lookouts:
+            losses.lookouts[0].abandon()
+        base, comm = self._everyone.mpi_comm, None
+        place = next((i for i, rank in places.items() if rank == self._me), None)
+        trains = place is not None
+        color = 0 if trains else self._mpi.UNDEFINED
+        try:
+            with waiting_for(self._everyone, "the ranks that begin training again"):
+                part = base.Split(color, place or 0)
+            if trains:
+                comm = create_communicator(**{**self._options, "mpi_comm": part})
+            is_made = True
+        except RuntimeError as error:  # of MPI or NCCL, or RanksLost
+            if not self._follows_from_loss(error):
+                raise
+            is_made = False
+            base.Revoke()
+        try:
+            is_made = base.Agree(int(is_made))
+        except self._mpi.Exception:  # on all ranks or on none
+            is_made = False
+        if not is_made:
+            return None
+        self._take(places, comm)
+        return (comm,)
+
+    def _follows_from_loss(self, error):
+        base, end = self._everyone.mpi_comm, time.monotonic() + _UNTIL_NOTICED
+        while not (isinstance(error, RanksLost) or base.Is_revoked() or base.Get_failed().size):
+            if time.monotonic() > end:
+                return False
+            time.sleep(1e-3)
+        return True
+
+    def _take(self, places, comm):
+        """Notes who has which place."""
+        before = self._places
+        self.replaced = {before[i]: r for i, r in places.items() if r != before[i]}
+        for lost, rank in self.replaced.items():
+            if rank == self._me:
+                note("replaced", rank=lost)
+        self._places = list(places.values())
+        self.n = len(self._left()) - len(places)
+        self.lost = {r: c for r, c in self._everyone.lost_ranks.items() if r not in self._told}
+        self._told |= self.lost.keys()
+        self._n_made = 0
+        if comm is not None:
+            comm.spares = self
+            comm.lost_ranks |= self._everyone.lost_ranks
+
+    def _wait(self):
+        """Sleeps until the ranks that train need this spare one, or are through.
+
+        Raises:
+            SystemExit: they have dismissed it.
+        """
+        base, mpi = self._everyone.mpi_comm, self._mpi
+        members = base.Get_group()
+        with _deaf():
+            while not base.Is_revoked():
+                with contextlib.suppress(mpi.Exception):
+                    if base.Iprobe(mpi.ANY_SOURCE, _DISMISSED):
+                        raise SystemExit
+                failed = base.Get_failed()
+                if failed.size:
+                    base.Ack_failed()  # Iprobe would raise for them
+                    ranks = mpi.Group.Translate_ranks(failed, None, members)
+                    left = self._left()
+                    if set(self._places) <= {left[rank] for rank in ranks}:
+                        base.Revoke()
+                time.sleep(_NAP)
+        self.resumes = True
+
+
+def fill(places: Sequence[int], left: Sequence[int], hosts: Sequence[str]) -> dict[int, int]:
+    """Returns which rank gets each place when some are lost; some places may remain empty.
+
+    A spare rank takes a place of its own host if it can.
+
+    Args:
+        places: for each place the rank that has had it.
+        left: the ranks that are left, spare ones included.
+        hosts: for each rank its host.
+
+    >>> fill([0, 1, 2], [1, 3, 4], ["a", "b", "b", "b", "a"])
+    {0: 4, 1: 1, 2: 3}
+    >>> fill([0, 1, 2], [1, 3], ["a", "b", "b", "b"])
+    {1: 1, 2: 3}
+    """
+    spare = [rank for rank in left if rank not in places]
+    found = {place: rank for place, rank in enumerate(places) if rank in left}
+    vacant = [place for place in range(len(places)) if place not in found]
+    for is_near in (True, False):
+        for place in vacant:
+            fits = [r for r in spare if not is_near or hosts[r] == hosts[places[place]]]
+            if place not in found and fits:
+                found[place] = fits[0]
+                spare.remove(fits[0])
+    return dict(sorted(found.items()))
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Context manager: signals by which training ends do not end a spare rank before the others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
