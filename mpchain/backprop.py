@@ -481,6 +481,36 @@ class _Walk:
 
 def _may_be_shared(gx, gys, gxs, function):
     """Whether the array ``gx`` may be, or be a view of, one that something else holds."""
-    if gx.base is not None or not function.returns_fresh_gradients:
+    if not function.returns_fresh_gradients:
         return True
+    if gx.base is not None:
+        return not _takes_over(gx, gys, gxs)
     return any(gx is gy for gy in gys) or sum(gx is other for other in gxs) > 1
+
+
+def _takes_over(gx, gys, gxs):
+    """Whether ``gx`` is a part of a gradient that is held for its parts ``gxs`` alone.
+
+    So reshaped gradients, and parts of a gradient that is split, need no copies.
+    """
+    base = gx.base
+    parts = [part for part in gxs if part is not None and part.base is base]
+    n_arrived = sum(gy is base for gy in gys)
+    if not n_arrived or sys.getrefcount(base) > _REFERENCES + n_arrived + len(parts):
+        return False
+    may_overlap = cuda.get_array_module(gx).may_share_memory
+    return (
+        gx.flags.c_contiguous
+        and getattr(gx.flags, "writeable", True)
+        and sum(part.size for part in parts) == base.size
+        and sum(part is gx or may_overlap(part, gx) for part in parts) == 1
+    )
+
+
+def _count_references():
+    """What Python counts for an object that a local variable holds alone."""
+    lone = object()
+    return sys.getrefcount(lone)
+
+
+_REFERENCES = _count_references()

@@ -52,6 +52,59 @@ def test_gradients_of_leaves_are_their_own(graph):
     np.testing.assert_array_equal(a.grad, expected[0])
 
 
+def _parts_of_a_gradient(**options):
+    """Gradients of leaves that are joined, and of one that is reshaped."""
+    leaves = [Variable(full(3)), Variable(full(4)), Variable(full(5).reshape(1, -1))]
+    h = F.concat([*leaves[:2], F.reshape(leaves[2], leaves[2].shape[1:])], 0)
+    F.sum(h * h).backward(**options)
+    for leaf in leaves:
+        np.testing.assert_array_equal(leaf.grad, 2 * leaf.array)
+        assert leaf.grad.flags.writeable
+    for first, second in itertools.combinations(leaves, 2):
+        assert not np.shares_memory(first.grad, second.grad)
+    return [leaf.grad for leaf in leaves]
+
+
+def test_parts_of_a_gradient_are_not_copied_for_leaves():
+    first, second, _ = _parts_of_a_gradient()
+    assert first.base is second.base is not None
+
+
+def test_a_reshaped_gradient_is_not_copied_for_a_leaf():
+    b = Variable(full(3).reshape(1, -1))
+    F.sum(F.exp(F.reshape(b, b.array.shape[1:]))).backward()
+    assert b.grad.base is not None
+    np.testing.assert_array_equal(b.grad, np.exp(b.array))
+
+
+class _Keeper(mpchain.FunctionHook):
+    def __init__(self):
+        self.arrays = []
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        self.arrays += out_grad
+
+
+def test_parts_of_a_gradient_that_something_holds_are_copied():
+    assert all(gradient.base is None for gradient in _parts_of_a_gradient(retain_grad=True))
+    with _Keeper() as keeper:
+        gradients = _parts_of_a_gradient()
+    assert not any(np.shares_memory(g, x) for g in gradients for x in keeper.arrays)
+
+
+def test_overlapping_parts_of_a_gradient_are_copied():
+    def derivative(g):
+        return g[:2], g[1:3], g[:2]  # as large as g together
+
+    @differentiable(joint=derivative, n_arrays=3)
+    def overlapping(a, b, c):
+        return np.concatenate([a, b, c])
+
+    leaves = [Variable(full(i)[:2].copy()) for i in range(3)]
+    F.sum(F.exp(overlapping(*leaves))).backward()
+    assert all(leaf.grad.base is None for leaf in leaves)
+
+
 def test_initial_gradients_are_not_handed_on():
     a, b = Variable(full(3)), Variable(full(4))
     y = a + b
