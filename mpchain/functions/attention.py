@@ -1,15 +1,21 @@
 """Scaled dot-product and multi-head attention."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from mpchain import kernels
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape, swapaxes, transpose
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
+from mpchain.functions.reduction import sum as sum_over
 from mpchain.typing import Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import check
@@ -27,6 +33,18 @@ def _allowed(name, xp, shape, mask, is_causal):
         check(fits, name, "mask must be bool and broadcast to {shape}", mask=mask, shape=shape)
         allowed = mask if allowed is None else allowed & mask
     return allowed
+
+
+def _scaled_softmax_derivative(g, y, axis, scale):
+    if not isinstance(g, Variable):
+        return kernels.softmax_gradient(g, y, axis, scale)
+    return (g - sum_over.on(g * y, axis, True)) * y * scale
+
+
+@differentiable(_scaled_softmax_derivative)
+def _scaled_softmax(x, axis, scale):
+    """On GPUs, the scale takes no kernel for itself."""
+    return kernels.softmax(x, axis, scale)
 
 
 def scaled_dot_product_attention(
@@ -78,7 +96,10 @@ def scaled_dot_product_attention(
     check(fits, name, rule, query=query, key=key, value=value)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    scores = matmul(query * scale, swapaxes(key, -1, -2))
+    # Half precision could overflow before the scale, and the masked scores with a large scale.
+    is_late = is_gpu_array(query.array) and query.dtype != np.float16 and bias is None
+    is_late = is_late and isinstance(scale, float) and 0 < scale <= 1
+    scores = matmul(query if is_late else query * scale, swapaxes(key, -1, -2))
     if bias is not None:
         fits = bias.dtype.kind == "f" and broadcasts_to(bias.shape, scores.shape)
         rule = "bias must be floating point and broadcast to {scores.shape}"
@@ -89,7 +110,8 @@ def scaled_dot_product_attention(
         # Finite, so that rows without keys are not NaN, and differences do not overflow.
         low = query.xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
         scores = where(allowed, scores, low)
-    weights = softmax(scores, scores.ndim - 1)
+    axis = scores.ndim - 1
+    weights = _scaled_softmax(scores, axis, scale) if is_late else softmax(scores, axis)
     if mask is not None:
         weights = weights * allowed
     if dropout_ratio:
@@ -97,11 +119,38 @@ def scaled_dot_product_attention(
     return matmul(weights, value)
 
 
-def _heads(x, W, b, n_heads):
-    """Projects (B, L, I) to (B, n_heads, L, D)."""
-    y = linear(x, W, b, n_batch_axes=2)
-    y = reshape(y, (*y.shape[:2], n_heads, y.shape[2] // n_heads))
-    return transpose(y, (0, 2, 1, 3))
+def project_heads(
+    x: Input, Ws: Sequence[Input], bs: Sequence[Input | None], n_heads: int
+) -> list[Variable]:
+    """Projects (B, L, I) to (B, n_heads, L, D) by each of several weights.
+
+    On GPUs this takes one product for all weights, if these are alike and no larger than ``x``.
+
+    Args:
+        Ws: Variables or arrays (n_heads * D, I).
+        bs: Variables or arrays (n_heads * D,), or None.
+
+    Example:
+        >>> x, W = np.zeros((2, 4, 6)), np.zeros((6, 6))
+        >>> [heads.shape for heads in project_heads(x, [W, W], [None, None], n_heads=3)]
+        [(2, 3, 4, 2), (2, 3, 4, 2)]
+    """
+    W, b, n = Ws[0], bs[0], len(Ws)
+    # Otherwise the time to join the weights is not small against that of the products.
+    pays = n > 1 and is_gpu_array(as_array(x)) and x.shape[0] * x.shape[1] >= W.shape[0]
+    if not pays or any(_kind(V, c) != _kind(W, b) for V, c in zip(Ws, bs)):
+        ys = [linear(x, W, b, n_batch_axes=2) for W, b in zip(Ws, bs)]
+        ys = [reshape(y, (*y.shape[:2], n_heads, y.shape[2] // n_heads)) for y in ys]
+    else:
+        y = linear(x, concat(Ws, 0), None if b is None else concat(bs, 0), n_batch_axes=2)
+        y = reshape(y, (*y.shape[:2], n * n_heads, W.shape[0] // n_heads))
+        ys = split_axis(y, n, 2)
+    return [transpose(y, (0, 2, 1, 3)) for y in ys]
+
+
+def _kind(W, b):
+    """What weights that can be joined have in common."""
+    return W.shape, W.dtype, b if b is None else (b.shape, b.dtype)
 
 
 def multi_head_attention(
@@ -165,8 +214,11 @@ def multi_head_attention(
     check(fits, name, rule, Wq=Wq, Wk=Wk, Wv=Wv, n_heads=n_heads)
     fits = Wo.ndim == 2 and Wo.shape[1] == rows[2]
     check(fits, name, "Wo must have as many columns as Wv has rows", Wo=Wo, Wv=Wv)
-    projections = (query, Wq, bq), (key, Wk, bk), (value, Wv, bv)
-    heads = [_heads(*operands, n_heads) for operands in projections]
+    if query is key is value:
+        heads = project_heads(query, (Wq, Wk, Wv), (bq, bk, bv), n_heads)
+    else:
+        projections = (query, Wq, bq), (key, Wk, bk), (value, Wv, bv)
+        heads = [project_heads(x, [W], [b], n_heads)[0] for x, W, b in projections]
     options = {"is_causal": is_causal, "dropout_ratio": dropout_ratio}
     y = scaled_dot_product_attention(*heads, mask, **options)
     y = reshape(transpose(y, (0, 2, 1, 3)), (*query.shape[:2], rows[2]))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaration import differentiable
@@ -65,7 +66,12 @@ def concat(xs: Sequence[Input], axis: int = 1) -> Variable:
                [0., 1., 1.]])
     """
     check_joinable("concat", xs, axis)
-    return get_array_module(*xs).concatenate(xs, axis)
+    return _joined(xs, axis)
+
+
+def _joined(xs, axis):
+    is_on_host = get_array_module(*xs) is np
+    return np.concatenate(xs, axis) if is_on_host else kernels.concatenate(axis, *xs)
 
 
 def check_joinable(name: str, xs: Sequence[Input], axis: int) -> None:
@@ -154,7 +160,8 @@ def _separate(x, axis):
 
 @differentiable(joint=lambda g, axis: _separate.on(g, axis))
 def _stack(xs, axis):
-    return get_array_module(*xs).stack(xs, axis)
+    at = (*(slice(None),) * axis, None)
+    return _joined([x[at] for x in xs], axis)
 
 
 def stack(xs: Sequence[Input], axis: int = 0) -> Variable:

@@ -52,9 +52,8 @@ def dropout(
     check(x.dtype.kind == "f", "dropout", "x must be floating point", x=x)
     if not config.train:
         return (x, None) if return_mask else x
-    if mask is None and not return_mask and is_gpu_array(x.array) and not random.is_by_sample():
-        draws = random.source(x.xp).random_sample(x.shape, dtype=np.promote_types(x.dtype, "f"))
-        return _drop(x, draws.astype(x.dtype, copy=False), ratio)
+    if mask is None and not return_mask and _is_fused(x):
+        return _drop(x, _draws(x), ratio)
     if mask is None:
         mask = dropout_mask(x, ratio)
     check(mask.shape == x.shape, "dropout", "mask must have the shape of x", x=x, mask=mask)
@@ -62,15 +61,50 @@ def dropout(
     return (y, mask) if return_mask else y
 
 
+def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
+    """h + dropout(x), which GPUs compute in one kernel.
+
+    Args:
+        h, x: Variables or arrays, floating point, that broadcast.
+        ratio: see :func:`dropout`.
+
+    Example:
+        >>> with mpchain.using_config("train", False):
+        ...     F.noise.add_dropout(np.ones(2), np.ones(2)).array
+        array([2., 2.])
+    """
+    _check_ratio("add_dropout", ratio)
+    h, x = as_variable(h), as_variable(x)
+    alike = h.shape == x.shape and h.dtype == x.dtype and x.dtype.kind == "f"
+    if config.train and alike and _is_fused(x):
+        return _add_dropped(h, x, _draws(x), ratio)
+    return h + dropout(x, ratio)
+
+
 # Dropout on GPUs: one kernel for what takes several on whole arrays.
 
 
-@elementwise(
-    lambda g, draws, ratio: np.where(np.greater_equal(draws, ratio), g * (1 / (1 - ratio)), 0),
-    None,
-)
-def _drop(x, draws, ratio):
+def _is_fused(x):
+    return is_gpu_array(x.array) and not random.is_by_sample()
+
+
+def _draws(x):
+    draws = random.source(x.xp).random_sample(x.shape, dtype=np.promote_types(x.dtype, "f"))
+    return draws.astype(x.dtype, copy=False)
+
+
+def _dropped(x, draws, ratio):
     return np.where(np.greater_equal(draws, ratio), x * (1 / (1 - ratio)), 0)
+
+
+@elementwise(_dropped, None)
+def _drop(x, draws, ratio):
+    return _dropped(x, draws, ratio)
+
+
+@elementwise(lambda g: g, _dropped, None)
+def _add_dropped(h, x, draws, ratio):
+    return h + _dropped(x, draws, ratio)
 
 
 def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> Array:

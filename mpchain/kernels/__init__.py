@@ -18,6 +18,7 @@ Example:
 from typing import Any
 
 from mpchain.kernels import (  # these add kernels to the operations
+    cuda_joining,
     cuda_random,
     cuda_reductions,
     cuda_windows,
@@ -31,6 +32,7 @@ from mpchain.kernels.philox import random_words
 from mpchain.kernels.reference import (
     batch_normalization,
     batch_normalization_gradient,
+    concatenate,
     convolution_filter,
     convolution_input,
     convolution_output,

@@ -245,9 +245,9 @@ _EXPONENTIALS = {
 }
 _SOFTMAX = _Kernel(
     "softmax",
-    ("x", "y", "low"),
-    **_EXPONENTIALS,
-    finish="EACH(y[at] = exp((W)x[at] - a.top) / a.total;)",
+    ("x", "y", "low scale"),
+    **_EXPONENTIALS | {"add": _EXPONENTIALS["add"].replace("x[at]", "(W)x[at] * scale")},
+    finish="EACH(y[at] = exp((W)x[at] * scale - a.top) / a.total;)",
 )
 _LOG_SOFTMAX = _Kernel(
     "log_softmax",
@@ -257,12 +257,12 @@ _LOG_SOFTMAX = _Kernel(
 )
 _SOFTMAX_GRADIENT = _Kernel(
     "softmax_gradient",
-    ("g y", "gx", ""),
+    ("g y", "gx", "scale"),
     "total",
     "0",
     "a.total += (W)g[at] * (W)y[at];",
     "a.total += b.total;",
-    "EACH(gx[at] = (W)y[at] * ((W)g[at] - a.total);)",
+    "EACH(gx[at] = (W)y[at] * ((W)g[at] - a.total) * scale;)",
 )
 _LOG_SOFTMAX_GRADIENT = _Kernel(
     "log_softmax_gradient",
@@ -452,10 +452,10 @@ def _along(kernel, axis, *arrays, numbers=()):
     return kernel.run(shape, arrays, [(x.shape, x.dtype)], numbers)[0]
 
 
-@reference.softmax.kernel("cuda_reductions", lambda x, axis: _refusal(x))
-def softmax(x: Array, axis: int) -> Array:
+@reference.softmax.kernel("cuda_reductions", lambda x, axis, scale=1.0: _refusal(x))
+def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
     """See :func:`mpchain.kernels.reference.softmax`."""
-    return _along(_SOFTMAX, axis, x, numbers=[-math.inf])
+    return _along(_SOFTMAX, axis, x, numbers=[-math.inf, float(scale)])
 
 
 @reference.log_softmax.kernel("cuda_reductions", lambda x, axis: _refusal(x))
@@ -464,10 +464,10 @@ def log_softmax(x: Array, axis: int) -> Array:
     return _along(_LOG_SOFTMAX, axis, x, numbers=[-math.inf])
 
 
-@reference.softmax_gradient.kernel("cuda_reductions", lambda g, y, axis: _refusal(g, y))
-def softmax_gradient(g: Array, y: Array, axis: int) -> Array:
+@reference.softmax_gradient.kernel("cuda_reductions", lambda g, y, axis, scale=1.0: _refusal(g, y))
+def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array:
     """See :func:`mpchain.kernels.reference.softmax_gradient`."""
-    return _along(_SOFTMAX_GRADIENT, axis, g, y)
+    return _along(_SOFTMAX_GRADIENT, axis, g, y, numbers=[float(scale)])
 
 
 @reference.log_softmax_gradient.kernel("cuda_reductions", lambda g, y, axis: _refusal(g, y))

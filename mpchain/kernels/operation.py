@@ -10,7 +10,7 @@ import numpy as np
 from mpchain.configuration import config
 
 _LIBRARIES = "onednn", "cudnn", "numba_cpu", "numpy_cpu"
-_LIBRARIES += "cuda_random", "cuda_reductions", "cuda_windows"
+_LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 
 

@@ -67,6 +67,18 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     return x.astype(rows.dtype, copy=False)
 
 
+@Operation
+def concatenate(axis: int, *arrays: Array) -> Array:
+    """Joins arrays along an axis.
+
+    Example:
+        >>> concatenate(1, np.zeros((2, 1)), np.ones((2, 2)))
+        array([[0., 1., 1.],
+               [0., 1., 1.]])
+    """
+    return get_array_module(*arrays).concatenate(arrays, axis)
+
+
 def _add_in_place(y, b):
     y += b
     return y
@@ -84,8 +96,8 @@ def below_zero(x: Array, axis: int) -> Array:
 
 
 @Operation
-def softmax(x: Array, axis: int) -> Array:
-    """exp(x) / sum(exp(x)) along ``axis``.
+def softmax(x: Array, axis: int, scale: float = 1.0) -> Array:
+    """exp(scale x) / sum(exp(scale x)) along ``axis``.
 
     Example:
         >>> softmax(np.zeros((1, 2)), 1)
@@ -93,7 +105,7 @@ def softmax(x: Array, axis: int) -> Array:
     """
     xp = get_array_module(x)
     (wide,) = _wide(x)
-    y = below_zero(wide, axis)
+    y = below_zero(wide if scale == 1 else wide * scale, axis)
     xp.exp(y, out=y)
     y /= y.sum(axis=axis, keepdims=True)
     return y.astype(x.dtype, copy=False)
@@ -115,8 +127,8 @@ def log_softmax(x: Array, axis: int) -> Array:
 
 
 @Operation
-def softmax_gradient(g: Array, y: Array, axis: int) -> Array:
-    """The gradient of x from that of y = softmax(x): y (g - sum(g y)).
+def softmax_gradient(g: Array, y: Array, axis: int, scale: float = 1.0) -> Array:
+    """The gradient of x from that of y = softmax(scale x): scale y (g - sum(g y)).
 
     Example:
         >>> softmax_gradient(np.array([1.0, 0.0]), np.array([0.5, 0.5]), 0)
@@ -125,6 +137,8 @@ def softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     wide_g, wide_y = _wide(g, y)
     gx = wide_g * wide_y
     gx -= wide_y * gx.sum(axis=axis, keepdims=True)
+    if scale != 1:
+        gx *= scale
     return gx.astype(g.dtype, copy=False)
 
 

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mpchain import functions as F
+from mpchain.configuration import config
+from mpchain.functions.attention import project_heads
+from mpchain.functions.noise import add_dropout
 from mpchain.link import Chain, Link
 from mpchain.links.connection import Linear
 from mpchain.links.normalization import LayerNormalization
@@ -99,8 +102,14 @@ class MultiHeadAttention(Chain):
         """
         for name, x in {"query": query, "key": key, "value": value}.items():
             check(x is None or x.ndim == 3, "MultiHeadAttention", f"{name} must have 3 axes", x=x)
-        q = self._heads(self.query, query)
-        k, v = self._keys_and_values(query, key, value, cache)
+        if cache and key is not None:
+            q, k, v = self._heads(self.query, query), cache["key"], cache["value"]
+        else:
+            q, k, v = self._project(query, key, value)
+            if cache:
+                k, v = F.concat([cache["key"], k], 2), F.concat([cache["value"], v], 2)
+            if cache is not None:
+                cache.update(key=k, value=v)
         if is_causal and k.shape[2] != q.shape[2]:
             mask, is_causal = _causal_mask(self.xp, q.shape[2], k.shape[2], mask), False
         y = F.scaled_dot_product_attention(
@@ -109,23 +118,26 @@ class MultiHeadAttention(Chain):
         y = F.reshape(F.transpose(y, (0, 2, 1, 3)), query.shape)
         return self.out(y, n_batch_axes=2)
 
+    def _project(self, query, key, value):
+        """Queries, keys and values of all heads, (B, n_heads, L or S, D)."""
+        links = self.query, self.key, self.value
+        if key is value is None and all(map(_is_plain, links)):
+            weights, biases = zip(*((link.W, link.b) for link in links))
+            return project_heads(query, weights, biases, self.n_heads)
+        key = query if key is None else key
+        inputs = query, key, key if value is None else value
+        return [self._heads(link, x) for link, x in zip(links, inputs)]
+
     def _heads(self, projection, x):
         """Projects (B, L, I) to (B, n_heads, L, D)."""
         y = F.reshape(projection(x, n_batch_axes=2), (*x.shape[:2], self.n_heads, -1))
         return F.transpose(y, (0, 2, 1, 3))
 
-    def _keys_and_values(self, query, key, value, cache):
-        is_own = key is None
-        if cache and not is_own:
-            return cache["key"], cache["value"]
-        key = query if is_own else key
-        k = self._heads(self.key, key)
-        v = self._heads(self.value, key if value is None else value)
-        if cache and is_own:
-            k, v = F.concat([cache["key"], k], 2), F.concat([cache["value"], v], 2)
-        if cache is not None:
-            cache.update(key=k, value=v)
-        return k, v
+
+def _is_plain(link):
+    """Whether a projection is the linear map of its parameters, and nothing sees its calls."""
+    is_seen = config.link_hooks or link.local_link_hooks
+    return type(link) is Linear and link.W.is_initialized and not is_seen
 
 
 def _causal_mask(xp, n_queries, n_keys, mask):
@@ -149,8 +161,8 @@ class _TransformerLayer(Chain):
 
     def _residual(self, x, norm, sublayer):
         """Adds the output of a sublayer to x; normalizes before the sublayer or after the sum."""
-        y = F.dropout(sublayer(norm(x) if self.pre_norm else x), self.dropout)
-        return x + y if self.pre_norm else norm(x + y)
+        y = add_dropout(x, sublayer(norm(x) if self.pre_norm else x), self.dropout)
+        return y if self.pre_norm else norm(y)
 
     def _feed_forward(self, x):
         h = self.activation(self.linear1(x, n_batch_axes=2))

@@ -8,6 +8,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.functions import attention as attention_functions
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row
 from tests.reference import torch
@@ -17,6 +18,7 @@ _MASK = np.array([[True, False, True, True], [False, True, False, False], [True]
 _QKV = [(2, 3, 2), (2, 4, 2), (2, 4, 3)]
 B, L, S, I, J, K, H, D, O = 2, 3, 4, 4, 3, 2, 2, 2, 3
 _WEIGHTS = [(H * D, I), (H * D, J), (H * D, K), (I, H * D)]
+_OWN_WEIGHTS = [(H * D, I)] * 3 + [(I, H * D)]
 _BIASES = [(H * D,), (H * D,), (H * D,), (I,)]
 
 
@@ -88,7 +90,20 @@ TABLE = [
         *_QKV,
     ),
     row("attention scale", _ours(scale=0.3), lambda *x: attend(*x, scale=0.3), *_QKV),
+    row(
+        "attention mask and large scale",
+        _ours(_MASK, scale=3.0),
+        functools.partial(attend, attn_mask=torch.tensor(_MASK), scale=3),
+        *_QKV,
+        orders=1,
+    ),
     row("attention bias", _ours(), attend, *_QKV, (3, 4)),
+    row(
+        "scaled_softmax",
+        lambda x: attention_functions._scaled_softmax(x, 1, 0.3),
+        lambda x: torch.softmax(0.3 * x, 1),
+        (3, 4),
+    ),
     row(
         "multi_head_attention",
         _multi_head,
@@ -118,6 +133,23 @@ TABLE = [
         (B, S, J),
         (B, S, K),
         *_WEIGHTS,
+        orders=1,
+    ),
+    row(
+        "multi_head_attention of one sequence",
+        lambda x, *weights: _multi_head(x, x, x, *weights),
+        lambda x, *weights: _heads_of_torch(x, x, x, *weights),
+        (B, L, I),
+        *_OWN_WEIGHTS,
+        *_BIASES,
+        orders=2,
+    ),
+    row(
+        "multi_head_attention of one sequence, no bias",
+        lambda x, *weights: _multi_head(x, x, x, *weights),
+        lambda x, *weights: _heads_of_torch(x, x, x, *weights),
+        (B, L, I),
+        *_OWN_WEIGHTS,
         orders=1,
     ),
 ]

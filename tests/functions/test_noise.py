@@ -62,6 +62,13 @@ TABLE = [
         (3, 4),
     ),
     row(
+        "add_dropped",
+        lambda h, x: noise._add_dropped(h, x, x.device.send(_DRAWS.astype(x.dtype)), 0.25),
+        lambda h, x: h + x * torch.as_tensor(_DRAWS >= 0.25) / 0.75,
+        (3, 4),
+        (3, 4),
+    ),
+    row(
         "gaussian",
         _gaussian,
         lambda m, v: m + torch.exp(v / 2) * torch.as_tensor(_EPS),
@@ -118,6 +125,25 @@ def test_gaussian_draws_what_it_says(dtype):
     # Five standard deviations of mean and variance of as many draws.
     assert abs(eps.astype("d").mean()) < 5 / 200
     assert abs(eps.astype("d").var() - 1) < 5 * np.sqrt(2) / 200
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_add_dropout_adds_what_dropout_returns(dtype, device):
+    array = mpchain.get_device(device).send(np.full((5, 4), 3, dtype))
+    results = []
+    for function in (noise.add_dropout, lambda h, x, ratio: h + F.dropout(x, ratio)):
+        h, x = Variable(array), Variable(array)
+        h.xp.random.seed(0)
+        y = function(h, x, 0.25)
+        F.sum(y * y).backward()
+        assert y.dtype == h.grad.dtype == x.grad.dtype == dtype
+        results.append(mpchain.cuda.to_cpu((y.array, h.grad, x.grad)))
+    for ours, theirs in zip(*results):
+        np.testing.assert_allclose(ours, theirs, 2e-3 if dtype == np.float16 else 1e-6)
+    assert (results[0][0] == 3).any() and (results[0][0] > 3).any()
+    with mpchain.using_config("train", False):
+        np.testing.assert_array_equal(mpchain.cuda.to_cpu(noise.add_dropout(h, x).array), 6)
+    assert noise.add_dropout(h, x[0]).shape == h.shape
 
 
 def test_gaussian_in_tests_draws_too():

@@ -80,10 +80,10 @@ _PIXELS = np.random.RandomState(0).rand(2, 3, 32, 32).astype(np.float32)
 _LABELS = np.arange(2, dtype=np.int32)
 _WORDS = np.arange(70, dtype=np.int32).reshape(2, 35) % 20
 CASES = {
-    "perceptron": (_Mlp, optimizers.Adam, (_PIXELS[:, 0, 0, :8].copy(), _LABELS), 50),
+    "perceptron": (_Mlp, optimizers.Adam, (_PIXELS[:, 0, 0, :8].copy(), _LABELS), 23),
     "ResNet-50": (_ResNet, optimizers.MomentumSGD, (_PIXELS, _LABELS), 721),
-    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 440),
-    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 391),
+    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 344),
+    "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 379),
 }
 
 

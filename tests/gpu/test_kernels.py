@@ -6,11 +6,13 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
+from mpchain.functions.attention import project_heads
 from tests.kernels.test_kernels import CASES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 MOST = {
+    "concatenate": 1,
     "sample_normalization": 1,
     "sample_normalization_gradient": 2,
     "softmax": 1,
@@ -32,7 +34,7 @@ MOST = {
 }
 """The launches of each operation, but for arguments of half precision that have to be widened."""
 
-REFERENCE = {"no samples", "one gamma"}
+REFERENCE = {"no samples", "one gamma", "one", "too many for one kernel"}
 """Cases that the reference computes."""
 
 
@@ -72,6 +74,29 @@ def test_what_is_refused():
     assert refuse(send(x.astype(np.float32)), send(W), window) == rule
     long = window._replace(in_size=(2**31, 7))
     assert refuse(send(x), send(W), long) == "an axis of more than 2^30 elements"
+
+
+@pytest.mark.parametrize(
+    "shape, rows, biases, products",
+    [
+        ((2, 3, 4), (4, 4, 4), (4, 4, 4), 1),
+        ((2, 3, 4), (4, 4, 4), (None,) * 3, 1),
+        ((1, 1, 4), (4, 4, 4), (4, 4, 4), 3),  # joining the weights would take longer
+        ((2, 3, 4), (4, 4, 2), (4, 4, 2), 3),
+        ((2, 3, 4), (4, 4, 4), (4, None, 4), 3),
+    ],
+)
+def test_projections_by_one_product(shape, rows, biases, products, double):
+    x, *arrays = (
+        None if s is None else mpchain.get_device("@cupy:0").send(np.random.rand(*s))
+        for s in (shape, *((n, shape[2]) for n in rows), *(n and (n,) for n in biases))
+    )
+    double.reset()
+    ys = project_heads(x, arrays[:3], arrays[3:], 2)
+    assert sum(n for (name, _), n in double.launches.items() if name == "dot") == products
+    for y, W, b in zip(ys, arrays[:3], arrays[3:]):
+        expected = F.linear(x, W, b, n_batch_axes=2).array.reshape(*shape[:2], 2, -1)
+        np.testing.assert_allclose(y.array.get(), expected.get().swapaxes(1, 2), 1e-12)
 
 
 def test_statistics_of_large_values_and_many_elements():

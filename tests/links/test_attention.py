@@ -263,6 +263,44 @@ def test_dropout_in_training_only(pre_norm):
     assert layer.attention.dropout == 0.5
 
 
+class _Doubling(mpchain.LinkHook):
+    """Doubles the weights of a link while it computes."""
+
+    def forward_preprocess(self, args):
+        args.link.W.array *= 2
+
+    def forward_postprocess(self, args):
+        args.link.W.array /= 2
+
+
+class _Doubled(mpchain.Chain):
+    def __init__(self, link):
+        super().__init__()
+        with self.init_scope():
+            self.link = link
+
+    def forward(self, x, n_batch_axes):
+        return 2 * self.link(x, n_batch_axes)
+
+
+def test_projections_of_self_attention_may_be_replaced_and_hooked(device):
+    """Even where one product would compute all of them."""
+    x = mpchain.get_device(device).send(f(*X))
+    results = []
+    for change in ("hook", "link", "weights"):
+        attention = L.MultiHeadAttention(SIZE, HEADS, initialW=np.tri(SIZE, dtype=np.float32))
+        attention.to_device(device)
+        if change == "hook":
+            attention.key.add_hook(_Doubling())
+        elif change == "link":
+            attention.key = _Doubled(attention.key)
+        else:
+            attention.key.W.array *= 2
+        results.append(mpchain.cuda.to_cpu(attention(x).array))
+    np.testing.assert_allclose(results[0], results[2], 1e-5)
+    np.testing.assert_allclose(results[1], results[2], 1e-5)
+
+
 def test_sizes_by_default():
     layer = L.TransformerDecoderLayer(8, 2)
     assert layer.linear1.W.shape == (32, 8) and layer.dropout == 0.1

@@ -395,6 +395,9 @@ CONVERTERS |= {
     "cumsum": lambda g, x: g.add("CumSum", x, np.array(-1)),
     "cumprod": lambda g, x: g.add("CumProd", x, np.array(-1)),
     "softmax": lambda g, x, axis: g.add("Softmax", x, axis=axis),
+    "scaled_softmax": lambda g, x, axis, scale: g.add(
+        "Softmax", g.add("Mul", x, np.asarray(scale, x.dtype)), axis=axis
+    ),
     "log_softmax": lambda g, x, axis: g.add("LogSoftmax", x, axis=axis),
     "matrix_product": lambda g, a, b: g.add("MatMul", a, b),
     "determinant": lambda g, a: g.add("Det", a),

@@ -12,7 +12,7 @@ FROM_HOST = set("array asarray asanyarray ascontiguousarray asfortranarray".spli
 """Functions that copy host arrays to the device."""
 ON_HOST = set(
     "broadcast_shapes can_cast common_type finfo iinfo iscomplexobj isrealobj isscalar issubdtype"
-    " min_scalar_type ndim promote_types result_type shape size".split()
+    " may_share_memory min_scalar_type ndim promote_types result_type shape size".split()
 )
 """Functions that look at no values, and whose results are no arrays."""
 WRITE = set("copyto fill_diagonal place put put_along_axis putmask".split())
