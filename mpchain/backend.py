@@ -139,10 +139,13 @@ def copyto(dst: Array, src: Array) -> None:
     """
     if is_gpu_array(dst):
         with dst.device:
+            if not is_gpu_array(src):
+                src = np.asarray(src, dst.dtype)
+                if src.shape == dst.shape and dst.flags.c_contiguous:
+                    dst.set(src)  # one copy
+                    return
             # A GPU's kernels cannot read arrays of another.
-            dst[...] = cuda.to_gpu(
-                src if is_gpu_array(src) else np.asarray(src, dst.dtype), dst.device
-            )
+            dst[...] = cuda.to_gpu(src, dst.device)
     elif isinstance(dst, np.ndarray):
         dst[...] = cuda.to_cpu(src)
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from mpchain.from_pytorch import OPTIONS, with_names
+from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, update_all
@@ -211,9 +212,11 @@ class Optimizer:
         if self._loss_scale_growth is None:
             return
         named = [(n, p) for n, p in self.target.namedparams() if p.grad is not None]
-        # All are computed before the first is looked at, which waits for a GPU.
         finite = [param.xp.isfinite(param.grad).all() for _, param in named]
-        names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
+        names = []
+        # The host waits once for a GPU.
+        if not share_gpu(finite) or not named[0][1].xp.stack(finite).all():
+            names = [name for (name, _), is_finite in zip(named, finite) if not is_finite]
         # Ranks that have parts of the same parameters leave the step out together.
         for comm in dict.fromkeys(p.divided_among for _, p in named):
             if comm is not None and comm.iallreduce(np.array([len(names)])).Wait()[0] > len(names):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
 from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
@@ -194,7 +195,7 @@ class GradientLARS(_ParameterHook):
         self.eps = eps
 
     def new_grad(self, xp: Any, p: Array, g: Array, rule: UpdateRule, param: Parameter) -> Array:
-        p_norm, g_norm = map(math.sqrt, square_sums([param] * 2, [p, g]))
+        p_norm, g_norm = map(math.sqrt, square_sums([param] * 2, [p, g]).tolist())
         rate = 1.0
         if p_norm > self.threshold:
             rate = p_norm / (self.eps + g_norm + self.weight_decay * p_norm)
@@ -233,7 +234,16 @@ class GradientClipping:
 
     def __call__(self, opt: Optimizer) -> None:
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
-        norm = math.sqrt(math.fsum(square_sums(params, [param.grad for param in params])))
+        sums = square_sums(params, [param.grad for param in params])
+        if is_gpu_array(sums):  # on which the host does not wait
+            with sums.device:
+                xp, norm = get_array_module(sums), sums.sum() ** 0.5
+                factor = xp.where(norm > self.threshold, self.threshold / norm, 1.0)
+                factors = {dtype: factor.astype(dtype) for dtype in {p.dtype for p in params}}
+                for param in params:
+                    param.grad = param.grad * factors[param.dtype]
+            return
+        norm = math.sqrt(math.fsum(sums))
         if norm > self.threshold:
             for param in params:
                 param.grad = param.grad * (self.threshold / norm)

@@ -12,7 +12,8 @@ import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.kernels.cuda_steps import take_steps
-from mpchain.kernels.steps import square_sum, take_step
+from mpchain.kernels.steps import square_sums as sums_of_squares
+from mpchain.kernels.steps import take_step
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Array
 from mpchain.variable import Parameter
@@ -367,8 +368,9 @@ def if_saved(serializer: AbstractSerializer, key: str, value: Any) -> Any:
         return value
 
 
-def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> list[float]:
-    """Returns the sums of the squares of arrays that belong to parameters, as Python numbers.
+def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> Array:
+    """Returns the sums of the squares of arrays that belong to parameters, float64, on the host or
+    the GPU of the arrays.
 
     The sum of a parameter that is divided among ranks includes its parts on all of these ranks,
     which call this together.
@@ -379,16 +381,16 @@ def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> list[fl
 
     Example:
         >>> square_sums([mpchain.Parameter(np.zeros(2))], [np.array([3.0, 4.0])])
-        [25.0]
+        array([25.])
     """
-    sums = np.array([square_sum(array) for array in arrays])
+    sums = sums_of_squares(arrays)
     divided = {}
     for i, param in enumerate(params):
         if param.divided_among is not None:
             divided.setdefault(param.divided_among, []).append(i)
     for comm, places in divided.items():
         sums[places] = comm.iallreduce(sums[places]).Wait()
-    return sums.tolist()
+    return sums
 
 
 def as_python_number(value: Any) -> Any:

@@ -5,11 +5,11 @@ cache, and one fused loop that numba compiles from the trace of the body.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.cuda_steps import take_steps
@@ -93,9 +93,37 @@ def square_sum(array: Array) -> float:
         >>> square_sum(np.array([3.0, 4.0]))
         25.0
     """
+    return float(_square_sum(array))
+
+
+def square_sums(arrays: Sequence[Array]) -> Array:
+    """Returns the sums of the squares of arrays, float64: on their GPU if they share one.
+
+    Example:
+        >>> square_sums([np.array([3.0, 4.0]), np.ones(2, np.float16)])
+        array([25.,  2.])
+    """
+    if not share_gpu(arrays):
+        return np.array([square_sum(array) for array in arrays])
+    xp = get_array_module(arrays[0])
+    with arrays[0].device:
+        return xp.stack([_square_sum(array) for array in arrays], dtype=np.float64)
+
+
+def share_gpu(arrays: Sequence[Array]) -> bool:
+    """Returns whether arrays, at least one, are all on one GPU.
+
+    Example:
+        >>> share_gpu([np.ones(2)])
+        False
+    """
+    return all(map(is_gpu_array, arrays)) and len({array.device for array in arrays}) == 1
+
+
+def _square_sum(array):
     xp = get_array_module(array)
     flat = array.reshape(-1).astype(np.promote_types(array.dtype, np.float32), copy=False)
-    return float(xp.vdot(flat, flat))
+    return xp.vdot(flat, flat)
 
 
 _OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}

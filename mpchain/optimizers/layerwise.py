@@ -63,7 +63,7 @@ class LAMBRule(UpdateRule):
         p, m, v = param.array, self.state["m"], self.state["v"]
         direction = param.xp.empty_like(p, dtype=m.dtype)
         take_step(self.direct, direction, param.grad, [m, v, p], self.scalars())
-        p_norm, d_norm = map(math.sqrt, square_sums([param] * 2, [p, direction]))
+        p_norm, d_norm = map(math.sqrt, square_sums([param] * 2, [p, direction]).tolist())
         ratio = p_norm / d_norm if p_norm > 0 and d_norm > 0 else 1.0
         take_step(SGDRule.step, p, direction, [], {"lr": float(self.hyperparam.alpha) * ratio})
 

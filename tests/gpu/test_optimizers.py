@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import mpchain
+import mpchain.links as L
 from mpchain import optimizers
 from mpchain.kernels import cuda_steps
 
@@ -111,3 +112,47 @@ class TestOneKernel:
             counts.append([n for (name, _), n in launches.items() if name == "mpchain_step"])
             assert cupy.double.synchronizations.keys() <= {("get", place) for _, place in launches}
         assert [sum(found) for found in counts] == [1, 3]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("threshold", [1.0, 1e6])
+@pytest.mark.parametrize("dtypes", ["fd", "e"])
+def test_gradients_are_clipped_without_waiting(threshold, dtypes, request):
+    def trained(device, change=lambda model, step: None):
+        optimizer = optimizers.MomentumSGD()
+        clipping = mpchain.optimizer_hooks.GradientClipping(threshold)
+
+        def begin(model, step):
+            if step == 0:
+                optimizer.add_hook(clipping)
+            change(model, step)
+
+        return _trained(device, optimizer, dtypes, change=begin)
+
+    if request.config.option.gpu == "double":
+        import cupy
+
+        actual = trained("@cupy:0", lambda model, step: cupy.double.reset())
+        assert {name for name, _ in cupy.double.synchronizations} == {"get"}  # the results
+    else:
+        actual = trained("@cupy:0")
+    for array, expected in zip(actual, trained("@numpy"), strict=True):
+        np.testing.assert_allclose(array, expected, *((2e-3,) * 2 if dtypes == "e" else (1e-6, 0)))
+
+
+@pytest.mark.gpu
+def test_a_dynamic_loss_scale_waits_once_in_a_step(double):
+    model = mpchain.ChainList(*(L.Linear(3, 2) for _ in range(4))).to_device("@cupy:0")
+    optimizer = optimizers.SGD().setup(model)
+    optimizer.loss_scaling()
+    for bad in (False, True):
+        for param in model.params():
+            param.grad = param.array.copy()
+        if bad:
+            model[2].b.grad[0] = np.nan
+            with pytest.warns(RuntimeWarning, match="gradients are not finite: /2/b$"):
+                optimizer.update()
+        else:
+            double.reset()
+            optimizer.update()
+            assert double.synchronizations.total() == 1, double.synchronizations

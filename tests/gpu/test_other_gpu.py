@@ -92,6 +92,15 @@ def test_copyto_between_gpus():
     assert source.get().tolist() == [1, 2, 3]
 
 
+def test_copyto_from_the_host_copies_once(double):
+    target = mpchain.get_device("@cupy:0").send(np.zeros((2, 3), np.float32))
+    double.reset()
+    mpchain.backend.copyto(target, np.arange(6.0).reshape(2, 3))
+    assert [name for name, _ in double.launches.elements()] == ["set"]
+    mpchain.backend.copyto(target.T, np.arange(3.0)[:, None])
+    assert target.get().tolist() == [[0, 1, 2]] * 2
+
+
 @pytest.mark.parametrize("device", ["@cupy:0", "@cupy:1"])
 @testing.attr.multi_gpu(2)
 def test_new_initial_values_are_where_the_old_ones_were(device):
