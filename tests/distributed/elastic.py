@@ -23,12 +23,11 @@ import numpy as np
 
 from mpchain.distributed.communicators.nccl_bindings import BINDINGS
 from tests.distributed import ranks
-from tests.distributed.elastic_models import FAULT
+from tests.distributed.elastic_models import FAULT, N_RANKS
 
 DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
 MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible")
 LIMIT = 1e-12
-N_RANKS = 4
 _TIME_LIMIT = 120
 _BACK = re.compile(
     r"^mpchain: .*(?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M

@@ -30,6 +30,7 @@ from mpchain.distributed import (
     create_sharded_optimizer,
     extensions,
     run_elastic,
+    scatter_dataset,
 )
 from mpchain.distributed.checkpoints import writing
 from mpchain.distributed.communicators import NcclCommunicator, mpi, nccl_bindings
@@ -45,6 +46,7 @@ from mpchain.iterators import SerialIterator
 
 N_ITERATIONS = 14
 BATCH = 12
+N_RANKS = 4
 _N_SAMPLES = 60
 _TIMEOUT = 5.0  # seconds until a stopped rank is lost
 FAULT = "fault on the doubles of CuPy and NCCL:"
@@ -264,6 +266,9 @@ def _train(name, folder, faults, comm):
         if comm.rank == 0:
             np.savez(os.path.join(folder, "outcome.npz"), **outcome)
         return
+    if name == "scattered":
+        _train_on_scattered_data(comm, data, folder)
+        return
     shuffles = name != "lstm"
     batches = create_sharded_iterator(SerialIterator(data, BATCH, shuffle=shuffles), comm)
     updater = MODELS[name](comm, batches)
@@ -278,6 +283,25 @@ def _train(name, folder, faults, comm):
         if name != "lstm":
             evaluator = create_multi_node_evaluator(evaluator, comm)
             trainer.extend(evaluator, trigger=(5, "iteration"))
+    trainer.run()
+    if comm.rank == 0:
+        np.savez(os.path.join(folder, "outcome.npz"), **_outcome(trainer, updater))
+
+
+def _train_on_scattered_data(comm, data, folder):
+    """Also sums over some of the ranks; all this depends on their number."""
+    np.random.seed(0)
+    some = comm.split(comm.rank % 2, comm.rank)
+    optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(L.Classifier(MLP()))
+    mine = scatter_dataset(data, comm, shuffle=True, seed=1)
+    updater = training.StandardUpdater(SerialIterator(mine, BATCH // N_RANKS), optimizer)
+    trainer = training.Trainer(updater, (N_ITERATIONS, "iteration"), out=folder)
+
+    def add(trainer):
+        trainer.observation["some/loss"] = some.allreduce_obj(float(optimizer.target.loss.array))
+
+    trainer.extend(add, trigger=(1, "iteration"), priority=training.PRIORITY_WRITER)
+    trainer.extend(training.extensions.LogReport(trigger=(1, "iteration")))
     trainer.run()
     if comm.rank == 0:
         np.savez(os.path.join(folder, "outcome.npz"), **_outcome(trainer, updater))

@@ -109,3 +109,12 @@ def test_spare_ranks_take_the_places_of_lost_ones(
     assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
     n_taken = min(sum("spare" not in fault for fault in faults), spares)
     assert output.count("takes the place of rank") == n_taken, output
+
+
+@pytest.mark.long
+def test_spare_ranks_get_scattered_data_and_communicators(tmp_path, needs_mpirun, _reason):
+    if _reason:
+        pytest.skip(_reason)
+    reference, _ = elastic.train("scattered", tmp_path / "undisturbed")
+    outcome, output = elastic.train("scattered", tmp_path, ["kill:1:forward:9"], spares=1)
+    assert elastic.difference(outcome, reference) == 0, output

@@ -11,23 +11,44 @@ from tests.launch.test_hosts import hosts, pytestmark, start_on_a  # noqa: F401
 @pytest.mark.long
 def test_training_continues_without_a_host_with_the_same_results(start_on_a, hosts, tmp_path):  # noqa: F811
     """Host c is cut off, with two of four ranks; each of these mirrors what the other alone has."""
+    options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
+    code, errors = _train_without_c(
+        "a:1,b:1,c:2", 4, options, "sharded", start_on_a, hosts, tmp_path
+    )
+    assert code == 0, errors
+    assert "lost 2 of 4 ranks" in errors and "iterations repeated" in errors
+
+
+@pytest.mark.long
+def test_spare_rank_replaces_that_of_a_host(start_on_a, hosts, tmp_path):  # noqa: F811
+    """Host c is cut off; of the ranks on b one is spare."""
+    options = ["--elastic", "--spares", 1, "--host-timeout", 5, "--grace", 0.5]
+    code, errors = _train_without_c("a:1,c:1,b:2", 3, options, "mlp", start_on_a, hosts, tmp_path)
+    assert code == 0, errors
+    assert "went back" in errors and "; rank 3 took its place; " in errors
+
+
+def _train_without_c(places, n, options, model, start_on_a, hosts, folder):  # noqa: F811
+    """Cuts off host c while a training waits, and compares its outcome with the undisturbed one.
+
+    Returns:
+        The exit code, and the standard error.
+    """
     try:
         mpirun.find().elastic()
     except mpirun.NotElasticError as error:
         pytest.skip(f"needs Open MPI with ULFM: {error}")
-    options = ["--elastic", "--host-timeout", 5, "--grace", 0.5]
-    program = ["-m", "tests.distributed.elastic_models", "sharded", tmp_path, "wait:1:forward:6"]
-    arguments = ["--hosts", "a:1,b:1,c:2", "-n", 4, *options, *program]
+    program = ["-m", "tests.distributed.elastic_models", model, folder, "wait:1:forward:6"]
+    arguments = ["--hosts", places, "-n", n, *options, *program]
     launched = start_on_a(*arguments, folder=elastic.ranks.ROOT)
     assert launched.read_lines(1) == ["[1] waits"]
     hosts.cut("c")
-    (tmp_path / "continue").touch()
+    (folder / "continue").touch()
     try:
         code, _, errors = launched.finish()
     finally:
         hosts.join("c")
-    assert code == 0, errors
-    with np.load(tmp_path / "outcome.npz") as file:
+    with np.load(folder / "outcome.npz") as file:
         outcome = dict(file)
-    assert elastic.is_as_good("sharded", outcome, elastic_models.in_one_process("sharded"))
-    assert "lost 2 of 4 ranks" in errors and "iterations repeated" in errors
+    assert elastic.is_as_good(model, outcome, elastic_models.in_one_process(model)), errors
+    return code, errors
