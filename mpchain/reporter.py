@@ -349,6 +349,8 @@ def is_scalar(value: Any) -> bool:
         >>> is_scalar(np.float32(1)), is_scalar(np.zeros(1))
         (True, False)
     """
+    if type(value) in (float, int):
+        return True
     value = getattr(value, "array", value)
     if isinstance(value, np.ndarray) or backend.cuda.is_gpu_array(value):
         return value.shape == () and value.dtype.kind in "biuf"
@@ -359,5 +361,7 @@ def _as_float64(name, value):
     if not is_scalar(value):
         raise ValueError(f"Summary.add: {name} must be a number or have shape (), but is {value!r}")
     value = getattr(value, "array", value)
+    if not backend.cuda.is_gpu_array(value):
+        return float(value)
     with backend.cuda.get_device_from_array(value):
-        return value.astype(np.float64) if backend.cuda.is_gpu_array(value) else float(value)
+        return value.astype(np.float64)

@@ -178,7 +178,7 @@ class DeterministicReducer(Reducer):
         self._persistents.add(n_part)
 
     def finish(self) -> int:
-        own = set(map(id, self._own))
+        own = set(map(id, self.params))
         if any(param.is_initialized and id(param) not in own for param in self._uninitialized):
             raise RuntimeError(
                 "MultiNodeOptimizer.update: the loss function has initialized parameters of a "

@@ -34,6 +34,7 @@ class Reducer:
             each part are taken by :meth:`end_part`, and may be cleared before the next one.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
         message: what the ranks tell each other in :meth:`finish`, besides gradients.
+        params: the parameters that are watched, also those that are not initialized.
 
     Example:
         >>> reducer = Reducer(comm)
@@ -56,7 +57,7 @@ class Reducer:
 
         Those that are not initialized are left out until the next call.
         """
-        self._own = list(params.values())
+        self.params = list(params.values())
         self._params = {name: param for name, param in params.items() if param.is_initialized}
 
     def begin(

@@ -47,12 +47,12 @@ def batch(
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
     if mine is None:
         mine = slice(*comm.share_of(n))
-    outer = divided(comm), n_divided(comm)
-    comm._divided, comm._n_divided = mine, n
+    outer = vars(comm).get("_divided", (None, None))
+    vars(comm)["_divided"] = mine, n
     try:
         yield mine
     finally:
-        comm._divided, comm._n_divided = outer
+        vars(comm)["_divided"] = outer
 
 
 def divided(comm: Communicator) -> slice | None:
@@ -63,7 +63,7 @@ def divided(comm: Communicator) -> slice | None:
         ...     divided(comm)
         slice(0, 6, None)
     """
-    return getattr(comm, "_divided", None)
+    return vars(comm).get("_divided", (None, None))[0]
 
 
 def n_divided(comm: Communicator) -> int | None:
@@ -74,7 +74,7 @@ def n_divided(comm: Communicator) -> int | None:
         ...     n_divided(comm)
         6
     """
-    return getattr(comm, "_n_divided", None)
+    return vars(comm).get("_divided", (None, None))[1]
 
 
 Communicator.batch = batch

@@ -22,7 +22,7 @@ from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.rank_states import RankStates
 from mpchain.distributed.optimizers.reports import Observations
-from mpchain.distributed.optimizers.shared_random import random_numbers_of_rank_0
+from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.reporter import report
@@ -138,6 +138,8 @@ class MultiNodeOptimizer:
     communicator: Communicator
     zero_fill: bool
     n_samples: int | None
+
+    _own_hook = None  # a hook that belongs to this class
 
     def __init__(
         self,
@@ -474,16 +476,16 @@ class MultiNodeOptimizer:
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "which belong to another loss scale: it works with a constant loss scale only"
             )
-        hooks = _has_hooks(self.actual_optimizer)
+        draws = may_draw(self.actual_optimizer, self._reducer.params, self._own_hook)
         by_part = self._reducer.parts_per_batch is not None
         summaries = () if observations is None else observations.summaries(by_part=by_part)
         message = self._reducer.message
-        message.put(summaries, draws=hooks)
+        message.put(summaries, draws=draws)
         n_total = self._reducer.finish()
         self._rank_states.n_samples = n_total
         self._draws.finish(n_total)
         if n_total > 0:
-            self._step(message.have_equal_random_states() if hooks else True)
+            self._step(message.have_equal_random_states() if draws else True)
 
     def _step(self, draws_alike):
         """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
@@ -508,7 +510,7 @@ class MultiNodeOptimizer:
         """Whether parameters may not be the same on all ranks yet."""
         if self.target is None:
             raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before")
-        return bool(self._waiting) or self._known != _ids(self._params())
+        return bool(self._waiting) or self._known != _ids(self.target.namedparams())
 
     def _were_alike(self):
         """Makes new parameters the same on all ranks; returns whether they were so before."""
@@ -562,15 +564,15 @@ class MultiNodeOptimizer:
         with self.target.device.create_context():
             replication.replicate(self.communicator, new, persistents)
         self._known_links = {id(link) for link in self.target.links()}
-        known = _ids(params)
+        known = _ids(params.items())
         waiting = {name for name, param in new.items() if not param.is_initialized}
         if known != self._known or waiting != self._waiting:
             self._reducer.watch(params)
         self._known, self._waiting = known, waiting
 
 
-def _ids(params):
-    return {name: id(param) for name, param in params.items()}
+def _ids(named_params):
+    return {name: id(param) for name, param in named_params}
 
 
 def _no_loss():
@@ -580,8 +582,3 @@ def _no_loss():
 def _weight(n_samples):
     """Returns the weight of a number of samples: 1 if it is unknown."""
     return 1 if n_samples is None else n_samples
-
-
-def _has_hooks(optimizer):
-    rules = [param.update_rule for param in optimizer.target.params()]
-    return any(part._hooks for part in (optimizer, *rules) if part is not None)

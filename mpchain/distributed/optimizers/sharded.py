@@ -76,7 +76,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
 
     def __init__(self, *args: Any):
         super().__init__(*args)
-        vars(self).update(_rows=[], _rooms={})
+        vars(self).update(_rows=[], _rooms={}, _own_hook=self._publish)
 
     def setup(self, link: Link) -> Self:
         self._rows = []

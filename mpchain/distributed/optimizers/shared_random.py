@@ -1,11 +1,49 @@
 """Random numbers that are the same on all ranks."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
+from mpchain import optimizer_hooks
 from mpchain.distributed.communicators import Communicator
+from mpchain.optimizer import Optimizer
+from mpchain.variable import Parameter
+
+# Hooks that draw no random numbers. Classes that derive from them may.
+_DRAW_NOTHING = {
+    optimizer_hooks.WeightDecay,
+    optimizer_hooks.Lasso,
+    optimizer_hooks.GradientHardClipping,
+    optimizer_hooks.GradientClipping,
+    optimizer_hooks.GradientLARS,
+}
+
+
+def may_draw(
+    optimizer: Optimizer, params: Iterable[Parameter], own_hook: Callable[..., Any] | None = None
+) -> bool:
+    """Returns whether hooks may draw random numbers, which must be the same on all ranks.
+
+    Args:
+        optimizer: the optimizer.
+        params: the parameters, whose update rules have hooks as well.
+        own_hook: a hook that is known to draw none.
+
+    Example:
+        >>> optimizer = optimizers.SGD().setup(L.Linear(3, 2))
+        >>> optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(0.1))
+        >>> may_draw(optimizer, optimizer.target.params())
+        False
+    """
+    return any(
+        type(hook) not in _DRAW_NOTHING and hook != own_hook
+        for part in (optimizer, *(param.update_rule for param in params))
+        if part is not None and part._hooks
+        for timing in ("pre", "post")
+        for hook in part._hooks.at(timing)
+    )
 
 
 @contextlib.contextmanager

@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 
 from mpchain import functions as F
+from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, reporter
 from mpchain.backends import cuda
-from mpchain.distributed import MultiNodeUpdater, create_multi_node_optimizer
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_optimizer,
+    create_sharded_optimizer,
+)
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.gradients import control
@@ -292,3 +297,29 @@ def lines_of_an_iteration(n_ranks):
 
 def test_nothing_in_python_grows_with_the_number_of_ranks():
     assert lines_of_an_iteration(1024) <= lines_of_an_iteration(8)
+
+
+@pytest.mark.parametrize(
+    ("hook", "compares"),
+    [
+        (optimizer_hooks.GradientClipping(1.0), False),
+        (optimizer_hooks.GradientNoise(0.1), True),
+        (type("Own", (optimizer_hooks.WeightDecay,), {})(0.1), True),
+        (lambda optimizer: None, True),
+    ],
+    ids=["clipping", "noise", "own", "function"],
+)
+@pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
+def test_random_states_are_compared_if_a_hook_may_draw(comm, hook, compares, create, monkeypatch):
+    asked = []
+    put = control.ControlMessage.put
+    monkeypatch.setattr(
+        control.ControlMessage,
+        "put",
+        lambda self, *args, draws: asked.append(draws) or put(self, *args, draws=draws),
+    )
+    model = on_device(L.Linear(2, 1))
+    optimizer = create(optimizers.SGD(), comm).setup(model)
+    optimizer.add_hook(hook, "hook")
+    optimizer.update(lambda x: F.mean(model(x)), on_device(np.ones((1, 2), "f")))
+    assert asked == [compares]

@@ -1,0 +1,77 @@
+"""Measures the Python that several ranks cost an iteration, besides what one process does.
+
+``python -m tests.benchmarks.control_cost`` imitates 1, 8 and 1,024 ranks: sums are those of ranks
+that all do the same, and nothing travels. An iteration is that of
+:class:`mpchain.distributed.MultiNodeUpdater` with a hook and a reported loss, for two samples of a
+rank, and of :class:`mpchain.training.updaters.StandardUpdater` for comparison. The times are the
+least CPU times of many iterations, in turns: other programs make them longer, never shorter.
+"""
+
+import argparse
+import time
+
+import numpy as np
+
+from mpchain import functions as F
+from mpchain import optimizer_hooks, optimizers, reporter
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+)
+from mpchain.iterators import SerialIterator
+from mpchain.training.updaters import StandardUpdater
+from tests.distributed.gradients.test_control import Many
+from tests.distributed.optimizers.test_multi_node import MLP
+
+
+def make_updater(n_ranks):
+    """Returns the updater of one of so many ranks; 0: of one process alone."""
+    model = MLP()
+
+    def loss(x):
+        loss = F.mean(model(x) ** 2)
+        reporter.report({"loss": loss})
+        return loss
+
+    n = 2 * max(n_ranks, 1)
+    batches = SerialIterator([np.ones(3, "f")] * 200 * n, n, shuffle=False)
+    optimizer = optimizers.SGD()
+    if n_ranks == 0:
+        updater = StandardUpdater(batches, optimizer.setup(model), loss_func=loss)
+    else:
+        comm = Many(n_ranks)
+        optimizer = create_multi_node_optimizer(optimizer, comm).setup(model)
+        batches = create_sharded_iterator(batches, comm)
+        updater = MultiNodeUpdater(batches, optimizer, comm, loss_func=loss)
+    optimizer.add_hook(optimizer_hooks.GradientClipping(1.0))
+    return updater
+
+
+def measure(numbers, n_iterations):
+    """Returns the least CPU time of an iteration in seconds, by number of ranks."""
+    updaters = {n: make_updater(n) for n in numbers}
+    least = dict.fromkeys(numbers, np.inf)
+    for _ in range(n_iterations):
+        for n, updater in updaters.items():
+            with reporter.Reporter():
+                begin = time.process_time_ns()
+                updater.agree_on_signal(None)
+                updater.update()
+                least[n] = min(least[n], 1e-9 * (time.process_time_ns() - begin))
+    return least
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 1024])
+    parser.add_argument("--iterations", type=int, default=5000)
+    args = parser.parse_args()
+    least = measure([0, *args.ranks], args.iterations)
+    print(f"one process: {1e6 * least[0]:.0f} us an iteration")
+    for n in args.ranks:
+        print(f"one of {n} ranks: {1e6 * (least[n] - least[0]):.0f} us more")
+
+
+if __name__ == "__main__":
+    main()
