@@ -7,11 +7,13 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.configuration import config
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape, swapaxes, transpose
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
+from mpchain.functions.fused_attention import fused_attention, is_fused
 from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
@@ -96,6 +98,9 @@ def scaled_dot_product_attention(
     check(fits, name, rule, query=query, key=key, value=value)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    is_plain = mask is None and bias is None and not (dropout_ratio and config.train)
+    if is_plain and is_fused(query, key, value, scale, is_causal):
+        return fused_attention(query, key, value, scale, is_causal)
     # Half precision could overflow before the scale, and the masked scores with a large scale.
     is_late = is_gpu_array(query.array) and query.dtype != np.float16 and bias is None
     is_late = is_late and isinstance(scale, float) and 0 < scale <= 1

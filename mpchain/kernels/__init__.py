@@ -23,6 +23,8 @@ from mpchain.kernels import (  # these add kernels to the operations
     cuda_reductions,
     cuda_windows,
     cudnn,
+    cudnn_attention,
+    cudnn_normalization,
     numba_cpu,
     numpy_cpu,
     onednn,
@@ -30,6 +32,8 @@ from mpchain.kernels import (  # these add kernels to the operations
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import random_words
 from mpchain.kernels.reference import (
+    attention,
+    attention_gradient,
     batch_normalization,
     batch_normalization_gradient,
     concatenate,

@@ -21,6 +21,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.kernels import reference
@@ -28,7 +30,7 @@ from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
-_ALIGNMENT = 16
+ALIGNMENT = 16
 """Plans are made for addresses that are multiples of this number of bytes."""
 
 
@@ -63,6 +65,7 @@ class Request(NamedTuple):
         reads: the arrays that are read.
         writes: the arrays that are written.
         arguments: further arguments.
+        n_scalars: the number of tensors after these that are numbers in the host's memory.
         n_extra: how many bytes of workspace are not counted.
     """
 
@@ -70,6 +73,7 @@ class Request(NamedTuple):
     reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
     arguments: tuple = ()
+    n_scalars: int = 0
     n_extra: int = 0
 
 
@@ -135,8 +139,11 @@ def make_graph(library: Any, request: Request, **where: Any) -> Any:
         graph.tensor(dim=list(x.shape), stride=list(x.strides), data_type=kind, uid=uid)
         for uid, (x, kind) in enumerate(zip(request.reads, kinds), 1)
     ]
+    one = {"dim": [1] * 4, "stride": [1] * 4, "data_type": types.FLOAT, "is_pass_by_value": True}
+    numbers = range(len(kinds) + 1, len(kinds) + request.n_scalars + 1)
+    reads += [graph.tensor(**one, uid=uid) for uid in numbers]
     made = request.add(library, graph, *reads, *request.arguments)
-    n = len(reads)
+    n = len(request.reads)
     for uid, y, x, kind in zip(itertools.count(n + 1), made, request.writes, kinds[n:]):
         y.set_output(True).set_data_type(kind).set_uid(uid)
         y.set_dim(list(x.shape)).set_stride(list(x.strides))
@@ -177,12 +184,14 @@ class _Plan:
         make_plan(library, self._graph, avoided, n_bytes)
         self._n_workspace = self._graph.get_workspace_size()
 
-    def __call__(self, *arrays):
+    def __call__(self, *arrays, scalars=()):
         xp = cuda.get_array_module(arrays[0])
         handle = _handles.get(self._device_id)
         self._library.set_stream(handle, xp.cuda.get_current_stream().ptr)
         workspace = xp.empty(self._n_workspace, "u1") if self._n_workspace else None
-        pointers = {uid: x.data.ptr for uid, x in enumerate(arrays, 1)}
+        numbers = [np.array(value, np.float32) for value in scalars]
+        addresses = [*(x.data.ptr for x in arrays), *(x.ctypes.data for x in numbers)]
+        pointers = dict(enumerate(addresses, 1))
         self._graph.execute(pointers, workspace.data.ptr if workspace is not None else 0, handle)
 
 
@@ -215,12 +224,23 @@ def _made(request, avoided, n_bytes, device_id):
         return f"cuDNN has no plan: {str(error).strip().splitlines()[0]}"
 
 
-def _plan(request, device):
+def plan_of(request: Request, device: Any) -> Any:
+    """Returns the plan of a request for a GPU, or the reason why there is none (str).
+
+    Example:
+        >>> plan_of(request, x.device)(x, W, y)  # doctest: +SKIP
+    """
     limit = cuda.get_max_workspace_size() + request.n_extra
     return _made(request, avoided_notes(request.reads[0].dtype), limit, device.id)
 
 
-def _refusal(*arrays):
+def refusal(*arrays: Array) -> str | None:
+    """Returns why cuDNN takes no arrays of this kind, whatever is computed from them.
+
+    Example:
+        >>> refusal(np.ones(3))
+        'not CuPy arrays'
+    """
     if not all(map(cuda.is_gpu_array, arrays)):
         return "not CuPy arrays"
     if config.use_cudnn == "never":
@@ -236,8 +256,13 @@ def _refusal(*arrays):
 # Layouts: (N, C, ...) in this order in memory, or with the channels last.
 
 
-def _packed(shape, channels_last=False):
-    """Returns the strides of an array without gaps, in elements."""
+def packed(shape: tuple, channels_last: bool = False) -> tuple:
+    """Returns the strides of an array without gaps, in elements.
+
+    Example:
+        >>> packed((2, 3, 5)), packed((2, 3, 5), True)
+        ((15, 5, 1), (15, 1, 3))
+    """
     order = [*range(len(shape))]
     if channels_last:
         order.append(order.pop(1))
@@ -249,7 +274,7 @@ def _packed(shape, channels_last=False):
 
 
 def _is_packed(x, channels_last):
-    strides = zip(x.shape, x.strides, _packed(x.shape, channels_last))
+    strides = zip(x.shape, x.strides, packed(x.shape, channels_last))
     return all(n == 1 or stride == x.itemsize * right for n, stride, right in strides)
 
 
@@ -257,9 +282,14 @@ def _are_channels_last(*arrays):
     return all(_is_packed(x, True) for x in arrays)
 
 
-def _fit(x, channels_last):
-    """Returns the array as a plan takes it: a copy if it has gaps, or at an odd address."""
-    if x.data.ptr % _ALIGNMENT == 0 and _is_packed(x, channels_last):
+def fit(x: Array, channels_last: bool = False) -> Array:
+    """Returns the array as a plan takes it: a copy if it has gaps, or is at an odd address.
+
+    Example:
+        >>> fit(x[:, ::2]).flags.c_contiguous  # doctest: +SKIP
+        True
+    """
+    if x.data.ptr % ALIGNMENT == 0 and _is_packed(x, channels_last):
         return x
     xp = cuda.get_array_module(x)
     copy = _empty(xp, x.shape, x.dtype, channels_last)
@@ -324,11 +354,11 @@ def convolution_request(
         (Tensor(shape=(2, 6, 1, 3), strides=(18, 3, 3, 1), dtype='float32'),)
     """
     shapes = first, second, _result_shape(open_slot, first, second, window)
-    tensors = tuple(Tensor(shape, _packed(shape, channels_last), dtype) for shape in shapes)
+    tensors = tuple(Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes)
     window, tensors = _with_two_axes(window, tensors)
     # Tensor cores take channels last: the others are copied into the workspace.
     n_extra = sum(x.n_bytes for x in tensors)
-    return Request(_add_convolution, tensors[:2], tensors[2:], (open_slot, window), n_extra)
+    return Request(_add_convolution, tensors[:2], tensors[2:], (open_slot, window), n_extra=n_extra)
 
 
 def _result_shape(open_slot, first, second, window):
@@ -348,11 +378,11 @@ def _request_of(open_slot, first, second, window):
 
 
 def _refuse_convolution(open_slot, first, second, window):
-    if (reason := _refusal(first, second)) is not None:
+    if (reason := refusal(first, second)) is not None:
         return reason
     if len(window.ksize) > 3:
         return "more than three spatial axes"
-    plan = _plan(_request_of(open_slot, first, second, window)[0], first.device)
+    plan = plan_of(_request_of(open_slot, first, second, window)[0], first.device)
     return plan if isinstance(plan, str) else None
 
 
@@ -360,7 +390,7 @@ def _convolution(open_slot, first, second, window):
     request, last = _request_of(open_slot, first, second, window)
     shape = _result_shape(open_slot, first.shape, second.shape, window)
     y = _empty(cuda.get_array_module(first), shape, first.dtype, last)
-    _plan(request, first.device)(_fit(first, last), _fit(second, last), y)
+    plan_of(request, first.device)(fit(first, last), fit(second, last), y)
     return y
 
 

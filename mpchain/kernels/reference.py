@@ -157,6 +157,65 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     return gx.astype(g.dtype, copy=False)
 
 
+def _weights(query, key, scale, is_causal, log_sums=None):
+    """The weights of attention, and the logarithms of the sums of their exponentials."""
+    xp = get_array_module(query)
+    scores = (query * scale) @ key.swapaxes(-1, -2)
+    if is_causal:
+        is_later = xp.arange(scores.shape[-1]) > xp.arange(scores.shape[-2])[:, None]
+        scores = xp.where(is_later, scores.dtype.type(-np.inf), scores)
+    if log_sums is None:
+        most = scores.max(axis=-1, keepdims=True)
+        log_sums = most + xp.log(xp.exp(scores - most).sum(axis=-1, keepdims=True))
+    return xp.exp(scores - log_sums), log_sums
+
+
+@Operation
+def attention(
+    query: Array, key: Array, value: Array, scale: float, is_causal: bool
+) -> tuple[Array, Array]:
+    """softmax(scale query key^T) value: query (..., L, E), key (..., S, E), value (..., S, V).
+
+    Also returns the logarithms of the sums of exponentials (..., L, 1). With ``is_causal``, query i
+    attends to keys 0 to i only.
+
+    Example:
+        >>> one = np.ones((1, 1, 2, 3))
+        >>> y, log_sums = attention(one, one, one, 1 / 3, False)
+        >>> y.shape, log_sums.round(3).ravel()
+        ((1, 1, 2, 3), array([1.693, 1.693]))
+    """
+    wide_query, wide_key, wide_value = _wide(query, key, value)
+    weights, log_sums = _weights(wide_query, wide_key, scale, is_causal)
+    return (weights @ wide_value).astype(query.dtype, copy=False), log_sums
+
+
+@Operation
+def attention_gradient(
+    g: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    y: Array,
+    log_sums: Array,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, ...]:
+    """The gradients of query, key and value from that of y; see :func:`attention`.
+
+    Example:
+        >>> one, log_sums = np.ones((1, 1, 2, 3)), np.full((1, 1, 2, 1), 3 + np.log(2))
+        >>> attention_gradient(one, one, one, one, one, log_sums, 1.0, False)[2].round(3)
+        array([[[[1., 1., 1.],
+                 [1., 1., 1.]]]])
+    """
+    g_, q, k, v, y_ = _wide(g, query, key, value, y)
+    weights, _ = _weights(q, k, scale, is_causal, log_sums)
+    g_scores = weights * (g_ @ v.swapaxes(-1, -2) - (g_ * y_).sum(axis=-1, keepdims=True)) * scale
+    gradients = g_scores @ k, g_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ g_
+    return tuple(x.astype(query.dtype, copy=False) for x in gradients)
+
+
 @Operation
 def batch_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float

@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 from mpchain.kernels import cudnn as kernels
+from mpchain.kernels import cudnn_attention, cudnn_normalization
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -107,6 +108,15 @@ def _dcgan(n=64):
 
 MODELS = {f"ResNet-50 {name}": case for name, case in _resnet50()}
 MODELS |= {f"DCGAN {name}": case for name, case in _dcgan()}
+IMAGES = [(4, 8, 6, 6), (32, 64, 112, 112), (32, 256, 56, 56), (32, 2048, 7, 7), (64, 512, 4, 4)]
+ROWS = [(16, 64), (8 * 1024, 768)]
+NORMALIZATIONS = {"batch": IMAGES, "batch_gradient": IMAGES, "layer": ROWS, "layer_gradient": ROWS}
+HEADS = (2, 12, 1024, 64)
+ATTENTION = {
+    "small": ((2, 3, 16, 16),) * 3,
+    "other lengths": ((2, 3, 24, 32), (2, 3, 40, 32), (2, 3, 40, 16)),
+    "GPT-2": (HEADS,) * 3,
+}
 OPERANDS = {"output": "xW", "input": "yW", "filter": "xy"}
 
 
@@ -116,7 +126,17 @@ def make_request(operation, dtype, case):
         first, second = (tuple(case[name]) for name in OPERANDS[operation])
         window = Window(*(tuple(x) if isinstance(x, (tuple, list)) else x for x in case["window"]))
         return kernels.convolution_request(operation, first, second, dtype, window, False)
-    raise ValueError(operation)
+    of_gradient = operation.endswith("gradient")
+    if operation.startswith("attention"):
+        shapes, is_causal, is_deterministic = case
+        q, k, v = (((b, h, n, e), (n * h * e, e, h * e, 1)) for b, h, n, e in shapes)
+        y = (*q[0][:3], v[0][3]), (q[0][2] * q[0][1] * v[0][3], v[0][3], q[0][1] * v[0][3], 1)
+        arrays = (y, q, k, v, y) if of_gradient else (q, k, v)
+        options = 0.125, is_causal, is_deterministic
+        return cudnn_attention.attention_request(of_gradient, arrays, dtype, *options)
+    if operation.startswith("batch"):
+        return cudnn_normalization.batch_request(of_gradient, tuple(case), dtype)
+    return cudnn_normalization.layer_request(of_gradient, *case, dtype)
 
 
 # The program.
@@ -150,7 +170,13 @@ def _plan(cudnn, drivers, gpu, operation, dtype, case):
     described = json.loads(str(graph))
     limit = (8 << 20) + request.n_extra
     kernels.make_plan(cudnn, graph, kernels.avoided_notes(dtype), limit)
-    return {"graph": described, "workspace": graph.get_workspace_size(), "limit": limit}
+    lowered = json.loads(str(graph))["nodes"]
+    return {
+        "graph": described,
+        "lowered": lowered,
+        "workspace": graph.get_workspace_size(),
+        "limit": limit,
+    }
 
 
 def main():

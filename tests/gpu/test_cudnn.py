@@ -59,10 +59,14 @@ TOLERANCE = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}
 
 def _arguments(operation, name, dtype=np.float32, layout="contiguous"):
     """Returns the arguments of a case, on the GPU."""
+    return _on_gpu(CASES[operation][name](), dtype, layout)
+
+
+def _on_gpu(arguments, dtype=np.float32, layout="contiguous"):
     send = mpchain.get_device("@cupy:0").send
     return [
         LAYOUTS[layout](send(x.astype(dtype))) if isinstance(x, np.ndarray) else x
-        for x in CASES[operation][name]()
+        for x in arguments
     ]
 
 
@@ -84,11 +88,15 @@ def _right(operation, arguments):
 
 
 def _check(operation, arguments, dtype):
-    result, right = _compute(operation, arguments), _right(operation, arguments)
-    assert result.dtype == dtype and result.shape == right.shape
-    atol = TOLERANCE[dtype] * max(1, np.abs(right).max())
-    np.testing.assert_allclose(result.get(), right, TOLERANCE[dtype], atol)
-    return result
+    results, rights = _compute(operation, arguments), _right(operation, arguments)
+    if not isinstance(results, tuple):
+        results, rights = (results,), (rights,)
+    for i, (result, right) in enumerate(zip(results, rights, strict=True)):
+        expected = dtype if i == 0 else np.promote_types(dtype, np.float32)
+        assert result.dtype == expected and result.shape == right.shape
+        atol = TOLERANCE[dtype] * max(1, np.abs(right).max())
+        np.testing.assert_allclose(result.get(), right, TOLERANCE[dtype], atol)
+    return results[0]
 
 
 # Convolutions.
@@ -178,6 +186,170 @@ def test_what_is_refused(library, monkeypatch):
     cudnn._library.cache_clear()
     assert refuse(x, W, window).startswith("cuDNN is not installed (")
     assert kernels.convolution_output.select(x, W, window).library == "cuda_windows"
+
+
+# Normalizations.
+
+NORMALIZATIONS = [name for name in CASES if "normalization" in name]
+
+
+@pytest.fixture
+def _named():
+    with mpchain.using_config("kernels", ("cudnn",)):
+        yield
+
+
+def _batch(of_gradient, *shape):
+    """Returns the arguments of a batch normalization of x (N, C, ...), or its gradient."""
+    axis, kept = (0, *range(2, len(shape))), (1, shape[1], *[1] * (len(shape) - 2))
+    x, g = np.random.randn(*shape) + 1, np.random.randn(*shape)
+    a, b, c = (np.abs(np.random.randn(*kept)) + 0.5 for _ in range(3))
+    return (g, x, a, b, c, axis) if of_gradient else (x, a, b, axis, 1e-3)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "reversed", "misaligned", "channels last"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("operation", NORMALIZATIONS[:2])
+def test_batch_normalization(operation, dtype, layout, library, _named):
+    for shape in ((4, 8, 3, 5), (2, 16, 3, 2, 3), (5, 8), (3, 8, 7)):
+        arguments = _on_gpu(_batch(operation.endswith("gradient"), *shape), dtype, layout)
+        _check(operation, arguments, dtype)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "reversed", "misaligned"])
+@pytest.mark.parametrize("operation", NORMALIZATIONS[2:])
+def test_layer_normalization(operation, layout, library, _named):
+    for name in ("rows", "long rows", "many rows", "sequences", "images"):
+        _check(operation, _arguments(operation, name, layout=layout), np.float32)
+
+
+@pytest.mark.parametrize("operation", NORMALIZATIONS)
+def test_which_normalizations_are_refused(operation, library):
+    refuse = _kernel(operation).refuse
+    is_batch = operation.startswith("batch")
+    arguments = _arguments(operation, "images" if is_batch else "rows")
+    rule = "config.kernels does not name it: our own kernels need no time to be compiled"
+    assert refuse(*arguments) == rule
+    with mpchain.using_config("kernels", ("cudnn",)):
+        if is_batch:
+            assert "this number of channels" in refuse(*arguments)
+            other = _arguments(operation, "other axes")
+            assert refuse(*other) == "not over all axes but the second"
+        else:
+            rule = "not of single precision, with a factor for each element of a row"
+            assert refuse(*_arguments(operation, "one gamma")) == rule
+            assert refuse(*_arguments(operation, "groups")) in (rule, "not over trailing axes")
+        assert refuse(*_arguments(operation, "no samples")) == "an array without elements"
+        wide = refuse(*_arguments(operation, "matrix" if is_batch else "rows", np.float64))
+        assert "double precision" in wide or "single precision" in wide
+
+
+# Attention.
+
+ATTENTION = ["attention", "attention_gradient"]
+
+
+def _heads_inside(x):
+    """(B, heads, L, E) as a view of (B, L, heads, E)."""
+    xp = mpchain.get_array_module(x)
+    return xp.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+def _part_of_several(x):
+    """A view of every third head, as of joint projections."""
+    xp = mpchain.get_array_module(x)
+    whole = xp.zeros((len(x), x.shape[2], 3 * x.shape[1], x.shape[3]), x.dtype)
+    view = whole[:, :, : x.shape[1]].transpose(0, 2, 1, 3)
+    view[...] = x
+    return view
+
+
+HEADS = {"heads inside": _heads_inside, "part of several": _part_of_several}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["contiguous", "misaligned", "fortran", "reversed", "heads inside", "part of several"],
+)
+@pytest.mark.parametrize("operation", ATTENTION)
+def test_attention(operation, layout, library):
+    for name in CASES[operation]:
+        arguments = _arguments(operation, name, np.float16)
+        n = 3 if operation == "attention" else 5
+        arguments[:n] = map({**LAYOUTS, **HEADS}[layout], arguments[:n])
+        if n == 5:
+            arguments[5] = arguments[5].astype("f")
+        if name.startswith("one of each"):
+            assert _kernel(operation).refuse(*arguments).startswith("one query")
+            continue
+        if name.startswith("odd"):
+            refused = _kernel(operation).refuse(*arguments)
+            assert refused == "cuDNN has no plan: hidden_dim should be multiple of 8"
+            continue
+        if n == 5:  # the gradient takes y and the sums to be those of the other arguments
+            arguments[4:6] = map(mpchain.get_device("@cupy:0").send, _forward(arguments))
+        results, rights = _compute(operation, arguments), _right(operation, arguments)
+        for i, (result, right) in enumerate(zip(results, rights, strict=True)):
+            assert result.shape == right.shape
+            assert result.dtype == (np.float32 if (n, i) == (3, 1) else np.float16)
+            np.testing.assert_allclose(result.get(), right, 4e-3, 4e-3, err_msg=name)
+
+
+def _forward(arguments):
+    y, log_sums = _right("attention", (*arguments[1:4], *arguments[6:]))
+    return y.astype(np.float16), log_sums.astype(np.float32)
+
+
+@pytest.mark.parametrize("operation", ATTENTION)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_attention_of_other_precision_is_that_of_the_reference(operation, dtype, library):
+    arguments = _arguments(operation, "heads", dtype)
+    assert _kernel(operation).refuse(*arguments) == "not arrays of half precision"
+    assert kernels.operations[operation].select(*arguments).library == "reference"
+
+
+def test_attention_that_must_be_the_same_each_time_has_a_plan_of_its_own(library):
+    arguments = _arguments("attention_gradient", "heads", np.float16)
+    arguments[5] = arguments[5].astype("f")
+    for value in (False, True):
+        with mpchain.using_config("cudnn_deterministic", value):
+            _compute("attention_gradient", arguments)
+    assert cudnn._made.cache_info().misses == 2
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_in_networks(is_causal, library, double):
+    shapes = (2, 3, 6, 8), (2, 3, 5, 8), (2, 3, 5, 16)
+    values = [np.random.randn(*shape).astype(np.float16) for shape in shapes]
+
+    def derivatives(device):
+        send = mpchain.get_device(device).send
+        variables = [mpchain.Variable(send(value)) for value in values]
+        y = F.scaled_dot_product_attention(*variables, is_causal=is_causal)
+        first = mpchain.grad([y * y], variables, enable_double_backprop=True)
+        second = mpchain.grad([sum(F.sum(g * g) for g in first)], variables)
+        return [mpchain.cuda.to_cpu(v.array).astype("f") for v in (y, *first, *second)]
+
+    on_gpu = derivatives("@cupy:0")
+    assert [tag for tag, _ in library.executed][:1] == ["SDPA"]
+    for result, right in zip(on_gpu, derivatives("@numpy"), strict=True):
+        np.testing.assert_allclose(result, right, 0.03, 0.03 * np.abs(right).max())
+    library.executed.clear()
+    send = mpchain.get_device("@cupy:0").send
+    arrays = [send(value) for value in values]
+    y = F.scaled_dot_product_attention(*map(mpchain.Variable, arrays), is_causal=is_causal)
+    double.reset()
+    y.grad = y.array
+    y.backward()
+    assert [tag for tag, _ in library.executed] == ["SDPA", "SDPA_BWD"]
+    assert {name for name, _ in double.launches} <= {"cudnn", "copy"}
+    library.executed.clear()
+    F.scaled_dot_product_attention(*arrays, mask=send(np.ones((6, 5), bool)))
+    F.scaled_dot_product_attention(*arrays, dropout_ratio=0.5)
+    assert not library.executed
+
+
+# In networks.
 
 
 def test_networks_use_it(library, double):

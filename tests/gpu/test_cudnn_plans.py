@@ -4,9 +4,9 @@ Each is, besides, the graph that the double makes of the same calls: so what the
 test_cudnn.py is what cuDNN's graph means.
 """
 
-import functools
 import itertools
 import json
+import struct
 import subprocess
 import sys
 
@@ -14,7 +14,7 @@ import pytest
 
 from mpchain.kernels import cudnn
 from tests.gpu import cudnn_planner
-from tests.gpu.cudnn_planner import GPUS, MODELS, OPERANDS, SMALL
+from tests.gpu.cudnn_planner import ATTENTION, GPUS, MODELS, NORMALIZATIONS, OPERANDS, SMALL
 
 pytestmark = [
     pytest.mark.gpu,
@@ -40,40 +40,88 @@ def plan(requests, timeout):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@functools.cache
-def _plans_of_small():
-    requests = [*itertools.product(GPUS, OPERANDS, DTYPES, SMALL.values())]
-    return requests, plan(requests, 120)
+def _check(requests, seconds):
+    """Checks that cuDNN plans each request, and that the double makes the same graph of it."""
+    import cudnn_double
 
-
-def _check(requests, plans):
-    for request, planned in zip(requests, plans, strict=True):
+    requests, lowered = [*requests], []
+    for request, planned in zip(requests, plan(requests, seconds), strict=True):
         assert "refused" not in planned, (request, planned)
         assert planned["workspace"] <= planned["limit"], request
-
-
-def test_small_convolutions_plan():
-    _check(*_plans_of_small())
+        graph = cudnn.make_graph(cudnn_double, cudnn_planner.make_request(*request[1:]))
+        assert _meaning(json.loads(str(graph))) == _meaning(planned["graph"]), request
+        lowered.append(planned["lowered"])
+    return lowered
 
 
 def _meaning(graph):
     """Returns the nodes and tensors of a graph, without names and what is written in two ways."""
+    if isinstance(graph["tensors"], dict):  # not yet in the form of the library
+        graph = _as_of_the_library(graph)
     nodes = [{k: v for k, v in node.items() if k != "name"} for node in graph["nodes"]]
     keys = "uid dim stride data_type is_virtual is_pass_by_value".split()
     return nodes, sorted([[x[key] for key in keys] for x in graph["tensors"]])
 
 
-def test_the_double_makes_the_same_graphs(double):
-    import cudnn_double
+def _as_of_the_library(graph):
+    uids = {name: x["uid"] for name, x in graph["tensors"].items()}
+    nodes = [
+        {
+            "tag": node["type"],
+            "compute_data_type": graph["context"]["compute_data_type"].removeprefix("data_type."),
+            "inputs": {port: uids[name] for port, name in node["inputs"].items()},
+            "outputs": {port: uids[name] for port, name in node["outputs"].items()},
+            **node["params"],
+        }
+        for node in graph["nodes"]
+    ]
+    tensors = [
+        {**x, "data_type": x["dtype"].removeprefix("data_type."), "is_pass_by_value": False}
+        for x in graph["tensors"].values()
+    ]
+    return {"nodes": nodes, "tensors": tensors}
 
-    for (_, *request), planned in zip(*_plans_of_small(), strict=True):
-        graph = cudnn.make_graph(cudnn_double, cudnn_planner.make_request(*request))
-        assert _meaning(json.loads(str(graph))) == _meaning(planned["graph"]), request
+
+def test_small_convolutions(double):
+    _check(itertools.product(GPUS, OPERANDS, DTYPES, SMALL.values()), 120)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("operation", OPERANDS)
-def test_convolutions_of_models_plan(operation):
-    requests = [*itertools.product(GPUS, [operation], DTYPES, MODELS.values())]
-    _check(requests, plan(requests, 500))
+def test_convolutions_of_models(operation, double):
+    _check(itertools.product(GPUS, [operation], DTYPES, MODELS.values()), 500)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("operation", NORMALIZATIONS)
+def test_normalizations_of_models(operation, double):
+    _check(itertools.product(GPUS, [operation], DTYPES[:3], NORMALIZATIONS[operation]), 500)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("operation", ["attention", "attention_gradient"])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention(name, operation, double):
+    shapes = ATTENTION[name]
+    cases = [(shapes, True, False), (shapes, False, True)]
+    lowered = _check(itertools.product(GPUS, [operation], DTYPES[:2], cases), 500)
+    for (node,), (_, is_causal, is_deterministic) in zip(lowered, itertools.cycle(cases)):
+        assert node["right_bound"] == (0 if is_causal else None)
+        assert node["diagonal_alignment"] == "TOP_LEFT" and node["left_bound"] is None
+        assert node["dropout_probability"] is None and not node["padding_mask"]
+        assert struct.unpack(">f", bytes.fromhex(node["attn_scale_value"])) == (0.125,)
+        assert not node.get("stats_use_log2")
+        if operation == "attention_gradient":
+            assert node["is_deterministic_algorithm"] == is_deterministic
+
+
+@pytest.mark.parametrize("dtype", DTYPES[2:])
+def test_attention_of_single_and_double_precision_has_no_plan(dtype):
+    case = ATTENTION["small"], True, False
+    for planned in plan(
+        [("H100", "attention", dtype, case), ("B200", "attention", dtype, case)], 60
+    ):
+        assert "refused" in planned

@@ -233,7 +233,37 @@ def _sample_normalizations(*roles):
     return {name: make(*case) for name, case in shapes.items()}
 
 
+def _attentions(of_gradient):
+    """Cases of attention: shapes of query, key and value."""
+    shapes = {
+        "one head": ((2, 1, 5, 8), (2, 1, 5, 8), (2, 1, 5, 8)),
+        "heads": ((2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 16)),
+        "more queries": ((1, 2, 7, 16), (1, 2, 3, 16), (1, 2, 3, 8)),
+        "one of each": ((1, 1, 1, 8), (1, 1, 1, 8), (1, 1, 1, 8)),
+        "odd sizes": ((2, 2, 3, 5), (2, 2, 4, 5), (2, 2, 4, 7)),
+    }
+
+    def make(shapes, is_causal):
+        def arguments():
+            q, k, v = (_random(*shape) for shape in shapes)
+            options = 0.25, is_causal
+            if not of_gradient:
+                return q, k, v, *options
+            y, log_sums = kernels.attention.kernels[-1].compute(q, k, v, *options)
+            return _random(*y.shape), q, k, v, y, log_sums, *options
+
+        return arguments
+
+    return {
+        f"{name}{', causal' * is_causal}": make(case, is_causal)
+        for name, case in shapes.items()
+        for is_causal in (False, True)
+    }
+
+
 CASES = {
+    "attention": _attentions(False),
+    "attention_gradient": _attentions(True),
     "batch_normalization": _normalizations("x", "gamma", "beta", "axis", "eps"),
     "batch_normalization_gradient": _normalizations(
         "g", "x", "gamma", "mean", "inverse_std", "axis"

@@ -86,8 +86,8 @@ FAULTS = [
     Fault(
         "wrong strides in a graph of cuDNN",
         "mpchain/kernels/cudnn.py",
-        "Tensor(shape, _packed(shape, channels_last), dtype) for shape in shapes",
-        "Tensor(shape, _packed(shape), dtype) for shape in shapes",
+        "Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes",
+        "Tensor(shape, packed(shape), dtype) for shape in shapes",
         ("tests/gpu/test_cudnn.py", "-k", "every_geometry and channels"),
         "Not equal to tolerance",
     ),

@@ -14,6 +14,7 @@ import numpy as np
 
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value, registering
 from mpchain.exporters.onnx.tracing import Dim
+from mpchain.functions.fused_attention import composed_attention
 from mpchain.functions.n_step import _composed_layer
 from mpchain.kernels.reference import mean_and_inverse_std
 
@@ -30,6 +31,7 @@ def _normalize_batch(x, gamma, beta, axis, eps, follow):
 
 EXPANDED: dict[str, Callable[..., Any] | None] = {
     "batch_normalization": _normalize_batch,
+    "fused_attention": composed_attention,
     "gru": None,
     "join_gates": None,
     "lstm": None,

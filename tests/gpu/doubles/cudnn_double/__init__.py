@@ -139,6 +139,40 @@ class pygraph:
     def conv_wgrad(self, *, image, loss, **geometry):
         return self._convolve("CONV_WGRAD", {"X": image, "DY": loss}, "DW", **geometry)
 
+    def batchnorm(self, *, input, scale, bias, in_running_mean, in_running_var, epsilon, momentum):
+        ins = {"X": input, "SCALE": scale, "BIAS": bias, "EPSILON": epsilon, "MOMENTUM": momentum}
+        ins |= {"PREV_RUNNING_MEAN": in_running_mean, "PREV_RUNNING_VAR": in_running_var}
+        outs = "Y MEAN INV_VARIANCE NEXT_RUNNING_MEAN NEXT_RUNNING_VAR".split()
+        return self._add("BATCHNORM", ins, outs, peer_stats=[])
+
+    def _normalize_backward(self, tag, grad, input, scale, mean, inv_variance, **attributes):
+        ins = {"DY": grad, "X": input, "SCALE": scale, "MEAN": mean, "INV_VARIANCE": inv_variance}
+        return self._add(tag, ins, ["DX", "DSCALE", "DBIAS"], **attributes)
+
+    def batchnorm_backward(self, **ins):
+        return self._normalize_backward("DBN", **ins, peer_stats=[])
+
+    def layernorm(self, *, norm_forward_phase, input, scale, bias, epsilon):
+        ins = {"X": input, "SCALE": scale, "BIAS": bias, "EPSILON": epsilon}
+        outs = "Y MEAN INV_VARIANCE".split()
+        return self._add("LAYER_NORM", ins, outs, forward_phase=norm_forward_phase.name)
+
+    def layernorm_backward(self, **ins):
+        return self._normalize_backward("LAYER_NORM_BPROP", **ins)
+
+    def sdpa(self, *, q, k, v, generate_stats, attn_scale, use_causal_mask):
+        options = {"generate_stats": generate_stats, "attn_scale": attn_scale}
+        options["use_causal_mask"] = use_causal_mask
+        return self._add("SDPA", {"q": q, "k": k, "v": v}, ["O", "Stats"], **options)
+
+    def sdpa_backward(
+        self, *, q, k, v, o, dO, stats, attn_scale, use_causal_mask, use_deterministic_algorithm
+    ):
+        options = {"attn_scale": attn_scale, "use_causal_mask": use_causal_mask}
+        options["use_deterministic_algorithm"] = use_deterministic_algorithm
+        ins = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
+        return self._add("SDPA_BWD", ins, ["dQ", "dK", "dV"], **options)
+
     def __str__(self):
         described = [
             {

@@ -30,6 +30,15 @@ def why_unsupported(graph):
     tags = {node["tag"] for node in graph["nodes"]}
     if "DOUBLE" in types and not all(tag.startswith("CONV") for tag in tags):
         return "No valid engine configs for double precision"
+    if tags & {"SDPA", "SDPA_BWD"}:
+        if graph["tensors"][0]["data_type"] not in ("HALF", "BFLOAT16"):
+            return "No execution plans support the graph."
+        if any(x["dim"][3] % 8 for x in graph["tensors"][:3]):
+            return "hidden_dim should be multiple of 8"
+    if tags & {"BATCHNORM", "DBN"}:
+        size = {"HALF": 2, "FLOAT": 4}[graph["tensors"][0]["data_type"]]
+        if graph["tensors"][0]["dim"][1] * size % 16:
+            return "No valid engine configs for this number of channels"
     return None
 
 
@@ -90,4 +99,75 @@ def _convolve(node, ins, shapes):
     return {"DX": padded[inner], "Y": y, "DW": W}
 
 
-_NODES = {"CONV_FPROP": _convolve, "CONV_DGRAD": _convolve, "CONV_WGRAD": _convolve}
+# Normalizations, over all axes but the second (batch) or but the first (layer).
+
+
+def _axes(node):
+    return (1, 2, 3) if node["tag"].startswith("LAYER") else (0, 2, 3)
+
+
+def _normalize(node, ins, shapes):
+    x, axes = ins["X"], _axes(node)
+    mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    inverse = (var + ins["EPSILON"]) ** -0.5
+    results = {"Y": (x - mean) * inverse * ins["SCALE"] + ins["BIAS"]}
+    results |= {"MEAN": mean, "INV_VARIANCE": inverse}
+    if "MOMENTUM" in ins:
+        n, part = x.size / mean.size, ins["MOMENTUM"]
+        for name, new in (("MEAN", mean), ("VAR", var * n / max(n - 1, 1))):
+            old = ins[f"PREV_RUNNING_{name}"]
+            results[f"NEXT_RUNNING_{name}"] = (1 - part) * old + part * new
+    return results
+
+
+def _normalize_backward(node, ins, shapes):
+    g, axes = ins["DY"], _axes(node)
+    normalized = (ins["X"] - ins["MEAN"]) * ins["INV_VARIANCE"]
+    h = g * ins["SCALE"]
+    along = h - h.mean(axes, keepdims=True)
+    gx = (along - normalized * (h * normalized).mean(axes, keepdims=True)) * ins["INV_VARIANCE"]
+    others = tuple(a for a, n in enumerate(ins["SCALE"].shape) if n == 1)
+    sums = {"DSCALE": g * normalized, "DBIAS": g}
+    return {"DX": gx, **{port: x.sum(others, keepdims=True) for port, x in sums.items()}}
+
+
+# Attention, row by row of each head.
+
+
+def _scores(node, ins):
+    scores = node["attn_scale"] * np.einsum("bhle,bhse->bhls", ins["q"], ins["k"])
+    if node["use_causal_mask"]:
+        for row in range(scores.shape[2]):
+            scores[:, :, row, row + 1 :] = -np.inf
+    return scores
+
+
+def _attend(node, ins, shapes):
+    terms = np.exp(_scores(node, ins))
+    sums = terms.sum(axis=3, keepdims=True)
+    return {"O": np.einsum("bhls,bhsv->bhlv", terms / sums, ins["v"]), "Stats": np.log(sums)}
+
+
+def _attend_backward(node, ins, shapes):
+    weights, g = np.exp(_scores(node, ins) - ins["stats"]), ins["dO"]
+    change = np.einsum("bhlv,bhsv->bhls", g, ins["v"])
+    change -= (g * ins["o"]).sum(axis=3, keepdims=True)
+    change *= weights * node["attn_scale"]
+    return {
+        "dQ": np.einsum("bhls,bhse->bhle", change, ins["k"]),
+        "dK": np.einsum("bhls,bhle->bhse", change, ins["q"]),
+        "dV": np.einsum("bhls,bhlv->bhsv", weights, g),
+    }
+
+
+_NODES = {
+    "SDPA": _attend,
+    "SDPA_BWD": _attend_backward,
+    "CONV_FPROP": _convolve,
+    "CONV_DGRAD": _convolve,
+    "CONV_WGRAD": _convolve,
+    "BATCHNORM": _normalize,
+    "DBN": _normalize_backward,
+    "LAYER_NORM": _normalize,
+    "LAYER_NORM_BPROP": _normalize_backward,
+}

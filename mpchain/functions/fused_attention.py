@@ -1,0 +1,71 @@
+"""Attention in one kernel, where a library has one."""
+
+from typing import Any
+
+import numpy as np
+
+from mpchain import kernels
+from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.functions.activation import softmax
+from mpchain.functions.array import swapaxes
+from mpchain.functions.contraction import matmul
+from mpchain.functions.declaration import differentiable
+from mpchain.functions.mathematics import where
+from mpchain.functions.reduction import sum as sum_over
+from mpchain.typing import Input
+from mpchain.variable import Variable
+
+
+def _weights(query, key, scale, is_causal):
+    scores = matmul(query * scale, swapaxes(key, -1, -2))
+    if is_causal:
+        xp = get_array_module(query)
+        is_later = xp.arange(scores.shape[-1]) > xp.arange(scores.shape[-2])[:, None]
+        low = xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
+        scores = where(is_later, low, scores)
+    return softmax(scores, scores.ndim - 1)
+
+
+def composed_attention(
+    query: Input, key: Input, value: Input, scale: float, is_causal: bool
+) -> Variable:
+    """The same as :func:`fused_attention`, by other functions.
+
+    Example:
+        >>> x = np.ones((1, 2, 3, 4))
+        >>> composed_attention(x, x, x, 1.0, True).shape
+        (1, 2, 3, 4)
+    """
+    return matmul(_weights(query, key, scale, is_causal), value)
+
+
+def _derivative(g, query, key, value, y, aux, scale, is_causal):
+    if not isinstance(g, Variable):
+        return kernels.attention_gradient(g, query, key, value, y, *aux, scale, is_causal)
+    weights = _weights(query, key, scale, is_causal)
+    change = matmul(g, swapaxes(value, -1, -2))
+    change = change - sum_over(change * weights, axis=-1, keepdims=True)
+    change = change * weights * scale
+    gradients = matmul(change, key), matmul(swapaxes(change, -1, -2), query)
+    return *gradients, matmul(swapaxes(weights, -1, -2), g)
+
+
+@differentiable(joint=_derivative, n_arrays=3)
+def fused_attention(query, key, value, scale, is_causal):
+    """See :func:`mpchain.kernels.reference.attention`."""
+    y, log_sums = kernels.attention(query, key, value, scale, is_causal)
+    return y, (log_sums,)
+
+
+def is_fused(query: Variable, key: Variable, value: Variable, scale: Any, is_causal: bool) -> bool:
+    """Returns whether a library has a kernel for these arguments.
+
+    Example:
+        >>> x = mpchain.Variable(np.zeros((1, 2, 3, 4)))
+        >>> is_fused(x, x, x, 1.0, True)
+        False
+    """
+    if not (is_gpu_array(query.array) and isinstance(scale, (int, float))):
+        return False
+    arrays = query.array, key.array, value.array
+    return kernels.attention.select(*arrays, scale, is_causal).library != "reference"

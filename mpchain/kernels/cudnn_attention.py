@@ -1,0 +1,148 @@
+"""Attention by cuDNN: in one kernel, which never stores the weights, and one for its gradient.
+
+Half precision alone: cuDNN has no plan for another one. Each shape is compiled, for seconds.
+"""
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.configuration import config
+from mpchain.kernels import reference
+from mpchain.kernels.cudnn import ALIGNMENT, Request, Tensor, packed, plan_of, refusal
+from mpchain.typing import Array
+
+
+def _add_attention(library, graph, q, k, v, scale, is_causal):
+    options = {"attn_scale": scale, "use_causal_mask": is_causal}
+    return graph.sdpa(q=q, k=k, v=v, generate_stats=True, **options)
+
+
+def _add_gradient(library, graph, g, q, k, v, y, log_sums, scale, is_causal, is_deterministic):
+    options = {"attn_scale": scale, "use_causal_mask": is_causal}
+    options["use_deterministic_algorithm"] = is_deterministic
+    return graph.sdpa_backward(q=q, k=k, v=v, o=y, dO=g, stats=log_sums, **options)
+
+
+def _strides(shape):
+    """Returns the strides of (B, heads, L, E) that is stored as (B, L, heads, E)."""
+    _, heads, length, e = shape
+    return length * heads * e, e, heads * e, 1
+
+
+@functools.lru_cache(maxsize=1024)
+def attention_request(
+    of_gradient: bool,
+    arrays: tuple[tuple, ...],
+    dtype: str,
+    scale: float,
+    is_causal: bool,
+    is_deterministic: bool = False,
+) -> Request:
+    """Returns the request for attention, or its gradient.
+
+    Args:
+        arrays: shapes and strides, in elements, of query, key and value; of the gradient: of g,
+            query, key, value and y.
+
+    Example:
+        >>> like = (2, 3, 16, 8), (384, 8, 24, 1)
+        >>> attention_request(False, (like,) * 3, "float16", 1.0, True).writes[1].shape
+        (2, 3, 16, 1)
+    """
+    reads = tuple(Tensor(shape, strides, dtype) for shape, strides in arrays)
+    q, k, v = reads[1:4] if of_gradient else reads
+    of_rows = (*q.shape[:3], 1)
+    log_sums = Tensor(of_rows, packed(of_rows), "float32")
+    if not of_gradient:
+        y = (*q.shape[:3], v.shape[3])
+        writes = Tensor(y, _strides(y), dtype), log_sums
+        return Request(_add_attention, reads, writes, (scale, is_causal))
+    writes = tuple(Tensor(x.shape, _strides(x.shape), dtype) for x in (q, k, v))
+    # Sums in single precision, and less than the weights, which other kernels keep.
+    n_extra = 4 * (q.n_bytes + k.n_bytes + v.n_bytes) + 4 * math.prod(q.shape[:3]) * k.shape[2]
+    arguments = scale, is_causal, is_deterministic
+    return Request(_add_gradient, (*reads, log_sums), writes, arguments, n_extra=n_extra)
+
+
+def _layout(x):
+    """Returns the shape of an array, and the strides that cuDNN gets: if it can, those it has."""
+    own, step = [stride // x.itemsize for stride in x.strides], ALIGNMENT // x.itemsize
+    plain = packed(x.shape)
+    own = tuple(p if n == 1 else stride for n, stride, p in zip(x.shape, own, plain))
+    is_taken = own[-1] == 1 and all(stride > 0 and stride % step == 0 for stride in own[:-1])
+    return x.shape, own if is_taken and x.data.ptr % ALIGNMENT == 0 else plain
+
+
+def _fit(x):
+    if x.data.ptr % ALIGNMENT == 0:
+        strides = zip(x.shape, x.strides, _layout(x)[1])
+        if all(n == 1 or stride == x.itemsize * right for n, stride, right in strides):
+            return x
+    return x.copy()
+
+
+def _plan(of_gradient, arrays, scale, is_causal):
+    is_deterministic = of_gradient and bool(config.cudnn_deterministic)
+    layouts, dtype = tuple(map(_layout, arrays)), arrays[0].dtype.name
+    options = float(scale), bool(is_causal), is_deterministic
+    return plan_of(attention_request(of_gradient, layouts, dtype, *options), arrays[0].device)
+
+
+def _reason(of_gradient, arrays, scale, is_causal):
+    if (reason := refusal(*arrays)) is not None:
+        return reason
+    if arrays[0].dtype.itemsize != 2:
+        return "not arrays of half precision"
+    if any(x.ndim != 4 or x.shape[:2] != arrays[0].shape[:2] for x in arrays):
+        return "not arrays of four axes, the first two alike"
+    if arrays[0].shape[2] == 1:  # query or g, alike
+        return "one query, for which the weights are few, and the keys of another length each time"
+    plan = _plan(of_gradient, arrays, scale, is_causal)
+    return plan if isinstance(plan, str) else None
+
+
+def _refuse(query, key, value, scale, is_causal):
+    return _reason(False, (query, key, value), scale, is_causal)
+
+
+def _refuse_gradient(g, query, key, value, y, log_sums, scale, is_causal):
+    return _reason(True, (g, query, key, value, y), scale, is_causal)
+
+
+def _empty(xp: Any, shape: tuple, dtype: Any) -> Array:
+    b, heads, length, e = shape
+    return xp.empty((b, length, heads, e), dtype).transpose(0, 2, 1, 3)
+
+
+@reference.attention.kernel("cudnn", _refuse)
+def attention(
+    query: Array, key: Array, value: Array, scale: float, is_causal: bool
+) -> tuple[Array, Array]:
+    """See :func:`mpchain.kernels.reference.attention`."""
+    xp, arrays = cuda.get_array_module(query), (query, key, value)
+    y = _empty(xp, (*query.shape[:3], value.shape[3]), query.dtype)
+    log_sums = xp.empty((*query.shape[:3], 1), np.float32)
+    _plan(False, arrays, scale, is_causal)(*map(_fit, arrays), y, log_sums)
+    return y, log_sums
+
+
+@reference.attention_gradient.kernel("cudnn", _refuse_gradient)
+def attention_gradient(
+    g: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    y: Array,
+    log_sums: Array,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.reference.attention_gradient`."""
+    xp, arrays = cuda.get_array_module(query), (g, query, key, value, y)
+    gradients = [_empty(xp, x.shape, x.dtype) for x in arrays[1:4]]
+    _plan(True, arrays, scale, is_causal)(*map(_fit, arrays), log_sums, *gradients)
+    return tuple(gradients)
