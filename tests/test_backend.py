@@ -4,6 +4,7 @@ import pickle
 import subprocess
 import sys
 import types
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from mpchain.backends import cuda
 pytestmark = pytest.mark.slow
 
 without_gpu = pytest.mark.skipif(cuda.available, reason="there is a GPU")
+without_cupy = pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
 
 
 # Specifiers.
@@ -218,7 +220,7 @@ def test_what_needs_a_gpu_says_what_is_missing(call):
         call()
 
 
-@without_gpu
+@without_cupy
 def test_cupy_itself_says_what_is_missing():
     for name in ("cupy", "Stream", "Event"):
         with pytest.raises(RuntimeError, match=r"^cupy\.something: CuPy"):
@@ -229,7 +231,7 @@ def test_cupy_itself_says_what_is_missing():
     assert cuda.to_gpu([None, ()]) == [None, ()]
 
 
-@without_gpu
+@without_cupy
 def test_decorators_without_cupy():
     assert cuda.fuse(len) is len
     assert cuda.fuse()(len) is len and cuda.fuse(kernel_name="n")(len) is len

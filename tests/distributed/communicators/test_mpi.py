@@ -226,6 +226,20 @@ def test_iallreduce_of_parts(any_comm, wire_dtype, factor, most_in_group, monkey
         same(part, copy)
 
 
+def test_a_sum_on_gpus_runs_beside_the_current_stream(comm):
+    if comm.size == 1 or not on_gpus():
+        pytest.skip("GPUs of several ranks")
+    comm.allreduce(xp.ones(3)).get()  # connects
+    x = xp.full(3, comm.rank + 1.0)
+    for is_first in (True, False):
+        if is_first == (comm.rank == 0):
+            request = comm.iallreduce(x)
+        if is_first and comm.rank == 0:  # the others have not come
+            assert not request.is_complete and xp.cuda.get_current_stream().done
+        comm.mpi_comm.Barrier()
+    same(request.Wait(), xp.full(3, comm.size * (comm.size + 1) / 2))
+
+
 def test_parts_that_are_not_those_of_the_array(comm):
     for parts in ([xp.ones(2)], [xp.ones(3, "f")], [xp.ones((1, 3))], [xp.ones(6)[::2]]):
         with pytest.raises(ValueError, match="iallreduce: parts must be flat contiguous arrays of"):
