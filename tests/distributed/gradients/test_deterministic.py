@@ -17,7 +17,6 @@ from mpchain.distributed import (
     create_sharded_iterator,
 )
 from mpchain.distributed.communicators.arrays import partition
-from mpchain.distributed.gradients.deterministic import Tree
 from mpchain.distributed.gradients.persistents import named_persistents
 from mpchain.distributed.links import MultiNodeBatchNormalization
 from mpchain.iterators import SerialIterator
@@ -186,25 +185,6 @@ def test_it_trains_like_an_ordinary_one(comm):
     with create_communicator("naive", comm.mpi_comm, reproducible=True) as made:
         if 12 % comm.size == 0:
             np.testing.assert_allclose(losses(made), losses(comm), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("n_terms", [1, 2, 3, 4, 6, 12])
-def test_the_tree_is_fixed(comm, n_terms):
-    n_terms *= comm.size
-    terms = np.random.RandomState(0).uniform(-1, 1, (n_terms, 5)).astype("float32")
-
-    def expected(begin, end):
-        middle = (begin + end) // 2
-        return terms[begin] if end - begin == 1 else expected(begin, middle) + expected(middle, end)
-
-    tree = Tree(comm, n_terms, lambda: np.empty(5, "float32"))
-    for _ in range(2):
-        n_own = n_terms // comm.size
-        for i in range(comm.rank * n_own, (comm.rank + 1) * n_own):
-            term = tree.room()
-            term[...] = terms[i]
-            tree.add(i, term)
-        np.testing.assert_array_equal(tree.sum(), expected(0, n_terms))
 
 
 @pytest.fixture
