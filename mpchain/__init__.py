@@ -105,6 +105,8 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain import profiling as profiling
     from mpchain import serializers as serializers
     from mpchain import training as training
+    from mpchain.captured import Captured as Captured
+    from mpchain.captured import capture as capture
     from mpchain.distributed import CommunicatorBase as CommunicatorBase
     from mpchain.distributed import DataSizeError as DataSizeError
     from mpchain.distributed import MultiNodeChainList as MultiNodeChainList
@@ -127,7 +129,7 @@ disable_experimental_feature_warning = False
 
 _LATER = {
     "": (
-        "computational_graph dataset datasets distributed distributions exporters "
+        "captured computational_graph dataset datasets distributed distributions exporters "
         "function_hooks gradient_check interop iterators link_hooks links metrics onnx "
         "optimizer_hooks optimizers profiling serializers training"
     ),
@@ -136,6 +138,7 @@ _LATER = {
         "create_multi_node_checkpointer create_multi_node_evaluator "
         "create_multi_node_optimizer scatter_dataset scatter_index"
     ),
+    "captured": "Captured capture",
     "distributions": "Distribution cross_entropy kl_divergence register_kl",
     "profiling": "profile",
     "ranks": "run",

@@ -18,6 +18,7 @@ from typing import Any
 from mpchain import variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
+from mpchain.recording import current
 from mpchain.typing import Array
 
 _MOST_COLLECTED = 2
@@ -143,6 +144,8 @@ def backward_from(
                 "set y.grad before"
             )
         y.grad_var = _ones(y, loss_scale)
+    if on_leaf is not None and current.recorder is not None:
+        current.recorder.refuse("gradients are exchanged while backward runs")
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)

@@ -16,6 +16,7 @@ import numpy as np
 from mpchain.from_pytorch import OPTIONS, with_names
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
+from mpchain.recording import outside
 from mpchain.serializer import AbstractSerializer
 from mpchain.update_rule import HookList, if_saved, update_all
 from mpchain.update_rule import Hyperparameter as Hyperparameter
@@ -227,7 +228,7 @@ class Optimizer:
                 f"{self._called('update')}: step {self.t + 1} is skipped, because with loss scale "
                 f"{self._loss_scale} gradients are not finite: {', '.join(names)}",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=5,
             )
 
     def is_safe_to_update(self) -> bool:
@@ -372,6 +373,10 @@ class GradientMethod(Optimizer):
                 return self.update(lossfun, *args, **kwds)
         if lossfun is not None:
             self._compute_grads(lossfun(*args, **kwds))
+        outside(self._update_params)
+
+    def _update_params(self):
+        """Updates the parameters by their gradients."""
         params = list(self.target.params(include_uninit=False))
         if not self._has_looked_for_float16:
             self._look_for_float16(params)
@@ -400,7 +405,7 @@ class GradientMethod(Optimizer):
                 f"{self._called('update')}: parameters are float16: call the optimizer's "
                 f"{'; and '.join(missing)}",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=5,
             )
 
     def _compute_grads(self, loss):

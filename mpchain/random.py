@@ -16,6 +16,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends import cuda
+from mpchain.recording import current
 from mpchain.typing import Array
 
 _TWO_TO_32 = 2.0**32
@@ -46,8 +47,9 @@ def source(xp: Any, steps: Sequence[int] | None = None) -> Any:
         >>> source(np) is np.random  # outside of the updates of a multi-node optimizer
         True
     """
-    generator = _local.generator
-    return xp.random if generator is None else _Source(generator, xp, steps)
+    generator, recorder = _local.generator, current.recorder
+    draws = xp.random if generator is None else _Source(generator, xp, steps)
+    return draws if recorder is None else recorder.draws(draws)
 
 
 def draw(xp: Any, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:

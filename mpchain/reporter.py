@@ -11,6 +11,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.configuration import config
+from mpchain.recording import outside
 from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 
 
@@ -148,7 +149,7 @@ def report(values: Mapping[str, Any], observer: Any = None) -> None:
         {'loss': 0.5}
     """
     if _current.reporters:
-        _current.reporters[-1].report(values, observer)
+        outside(_current.reporters[-1].report, values, observer)
 
 
 @contextlib.contextmanager

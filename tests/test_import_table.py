@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration from_pytorch warnings typing", ""),
+    ("configuration from_pytorch recording warnings typing", ""),
     ("backend backends", "configuration"),
     ("device_resident variable_values", "backend"),
     ("formulas", "backend"),
@@ -31,10 +31,11 @@ TABLE = [
     ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),
     ("exporters interop onnx", "link"),
     ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
+    ("captured", "link"),
     ("link_hooks", "link function_hooks"),
     ("distributions", "functions"),
     ("gradient_check", "functions link"),
-    ("training", "dataset distributions optimizer link_hooks"),
+    ("training", "captured dataset distributions optimizer link_hooks"),
     ("distributed", "training"),
     ("profiling metrics", "distributed"),
     ("ranks", "distributed"),

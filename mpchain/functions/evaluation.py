@@ -236,4 +236,5 @@ def r2_score(
 
 def _share(right, counted, y):
     xp = get_array_module(y)
-    return as_variable(xp.asarray(right.sum() / xp.maximum(counted, 1), y.dtype))
+    share = right.sum() / xp.maximum(counted, 1)
+    return as_variable(xp.asarray(share.astype(y.dtype, copy=False)))

@@ -13,6 +13,7 @@ import os
 import site
 import sys
 import threading
+from collections.abc import Callable
 
 import numpy as np
 
@@ -359,3 +360,37 @@ def _product(a, b):
     )
     library.check("dnnl_sgemm", status)
     return y
+
+
+class _Address(ctypes.c_void_p):
+    """The address of an array, which it keeps."""
+
+    def __init__(self, array):
+        super().__init__(array.ctypes.data)
+        self.array = array
+
+
+def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | None:
+    """Returns a function and its arguments that write the product of two matrices to ``y``.
+
+    They are for calls that are repeated on the same memory, of which none is too small. None if
+    the library is absent or has several threads, and for arrays that it does not take.
+
+    Example:
+        >>> prepared_product(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4)))  # double precision
+    """
+    arrays = a, b, y
+    if any(x.ndim != 2 or x.dtype != np.float32 or not x.size for x in arrays):
+        return None
+    if why_absent() is not None or _library().threads > 1:
+        return None
+    (of_a, a_step), (of_b, b_step), (of_y, y_step) = [_rows(x) or (b"", 0) for x in arrays]
+    if not of_a or not of_b or of_y != b"N":
+        return None
+    one, zero, step = ctypes.c_float(1), ctypes.c_float(0), ctypes.c_int64
+    sizes = map(step, (a.shape[0], b.shape[1], a.shape[1]))
+    operands = _Address(a), step(a_step), _Address(b), step(b_step)
+    kinds = ctypes.c_char(of_a), ctypes.c_char(of_b)
+    # This function object converts no arguments, which takes as long as a small product.
+    function = _library().c["dnnl_sgemm"]
+    return function, (*kinds, *sizes, one, *operands, zero, _Address(y), step(y_step))

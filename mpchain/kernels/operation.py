@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.configuration import config
+from mpchain.recording import current
 
 _LIBRARIES = "onednn", "cudnn", "numba_cpu", "numpy_cpu"
 _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_windows"
@@ -101,6 +102,8 @@ class Operation:
         return self._fastest[key]
 
     def __call__(self, *args: Any) -> Any:
+        if current.recorder is not None:
+            return current.recorder.operation(self, args)
         return self.select(*args).compute(*args)
 
     def explain(self, *args: Any) -> str:

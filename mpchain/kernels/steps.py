@@ -79,7 +79,7 @@ def _step_fused(step, written, grad, scalars):
     if seen <= _ELEMENTS_WORTH_COMPILING or load_numba() is None:
         return False
     try:
-        text, constants = _write_down(step, len(written), scalars)
+        text, constants = _write_down(step, len(written), tuple(scalars.items()))
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
         return False
     _compiled(text)(np.array(constants, dtype), grad, *written)
@@ -131,13 +131,14 @@ for _f in (np.sqrt, np.maximum, np.minimum, np.sign, np.absolute):
     _OPERATORS[_f] = f"np.{_f.__name__}({', '.join(['{}'] * _f.nin)})"
 
 
+@functools.lru_cache(maxsize=16)  # one is needed for all parameters of an update
 def _write_down(step, n_written, scalars):
     """Returns Python text of a loop that takes the step, and the constants that it needs.
 
     Numbers are written as elements of an array of constants: another learning rate, the same text.
     """
     arrays = [f"a{i}" for i in range(n_written)]
-    results = trace_step(step, arrays, scalars)
+    results = trace_step(step, arrays, dict(scalars))
     constants = []
 
     def text_of(operand):

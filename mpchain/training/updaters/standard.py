@@ -1,5 +1,6 @@
 """The updater that takes a batch, computes the loss and updates the optimizer."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,8 +8,9 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends.device import Device
+from mpchain.captured import capture
 from mpchain.dataset import Iterator, concat_examples
-from mpchain.optimizer import Optimizer
+from mpchain.optimizer import GradientMethod, Optimizer
 from mpchain.serializer import AbstractSerializer, SerializationError
 from mpchain.training.named_parts import as_arguments, find_part, name_parts
 from mpchain.training.updaters.updater import Updater
@@ -40,6 +42,8 @@ class StandardUpdater(Updater):
         auto_new_epoch: whether the main optimizer's ``new_epoch`` is called at the end of each
             sweep over the main iterator's data.
         input_device: device to which batches are sent, if not ``device``.
+        graph: record updates and replay them, as :func:`mpchain.capture` does. What cannot be
+            replayed runs as always, and a warning says why.
 
     Attributes:
         converter: the converter.
@@ -72,6 +76,7 @@ class StandardUpdater(Updater):
         auto_new_epoch: bool = True,
         *,
         input_device: DeviceLike | None = None,
+        graph: bool = False,
     ):
         self._iterators = name_parts(iterator)
         self._optimizers = name_parts(optimizer)
@@ -82,6 +87,7 @@ class StandardUpdater(Updater):
         self.iteration = 0
         self.auto_new_epoch = auto_new_epoch
         self._device = None if device is None else backend.get_device(device)
+        self._captured = self._capture() if graph else None
         self._input_device = None if input_device is None else backend.get_device(input_device)
         for optimizer in self._optimizers.values():
             if self._device is not None:
@@ -90,6 +96,18 @@ class StandardUpdater(Updater):
                 optimizer.set_loss_scale(loss_scale)
             if auto_new_epoch:
                 optimizer.use_auto_new_epoch = True
+
+    def _capture(self):
+        """What replays updates; None, with a warning, for optimizers that it does not know."""
+        kind = type(self._optimizers["main"]).__name__
+        if isinstance(self._optimizers["main"], GradientMethod):
+            return capture(self._update_optimizer)
+        warnings.warn(
+            f"{type(self).__name__}: graph=True has no effect with a {kind}: updates are replayed "
+            "for optimizers that derive from GradientMethod",
+            stacklevel=3,
+        )
+        return None
 
     def _check_parts(self):
         caller = type(self).__name__
@@ -218,6 +236,10 @@ class StandardUpdater(Updater):
         optimizer = self.get_optimizer("main")
         optimizer.n_samples = len(batch)
         args, kwargs = as_arguments(self.convert(batch))
+        (self._captured or self._update_optimizer)(*args, **kwargs)
+
+    def _update_optimizer(self, *args, **kwargs):
+        optimizer = self.get_optimizer("main")
         optimizer.update(self.loss_func or optimizer.target, *args, **kwargs)
 
     def finish_epoch(self) -> None:

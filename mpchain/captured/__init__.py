@@ -1,0 +1,4 @@
+"""Captured steps: recorded once, then replayed as a list of calls with planned memory."""
+
+from mpchain.captured.captured import Captured as Captured
+from mpchain.captured.captured import capture as capture

@@ -1,0 +1,203 @@
+"""Functions that are recorded and replayed."""
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpchain.captured.plan import Plan
+from mpchain.captured.recorder import RecordedArray, Recorder, difference, plain, without_graph
+from mpchain.captured.state import State, links_of
+from mpchain.configuration import config
+from mpchain.recording import current
+
+_MOST_RECORDINGS = 8
+_MOST_ATTEMPTS = 3
+
+
+class _Step:
+    """What is known of a function for arguments of certain shapes."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+        self.n_attempts = 0
+        self.reason: str | None = None
+        self.plan: Plan | None = None
+        self.state: State | None = None
+        self.recorder: Recorder | None = None
+
+
+class Captured:
+    """A function that is recorded, and then replayed without Python's work for each operation.
+
+    Made by :func:`mpchain.capture`.
+
+    Attributes:
+        reason: why the latest call was not replayed; None if it was.
+
+    Example:
+        >>> model = L.Linear(2, 1)
+        >>> optimizer = optimizers.SGD().setup(model)
+        >>> step = mpchain.capture(lambda x: optimizer.update(lambda: F.sum(model(x))))
+        >>> for _ in range(4):
+        ...     step(np.ones((3, 2), np.float32))
+        >>> print(step.reason)
+        None
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        functools.update_wrapper(self, function, updated=())
+        self._function = function
+        self._links: list | None = None
+        self._steps: dict = {}
+        self._lock = threading.Lock()
+        self.reason: str | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray)]
+        key = self._key(args, kwargs)
+        if key is None or not self._lock.acquire(blocking=False):
+            self.reason = self.reason if key is None else "another thread runs it"
+            return self._eager(args, kwargs)
+        try:
+            return self._run(key, arrays, args, kwargs)
+        finally:
+            self._lock.release()
+
+    def _key(self, args, kwargs):
+        """What a recording holds for; None, and the reason noted, if there can be none."""
+        if reason := _why_eager(args, kwargs):
+            self.reason = reason
+            return None
+        values = [*args, *kwargs.values()]
+        shapes = [
+            (x.shape, x.dtype.char) if isinstance(x, np.ndarray) else (type(x), x) for x in values
+        ]
+        settings = config.train, config.enable_backprop, str(config.dtype), config.kernels
+        key = (*shapes, *kwargs, len(args), settings)
+        try:
+            hash(key)
+        except TypeError:
+            self.reason = "an argument is neither an array nor hashable"
+            return None
+        return key
+
+    def _run(self, key, arrays, args, kwargs):
+        step = self._steps.get(key)
+        if step is None:
+            if len(self._steps) >= _MOST_RECORDINGS:
+                self.reason = f"it was called with more than {_MOST_RECORDINGS} kinds of arguments"
+                return self._eager(args, kwargs)
+            step = self._steps[key] = _Step()
+        if step.plan is not None and step.recorder is None and step.state.fits():
+            done, result = step.plan.replay(arrays)
+            self.reason = None if done else "a value that decides what is done is another one"
+            return result if done else self._eager(args, kwargs)
+        self.reason = step.reason
+        if step.reason is not None:
+            return self._eager(args, kwargs)
+        step.n_calls += 1
+        if step.n_calls == 1:  # in which parameters are initialized
+            self.reason = "it is called for the first time"
+            return self._eager(args, kwargs)
+        return self._record(step, arrays, args, kwargs)
+
+    def _eager(self, args, kwargs):
+        return without_graph(self._function(*args, **kwargs), lambda array: array)
+
+    def _record(self, step, arrays, args, kwargs):
+        """Runs the function and records it; compares it with the recording before, if any."""
+        if step.plan is not None and not step.state.fits():
+            step.plan = step.recorder = None
+            step.n_attempts += 1
+        if self._links is None:
+            self._links = links_of(self._function)
+        first, expected = step.recorder, None
+        if first is None:
+            step.state = State(self._links)
+        else:
+            expected = step.plan.rehearse(arrays)
+        inputs = [x.copy() for x in arrays]
+        recorder = Recorder(step.state, inputs, expected)
+        result = self._recorded(recorder, inputs, args, kwargs)
+        if recorder.unknown:
+            self._links += [link for link in recorder.unknown if link not in self._links]
+            step.plan = step.recorder = None
+            step.n_attempts += 1
+        elif first is None:
+            step.plan = Plan(recorder, inputs, result)
+            step.recorder = recorder
+            recorder.keep_values()
+            recorder.refuse_if(step.plan.reason)
+        else:
+            recorder.check_at_end()
+            recorder.refuse_if(difference(first, recorder) or recorder.mismatch)
+            step.recorder = None
+        if step.n_attempts > _MOST_ATTEMPTS:
+            recorder.refuse_if("parameters are replaced by others in each step")
+        self.reason = step.reason = recorder.reason
+        if step.reason is not None:
+            step.plan = step.recorder = None
+            name = getattr(self._function, "__name__", type(self._function).__name__)
+            warnings.warn(f"capture: {name} is not replayed: {step.reason}", stacklevel=4)
+        else:
+            self.reason = "it is being recorded"
+        for param in step.state.params:
+            if param.grad is not None:
+                param.grad = plain(param.grad)
+        return without_graph(result, lambda array: array.copy())
+
+    def _recorded(self, recorder, inputs, args, kwargs):
+        """Runs the function on recorded arrays."""
+        recorded = iter([x.view(RecordedArray) for x in inputs])
+        args = [next(recorded) if isinstance(x, np.ndarray) else x for x in args]
+        kwargs = {k: next(recorded) if isinstance(x, np.ndarray) else x for k, x in kwargs.items()}
+        with recorder.at_work():
+            return self._function(*args, **kwargs)
+
+
+def _why_eager(args, kwargs):
+    if config.debug:
+        return "debug mode looks at each operation"
+    if config.function_hooks or config.link_hooks:
+        return "hooks of functions or links are in use"
+    if current.recorder is not None:
+        return "it is called by a function that is being recorded"
+    for x in (*args, *kwargs.values()):
+        if hasattr(x, "__cuda_array_interface__"):
+            return "its arguments are on a GPU"
+    return None
+
+
+def capture(function: Callable[..., Any]) -> Captured:
+    """Records what a function computes, and replays it in later calls with equal shapes.
+
+    The first call with arguments of certain shapes runs as always, the next two are recorded, and
+    all later ones are replayed: the same calls of NumPy and of kernels, on memory that was planned
+    once, without Variables, graph and backward's walk. Optimizers update as always, on the
+    gradients that a replay computed; reports and random draws are made again.
+
+    A step that cannot be replayed runs as always; a warning says why, and ``reason`` of what is
+    returned. Such are steps that read values of arrays (``float(loss.array)``), in which numbers
+    change that are not arrays, or that compute by other means than NumPy and mpchain.
+
+    Args:
+        function: a function of arrays, keywords included; other arguments must be hashable. It may
+            use links, which it refers to by its closure, globals or ``self``, and optimizers, and
+            calls ``backward`` itself: Variables that it returns have no graph.
+
+    Returns:
+        The captured function.
+
+    Example:
+        >>> model = L.Linear(2, 1)
+        >>> predict = mpchain.capture(lambda x: F.relu(model(x)).array)
+        >>> [predict(np.ones((3, 2), np.float32)).shape for _ in range(4)][-1]
+        (3, 1)
+        >>> print(predict.reason)
+        None
+    """
+    return Captured(function)

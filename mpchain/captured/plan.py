@@ -1,0 +1,373 @@
+"""Planning a recorded step: what is left out, which memory results take, and which calls are made.
+
+The list of calls is all that a replay needs. For another device it would be played otherwise: as a
+graph of that device, between the updates.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
+from mpchain.kernels.onednn import prepared_product
+from mpchain.variable import Parameter, Variable
+
+_ALIGNED = 64  # bytes
+_REDUCTIONS = {
+    np.ndarray.sum: np.add.reduce,
+    np.ndarray.prod: np.multiply.reduce,
+    np.ndarray.max: np.maximum.reduce,
+    np.ndarray.min: np.minimum.reduce,
+    np.ndarray.any: np.logical_or.reduce,
+    np.ndarray.all: np.logical_and.reduce,
+}
+_COPIES = {np.ndarray.copy, np.ndarray.astype, np.ndarray.flatten, np.ndarray.ravel}
+_COPIES |= {np.ndarray.reshape, np.copy}
+_TAKING_OUT = {np.ndarray.mean, np.ndarray.argmax, np.ndarray.take, np.ndarray.clip, np.take}
+_TAKING_OUT |= {np.mean, np.concatenate, np.stack, np.clip, np.einsum, np.cumsum}
+
+
+class _Differs(Exception):
+    """A value that decided what a step does is another one than when it was recorded."""
+
+
+class Plan:
+    """A recorded step, ready to be replayed.
+
+    Args:
+        recorder: the recording.
+        inputs: the arrays in which the step finds its arguments.
+        result: what the step returned.
+
+    Attributes:
+        reason: why it cannot be replayed, or None.
+        n_bytes: the memory of all results.
+    """
+
+    def __init__(self, recorder: Recorder, inputs: list[np.ndarray], result: Any):
+        self.inputs = inputs
+        self.params = recorder.state.params
+        self._owners = recorder.owners
+        self._outside = {id(owner_of(x)) for x in (*inputs, *recorder.state.arrays())}
+        grads = recorder.grads()
+        kept = [*arrays_in([g for _, g in grads]), *_arrays_of(result)]
+        calls = self._needed(_with_guards_first(recorder.calls, self._owners), kept)
+        self.reason = self._why_not(calls)
+        self.result, self.final_grads, self.n_bytes = None, [], 0
+        self._calls: list[tuple[str, Callable, tuple]] = []
+        if self.reason is None:
+            self._lay_out(calls, kept)
+            self._calls = [self._player(call) for call in calls]
+            self._spans = _spans(self._calls)
+            self.final_grads = self._at_grads(grads)
+            self.result = without_graph(result, self._at)
+            self.written = [
+                x for c in calls for x in c.results if self._key(x) is None and c.kind == "call"
+            ]
+            self.has_draws = any(call.kind == "draw" for call in calls)
+        self._owners = {}
+
+    def _key(self, array):
+        key = id(owner_of(array))
+        return key if key in self._owners else None
+
+    def _needed(self, calls, wanted):
+        """The calls without those whose results nobody reads."""
+        live = {self._key(array) for array in wanted}
+        needed = []
+        for call in reversed(calls):
+            written = {self._key(array) for array in call.results}
+            if call.kind == "call" and None not in written and not written & live:
+                continue
+            needed.append(call)
+            read = {self._key(array) for array in _read_by(call)}
+            for array in call.results:
+                key = self._key(array)
+                if key not in read and key is not None and array.size == self._owners[key].size:
+                    live.discard(key)
+            live |= read
+        return needed[::-1]
+
+    def _why_not(self, calls):
+        """A reason against a replay: memory that is not known, or a guard that comes too late."""
+        acted = None
+        for call in calls:
+            name = getattr(call.function, "__name__", call.function)
+            if call.kind == "guard" and acted:
+                return f"a value decides what is done after {acted}"
+            if call.kind == "update":
+                acted = "an optimizer's update"
+            for array in call.results:
+                if self._key(array) is None:
+                    if id(owner_of(array)) not in self._outside:
+                        return f"{name} writes into memory that is not recorded, {array.shape}"
+                    acted = "a persistent array was changed"
+        return None
+
+    def _lay_out(self, calls, kept):
+        """Gives results memory; what is no longer read passes its memory on."""
+        first, last = {}, {}
+        for i, call in enumerate(calls):
+            for array in (*_read_by(call), *call.results):
+                key = self._key(array)
+                if key is not None:
+                    first.setdefault(key, i)
+                    last[key] = i
+        for array in kept:
+            last[self._key(array)] = len(calls)
+            first.setdefault(self._key(array), 0)
+        last.pop(None, None)
+        first.pop(None, None)
+        begins, ends = _by_time(first), _by_time(last)
+        self._places, free, top = {}, [], 0
+        for i in range(len(calls) + 1):
+            for key in begins.get(i, ()):
+                place, top = _take(free, self._size(key), top)
+                self._places[key] = place
+            for key in ends.get(i, ()):
+                free = _merged([*free, (self._places[key], self._size(key))])
+        self.n_bytes = top
+        memory = np.zeros(top + _ALIGNED, np.uint8)
+        begin = -memory.ctypes.data % _ALIGNED
+        self._memory = memory[begin : begin + top]
+
+    def _size(self, key):
+        return -(-max(self._owners[key].nbytes, 1) // _ALIGNED) * _ALIGNED
+
+    def _at(self, value):
+        """The arrays where a replay has them, in place of those of the recording."""
+        if isinstance(value, np.ndarray):
+            key = self._key(value)
+            if key is None:
+                return value
+            begin = self._owners[key].__array_interface__["data"][0]
+            place = self._places[key] + value.__array_interface__["data"][0] - begin
+            return np.ndarray(value.shape, value.dtype, self._memory, place, value.strides)
+        if isinstance(value, dict):
+            return {k: self._at(v) for k, v in value.items()}
+        if value.__class__ in (tuple, list):
+            return value.__class__([self._at(v) for v in value])
+        return value
+
+    def _at_grads(self, grads):
+        return [(param, self._at(grad)) for param, grad in grads]
+
+    def _player(self, call):
+        """What a replay calls: a kind, a function and its arguments."""
+        if call.kind == "guard":
+            return "call", _check_guard, (self._at(call.args[0]), call.args[1])
+        if call.kind in ("again", "update"):
+            args = without_graph(call.args, self._at)
+            return call.kind, call.function, (args, self._at_grads(call.grads))
+        args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
+        is_ufunc = isinstance(call.function, np.ufunc)
+        if not is_ufunc and any(x is y for x in call.args for y in call.results):
+            return "call", partial(call.function, *args, **kwargs), ()
+        return "call", *_writing(call.function, args, kwargs, results)
+
+    def replay(self, arrays: Iterable[np.ndarray]) -> tuple[bool, Any]:
+        """Runs the step on arguments.
+
+        Returns:
+            False and None if a value is another one than when the step was recorded; it has done
+            nothing then. Else True and the result.
+        """
+        for place, array in zip(self.inputs, arrays):
+            np.copyto(place, array)
+        for kind, function, args in self._spans:
+            if kind == "call":
+                try:
+                    for f, a in args:
+                        f(*a)
+                except _Differs:
+                    return False, None
+            else:
+                arguments, grads = args
+                _set_grads(grads)
+                function(*without_graph(arguments, _copied))
+        _set_grads(self.final_grads)
+        return True, without_graph(self.result, self._copied_result)
+
+    def _copied_result(self, array):
+        return array.copy() if np.may_share_memory(array, self._memory) else array
+
+    def rehearse(self, arrays: Iterable[np.ndarray]) -> list | None:
+        """Runs the step up to the first update, and undoes what it changed.
+
+        Returns:
+            Copies of the gradients that the update would find, or those at the end; None if a
+            value is another one than when the step was recorded.
+        """
+        saved = [(array, array.copy()) for array in self.written]
+        random_state = np.random.get_state() if self.has_draws else None
+        for place, array in zip(self.inputs, arrays):
+            np.copyto(place, array)
+        grads = self.final_grads
+        try:
+            for kind, function, args in self._calls:
+                if kind == "update":
+                    grads = args[1]
+                    break
+                if kind == "call":
+                    function(*args)
+        except _Differs:
+            return None
+        finally:
+            for array, value in saved:
+                array[...] = value
+            if random_state is not None:
+                np.random.set_state(random_state)
+        return [None if grad is None else grad.copy() for _, grad in grads]
+
+
+def _copied(array):
+    return array.copy()
+
+
+def _set_grads(grads: Iterable[tuple[Parameter, Any]]) -> None:
+    for param, grad in grads:
+        param._grad, param._grad_var = grad, None
+
+
+def _check_guard(array, expected):
+    if bool(array) is not expected:
+        raise _Differs
+
+
+def _arrays_of(result):
+    found = []
+    without_graph(result, found.append)
+    return found
+
+
+def _read_by(call: Call):
+    """The arrays that a call reads; one that it changes in part counts."""
+    yield from arrays_in(call.args, call.kwargs)
+    for value in _variables_in(call.args):
+        yield plain(value.array)
+    yield from (g for _, g in call.grads if g is not None)
+
+
+def _variables_in(value):
+    if isinstance(value, Variable):
+        yield value
+    elif isinstance(value, dict):
+        yield from _variables_in(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _variables_in(v)
+
+
+def _by_time(times):
+    keys = {}
+    for key, i in times.items():
+        keys.setdefault(i, []).append(key)
+    return keys
+
+
+def _take(free, size, top):
+    """Takes memory from the smallest free piece that is large enough, or from the top."""
+    pieces = [piece for piece in free if piece[1] >= size]
+    if not pieces:
+        return top, top + size
+    piece = min(pieces, key=lambda piece: piece[1])
+    free.remove(piece)
+    if piece[1] > size:
+        free.append((piece[0] + size, piece[1] - size))
+    return piece[0], top
+
+
+def _merged(free):
+    merged = []
+    for place, size in sorted(free):
+        if merged and sum(merged[-1]) == place:
+            merged[-1] = (merged[-1][0], merged[-1][1] + size)
+        else:
+            merged.append((place, size))
+    return merged
+
+
+def _spans(calls):
+    """Joins the calls between updates and the like to lists of pairs (function, arguments)."""
+    spans = []
+    for kind, function, args in calls:
+        if kind != "call":
+            spans.append((kind, function, args))
+        elif spans and spans[-1][0] == "call":
+            spans[-1][2].append((function, args))
+        else:
+            spans.append(("call", None, [(function, args)]))
+    return spans
+
+
+def _writing(function, args, kwargs, results):
+    """A function and arguments that write the results where they belong."""
+    result = results[0]
+    if function in (np.ndarray.dot, np.dot) and not kwargs and result.ndim == 2:
+        function = np.matmul
+    if function is np.matmul and not kwargs and (product := prepared_product(*args, result)):
+        return product
+    if isinstance(function, np.ufunc):
+        if kwargs or function in (np.maximum, np.minimum):
+            return partial(function, *args, out=results, **kwargs), ()
+        return function, (*args, *results)
+    if function in _REDUCTIONS:
+        function, kwargs = _REDUCTIONS[function], {"axis": None, **kwargs}
+        if len(args) > 1:
+            kwargs["axis"] = args[1]
+            args = (args[0], *args[2:])
+    if getattr(function, "__name__", "") == "reduce" and set(kwargs) <= {"axis", "keepdims"}:
+        axis = args[1] if len(args) > 1 else kwargs.get("axis", 0)
+        if len(args) <= 2:
+            return function, (args[0], axis, None, result, kwargs.get("keepdims", False))
+    if function in _COPIES:
+        source = args[0] if args[0].shape == result.shape else args[0].reshape(result.shape)
+        if np.may_share_memory(source, args[0]):
+            return partial(np.copyto, result, source, casting="unsafe"), ()
+    if function in _TAKING_OUT and "out" not in kwargs:
+        return partial(function, *args, **kwargs, out=result), ()
+    if function in (np.zeros_like, np.ones_like, np.full_like):
+        value = {np.zeros_like: 0, np.ones_like: 1}.get(function, args[-1])
+        if not isinstance(value, np.ndarray) and len(args) <= 2:
+            return np.copyto, (result, np.asarray(value, result.dtype))
+    return _fill, (function, args, kwargs, results)
+
+
+def _fill(function, args, kwargs, results):
+    made = function(*args, **kwargs)
+    for result, value in zip(results, made if isinstance(made, (tuple, list)) else (made,)):
+        result[...] = value
+
+
+def _with_guards_first(calls, owners):
+    """Moves guards before all else where what they read depends on nothing in between.
+
+    So a replay that has to be given up has done nothing yet.
+    """
+
+    def keys(arrays):
+        return {id(owner_of(x)) for x in arrays if id(owner_of(x)) in owners}
+
+    moved = set()
+    for i, guard in enumerate(calls):
+        if guard.kind != "guard":
+            continue
+        read, chain = keys(_read_by(guard)), {i}
+        for j in range(i - 1, -1, -1):
+            if keys(calls[j].results) & read:
+                chain.add(j)
+                read |= keys(_read_by(calls[j]))
+        others = [calls[j] for j in range(i) if j not in chain]
+        written = [x for j in chain for x in calls[j].results]
+        known = keys(written)
+        changed = {id(owner_of(x)) for call in others for x in call.results}
+        if (
+            all(calls[j].kind in ("call", "guard") for j in chain)
+            and all(id(owner_of(x)) in owners for x in written)
+            and not any(keys((*_read_by(call), *call.results)) & known for call in others)
+            and not any(id(owner_of(x)) in changed for j in chain for x in _read_by(calls[j]))
+        ):
+            moved |= chain
+    return [calls[i] for i in sorted(moved)] + [c for i, c in enumerate(calls) if i not in moved]

@@ -1,0 +1,118 @@
+"""What a step may change beside the arrays that it makes: parameters and persistent arrays."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from mpchain.link import Link
+
+
+class State:
+    """The parameters and the persistent arrays of links.
+
+    Args:
+        links: the links.
+
+    Attributes:
+        params: all parameters that have arrays.
+
+    Example:
+        >>> from mpchain.captured.state import State
+        >>> [p.name for p in State([L.Linear(1, 1)]).params]
+        ['W', 'b']
+    """
+
+    def __init__(self, links: Iterable[Link]):
+        self.links = list(links)
+        params = {id(p): p for link in self.links for p in link.params(include_uninit=False)}
+        self.params = list(params.values())
+        self._arrays = [p._array for p in self.params]
+        all_links = {id(part): part for link in self.links for part in link.links()}
+        self._persistents = [
+            (vars(link), name, vars(link)[name])
+            for link in all_links.values()
+            for name in sorted(link._persistents)
+        ]
+        self._wrapped = []
+
+    def has(self, link: Link) -> bool:
+        """Whether the link is one of those given."""
+        return any(link is known for known in self.links)
+
+    def fits(self) -> bool:
+        """Whether all parameters and persistent values are still the same objects."""
+        for param, array in zip(self.params, self._arrays):
+            if param._array is not array:
+                return False
+        return all(names.get(name) is value for names, name, value in self._persistents)
+
+    def arrays(self) -> Iterator[np.ndarray]:
+        """Yields the arrays of parameters and of persistent values."""
+        yield from self._arrays
+        yield from (v for _, _, v in self._persistents if isinstance(v, np.ndarray))
+
+    def wrap(self, kind: type[np.ndarray]) -> None:
+        """Puts views of a class of arrays in the place of all arrays."""
+        for param, array in zip(self.params, self._arrays):
+            param._array = array.view(kind)
+        for names, name, value in self._persistents:
+            if isinstance(value, np.ndarray):
+                names[name] = value.view(kind)
+
+    def unwrap(self) -> str | None:
+        """Undoes :meth:`wrap`; returns the name of what was replaced in between, if anything."""
+        replaced = None
+        for param, array in zip(self.params, self._arrays):
+            if param._array is not None and _is_view(param._array, array):
+                param._array = array
+            else:
+                replaced = f"the array of parameter {param.name}"
+        for names, name, value in self._persistents:
+            if isinstance(value, np.ndarray) and _is_view(names.get(name), value):
+                names[name] = value
+            elif names.get(name) is not value:
+                replaced = f"the persistent value {name}"
+        return replaced
+
+
+def _is_view(view, array):
+    return isinstance(view, np.ndarray) and (view is array or view.base is array)
+
+
+def links_of(function: Callable) -> list[Link]:
+    """Returns the links that a function refers to, also through objects with a ``target``.
+
+    Looked at are the function itself, the object that it is a method of and its attributes, and the
+    names in closures, globals and defaults that it reads.
+
+    Example:
+        >>> from mpchain.captured.state import links_of
+        >>> model = L.Linear(1, 1)
+        >>> links_of(lambda x: F.sum(model(x))) == [model]
+        True
+    """
+    owner = getattr(function, "__self__", None)
+    values = [function, owner, *getattr(owner, "__dict__", {}).values()]
+    values += [function.__dict__] if hasattr(function, "__dict__") else []
+    code = getattr(function, "__func__", function)
+    if inspect.isfunction(code):
+        names = inspect.getclosurevars(code)
+        values += [*names.nonlocals.values(), *names.globals.values()]
+        values += [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
+    links = {}
+    for value in _opened(values):
+        for link in (value, getattr(value, "target", None)):
+            if isinstance(link, Link):
+                links[id(link)] = link
+    return list(links.values())
+
+
+def _opened(values):
+    for value in values:
+        if isinstance(value, dict):
+            yield from value.values()
+        elif isinstance(value, (list, tuple)):
+            yield from value
+        elif value is not None:
+            yield value
