@@ -1,0 +1,125 @@
+"""Measures what ``--elastic`` costs training in which no rank is lost.
+
+``python -m tests.benchmarks.elastic_cost`` trains an MLP (784-N-N-10, Adam, 100 samples in all) on
+ranks of one thread each, whose MPI can lose ranks. Blocks of steps as elastic jobs do them, with
+copies of the state and looks at the other ranks, take turns with blocks without these. Steps are
+compared by the lower quartiles of their times, which other programs disturb less. Copies are rare,
+so the time that they take is given as a share of all steps' time.
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+import mpchain
+import mpchain.functions as F
+import mpchain.links as L
+from mpchain import optimizers
+from mpchain.distributed import (
+    InMemoryCheckpoint,
+    create_communicator,
+    create_multi_node_optimizer,
+)
+from mpchain.distributed.watch import losses
+from tests.distributed import ranks
+
+BLOCK = 10  # steps of an elastic job, then as many of another
+
+
+class Elastic:
+    """Training on an elastic communicator, which can do without what that costs.
+
+    Args:
+        comm: the communicator.
+        n_units: the number of units of a hidden layer.
+    """
+
+    def __init__(self, comm, n_units):
+        hidden = L.Linear(784, n_units), F.relu, L.Linear(n_units, n_units), F.relu
+        self.model = L.Classifier(mpchain.Sequential(*hidden, L.Linear(n_units, 10)))
+        self.optimizer = create_multi_node_optimizer(optimizers.Adam(), comm).setup(self.model)
+        random = np.random.RandomState(comm.rank)
+        self.x = random.randn(100 // comm.size, 784).astype(np.float32)
+        self.t = random.randint(0, 10, len(self.x)).astype(np.int32)
+        self.comm = comm
+        self.state = InMemoryCheckpoint(comm, {"model": self.model, "optimizer": self.optimizer})
+        self.seconds_of_copies = 0.0
+        keep = self.state.keep
+
+        def timed_keep(iteration):
+            begun, at = time.perf_counter(), self.state._kept_at
+            keep(iteration)
+            if self.state._kept_at != at:
+                self.seconds_of_copies += time.perf_counter() - begun
+
+        self.state.keep = timed_keep
+
+    def train(self, *, is_elastic):
+        """Returns the times of the steps of a block, in seconds."""
+        elasticity, lookouts = self.comm._elasticity, losses.lookouts[:]
+        if not is_elastic:
+            losses.lookouts.clear()
+        elasticity._is_retired = not is_elastic
+        self.comm.barrier()
+        times = [time.perf_counter()]
+        for _ in range(BLOCK):
+            if is_elastic:
+                with self.state.step():
+                    self.optimizer.update(self.model, self.x, self.t)
+            else:
+                self.optimizer.update(self.model, self.x, self.t)
+            times.append(time.perf_counter())
+        losses.lookouts[:] = lookouts
+        elasticity._is_retired = False
+        if not is_elastic and self.state._kept_at is not None:
+            iteration, at = self.state._kept_at  # copies are spaced by the time of elastic steps
+            self.state._kept_at = iteration, at + times[-1] - times[0]
+        return np.diff(times)
+
+
+def measure(n_units, n_blocks):
+    """Runs on each rank; rank 0 prints."""
+    training = Elastic(create_communicator(elastic=True), n_units)
+    before = -1
+    while training.state._interval > before:  # which doubles until copies are rare
+        before = training.state._interval
+        n = training.state._next
+        while training.state._next == n:
+            training.train(is_elastic=True)
+    training.seconds_of_copies, times = 0.0, {True: [], False: []}
+    for i in range(n_blocks):
+        for is_elastic in (True, False) if i % 2 else (False, True):
+            times[is_elastic].append(training.train(is_elastic=is_elastic))
+    quartiles = {k: np.quantile(np.concatenate(v), 0.25) for k, v in times.items()}
+    steps = quartiles[True] / quartiles[False]
+    copies = training.seconds_of_copies / np.sum(times[True])
+    if training.comm.rank == 0:
+        print(
+            f"step of {n_units} units: {1e3 * quartiles[False]:.2f} ms, elastic {steps:.4f} of it"
+        )
+        print(f"copies: {copies:.2%} of the time; together {steps / (1 - copies):.4f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--units", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--blocks", type=int, default=100)
+    parser.add_argument("--on-ranks", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.on_ranks:
+        for n_units in options.units:
+            measure(n_units, options.blocks)
+        return 0
+    command = ["-m", __spec__.name, "--on-ranks", f"--blocks={options.blocks}"]
+    command += ["--units", *map(str, options.units)]
+    environ = {"OMPI_MCA_mpi_ft_enable": "1"}
+    status, outputs, own_output = ranks.run(options.ranks, command, timeout=600, environ=environ)
+    print(outputs[0] if status == 0 else ranks.report(status, outputs, own_output))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

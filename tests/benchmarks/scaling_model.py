@@ -1,0 +1,81 @@
+"""Estimates on paper how a training step on GPUs scales to ranks that no test has.
+
+``python -m tests.benchmarks.scaling_model`` prints the share of a step's time that the GPUs of 8 to
+1,024 ranks spend on what one GPU does. Gradients are summed by NCCL beside backward; what is left
+when backward ends is exposed. The control message is summed on the hosts by MPI. While the GPU
+still works, as it does where Python is ahead of it, the message costs nothing (``hidden``);
+``exposed`` adds all of it, and all Python of the ranks, to the step.
+
+Nothing here is measured on a network. Ranks that come late, and are waited for, are left out.
+"""
+
+import argparse
+
+from mpchain.distributed.communicators.progress import _factors
+from mpchain.distributed.gradients.buckets import FIRST_GPU_BUCKET_BYTES, GPU_BUCKET_BYTES
+
+GPUS_PER_HOST = 8
+# Each GPU has a network interface of 400 Gb/s. A ring of NCCL uses one of them, and carries an
+# eighth of the data. NCCL's own tests reach about 0.9 of it.
+BYTES_PER_SECOND = GPUS_PER_HOST * 50e9 * 0.9
+NCCL_BEGIN = 20e-6  # from the call to the first byte, in seconds: launch and protocol
+NCCL_HOP = 6e-6  # a hop of NCCL's tree between hosts
+MESSAGE = 3e-6  # a small message of MPI between hosts
+POST = 0.9e-6  # begin and test of an Isend or Irecv by mpi4py; measured: 0.83 us
+SHARED_SUM = 20e-6  # a small sum of a host's ranks in shared memory; assumed
+PYTHON = 100e-6  # the goal for what tests.benchmarks.control_cost measures
+
+# ResNet-50 in the order of backward: millions of parameters, billions of multiplications (He et
+# al., 2015, table 1, and the shapes of the layers): classifier, stages 5 to 2, the first layer.
+STAGES = [(2.05, 0.002), (14.96, 0.81), (7.10, 1.47), (1.22, 1.04), (0.22, 0.68), (0.01, 0.12)]
+BACKWARD = 2 / 3  # of a step: two products for each one of forward
+
+
+def buckets(backward):
+    """Returns pairs of the time at which a bucket is full and its bytes.
+
+    Within a stage gradients come evenly.
+    """
+    n_parts, made, now, filled, most = 100, [], 0.0, 0.0, FIRST_GPU_BUCKET_BYTES
+    work = sum(w for _, w in STAGES)
+    for params, of_stage in STAGES:
+        for _ in range(n_parts):
+            now += backward * of_stage / work / n_parts
+            filled += 4e6 * params / n_parts
+            if filled >= most:
+                made.append((now, filled))
+                filled, most = 0.0, GPU_BUCKET_BYTES
+    return [*made, (now, filled)]
+
+
+def exposed_sums(n_ranks, backward):
+    """Returns the seconds from the end of backward to that of the last bucket's sum."""
+    n_hosts, end = max(n_ranks // GPUS_PER_HOST, 1), 0.0
+    latency = NCCL_BEGIN + 2 * NCCL_HOP * (n_hosts - 1).bit_length()
+    for full, n_bytes in buckets(backward):  # one after the other
+        sent = 2 * n_bytes * (n_ranks - 1) / n_ranks / BYTES_PER_SECOND
+        end = max(end, full) + latency + sent
+    return end - backward
+
+
+def control(n_ranks):
+    """Returns the seconds that the control message takes, without Python of the step."""
+    stages = _factors(n_ranks // GPUS_PER_HOST) if n_ranks > GPUS_PER_HOST else []
+    # A stage exchanges messages with all its hosts twice: parts, and their sums.
+    return SHARED_SUM + sum(2 * (MESSAGE + 2 * (n - 1) * POST) for n in stages)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--step", type=float, default=30, help="milliseconds on one GPU")
+    step = 1e-3 * parser.parse_args().step
+    print(f"ResNet-50, step of {1e3 * step:g} ms, {GPUS_PER_HOST} GPUs a host, 400 Gb/s each")
+    print("ranks  sums exposed  message  hidden  exposed")
+    for n in (8, 128, 256, 512, 1024):
+        sums, message = exposed_sums(n, BACKWARD * step), control(n)
+        hidden, exposed = step / (step + sums), step / (step + sums + message + PYTHON)
+        print(f"{n:5} {1e6 * sums:10.0f} us {1e6 * message:5.0f} us {hidden:7.3f} {exposed:8.3f}")
+
+
+if __name__ == "__main__":
+    main()
