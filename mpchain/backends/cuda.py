@@ -7,6 +7,7 @@ that says what is missing.
 
 import contextlib
 import functools
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -88,7 +89,7 @@ class DummyDevice:
 
 _lazy = {
     "available": lambda cupy, usable: usable,
-    "cudnn_enabled": lambda cupy, usable: False,
+    "cudnn_enabled": lambda cupy, usable: usable and importlib.util.find_spec("cudnn") is not None,
     "cupy": lambda cupy, usable: cupy or _Unavailable(),
     "ndarray": lambda cupy, usable: cupy.ndarray if cupy else _NoArray,
     "Device": lambda cupy, usable: cupy.cuda.Device if cupy else DummyDevice,

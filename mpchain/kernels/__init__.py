@@ -11,6 +11,7 @@ Example:
     >>> mpchain.kernels.linear(x, W, None).shape
     (2, 4)
     >>> print(mpchain.kernels.explain("linear", x, W, None))
+    linear: cudnn: no: not CuPy arrays
     linear: numpy_cpu: no: not few rows and many weights
     linear: reference: runs
 """
@@ -25,6 +26,7 @@ from mpchain.kernels import (  # these add kernels to the operations
     cudnn,
     cudnn_attention,
     cudnn_normalization,
+    cudnn_products,
     numba_cpu,
     numpy_cpu,
     onednn,
@@ -67,6 +69,7 @@ def explain(operation: str, *args: Any) -> str:
 
     Example:
         >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))
+        linear: cudnn: no: not CuPy arrays
         linear: numpy_cpu: no: not few rows and many weights
         linear: reference: runs
     """

@@ -253,6 +253,20 @@ def refusal(*arrays: Array) -> str | None:
     return why_absent()
 
 
+def unasked(*arrays: Array) -> str | None:
+    """Returns why an operation is not taken for which our own kernels are as good.
+
+    Example:
+        >>> unasked(np.ones(3))
+        'not CuPy arrays'
+    """
+    if not all(map(cuda.is_gpu_array, arrays)):
+        return "not CuPy arrays"
+    if "cudnn" not in (config.kernels or ()):
+        return "config.kernels does not name it: other kernels need no time to be compiled"
+    return None
+
+
 # Layouts: (N, C, ...) in this order in memory, or with the channels last.
 
 

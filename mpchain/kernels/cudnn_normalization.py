@@ -10,20 +10,11 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.configuration import config
 from mpchain.kernels import reference
-from mpchain.kernels.cudnn import Request, Tensor, fit, packed, plan_of, refusal
+from mpchain.kernels.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
 from mpchain.typing import Array
 
 _NAME = "cudnn"
-
-
-def _is_asked_for(*arrays):
-    if not all(map(cuda.is_gpu_array, arrays)):
-        return "not CuPy arrays"
-    if _NAME not in (config.kernels or ()):
-        return "config.kernels does not name it: our own kernels need no time to be compiled"
-    return None
 
 
 def _floats(*arrays):
@@ -76,7 +67,7 @@ def batch_request(of_gradient: bool, shape: tuple, dtype: str) -> Request:
 
 
 def _refuse_batch(of_gradient, xs, axis, others):
-    if (reason := _is_asked_for(*xs, *others) or refusal(*xs)) is not None:
+    if (reason := unasked(*xs, *others) or refusal(*xs)) is not None:
         return reason
     x = xs[-1]
     if x.ndim < 2 or tuple(axis) != (0, *range(2, x.ndim)):
@@ -167,7 +158,7 @@ def _layer_plan(of_gradient, x, n):
 
 
 def _refuse_layer(of_gradient, x, gamma, axis, others):
-    if (reason := _is_asked_for(x, gamma, *others) or refusal(x, gamma, *others)) is not None:
+    if (reason := unasked(x, gamma, *others) or refusal(x, gamma, *others)) is not None:
         return reason
     if sorted(a % x.ndim for a in axis) != [*range(x.ndim - len(axis), x.ndim)]:
         return "not over trailing axes"

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 from mpchain.kernels import cudnn as kernels
-from mpchain.kernels import cudnn_attention, cudnn_normalization
+from mpchain.kernels import cudnn_attention, cudnn_normalization, cudnn_products
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -111,6 +111,14 @@ MODELS |= {f"DCGAN {name}": case for name, case in _dcgan()}
 IMAGES = [(4, 8, 6, 6), (32, 64, 112, 112), (32, 256, 56, 56), (32, 2048, 7, 7), (64, 512, 4, 4)]
 ROWS = [(16, 64), (8 * 1024, 768)]
 NORMALIZATIONS = {"batch": IMAGES, "batch_gradient": IMAGES, "layer": ROWS, "layer_gradient": ROWS}
+LINEAR = [
+    (16, 8, 24, True),
+    (16, 8, 24, False),
+    (1024, 768, 2304, True),
+    (1024, 768, 768, True),
+    (1024, 768, 3072, True),
+    (1024, 3072, 768, True),
+]
 HEADS = (2, 12, 1024, 64)
 ATTENTION = {
     "small": ((2, 3, 16, 16),) * 3,
@@ -126,6 +134,9 @@ def make_request(operation, dtype, case):
         first, second = (tuple(case[name]) for name in OPERANDS[operation])
         window = Window(*(tuple(x) if isinstance(x, (tuple, list)) else x for x in case["window"]))
         return kernels.convolution_request(operation, first, second, dtype, window, False)
+    if operation == "linear":
+        n, n_in, n_out, has_bias = case
+        return cudnn_products.linear_request(n, n_in, n_out, dtype, has_bias)
     of_gradient = operation.endswith("gradient")
     if operation.startswith("attention"):
         shapes, is_causal, is_deterministic = case

@@ -228,7 +228,7 @@ def test_which_normalizations_are_refused(operation, library):
     refuse = _kernel(operation).refuse
     is_batch = operation.startswith("batch")
     arguments = _arguments(operation, "images" if is_batch else "rows")
-    rule = "config.kernels does not name it: our own kernels need no time to be compiled"
+    rule = "config.kernels does not name it: other kernels need no time to be compiled"
     assert refuse(*arguments) == rule
     with mpchain.using_config("kernels", ("cudnn",)):
         if is_batch:
@@ -242,6 +242,31 @@ def test_which_normalizations_are_refused(operation, library):
         assert refuse(*_arguments(operation, "no samples")) == "an array without elements"
         wide = refuse(*_arguments(operation, "matrix" if is_batch else "rows", np.float64))
         assert "double precision" in wide or "single precision" in wide
+
+
+# Products.
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "fortran", "reversed", "misaligned"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_linear(has_bias, layout, library, _named):
+    for shapes in (((3, 5), (7, 5), (7,)), ((1, 1), (1, 1), (1,)), ((5, 100), (60, 100), (60,))):
+        arguments = _on_gpu([np.random.randn(*shape) for shape in shapes], np.float16, layout)
+        _check("linear", [*arguments[:2], arguments[2] if has_bias else None], np.float16)
+    assert {tags for tags, _ in library.executed} == {"MATMUL" + "+POINTWISE" * has_bias}
+
+
+def test_which_products_are_refused(library, _named):
+    x, W, b = _arguments("linear", "bias", np.float16)
+    refuse = _kernel("linear").refuse
+    assert refuse(x, W, b) is None
+    assert refuse(x.reshape(1, *x.shape), W, b) == "not a matrix"
+    single = [a.astype("f") for a in (x, W, b)]
+    assert refuse(*single) == "cuDNN has no plan: No execution plans support the graph."
+    with mpchain.using_config("use_cudnn_tensor_core", "always"):
+        assert refuse(*single) is None
+    with mpchain.using_config("kernels", ()):
+        assert refuse(x, W, b).startswith("config.kernels does not name it")
 
 
 # Attention.
@@ -350,6 +375,15 @@ def test_attention_in_networks(is_causal, library, double):
 
 
 # In networks.
+
+
+def test_chainers_questions(library, monkeypatch):
+    assert mpchain.cuda.cudnn_enabled and mpchain.should_use_cudnn(">=auto")
+    assert not mpchain.should_use_cudnn("==always")
+    assert mpchain.should_use_cudnn_tensor_core(np.float16)
+    assert not mpchain.should_use_cudnn_tensor_core(np.float32)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert not mpchain.cuda.cudnn_enabled
 
 
 def test_networks_use_it(library, double):

@@ -14,7 +14,7 @@ import pytest
 
 from mpchain.kernels import cudnn
 from tests.gpu import cudnn_planner
-from tests.gpu.cudnn_planner import ATTENTION, GPUS, MODELS, NORMALIZATIONS, OPERANDS, SMALL
+from tests.gpu.cudnn_planner import ATTENTION, GPUS, LINEAR, MODELS, NORMALIZATIONS, OPERANDS, SMALL
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,9 +58,16 @@ def _meaning(graph):
     """Returns the nodes and tensors of a graph, without names and what is written in two ways."""
     if isinstance(graph["tensors"], dict):  # not yet in the form of the library
         graph = _as_of_the_library(graph)
-    nodes = [{k: v for k, v in node.items() if k != "name"} for node in graph["nodes"]]
-    keys = "uid dim stride data_type is_virtual is_pass_by_value".split()
-    return nodes, sorted([[x[key] for key in keys] for x in graph["tensors"]])
+    tensors = {x["uid"]: x for x in graph["tensors"]}
+    virtual = sorted(uid for uid, x in tensors.items() if x["is_virtual"])
+    number = {uid: -virtual.index(uid) - 1 if uid in virtual else uid for uid in tensors}
+    nodes = []
+    for node in graph["nodes"]:
+        nodes.append({k: v for k, v in node.items() if k != "name" and v is not None})
+        for key in ("inputs", "outputs"):
+            nodes[-1][key] = {port: number[uid] for port, uid in node[key].items()}
+    keys = "uid dim stride data_type is_pass_by_value".split()
+    return nodes, sorted([x[k] for k in keys] for x in graph["tensors"] if not x["is_virtual"])
 
 
 def _as_of_the_library(graph):
@@ -98,6 +105,12 @@ def test_convolutions_of_models(operation, double):
 @pytest.mark.parametrize("operation", NORMALIZATIONS)
 def test_normalizations_of_models(operation, double):
     _check(itertools.product(GPUS, [operation], DTYPES[:3], NORMALIZATIONS[operation]), 500)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_products(double):
+    _check(itertools.product(GPUS, ["linear"], DTYPES[:2], LINEAR), 500)
 
 
 @pytest.mark.nightly

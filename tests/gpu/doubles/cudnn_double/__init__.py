@@ -160,6 +160,12 @@ class pygraph:
     def layernorm_backward(self, **ins):
         return self._normalize_backward("LAYER_NORM_BPROP", **ins)
 
+    def matmul(self, *, A, B):
+        return self._add("MATMUL", {"A": A, "B": B}, ["C"], padding_value=0.0)[0]
+
+    def bias(self, *, input, bias):
+        return self._add("POINTWISE", {"IN_0": input, "IN_1": bias}, ["OUT_0"], mode="ADD")[0]
+
     def sdpa(self, *, q, k, v, generate_stats, attn_scale, use_causal_mask):
         options = {"generate_stats": generate_stats, "attn_scale": attn_scale}
         options["use_causal_mask"] = use_causal_mask
@@ -208,7 +214,10 @@ class pygraph:
         copies = sum(int(np.prod(x.dim)) * 8 for x in self._tensors if not x.is_virtual)
         fast = {"TENSOR_CORE", "NONDETERMINISTIC", "DOWN_CONVERT_INPUTS"}
         self._plans = [("rough", {"REDUCED_PRECISION_REDUCTION"}, 0), ("fast", fast, copies // 4)]
-        self._plans += [("exact", set(), WORKSPACE)]
+        if self._nodes[0][0]["tag"] == "MATMUL":
+            self._plans = [("fast", {"TENSOR_CORE", "DOWN_CONVERT_INPUTS"}, 0)]
+        else:
+            self._plans += [("exact", set(), WORKSPACE)]
 
     def deselect_numeric_notes(self, notes):
         names = {note.name for note in notes}

@@ -160,7 +160,21 @@ def _attend_backward(node, ins, shapes):
     }
 
 
+# Products.
+
+
+def _multiply(node, ins, shapes):
+    return {"C": np.einsum("nij,njk->nik", ins["A"], ins["B"])}
+
+
+def _pointwise(node, ins, shapes):
+    functions = {"ADD": np.add}
+    return {"OUT_0": functions[node["mode"]](ins["IN_0"], ins["IN_1"])}
+
+
 _NODES = {
+    "MATMUL": _multiply,
+    "POINTWISE": _pointwise,
     "SDPA": _attend,
     "SDPA_BWD": _attend_backward,
     "CONV_FPROP": _convolve,
