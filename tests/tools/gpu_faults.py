@@ -44,6 +44,14 @@ FAULTS = [
         "has no order with the access of another stream",
     ),
     Fault(
+        "a dropped source",
+        "mpchain/distributed/communicators/nccl.py",
+        "self._in_use[event] = *arrays, _current_stream()",
+        "self._in_use[event] = (_current_stream(),)",
+        ("tests/gpu/test_nccl.py", "-k", "sources_are_kept"),
+        "is freed at .* while another stream may still use it",
+    ),
+    Fault(
         "an implicit conversion",
         "mpchain/functions/noise.py",
         "random.source(backend.get_array_module(x), steps)",
