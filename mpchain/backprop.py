@@ -23,6 +23,7 @@ from mpchain.typing import Array
 
 _MOST_COLLECTED = 2
 """Contributions are collected up to that many times the size of the gradient."""
+_FEW = 1 << 13
 
 
 def backward(
@@ -494,8 +495,11 @@ def _may_be_shared(gx, gys, gxs, function):
 def _takes_over(gx, gys, gxs):
     """Whether ``gx`` is a part of a gradient that is held for its parts ``gxs`` alone.
 
-    So reshaped gradients, and parts of a gradient that is split, need no copies.
+    So reshaped gradients, and parts of a gradient that is split, need no copies. Those of few
+    elements in host memory are copied sooner than it is known.
     """
+    if gx.size < _FEW and not cuda.is_gpu_array(gx):
+        return False
     base = gx.base
     parts = [part for part in gxs if part is not None and part.base is base]
     n_arrived = sum(gy is base for gy in gys)

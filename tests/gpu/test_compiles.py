@@ -12,7 +12,7 @@ from mpchain.backends import cuda
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
-from mpchain.kernels import cuda_random, cuda_reductions, cuda_steps, cuda_windows
+from mpchain.kernels import cuda_joining, cuda_random, cuda_reductions, cuda_steps, cuda_windows
 from mpchain.optimizer import GradientMethod
 from tests.gpu import nvrtc
 from tests.kernels.test_kernels import CASES
@@ -179,7 +179,7 @@ def _own_kernels(dtype):
         patch.setattr(cuda, "raw", record)
         patch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
         patch.setitem(sys.modules, "cupy", np)
-        for module in (cuda_reductions._compiled, cuda_windows._kernel):
+        for module in (cuda_joining._kernel, cuda_reductions._compiled, cuda_windows._kernel):
             patch.setattr(inspect.getmodule(module), module.__name__, module.__wrapped__)
         for operation, cases in CASES.items():
             for kernel in kernels.operations[operation].kernels:
