@@ -192,10 +192,12 @@ class NcclCommunicator(MpiCommunicator):
         """
         self._stream.wait_event(_current_stream().record())
         event = cuda.cupy.cuda.Event(disable_timing=True)
-        yield event
-        event.record(self._stream)
-        self._in_use = {other: kept for other, kept in self._in_use.items() if not other.done}
-        self._in_use[event] = *arrays, _current_stream()
+        try:
+            yield event
+        finally:  # a part of the work may have begun
+            event.record(self._stream)
+            self._in_use = {other: kept for other, kept in self._in_use.items() if not other.done}
+            self._in_use[event] = *arrays, _current_stream()
 
     def _wait_for(self, event):
         """Lets the current stream wait for an event after a collective."""
