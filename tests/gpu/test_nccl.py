@@ -44,6 +44,23 @@ def test_sources_are_kept_until_nccl_has_read_them(communicator):
 
 
 @pytest.mark.gpu
+def test_what_is_complete_keeps_no_sources(communicator):
+    """Also where the work ends while it is asked for."""
+    import cupy
+
+    class Event:
+        answers = iter([False, True])
+        done = property(lambda self: next(self.answers))
+
+    request = communicator.iallgather(cupy.ones(3, "f"))
+    event, request._event = request._event, Event()
+    assert not request.Test()
+    request._event = event
+    event.synchronize()
+    assert request.Test() and not communicator._in_use
+
+
+@pytest.mark.gpu
 @mpchain.testing.attr.multi_gpu(2)
 def test_collectives_run_on_the_gpu_of_their_arrays(communicator):
     import cupy

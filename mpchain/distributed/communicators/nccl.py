@@ -361,9 +361,10 @@ class _OnStream(Request):
         return self._event.done and self._decode is None
 
     def Test(self) -> bool:
-        if self._event.done:
+        is_done = self._event.done  # asked once: it may be done a moment later
+        if is_done:
             self.Wait()
-        return self.is_complete
+        return is_done
 
     def Wait(self) -> Array:
         """Makes the current stream wait, and returns the result.
