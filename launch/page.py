@@ -91,7 +91,8 @@ class Page:
         for screen in (job.stdout, job.stderr):
             screen.reader = self._take_output
         about = {"title": os.path.basename(self._command.partition(" ")[0]), "n": job.plan.n}
-        about["command"] = f"mpchain-launch -n {job.plan.n} {self._command}"
+        n = job.plan.n - job.plan.spares
+        about["command"] = f"mpchain-launch -n {n} {self._command}"
         self._send({"job": {**about, "start": self._n_starts, "state": "runs", "text": ""}})
         job.loop.on_readable(self._requests, self._take_request)
         self._look()

@@ -1,4 +1,4 @@
-"""Jobs that continue without ranks that are lost; these programs use ULFM by mpi4py alone."""
+"""Jobs that continue without ranks that are lost; most of these programs use mpi4py alone."""
 
 import importlib.util
 import os
@@ -159,6 +159,24 @@ def test_spare_rank_takes_the_place_of_a_lost_one(run, script):
     assert code == 0, errors
     assert output.count("] spare: 1\n") == 3
     assert report_of(errors)[1].endswith("; rank 3 took its place")
+
+
+@pytest.mark.slow
+def test_spare_rank_ends_when_the_others_exit(run, script):
+    text = """
+    import sys
+    from mpchain.distributed import run_elastic
+
+    def main(comm):
+        print(comm.rank, comm.size)
+        comm.barrier()
+        sys.exit()
+
+    run_elastic(main)
+    """
+    code, output, errors = run("-n", 2, "--elastic", "--spares", 1, script(text))
+    assert code == 0, errors
+    assert sorted(output.splitlines()) == ["[0] 0 2", "[1] 1 2"]
 
 
 def test_interrupt_after_a_loss(start, script, has_ended):

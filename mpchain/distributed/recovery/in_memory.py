@@ -310,7 +310,7 @@ def _run_with_spares(main, spares):
             spares.dismiss()
             raise
         gc.collect()  # what main has made
-        comm = spares.begin_again(has_finished=has_finished)
+        comm = spares.begin_again(comm, has_finished=has_finished)
         if comm is None:
             return result
 

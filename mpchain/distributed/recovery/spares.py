@@ -112,15 +112,17 @@ class Spares:
         """
         return self._next(dict(enumerate(self._places)))
 
-    def begin_again(self, *, has_finished: bool) -> Communicator | None:
+    def begin_again(self, comm: Communicator, *, has_finished: bool) -> Communicator | None:
         """Replaces lost ranks; collective over all that are left.
 
         Args:
+            comm: the communicator of the ranks that train.
             has_finished: whether this rank is through.
 
         Returns:
             Another communicator; None if all ranks are through, and none is lost.
         """
+        self._places = [rank for rank in self._places if rank not in comm.lost_ranks]
         is_over, places = self._regroup(has_finished)
         if is_over:
             return None
@@ -167,6 +169,8 @@ class Spares:
                 part = base.Split(color, place or 0)
             if trains:
                 comm = create_communicator(**{**self._options, "mpi_comm": part})
+                if len(places) == base.size and comm._watch is not None:
+                    comm._watch.watch_end(part)  # from now on it shrinks by itself
             is_made = True
         except RuntimeError as error:  # of MPI or NCCL, or RanksLost
             if not self._follows_from_loss(error):

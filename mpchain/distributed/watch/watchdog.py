@@ -182,12 +182,17 @@ class Watch:
         else:
             watch.is_of_world = mpi_comm.size == world.size and _thread.of_world is None
         if watch.is_of_world:
-            _thread.of_world, _thread.ends = watch, mpi_comm.Dup()
+            watch.watch_end(mpi_comm)
         mpi_comm.Barrier()  # all rows exist from here on
         if is_elastic:
             watch.may_kill()
         watch.start()
         return watch
+
+    def watch_end(self, mpi_comm: Any) -> None:
+        """Makes these the ranks that wait for each other at the program's end; collective."""
+        self.is_of_world = True
+        _thread.of_world, _thread.ends = self, mpi_comm.Dup()
 
     def start(self) -> None:
         """Begins to look at the others from time to time."""
