@@ -161,6 +161,8 @@ class InMemoryCheckpoint:
         Raises:
             RanksLost: ranks were lost before.
         """
+        if self._comm.spares is not None:
+            self._comm.spares.note_refusals(self._comm)
         self._comm.agree()
 
     def go_back(self, error: Exception, prepare: Callable[[], None] | None = None) -> int:

@@ -100,7 +100,7 @@ class Spares:
 
     def note_refusals(self, comm: Communicator) -> None:
         """Notes why training could not continue on fewer ranks, while all that it has exists."""
-        self._refusals = comm._elasticity.refusals()
+        self._refusals = sorted({*self._refusals, *comm._elasticity.refusals()})
 
     # Who trains
 
@@ -205,7 +205,7 @@ class Spares:
         self.n = len(self._left()) - len(places)
         self.lost = {r: c for r, c in self._everyone.lost_ranks.items() if r not in self._told}
         self._told |= self.lost.keys()
-        self._n_made = 0
+        self._n_made, self._refusals = 0, []
         if comm is not None:
             comm.spares = self
             comm.lost_ranks |= self._everyone.lost_ranks

@@ -48,6 +48,9 @@ def test_rows_are_divided_anew(device):
         states.serialize(NpzDeserializer({"h": whole, "c": serializer.values["c"].array}))
         np.testing.assert_array_equal(to_cpu(model.h.array), whole[slice(*comm.share_of(5))])
         assert model.c is None
+        again = StateSerializer()
+        states.serialize(again)  # at once, before another batch
+        assert again.values["h"].shape == (5, 2)
 
 
 def test_files_of_one_process_and_files_without_the_state():

@@ -25,6 +25,9 @@ class Spares:
     def copies_of_next(self):
         return self.copies
 
+    def note_refusals(self, comm):
+        self.was_noted = True
+
 
 class Elastic(Communicator):
     is_elastic = True
@@ -63,6 +66,7 @@ def test_a_program_that_begins_again_continues_from_its_copies(capsys):
         np.testing.assert_array_equal(model.W.array, before)
         assert optimizer.lr == lr
     assert state.iteration == 4
+    assert not state.is_before(4) and spares.was_noted
     assert capsys.readouterr().err.startswith("mpchain: went back 0 iterations to 3 in ")
 
 
