@@ -97,6 +97,7 @@ def test_copyto_from_the_host_copies_once(double):
     double.reset()
     mpchain.backend.copyto(target, np.arange(6.0).reshape(2, 3))
     assert [name for name, _ in double.launches.elements()] == ["set"]
+    assert double.synchronizations.total() == 1  # the source may change now
     mpchain.backend.copyto(target.T, np.arange(3.0)[:, None])
     assert target.get().tolist() == [[0, 1, 2]] * 2
 
