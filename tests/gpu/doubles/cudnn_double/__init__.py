@@ -216,7 +216,7 @@ class pygraph:
         self._plans = [("rough", {"REDUCED_PRECISION_REDUCTION"}, 0), ("fast", fast, copies // 4)]
         if self._nodes[0][0]["tag"] == "MATMUL":
             self._plans = [("fast", {"TENSOR_CORE", "DOWN_CONVERT_INPUTS"}, 0)]
-        else:
+        elif self._nodes[0][0].get("use_deterministic_algorithm", True):
             self._plans += [("exact", set(), WORKSPACE)]
 
     def deselect_numeric_notes(self, notes):
