@@ -134,7 +134,7 @@ def _end_session(pid):
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == pid:
+                if int(fields[3]) == pid and fields[0] != "Z":
                     os.kill(int(folder.name), signal.SIGKILL)
                     left.append(int(folder.name))
             except (OSError, ProcessLookupError):

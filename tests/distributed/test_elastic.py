@@ -95,7 +95,7 @@ def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_m
 @pytest.mark.parametrize(
     ("model", "spares", "faults"),
     [
-        ("mlp", 1, ["kill:0:ready:9"]),
+        pytest.param("mlp", 1, ["kill:0:ready:9"], marks=pytest.mark.slow),
         *(pytest.param(*case, marks=pytest.mark.long) for case in SPARE),
     ],
 )
