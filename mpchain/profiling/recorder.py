@@ -18,6 +18,9 @@ from mpchain.utils.memory import pool_bytes, resident_bytes
 NAME = "mpchain.profile"
 """The name of the function hook."""
 
+SAMPLING = 50_000_000
+"""Nanoseconds from one look at memory to the next: it is a system call."""
+
 _PUBLIC = {*vars(functions), *vars(distributed_functions)}
 _ROOMS = ("mpchain.functions.", "mpchain.distributed.functions.")
 # What stands between a public function and its node, and around functions that check types.
@@ -163,7 +166,9 @@ class Recorder:
         return end
 
     def sample_memory(self, time: int) -> None:
-        """Notes how much memory is in use."""
+        """Notes how much memory is in use, unless that was done lately."""
+        if self.memory and time - self.memory[-1][0] < SAMPLING:
+            return
         self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
     def end_step(self, trainer: Any = None) -> None:

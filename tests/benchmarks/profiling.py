@@ -1,6 +1,6 @@
 """What a profile costs: steps of LeNet-5 with and without one, by turns.
 
-``python -m tests.benchmarks.profiling [ROUNDS]`` prints lower quartiles of the process's CPU time,
+``python -m tests.benchmarks.profiling [ROUNDS]`` prints lower quartiles of the thread's CPU time,
 which other programs on the machine disturb less than medians, and than the time of the clock: of a
 batch of 1 at 16x16, where a step is all overhead, for the cost of a span; and of batches of 24 at
 28x28. A turn is 100 steps, what a trainer's profile records: the interpreter adapts to the methods
@@ -40,9 +40,9 @@ def compare(rounds, batch, size, steps=100):
     t = np.zeros(batch, np.int32)
 
     def take():
-        start = time.process_time()
+        start = time.thread_time()
         optimizer.update(model, x, t)
-        return time.process_time() - start
+        return time.thread_time() - start
 
     take()
     off, on = [], []
