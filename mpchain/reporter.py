@@ -201,12 +201,18 @@ class Summary:
             raise ValueError(f"Summary.add: weight must not be negative, but is {weight}")
         if weight == 0:
             return
-        with backend.cuda.get_device_from_array(value, self._x):
-            old_mean = self._x / self._n if self._n else value
-            self._n += weight
-            self._x = self._x + weight * value
-            new_mean = self._x / self._n
-            self._squares = self._squares + weight * (value - old_mean) * (value - new_mean)
+        if type(value) is type(self._x) is float:
+            self._add(value, weight)
+        else:
+            with backend.cuda.get_device_from_array(value, self._x):
+                self._add(value, weight)
+
+    def _add(self, value, weight):
+        old_mean = self._x / self._n if self._n else value
+        self._n += weight
+        self._x = self._x + weight * value
+        new_mean = self._x / self._n
+        self._squares = self._squares + weight * (value - old_mean) * (value - new_mean)
 
     def merge(self, other: "Summary") -> None:
         """Adds all values that another summary has seen, such as one of another process."""
