@@ -10,7 +10,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaration import differentiable
-from mpchain.typing import Input
+from mpchain.typing import Array, Input
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import Variable, as_variable
 
@@ -72,6 +72,18 @@ def concat(xs: Sequence[Input], axis: int = 1) -> Variable:
 def _joined(xs, axis):
     is_on_host = get_array_module(*xs) is np
     return np.concatenate(xs, axis) if is_on_host else kernels.concatenate(axis, *xs)
+
+
+def stacked(xs: Sequence[Array], axis: int) -> Array:
+    """Joins arrays of one shape along a new axis, on GPUs in one kernel.
+
+    Example:
+        >>> stacked([np.zeros(2), np.ones(2)], 1)
+        array([[0., 1.],
+               [0., 1.]])
+    """
+    at = (*(slice(None),) * axis, None)
+    return _joined([x[at] for x in xs], axis)
 
 
 def check_joinable(name: str, xs: Sequence[Input], axis: int) -> None:
@@ -160,8 +172,7 @@ def _separate(x, axis):
 
 @differentiable(joint=lambda g, axis: _separate.on(g, axis))
 def _stack(xs, axis):
-    at = (*(slice(None),) * axis, None)
-    return _joined([x[at] for x in xs], axis)
+    return stacked(xs, axis)
 
 
 def stack(xs: Sequence[Input], axis: int = 0) -> Variable:
@@ -340,7 +351,7 @@ def _transpose_sequence_derivative(gys, xs_shape):
 def _transpose_sequence(xs):
     lengths = np.array([len(x) for x in xs])
     xp = get_array_module(*xs)
-    elements, starts = xp.concatenate(xs), np.cumsum(lengths) - lengths
+    elements, starts = _joined(xs, 0), np.cumsum(lengths) - lengths
     counts = [int((lengths > t).sum()) for t in range(len(xs[0]))]
     order = np.concatenate([starts[:0], *(starts[:n] + t for t, n in enumerate(counts))])
     steps, ends = elements[xp.asarray(order)], np.cumsum(counts)

@@ -8,7 +8,7 @@ from mpchain.backends.cuda import get_array_module
 from mpchain.formulas.symbol import fused
 from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaration import differentiable
-from mpchain.functions.joining import with_zeros
+from mpchain.functions.joining import stacked, with_zeros
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable
@@ -37,7 +37,7 @@ def _split_gates(x, n, is_interleaved):
 )
 def _join_gates(xs, is_interleaved):
     first = xs[0]
-    joined = get_array_module(first).stack(xs, 2 if is_interleaved else 1)
+    joined = stacked(xs, 2 if is_interleaved else 1)
     return joined.reshape(first.shape[0], first.shape[1] * len(xs), *first.shape[2:])
 
 

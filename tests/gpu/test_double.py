@@ -307,6 +307,13 @@ class TestCounts:
         wait("{:.1f}", x) if wait is str.format else wait(x)
         assert cupy.double.synchronizations.total() == 1
 
+    def test_arrays_that_are_joined_take_a_kernel_each_if_they_are_few(self, cupy):
+        arrays = [cupy.zeros(3) for _ in range(9)]
+        for n, expected in ((3, 3), (8, 8), (9, 1)):
+            cupy.double.reset()
+            cupy.concatenate(arrays[:n])
+            assert cupy.double.launches.total() == expected
+
     def test_masks_wait_for_their_count(self, cupy):
         x = cupy.arange(3)
         cupy.double.reset()
