@@ -154,6 +154,7 @@ class Elasticity:
         with self._turn:
             if self._comm.mpi_comm is not None:  # the constructor has come that far
                 self._revoke()
+                self._comm._end_work(for_good=True)
         self.retire()
         if self._comm._watch is not None:
             self._comm._watch.be_replaced()

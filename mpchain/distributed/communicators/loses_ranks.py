@@ -24,9 +24,9 @@ class LosesRanks:
         self.spares: Any = None
         self._needs_all = weakref.WeakKeyDictionary()
 
-    def _end_work(self):
+    def _end_work(self, *, for_good: bool = False) -> None:
         """Ends what is under way on GPUs, where it waits for lost ranks. Any thread may call it,
-        and again."""
+        and again; the communicator's own also to free what NCCL has."""
 
     @property
     def is_elastic(self) -> bool:

@@ -103,9 +103,12 @@ class NcclCommunicator(MpiCommunicator):
 
     # Lost ranks
 
-    def _end_work(self):
+    def _end_work(self, *, for_good: bool = False) -> None:
         if self._nccl is not None:
             self._nccl.revoke()
+            if for_good:
+                self._stream.synchronize()
+                self._nccl.abort()
 
     def _unless_lost(self, connect: Callable[[], Connection]) -> Connection:
         """Returns what a function returns, or raises RanksLost and leaves it behind: where NCCL
