@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
 from mpchain.configuration import config
+from mpchain.recording import current
 from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
 from mpchain.variable import (
@@ -158,6 +159,8 @@ class FunctionNode:
             if device is not None:
                 with device:
                     return self.apply(variables)
+        if current.recorder is not None:
+            current.recorder.saw(variables)
         debug, hooks = config.debug, config.function_hooks
         if debug:
             self.stack = traceback.extract_stack()[:-1]

@@ -31,7 +31,7 @@ TABLE = [
     ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),
     ("exporters interop onnx", "link"),
     ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
-    ("captured", "link"),
+    ("captured", "optimizer"),
     ("link_hooks", "link function_hooks"),
     ("distributions", "functions"),
     ("gradient_check", "functions link"),

@@ -52,6 +52,7 @@ class Captured:
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._links: list | None = None
+        self._params: list = []
         self._steps: dict = {}
         self._lock = threading.Lock()
         self.reason: str | None = None
@@ -117,14 +118,18 @@ class Captured:
             self._links = links_of(self._function)
         first, expected = step.recorder, None
         if first is None:
-            step.state = State(self._links)
+            step.state = State(self._links, self._params)
+            if not step.state.is_on_host:
+                self.reason = step.reason = "parameters are on a GPU"
+                return self._eager(args, kwargs)
         else:
             expected = step.plan.rehearse(arrays)
         inputs = [x.copy() for x in arrays]
         recorder = Recorder(step.state, inputs, expected)
         result = self._recorded(recorder, inputs, args, kwargs)
-        if recorder.unknown:
-            self._links += [link for link in recorder.unknown if link not in self._links]
+        if recorder.unknown_links or recorder.unknown_params:
+            self._links += [link for link in recorder.unknown_links if link not in self._links]
+            self._params += recorder.unknown_params
             step.plan = step.recorder = None
             step.n_attempts += 1
         elif first is None:
@@ -135,9 +140,9 @@ class Captured:
         else:
             recorder.check_at_end()
             recorder.refuse_if(difference(first, recorder) or recorder.mismatch)
-            step.recorder = None
+            step.recorder, step.n_attempts = None, 0
         if step.n_attempts > _MOST_ATTEMPTS:
-            recorder.refuse_if("parameters are replaced by others in each step")
+            recorder.refuse_if("parameters or persistent values are replaced in each step")
         self.reason = step.reason = recorder.reason
         if step.reason is not None:
             step.plan = step.recorder = None
@@ -183,6 +188,10 @@ def capture(function: Callable[..., Any]) -> Captured:
     A step that cannot be replayed runs as always; a warning says why, and ``reason`` of what is
     returned. Such are steps that read values of arrays (``float(loss.array)``), in which numbers
     change that are not arrays, or that compute by other means than NumPy and mpchain.
+
+    What Python decides is decided when a step is recorded: attributes that are changed later, such
+    as a ratio or a factor, have no effect, but arguments and hyperparameters of optimizers have.
+    The gradients of parameters are overwritten by the next replay.
 
     Args:
         function: a function of arrays, keywords included; other arguments must be hashable. It may

@@ -245,6 +245,8 @@ def _arrays_of(result):
 def _read_by(call: Call):
     """The arrays that a call reads; one that it changes in part counts."""
     yield from arrays_in(call.args, call.kwargs)
+    if "where" in call.kwargs:
+        yield from call.results
     for value in _variables_in(call.args):
         yield plain(value.array)
     yield from (g for _, g in call.grads if g is not None)

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.captured.state import State
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.recording import current
-from mpchain.variable import Variable
+from mpchain.variable import Parameter, Variable
 
 _ALLOCATING = "sum prod max min mean var std any all argmax argmin dot astype copy take clip repeat"
 _ALLOCATING += " reshape ravel flatten round cumsum nonzero argsort searchsorted trace choose"
@@ -229,7 +231,8 @@ class Recorder:
         calls: the calls.
         owners: the arrays that were made, by ``id``, which owns their memory.
         reason: why the step cannot be replayed, None if nothing speaks against it.
-        unknown: links that an optimizer updates, but that are not in ``state``.
+        unknown_links: links that an optimizer updates, but that are not in ``state``.
+        unknown_params: parameters that functions got, but that are not in ``state``.
         mismatch: what is wrong with ``expected``, or None.
     """
 
@@ -242,7 +245,8 @@ class Recorder:
         self.calls: list[Call] = []
         self.owners: dict[int, np.ndarray] = {}
         self.reason: str | None = None
-        self.unknown: list = []
+        self.unknown_links: list[Link] = []
+        self.unknown_params: list[Parameter] = []
         self.mismatch: str | None = None
         self.values: dict[int, np.ndarray] = {}
 
@@ -300,6 +304,12 @@ class Recorder:
         self.owners[id(array)] = array
         return array
 
+    def saw(self, variables: Sequence[Variable]) -> None:
+        """Notes parameters that are not known among those that a function gets."""
+        for x in variables:
+            if isinstance(x, Parameter) and not isinstance(x.array, RecordedArray):
+                self.unknown_params.append(x)
+
     def operation(self, operation: Any, args: tuple) -> Any:
         """Records a call of an operation of :mod:`mpchain.kernels`."""
         if operation.name in _SEEN_THROUGH:
@@ -318,19 +328,18 @@ class Recorder:
 
         The methods of optimizers find the parameters' gradients as they are at this point.
         """
-        optimizer = getattr(function, "__self__", None)
-        target = getattr(optimizer, "target", None)
-        grads = ()
-        if target is not None:
+        optimizer, grads = getattr(function, "__self__", None), ()
+        if isinstance(optimizer, Optimizer):
+            target = optimizer.target
             if not self.state.has(target):
-                self.unknown.append(target)
+                self.unknown_links.append(target)
             if optimizer.loss_scale is not None:
                 self.refuse("an optimizer scales the loss")
             for param in target.params():
                 param.grad = plain(param.grad)
             grads = self.grads()
             self._check(grads)
-        call = Call(function, args, kind="again" if target is None else "update", grads=grads)
+        call = Call(function, args, kind="update" if grads else "again", grads=grads)
         self.calls.append(call)
         current.recorder = None
         self.state.unwrap()

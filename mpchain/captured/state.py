@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from mpchain.link import Link
+from mpchain.optimizer import Optimizer
+from mpchain.variable import Parameter
 
 
 class State:
@@ -13,6 +15,7 @@ class State:
 
     Args:
         links: the links.
+        params: further parameters.
 
     Attributes:
         params: all parameters that have arrays.
@@ -23,10 +26,10 @@ class State:
         ['W', 'b']
     """
 
-    def __init__(self, links: Iterable[Link]):
+    def __init__(self, links: Iterable[Link], params: Iterable[Parameter] = ()):
         self.links = list(links)
-        params = {id(p): p for link in self.links for p in link.params(include_uninit=False)}
-        self.params = list(params.values())
+        of_links = (p for link in self.links for p in link.params(include_uninit=False))
+        self.params = list({id(p): p for p in (*of_links, *params)}.values())
         self._arrays = [p._array for p in self.params]
         all_links = {id(part): part for link in self.links for part in link.links()}
         self._persistents = [
@@ -35,6 +38,11 @@ class State:
             for name in sorted(link._persistents)
         ]
         self._wrapped = []
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether all parameters are NumPy arrays."""
+        return all(isinstance(array, np.ndarray) for array in self._arrays)
 
     def has(self, link: Link) -> bool:
         """Whether the link is one of those given."""
@@ -81,10 +89,10 @@ def _is_view(view, array):
 
 
 def links_of(function: Callable) -> list[Link]:
-    """Returns the links that a function refers to, also through objects with a ``target``.
+    """Returns the links that a function refers to, and the targets of optimizers.
 
     Looked at are the function itself, the object that it is a method of and its attributes, and the
-    names in closures, globals and defaults that it reads.
+    names in closures, globals and defaults that it reads; the same of functions among these.
 
     Example:
         >>> from mpchain.captured.state import links_of
@@ -92,20 +100,35 @@ def links_of(function: Callable) -> list[Link]:
         >>> links_of(lambda x: F.sum(model(x))) == [model]
         True
     """
+    links, seen, values = [], set(), [function]
+    while values:
+        value = values.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Optimizer):
+            value = value.target
+        if isinstance(value, Link):
+            if value not in links:
+                links.append(value)
+        elif value is function or inspect.isfunction(value) or inspect.ismethod(value):
+            values += _opened(_referred_to(value))
+    return links
+
+
+def _referred_to(function):
+    values = [*vars(function).values()] if hasattr(function, "__dict__") else []
     owner = getattr(function, "__self__", None)
-    values = [function, owner, *getattr(owner, "__dict__", {}).values()]
-    values += [function.__dict__] if hasattr(function, "__dict__") else []
+    values += [owner, *getattr(owner, "__dict__", {}).values()]
     code = getattr(function, "__func__", function)
-    if inspect.isfunction(code):
-        names = inspect.getclosurevars(code)
-        values += [*names.nonlocals.values(), *names.globals.values()]
+    if inspect.isfunction(code) and code.__module__.partition(".")[0] != "mpchain":
         values += [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
-    links = {}
-    for value in _opened(values):
-        for link in (value, getattr(value, "target", None)):
-            if isinstance(link, Link):
-                links[id(link)] = link
-    return list(links.values())
+        try:
+            names = inspect.getclosurevars(code)
+        except ValueError:  # a name of the closure has no value yet
+            return values
+        values += [*names.nonlocals.values(), *names.globals.values()]
+    return values
 
 
 def _opened(values):
@@ -114,5 +137,5 @@ def _opened(values):
             yield from value.values()
         elif isinstance(value, (list, tuple)):
             yield from value
-        elif value is not None:
+        else:
             yield value

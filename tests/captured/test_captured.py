@@ -318,6 +318,29 @@ class TestFallback:
         assert_equal(*models)
 
 
+def test_arrays_that_are_changed_in_part():
+    @mpchain.capture
+    def step(x, t):
+        y = x * 2
+        np.negative(y, out=y, where=x > 0)
+        y[0] = 5
+        y[:, 1] += 1
+        np.add.at(y, t, np.ones_like(y[0]))
+        return y.T.copy(), np.concatenate([y, x]), y[t], np.where(x > 0, y, 0), y.sum(axis=(0, 1))
+
+    for i in range(6):
+        x, t = batch_of(i)
+        found = step(x, t)
+        y = x * np.where(x > 0, -2, 2).astype("f")
+        y[0] = 5
+        y[:, 1] += 1
+        np.add.at(y, t, 1)
+        expected = y.T, np.concatenate([y, x]), y[t], np.where(x > 0, y, 0), y.sum()
+        for a, b in zip(found, expected):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert step.reason is None
+
+
 class TestChanges:
     """What may change between replays."""
 
@@ -362,6 +385,17 @@ class TestChanges:
         for reason in ("it is being recorded", "it is being recorded", None):
             np.testing.assert_allclose(predict(x), model(x).array, rtol=1e-5)
             assert predict.reason == reason
+
+    def test_parameters_that_the_function_does_not_name(self):
+        models = {"a": [perceptron()]}
+        predict = mpchain.capture(lambda x: models["a"][0](x).array)
+        x = batch_of(0)[0]
+        for _ in range(5):
+            predict(x)
+        assert predict.reason is None
+        W = models["a"][0][0].W
+        W.array = W.array * 2
+        np.testing.assert_allclose(predict(x), models["a"][0](x).array, rtol=1e-5)
 
     def test_computations_on_parameters_alone_are_replayed(self):
         model = perceptron()
