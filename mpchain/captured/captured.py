@@ -10,9 +10,11 @@ import numpy as np
 
 from mpchain.captured.plan import Plan
 from mpchain.captured.recorder import RecordedArray, Recorder, difference, plain, without_graph
-from mpchain.captured.state import State, links_of
+from mpchain.captured.state import State, found_in
 from mpchain.configuration import config
+from mpchain.link import Link
 from mpchain.recording import current
+from mpchain.variable import Variable
 
 _MOST_RECORDINGS = 8
 _MOST_ATTEMPTS = 3
@@ -115,7 +117,9 @@ class Captured:
             step.plan = step.recorder = None
             step.n_attempts += 1
         if self._links is None:
-            self._links = links_of(self._function)
+            self._links = found_in(self._function, Link)
+            variables = found_in(self._function, Variable)
+            self._params = [x for x in variables if x.array is not None and x.creator_node is None]
         first, expected = step.recorder, None
         if first is None:
             step.state = State(self._links, self._params)
@@ -191,6 +195,7 @@ def capture(function: Callable[..., Any]) -> Captured:
 
     What Python decides is decided when a step is recorded: attributes that are changed later, such
     as a ratio or a factor, have no effect, but arguments and hyperparameters of optimizers have.
+    Arrays that are neither arguments nor those of links and Variables count as constants.
     The gradients of parameters are overwritten by the next replay.
 
     Args:

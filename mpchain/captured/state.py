@@ -7,7 +7,7 @@ import numpy as np
 
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
-from mpchain.variable import Parameter
+from mpchain.variable import Variable
 
 
 class State:
@@ -15,7 +15,7 @@ class State:
 
     Args:
         links: the links.
-        params: further parameters.
+        params: further parameters, and Variables that are treated like them.
 
     Attributes:
         params: all parameters that have arrays.
@@ -26,7 +26,7 @@ class State:
         ['W', 'b']
     """
 
-    def __init__(self, links: Iterable[Link], params: Iterable[Parameter] = ()):
+    def __init__(self, links: Iterable[Link], params: Iterable[Variable] = ()):
         self.links = list(links)
         of_links = (p for link in self.links for p in link.params(include_uninit=False))
         self.params = list({id(p): p for p in (*of_links, *params)}.values())
@@ -88,19 +88,19 @@ def _is_view(view, array):
     return isinstance(view, np.ndarray) and (view is array or view.base is array)
 
 
-def links_of(function: Callable) -> list[Link]:
-    """Returns the links that a function refers to, and the targets of optimizers.
+def found_in(function: Callable, kind: type) -> list:
+    """Returns the objects of a class, such as links, to which a function or an optimizer refers.
 
     Looked at are the function itself, the object that it is a method of and its attributes, and the
     names in closures, globals and defaults that it reads; the same of functions among these.
 
     Example:
-        >>> from mpchain.captured.state import links_of
+        >>> from mpchain.captured.state import found_in
         >>> model = L.Linear(1, 1)
-        >>> links_of(lambda x: F.sum(model(x))) == [model]
+        >>> found_in(lambda x: F.sum(model(x)), mpchain.Link) == [model]
         True
     """
-    links, seen, values = [], set(), [function]
+    found, seen, values = [], set(), [function]
     while values:
         value = values.pop()
         if id(value) in seen:
@@ -108,12 +108,12 @@ def links_of(function: Callable) -> list[Link]:
         seen.add(id(value))
         if isinstance(value, Optimizer):
             value = value.target
-        if isinstance(value, Link):
-            if value not in links:
-                links.append(value)
+        if isinstance(value, kind):
+            if not any(value is other for other in found):
+                found.append(value)
         elif value is function or inspect.isfunction(value) or inspect.ismethod(value):
             values += _opened(_referred_to(value))
-    return links
+    return found
 
 
 def _referred_to(function):

@@ -386,6 +386,22 @@ class TestChanges:
             np.testing.assert_allclose(predict(x), model(x).array, rtol=1e-5)
             assert predict.reason == reason
 
+    def test_variables_that_the_function_names(self):
+        x = mpchain.Variable(np.ones(3, "f"))
+
+        @mpchain.capture
+        def step():
+            x.cleargrad()
+            loss = F.sum(x**3)
+            loss.backward()
+            return loss
+
+        for i in range(6):
+            x.array[...] = i
+            assert step().array == 3 * i**3
+            np.testing.assert_allclose(x.grad, [3 * i**2] * 3)
+        assert step.reason is None
+
     def test_parameters_that_the_function_does_not_name(self):
         models = {"a": [perceptron()]}
         predict = mpchain.capture(lambda x: models["a"][0](x).array)
