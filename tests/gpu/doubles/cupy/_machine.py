@@ -161,8 +161,13 @@ _host = _Agent()
 _streams = weakref.WeakSet()
 
 
+def _members(weak_set):
+    with _lock:  # other threads add to it
+        return list(weak_set)
+
+
 def _streams_of(device_id):
-    return [stream for stream in list(_streams) if stream.device_id == device_id]
+    return [stream for stream in _members(_streams) if stream.device_id == device_id]
 
 
 class Event:
@@ -203,7 +208,8 @@ class Stream(_Agent):
         self.ptr = 0 if null else 0x10000 + self._number
         self._outer = []
         self._learn(_host._clock)
-        _streams.add(self)
+        with _lock:
+            _streams.add(self)
 
     def __enter__(self):
         self._outer.append((here.device, here.streams.get(here.device)))
@@ -284,7 +290,7 @@ def stream_of(number):
     """Returns the stream of the current device with that number, or another one's; else None."""
     if number == 0:
         return null_stream(here.device)
-    return next((stream for stream in list(_streams) if stream.ptr == number), None)
+    return next((stream for stream in _members(_streams) if stream.ptr == number), None)
 
 
 def wait_on_host(what, *streams):
@@ -339,7 +345,8 @@ class Memory:
             sizes = {"device_id": self.device_id, "mem_size": self.size}
             hook.malloc_postprocess(**sizes, size=self.size, mem_ptr=self.ptr, pmem_id=id(self))
             hook.alloc_postprocess(**sizes, mem_ptr=self.ptr)
-        pool.blocks.add(self)
+        with _lock:
+            pool.blocks.add(self)
 
     def __del__(self):
         if _host is None:  # the interpreter ends
@@ -423,10 +430,10 @@ class MemoryPool:
 
     def block_of(self, pointer):
         """Returns the block that an address is in; None if there is none."""
-        return next((block for block in list(self.blocks) if block.covers(pointer)), None)
+        return next((block for block in _members(self.blocks) if block.covers(pointer)), None)
 
     def used_bytes(self):
-        return sum(block.size for block in list(self.blocks))
+        return sum(block.size for block in _members(self.blocks))
 
     def total_bytes(self):
         return self.used_bytes()
