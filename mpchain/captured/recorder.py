@@ -463,7 +463,7 @@ class _Pair:
             return next((reason for reason in reasons if reason), None)
         try:
             is_same = a is b or (type(a) is type(b) and bool(a == b)) or (a != a and b != b)
-        except Exception:
+        except Exception:  # of any class's ==: what cannot be compared counts as different
             is_same = False
         return None if is_same else f"{a!r:.50} in one step, {b!r:.50} in another"
 
