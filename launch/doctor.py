@@ -120,14 +120,13 @@ def check_gpu(path: str) -> list[Finding]:
         json.dump({**found, "messages": errors}, file, indent=2)
     if "checks" not in found:
         return [Finding("GPU", FAILURE, "none that works", found["reason"])]
-    versions = {line.strip().partition(": ")[::2] for line in found["versions"]}
-    findings = [
-        Finding(name, OK, value) for name, value in sorted(versions) if name in _GPU_VERSIONS
-    ]
-    findings += [_judge_check(name, each, path) for name, each in found["checks"].items()]
-    times = found["seconds of a step"]
-    speed = ", ".join(f"{1e3 * seconds:.2f} ms on {name}" for name, seconds in times.items())
-    return [*findings, *[Finding("small training step", OK, speed)] * bool(times)]
+    versions = dict(line.strip().partition(": ")[::2] for line in found["versions"])
+    findings = [Finding(name, OK, versions[name]) for name in _GPU_VERSIONS if name in versions]
+    if "convolution" in versions:
+        plans, reason = versions["convolution"] == "planned", versions["convolution"]
+        hint = "" if plans else f"{reason}; slower kernels run instead"
+        findings.append(Finding("cuDNN", OK if plans else NOTE, versions["cuDNN"], hint))
+    return findings + [_judge_check(name, each, path) for name, each in found["checks"].items()]
 
 
 def _judge_check(name, check, path):
@@ -232,7 +231,7 @@ def _judge_size(size, hint):
     return (WARNING if size < GIB else OK), f"{size / GIB:.1f} GiB", hint if size < GIB else ""
 
 
-_GPU_VERSIONS = ("CuPy", "CUDA runtime", "CUDA driver", "GPU", "NCCL", "mpchain")
+_GPU_VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
 _HOST_MEMORY = "GPU arrays travel through host memory unless NCCL takes them"
 _SHM_SIZE = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
 _CHECKPOINTS = "checkpoints may not fit: free some, or choose another folder"

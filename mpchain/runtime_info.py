@@ -9,6 +9,10 @@ import numpy as np
 import mpchain
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.kernels import cudnn
+
+LAST_RUN_ON_HARDWARE = "never"
+"""When GPU code last ran on a GPU, and on which; README.md and the guide to GPUs say the same."""
 
 _MISSING = "not installed"
 
@@ -43,6 +47,10 @@ def _runtime_info():
         "oneDNN": _version("onednn-cpu-gomp"),
         **_cuda(),
         "NCCL": _version("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+        "cuDNN": _version("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+        "  front end": _version("nvidia-cudnn-frontend"),
+        **_plans_of_cudnn(),
+        "GPU code": f"verified on test doubles; last run on hardware: {LAST_RUN_ON_HARDWARE}",
         "mpi4py": _version("mpi4py"),
         "  MPI": _mpi(),
     }
@@ -77,6 +85,11 @@ def _cuda():
         "  CUDA driver": runtime.driverGetVersion(),
         "  GPU": runtime.getDeviceProperties(device.id)["name"].decode(),
     }
+
+
+def _plans_of_cudnn():
+    """Whether it plans a convolution, which starts cuDNN."""
+    return {"  convolution": cudnn.why_no_plan() or "planned"} if cuda.available else {}
 
 
 def _mpi():

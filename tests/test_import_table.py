@@ -39,7 +39,7 @@ TABLE = [
     ("distributed", "training"),
     ("profiling metrics", "distributed"),
     ("ranks", "distributed"),
-    ("runtime_info", "backend"),
+    ("runtime_info", "kernels"),
     ("testing", "training gradient_check runtime_info"),
     ("page", ""),
     ("__main__", "runtime_info kernels"),

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import io
+import pathlib
 import platform
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 import mpchain
 from mpchain.backends import cuda
-from mpchain.runtime_info import print_runtime_info
+from mpchain.kernels import cudnn
+from mpchain.runtime_info import LAST_RUN_ON_HARDWARE, print_runtime_info
 
 
 def _info():
@@ -59,6 +61,14 @@ def test_standard_output_by_default(capsys):
     assert capsys.readouterr().out == _info()
 
 
+@pytest.mark.parametrize("file", ["README.md", "docs/guides/gpu.md"])
+def test_what_is_known_of_gpus_is_said_everywhere(file):
+    state = f"verified on test doubles; last run on hardware: {LAST_RUN_ON_HARDWARE}"
+    assert _values(_info())["GPU code"] == state
+    text = (pathlib.Path(__file__).parents[1] / file).read_text()
+    assert state.replace(";", ",") in " ".join(text.split())
+
+
 @pytest.mark.skipif("cuda.available")
 def test_why_there_is_no_gpu():
     assert _values(_info())["CuPy"] == cuda.unavailable_reason()
@@ -69,6 +79,7 @@ def test_gpu():
     values = _values(_info())
     assert values["CuPy"] == cuda.cupy.__version__
     assert values["GPU"] and int(values["CUDA runtime"])
+    assert values["convolution"] == (cudnn.why_no_plan() or "planned")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A converter that copies a batch to a GPU while the GPU computes with the previous one."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,11 +34,19 @@ class ConcatWithAsyncTransfer(Converter):
         ((2, 3), array([1, 0]))
     """
 
+    _last_compute = None
+
     def __init__(self, stream: Any = None, compute_stream: Any = None):
         self._stream = stream
         self._compute_stream = compute_stream
         self._device = None
         self._slots = None
+
+    def __del__(self):
+        # The pool gives the memory of the last batches to this stream again.
+        if self._last_compute is not None and not sys.is_finalizing():
+            with self._device.create_context():
+                self._stream.wait_event(self._last_compute.record())
 
     def __call__(
         self, batch: Sequence, device: DeviceLike | None = None, padding: Any = None
@@ -69,6 +78,7 @@ class ConcatWithAsyncTransfer(Converter):
 
     def _transfer(self, arrays):
         compute = self._compute_stream or cuda.cupy.cuda.get_current_stream()
+        self._last_compute = compute
         slot, previous = self._slots
         self._slots = [previous, slot]
         # By now all kernels are queued that use the previous batch; those that use this slot's were

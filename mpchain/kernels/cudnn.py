@@ -424,3 +424,17 @@ def convolution_input(y: Array, W: Array, window: Window) -> Array:
 def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_filter`."""
     return _convolution("filter", x, y, window)
+
+
+def why_no_plan() -> str | None:
+    """Returns why cuDNN plans no convolution on the current GPU, None if it does.
+
+    Example:
+        >>> reason = why_no_plan()  # such as 'cuDNN is not installed ...'
+    """
+    if (reason := why_absent()) is not None:
+        return reason
+    window = Window((3, 3), (1, 1), (1, 1), (1, 1), 1, (8, 8), (8, 8))
+    request = convolution_request("output", (2, 8, 8, 8), (8, 8, 3, 3), "float32", window, False)
+    plan = plan_of(request, cuda.Device())
+    return plan if isinstance(plan, str) else None

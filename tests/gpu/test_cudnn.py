@@ -169,6 +169,18 @@ def test_the_workspace_is_limited(library, monkeypatch):
     assert reason == "cuDNN has no plan: No execution plans support the graph."
 
 
+def test_a_plan_is_made_to_see_whether_cudnn_works(library, monkeypatch):
+    assert cudnn.why_no_plan() is None
+    cudnn._made.cache_clear()
+    monkeypatch.setattr(library, "WORKSPACE", 1 << 30)
+    with mpchain.using_config("cudnn_deterministic", True):
+        reason = cudnn.why_no_plan()
+    assert reason == "cuDNN has no plan: No execution plans support the graph."
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    cudnn._library.cache_clear()
+    assert cudnn.why_no_plan().startswith("cuDNN is not installed (")
+
+
 def test_what_is_refused(library, monkeypatch):
     x, W, window = _arguments("convolution_output", "2d")
     refuse = _kernel("convolution_output").refuse

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.testing import gpu_check
+from mpchain.testing import attr, gpu_check
 
 
 def test_cpu_is_as_the_cpu():
@@ -10,7 +10,6 @@ def test_cpu_is_as_the_cpu():
     assert set(found["checks"]) == set(gpu_check.CHECKS)
     assert all(check == {"ok": True, "error": 0.0} for check in found["checks"].values())
     assert found["versions"][0].startswith("Platform: ")
-    assert found["seconds of a step"]["@numpy"] > 0
 
 
 def altered(deed):
@@ -56,6 +55,15 @@ def test_exception_is_found():
 def test_gpu_is_as_the_cpu(name):
     found = gpu_check.compare(gpu_check.CHECKS[name], "@cupy:0")
     assert found["ok"], found["error"]
+
+
+@pytest.mark.gpu
+@attr.multi_gpu(2)
+def test_trainings_run_on_the_second_gpu(monkeypatch):
+    few = {name: gpu_check.CHECKS[name] for name in gpu_check.ON_SECOND}
+    monkeypatch.setattr(gpu_check, "CHECKS", few)
+    found = gpu_check.run("@cupy:0")["checks"]
+    assert len(found) == 4 and all(check["ok"] for check in found.values())
 
 
 @pytest.mark.gpu
