@@ -5,16 +5,15 @@ import os
 import shlex
 import sys
 
-from . import allocations, inquiry, mpirun, plan
+from . import allocations, gpu_doctor, inquiry, mpirun, plan
+from .findings import FAILURE, NOTE, OK, WARNING, Finding, show
 from .hosts import add_hosts, find_hosts
 from .talk import Parser, whole_number
 
-OK, NOTE, WARNING, FAILURE = "ok", "note", "WARN", "FAIL"
 GIB = 1 << 30
 PROBE_HOST = os.path.join(plan.FOLDER, "probe_host.py")
 PROBE_ALLREDUCE = os.path.join(plan.FOLDER, "probe_allreduce.py")
 TIME_TO_CONNECT, TIME_TO_PROBE = 10.0, 120.0
-TIME_TO_CHECK_GPU = 600.0  # CuPy compiles each kernel at its first use
 MOST_LATENCY = 1e-3
 
 # What must (FAILURE) or should (WARNING) be the same on all hosts.
@@ -39,26 +38,6 @@ MISSING = {
 ON_GPUS = ("cuda_aware", "driver", "topology", "cuda", "nccl", "cudnn")
 
 
-class Finding:
-    """One line of the doctor's report.
-
-    Args:
-        item: What was tested.
-        verdict: `OK`, `NOTE`, `WARNING` or `FAILURE`.
-        found: The result.
-        hint: What to do; empty if nothing.
-        host: The host; empty for all hosts.
-
-    Example:
-        >>> vars(Finding("numpy", FAILURE, "none", "pip install numpy"))["hint"]
-        'pip install numpy'
-    """
-
-    def __init__(self, item: str, verdict: str, found: object, hint: str = "", host: str = ""):
-        self.item, self.verdict, self.found = item, verdict, str(found)
-        self.hint, self.host = hint, host
-
-
 def main(arguments: list[str]) -> int:
     """Prints the report.
 
@@ -75,10 +54,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.gpu:
         try:
-            findings = check_gpu(options.gpu)
+            findings = gpu_doctor.check_gpu(options.gpu)
         except OSError as error:
             parser.error(f"--gpu {options.gpu}: {error.strerror}")
-        return _show(findings, options.json)
+        return show(findings, options.json)
     allocation, slots = find_hosts(parser, options)
     findings = [_describe_allocation(allocation, slots), *_find_mpirun(allocation)]
     answers, failures = _ask_hosts(slots or {"localhost": 0}, allocation, options.results)
@@ -88,55 +67,7 @@ def main(arguments: list[str]) -> int:
     findings += compare(answers)
     if not any(finding.verdict == FAILURE for finding in findings):
         findings += _measure(options)
-    return _show(findings, options.json)
-
-
-def _show(findings, as_json):
-    if as_json:
-        print(json.dumps([vars(finding) for finding in findings], indent=2))
-    else:
-        print(table(findings))
-    return int(any(finding.verdict == FAILURE for finding in findings))
-
-
-def check_gpu(path: str) -> list[Finding]:
-    """Returns the findings about functions and trainings on the first GPU, compared with the CPU.
-
-    Args:
-        path: A file for all that was found, versions included, as JSON.
-
-    Example:
-        >>> check_gpu("gpu.json")  # doctest: +SKIP
-    """
-    open(path, "w", encoding="utf-8").close()  # rather fail now than at the end
-    command = [*_with_own_path(), sys.executable, "-m", "mpchain.testing.gpu_check"]
-    ((code, output, errors),) = inquiry.run_on_all({"": command}, TIME_TO_CHECK_GPU).values()
-    try:
-        found = json.loads(output.strip().rpartition("\n")[2])
-    except ValueError:
-        reason = errors.strip().rpartition("\n")[2] or f"exit code {code}"
-        found = {"reason": f"the check did not end: {reason}"}
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**found, "messages": errors}, file, indent=2)
-    if "checks" not in found:
-        return [Finding("GPU", FAILURE, "none that works", found["reason"])]
-    versions = dict(line.strip().partition(": ")[::2] for line in found["versions"])
-    findings = [Finding(name, OK, versions[name]) for name in _GPU_VERSIONS if name in versions]
-    if "convolution" in versions:
-        plans, reason = versions["convolution"] == "planned", versions["convolution"]
-        hint = "" if plans else f"{reason}; slower kernels run instead"
-        findings.append(Finding("cuDNN", OK if plans else NOTE, versions["cuDNN"], hint))
-    return findings + [_judge_check(name, each, path) for name, each in found["checks"].items()]
-
-
-def _judge_check(name, check, path):
-    if check["ok"]:
-        return Finding(name, OK, f"as on the CPU, to {check['error']:.0e} of the largest number")
-    if isinstance(check["error"], str):
-        reason = check["error"].strip().rpartition("\n")[2]
-        return Finding(name, FAILURE, "an exception", f"{reason}; the traceback is in {path}")
-    found = f"differs from the CPU by {check['error']:.0e} of the largest number"
-    return Finding(name, FAILURE, found, f"please report it, with {path}")
+    return show(findings, options.json)
 
 
 def _parser():
@@ -208,30 +139,10 @@ def compare(answers: dict[str, dict]) -> list[Finding]:
     return findings
 
 
-def table(findings: list[Finding]) -> str:
-    """Returns the report as a table.
-
-    Example:
-        >>> print(table([Finding("numpy", OK, "2.4.6"), Finding("cuda", NOTE, "none")]))
-        ok    numpy  2.4.6
-        note  cuda   none
-    """
-    several = any(finding.host for finding in findings)
-    rows = [[f.verdict, *[f.host or "all"] * several, f.item] for f in findings]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for row, finding in zip(rows, findings):
-        left = "  ".join(word.ljust(width) for word, width in zip(row, widths))
-        hint = f"  -- {finding.hint}" if finding.hint else ""
-        lines.append(f"{left}  {finding.found}{hint}")
-    return "\n".join(lines)
-
-
 def _judge_size(size, hint):
     return (WARNING if size < GIB else OK), f"{size / GIB:.1f} GiB", hint if size < GIB else ""
 
 
-_GPU_VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
 _HOST_MEMORY = "GPU arrays travel through host memory unless NCCL takes them"
 _SHM_SIZE = "gradients of a host are summed there; in a container: docker run --shm-size=8g"
 _CHECKPOINTS = "checkpoints may not fit: free some, or choose another folder"
@@ -291,11 +202,6 @@ def _ask_hosts(slots, allocation, results):
     return answers, failures
 
 
-def _with_own_path():
-    """The begin of a command that finds modules as this process does, installed or not."""
-    return ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"]
-
-
 def _measure(options):
     """Measures an all-reduce between ranks that this launcher starts."""
     ranks = str(options.ranks or ("auto" if options.hosts or options.hostfile else 2))
@@ -303,7 +209,7 @@ def _measure(options):
     for name in ("hosts", "hostfile"):
         if getattr(options, name):
             launcher += [f"--{name}", getattr(options, name)]
-    command = [*_with_own_path(), *launcher, PROBE_ALLREDUCE]
+    command = [*inquiry.with_own_path(), *launcher, PROBE_ALLREDUCE]
     answer = inquiry.run_on_all({"": command}, 2 * TIME_TO_PROBE)
     code, output, errors = answer[""]
     if code != 0:

@@ -59,6 +59,16 @@ def complaints(
     return {host: _sentence(host, remote_shell, *answer) for host, answer in bad.items()}
 
 
+def with_own_path() -> list[str]:
+    """Returns the begin of a command that finds modules as this process does, installed or not.
+
+    Example:
+        >>> with_own_path()[0]
+        'env'
+    """
+    return ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"]
+
+
 def run_on_all(commands: dict[str, list[str]], timeout: float) -> dict:
     """Runs a command line for each host, many at once.
 

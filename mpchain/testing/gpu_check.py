@@ -132,13 +132,13 @@ def _on_another_stream(check: Callable[[str], Results]) -> Callable[[str], Resul
 def _beside_copies(device_name: str) -> Results:
     """Batches are copied to the GPU beside kernels, and dropped while these are under way."""
     draw, device = np.random.RandomState(0), get_device(device_name)
-    data = draw.randn(12, 64, 512).astype(np.float32)
+    data = draw.randn(8, 64, 512).astype(np.float32)
     W = device.send(draw.randn(512, 512).astype(np.float32) / 16)
     convert, results = ConcatWithAsyncTransfer(), {}
     with device.create_context():
         for i, rows in enumerate(data):
             x = convert(rows, device)
-            for _ in range(8):
+            for _ in range(4):
                 x = device.xp.tanh(x @ W)
             results[f"batch {i}"] = x.sum(axis=0)
             del x
@@ -197,7 +197,7 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
     try:
         with using_config("dtype", np.dtype(np.float32)):
             wanted, got = check("@numpy"), check(device_name)
-        errors = [_difference(cuda.to_cpu(got[name]), wanted[name]) for name in wanted]
+        errors = [difference(cuda.to_cpu(got[name]), wanted[name]) for name in wanted]
     except Exception:
         return {"ok": False, "error": traceback.format_exc()}
     worst = float(np.max(errors))
@@ -205,11 +205,28 @@ def compare(check: Callable[[str], Results], device_name: str) -> dict[str, obje
     return {"ok": worst <= (HALF_TOLERANCE if is_half else TOLERANCE), "error": worst}
 
 
-def _difference(got, wanted):
+def difference(got: np.ndarray, wanted: np.ndarray) -> float:
+    """Returns the largest difference, relative to the largest number; infinite for other kinds of
+    arrays.
+
+    Example:
+        >>> difference(np.array([1.0, 4.0]), np.array([2.0, 4.0]))
+        0.25
+    """
     if got.dtype != wanted.dtype or got.shape != wanted.shape or not np.isfinite(got).all():
         return np.inf
     got, wanted = got.astype(np.float64), wanted.astype(np.float64)
-    return np.abs(got - wanted).max() / np.abs(wanted).max()
+    return float(np.abs(got - wanted).max() / np.abs(wanted).max())
+
+
+def is_double() -> bool:
+    """Returns whether CuPy is the double of mpchain's tests, which computes on the CPU.
+
+    Example:
+        >>> if is_double():  # doctest: +SKIP
+        ...     print("these times are not a GPU's")
+    """
+    return hasattr(cuda.cupy, "double")
 
 
 def run(device_name: str) -> dict[str, object]:
@@ -222,7 +239,7 @@ def run(device_name: str) -> dict[str, object]:
 
     Example:
         >>> sorted(run("@numpy"))
-        ['checks', 'device', 'versions']
+        ['GPUs', 'checks', 'device', 'is a double', 'versions']
     """
     versions = io.StringIO()
     print_runtime_info(versions)
@@ -230,7 +247,13 @@ def run(device_name: str) -> dict[str, object]:
     if device_name == "@cupy:0" and cuda.device_count() > 1:
         for name in ON_SECOND:
             found[f"{name}, on the second GPU"] = compare(CHECKS[name], "@cupy:1")
-    return {"device": device_name, "versions": versions.getvalue().splitlines(), "checks": found}
+    return {
+        "device": device_name,
+        "GPUs": cuda.device_count(),
+        "is a double": cuda.available and is_double(),
+        "versions": versions.getvalue().splitlines(),
+        "checks": found,
+    }
 
 
 def main() -> None:

@@ -1,14 +1,12 @@
 import importlib.util
 import json
 import os
-import pathlib
-import shutil
 import sys
 
 import pytest
 
 from launch import doctor, inquiry, mpirun
-from tests.launch.conftest import ROOT
+from launch.findings import Finding, table
 
 GIB = 1 << 30
 HEALTHY = {
@@ -99,16 +97,16 @@ def test_different_versions():
 
 def test_table():
     findings = [
-        doctor.Finding("python", "ok", "3.11.7", host="a"),
-        doctor.Finding("shared memory", "WARN", "0.1 GiB", "more of it", host="long"),
-        doctor.Finding("latency", "ok", "5 µs"),
+        Finding("python", "ok", "3.11.7", host="a"),
+        Finding("shared memory", "WARN", "0.1 GiB", "more of it", host="long"),
+        Finding("latency", "ok", "5 µs"),
     ]
-    assert doctor.table(findings).splitlines() == [
+    assert table(findings).splitlines() == [
         "ok    a     python         3.11.7",
         "WARN  long  shared memory  0.1 GiB  -- more of it",
         "ok    all   latency        5 µs",
     ]
-    assert doctor.table(findings[2:]) == "ok  latency  5 µs"
+    assert table(findings[2:]) == "ok  latency  5 µs"
 
 
 def test_host_that_does_not_answer(monkeypatch, capsys):
@@ -202,76 +200,3 @@ def test_all_reduce_that_fails(monkeypatch):
     (finding,) = doctor._measure(doctor._parser().parse_args([]))
     assert (finding.verdict, finding.found) == ("FAIL", "rank 1 of 2 ended with exit code 3")
     assert "run it by hand: " in finding.hint and "probe_allreduce.py" in finding.hint
-
-
-@pytest.fixture
-def gpu_check(monkeypatch, tmp_path):
-    """Function that judges an answer of the check of GPUs; returns the findings and the file."""
-
-    def gpu_check(code, output, errors=""):
-        answer = {"": (code, output, errors)}
-        monkeypatch.setattr(inquiry, "run_on_all", lambda commands, timeout: answer)
-        path = tmp_path / "gpu.json"
-        return doctor.check_gpu(str(path)), json.loads(path.read_text())
-
-    return gpu_check
-
-
-@pytest.mark.parametrize(("plan", "verdict"), [("planned", "ok"), ("no library", "note")])
-def test_gpu(gpu_check, plan, verdict):
-    checks = {"matmul": {"ok": True, "error": 1.2e-7}, "pooling": {"ok": False, "error": 0.5}}
-    checks["softmax"] = {"ok": False, "error": "Traceback ...\nValueError: no kernel\n"}
-    versions = ["mpchain: 0.1.0", "SciPy: 1.17", "  GPU: H200", "cuDNN: 9.28"]
-    versions.append("  convolution: " + plan)
-    found = {"versions": versions, "checks": checks}
-    findings, written = gpu_check(0, f"a line\n{json.dumps(found)}\n", "a warning")
-    assert written == {**found, "messages": "a warning"}
-    assert lines(findings) == {
-        "GPU": ("ok", "H200"),
-        "mpchain": ("ok", "0.1.0"),
-        "matmul": ("ok", "as on the CPU, to 1e-07 of the largest number"),
-        "pooling": ("FAIL", "differs from the CPU by 5e-01 of the largest number"),
-        "softmax": ("FAIL", "an exception"),
-        "cuDNN": (verdict, "9.28"),
-    }
-    assert hints(findings)["softmax"].startswith("ValueError: no kernel; the traceback is in ")
-    assert hints(findings)["pooling"].startswith("please report it, with ")
-    assert hints(findings)["cuDNN"] == (
-        "" if verdict == "ok" else "no library; slower kernels run instead"
-    )
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ((0, '{"reason": "no CuPy"}'), "no CuPy"),
-        ((-11, ""), "the check did not end: exit code -11"),
-        ((None, "", "no answer within 600 s"), "the check did not end: no answer within 600 s"),
-    ],
-)
-def test_gpu_that_does_not_work(gpu_check, answer, reason):
-    (finding,), written = gpu_check(*answer)
-    assert (finding.verdict, finding.hint) == ("FAIL", reason)
-    assert written["reason"] == reason
-
-
-def test_file_that_cannot_be_written(capsys):
-    with pytest.raises(SystemExit):
-        doctor.main(["--gpu", "no/such/folder/gpu.json"])
-    assert "--gpu no/such/folder/gpu.json: No such file or directory" in capsys.readouterr().err
-
-
-DOUBLES = pathlib.Path(__file__).parents[1] / "gpu" / "doubles"
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not shutil.which("g++"), reason="the double of CuPy needs g++")
-def test_gpu_on_the_double(run, tmp_path):
-    path = os.pathsep.join([str(DOUBLES), str(ROOT)])
-    arguments = ["doctor", "--gpu", "gpu.json", "--json"]
-    code, output, errors = run(*arguments, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
-    assert (code, errors) == (0, ""), output
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    checked = {finding["item"] for finding in json.loads(output) if finding["verdict"] == "ok"}
-    assert {"GPU", "CuPy", *found["checks"]} <= checked
-    assert found["messages"] == ""  # such as accesses to memory without an order

@@ -1,0 +1,62 @@
+"""What the doctor finds, and how it is shown."""
+
+import json
+
+OK, NOTE, WARNING, FAILURE = "ok", "note", "WARN", "FAIL"
+
+
+class Finding:
+    """One line of the doctor's report.
+
+    Args:
+        item: What was tested.
+        verdict: `OK`, `NOTE`, `WARNING` or `FAILURE`.
+        found: The result.
+        hint: What to do; empty if nothing.
+        host: The host; empty for all hosts.
+
+    Example:
+        >>> vars(Finding("numpy", FAILURE, "none", "pip install numpy"))["hint"]
+        'pip install numpy'
+    """
+
+    def __init__(self, item: str, verdict: str, found: object, hint: str = "", host: str = ""):
+        self.item, self.verdict, self.found = item, verdict, str(found)
+        self.hint, self.host = hint, host
+
+
+def show(findings: list[Finding], as_json: bool) -> int:
+    """Prints findings as a table or as JSON.
+
+    Returns:
+        1 if there is a failure, else 0.
+
+    Example:
+        >>> show([Finding("numpy", OK, "2.4.6")], as_json=False)
+        ok  numpy  2.4.6
+        0
+    """
+    if as_json:
+        print(json.dumps([vars(finding) for finding in findings], indent=2))
+    else:
+        print(table(findings))
+    return int(any(finding.verdict == FAILURE for finding in findings))
+
+
+def table(findings: list[Finding]) -> str:
+    """Returns the report as a table.
+
+    Example:
+        >>> print(table([Finding("numpy", OK, "2.4.6"), Finding("cuda", NOTE, "none")]))
+        ok    numpy  2.4.6
+        note  cuda   none
+    """
+    several = any(finding.host for finding in findings)
+    rows = [[f.verdict, *[f.host or "all"] * several, f.item] for f in findings]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for row, finding in zip(rows, findings):
+        left = "  ".join(word.ljust(width) for word, width in zip(row, widths))
+        hint = f"  -- {finding.hint}" if finding.hint else ""
+        lines.append(f"{left}  {finding.found}{hint}")
+    return "\n".join(lines)
