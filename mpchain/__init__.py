@@ -45,6 +45,7 @@ from mpchain.configuration import get_dtype as get_dtype
 from mpchain.configuration import global_config as global_config
 from mpchain.configuration import is_debug as is_debug
 from mpchain.configuration import mixed16 as mixed16
+from mpchain.configuration import mixed_bf16 as mixed_bf16
 from mpchain.configuration import no_backprop_mode as no_backprop_mode
 from mpchain.configuration import set_debug as set_debug
 from mpchain.configuration import using_config as using_config

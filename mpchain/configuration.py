@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from mpchain.dtypes import as_dtype, is_floating
 from mpchain.typing import DTypeLike
 
 
@@ -49,16 +50,46 @@ class Mixed16:
         float16 float32
     """
 
-    dtype = np.dtype(np.float16)
+    _name = "mixed16"
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of parameters and data."""
+        return np.dtype(np.float16)
 
     def __repr__(self) -> str:
-        return "mixed16"
+        return self._name
 
     def __reduce__(self) -> str:
-        return "mixed16"
+        return self._name
+
+
+class MixedBfloat16(Mixed16):
+    """The same with bfloat16: ``mpchain.global_config.dtype = mpchain.mixed_bf16``.
+
+    Everything at :class:`Mixed16` holds, with bfloat16 in place of float16. It has the range of
+    float32, so no loss scale is needed, and 8 significant bits: ``use_fp32_update()`` is, or else
+    steps smaller than 1/256 of a parameter are lost.
+
+    Functions compute in float32 and round their results. They combine bfloat16 with float16 or
+    integers as NumPy combines float32 with these. The library ml_dtypes gives NumPy the dtype; a
+    program that imports it can write ``x.astype("bfloat16")``.
+
+    Example:
+        >>> with mpchain.using_config("dtype", mpchain.mixed_bf16):
+        ...     print(L.Linear(2, 2).W.dtype, L.BatchNormalization(2).gamma.dtype)
+        bfloat16 float32
+    """
+
+    _name = "mixed_bf16"
+
+    @property
+    def dtype(self) -> np.dtype:
+        return as_dtype("bfloat16")
 
 
 mixed16 = Mixed16()
+mixed_bf16 = MixedBfloat16()
 
 
 class GlobalConfig:
@@ -163,10 +194,10 @@ def _environment_choice(name, default, choices):
 
 
 def _environment_dtype():
-    name = _environment_choice(
-        "CHAINER_DTYPE", "float32", ("mixed16", "float16", "float32", "float64")
-    )
-    return mixed16 if name == "mixed16" else np.dtype(name)
+    policies = {"mixed16": mixed16, "mixed_bf16": mixed_bf16}
+    names = (*policies, "bfloat16", "float16", "float32", "float64")
+    name = _environment_choice("CHAINER_DTYPE", "float32", names)
+    return policies.get(name) or as_dtype(name)
 
 
 global_config = GlobalConfig(
@@ -309,9 +340,11 @@ def get_compute_mode() -> str | None:
 
 @functools.cache
 def _float_dtype(spec):
-    dtype = np.dtype(spec)
-    if dtype.kind != "f":
-        raise ValueError(f"get_dtype: dtype must be a floating-point dtype or mixed16, not {dtype}")
+    dtype = as_dtype(spec)
+    if not is_floating(dtype):
+        raise ValueError(
+            f"get_dtype: dtype must be a floating-point dtype, mixed16 or mixed_bf16, not {dtype}"
+        )
     return dtype
 
 
@@ -321,8 +354,10 @@ def get_dtype(
     """Resolves a dtype specification.
 
     Args:
-        dtype: what :class:`numpy.dtype` accepts, ``mixed16``, or None for ``config.dtype``.
-        map_mixed16: dtype to return in place of ``mixed16``; None means float16.
+        dtype: what :class:`numpy.dtype` accepts, ``"bfloat16"``, ``mixed16``, ``mixed_bf16``, or
+            None for ``config.dtype``.
+        map_mixed16: dtype to return in place of ``mixed16`` and ``mixed_bf16``; None means float16
+            and bfloat16.
 
     Example:
         >>> mpchain.get_dtype(), mpchain.get_dtype(mpchain.mixed16, map_mixed16=np.float32)
@@ -330,6 +365,6 @@ def get_dtype(
     """
     if dtype is None:
         dtype = config.dtype
-    if dtype is mixed16:
-        return _float_dtype(np.float16 if map_mixed16 is None else map_mixed16)
-    return np.dtype(dtype)
+    if isinstance(dtype, Mixed16):
+        return dtype.dtype if map_mixed16 is None else _float_dtype(map_mixed16)
+    return as_dtype(dtype)

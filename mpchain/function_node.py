@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
 from mpchain.configuration import config
+from mpchain.dtypes import is_floating
 from mpchain.recording import current
 from mpchain.typing import Array, Arrays, Input
 from mpchain.utils import type_check
@@ -368,7 +369,7 @@ class FunctionNode:
     def check_nan(self, arrays: Iterable[Array | None], step: str) -> None:
         """Raises RuntimeError if a floating-point array contains NaN (debug mode)."""
         for array in arrays:
-            if array is not None and array.dtype.kind == "f":
+            if array is not None and is_floating(array.dtype):
                 if bool(get_array_module(array).isnan(array).any()):
                     raise RuntimeError(f"NaN in the {step} pass of {self.description()}")
 

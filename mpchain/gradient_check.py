@@ -16,6 +16,7 @@ import numpy as np
 from mpchain import backend, backprop
 from mpchain import functions as F
 from mpchain.backends import cuda
+from mpchain.dtypes import is_floating
 from mpchain.typing import Array, DTypeLike
 from mpchain.variable import Parameter, Variable, as_array
 
@@ -110,7 +111,7 @@ def numerical_grad(
     center = center_outputs and [_on_host(y) for y in center_outputs]
     gradients = []
     for i, x in enumerate(inputs):
-        if x.dtype.kind != "f":
+        if not is_floating(x.dtype):
             raise RuntimeError(
                 f"numerical_grad: inputs must be floating-point, but inputs[{i}] is {x.dtype}"
             )
@@ -158,7 +159,7 @@ def _difference(at, grad_outputs, eps, tolerances, center=None):
 
 
 def _check_smoothness(output, ys, eps, diff_atol, diff_rtol):
-    if ys[0].dtype.kind != "f":
+    if not is_floating(ys[0].dtype):
         return
     rounding = 4 * np.finfo(ys[0].dtype).eps
     y = np.array(ys, np.float64)
@@ -189,7 +190,7 @@ class _Subject:
         self.check, self.func = check, func
         self.xs, self.params = _as_tuple(x_data), _as_tuple(params)
         if no_grads is None:
-            no_grads = [x is not None and x.dtype.kind != "f" for x in self.xs]
+            no_grads = [x is not None and not is_floating(x.dtype) for x in self.xs]
         no_grads = _as_tuple(no_grads)
         if len(no_grads) != len(self.xs):
             raise ValueError(
@@ -254,7 +255,7 @@ class _Subject:
 
 
 def _cast(x, dtype):
-    return x if dtype is None or x is None or x.dtype.kind != "f" else x.astype(dtype)
+    return x if dtype is None or x is None or not is_floating(x.dtype) else x.astype(dtype)
 
 
 def _grad_outputs(check, ys, y_grad):

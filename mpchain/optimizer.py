@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from mpchain.dtypes import is_half
 from mpchain.from_pytorch import OPTIONS, with_names
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
@@ -151,8 +152,8 @@ class Optimizer:
     def rules_and_params(self) -> Iterator[tuple[UpdateRule, Parameter]]:
         """Yields pairs of an update rule and the parameter that hooks and the update act on.
 
-        That is the float32 copy of a float16 parameter if there is one. In hooks its gradient is
-        free of the loss scale.
+        That is the float32 copy of a float16 or bfloat16 parameter if there is one. In hooks its
+        gradient is free of the loss scale.
         """
         for param in self.target.params(include_uninit=False):
             rule = param.update_rule
@@ -248,7 +249,9 @@ class Optimizer:
         if self._loss_scale not in (None, 1):
             for _, param in self.rules_and_params():
                 if param.grad is not None:
-                    param.grad = param.grad * (1 / self._loss_scale)
+                    # A bfloat16 array times a number is float32.
+                    grad = param.grad * (1 / self._loss_scale)
+                    param.grad = grad.astype(param.dtype, copy=False)
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the counts and the states of all parameters' update rules."""
@@ -289,7 +292,7 @@ class GradientMethod(Optimizer):
     rule: type[UpdateRule] | None = None
     _use_cleargrads = True
     _use_fp32_update: bool | None = None  # None: not chosen
-    _has_looked_for_float16 = False
+    _has_looked_for_half = False
 
     if TYPE_CHECKING:  # arguments and attributes of subclasses are hyperparameters of their rules
 
@@ -320,7 +323,7 @@ class GradientMethod(Optimizer):
 
     def setup(self, link: Link) -> Self:
         super().setup(link)
-        self._has_looked_for_float16 = False
+        self._has_looked_for_half = False
         for param in link.params():
             param.update_rule = self.create_update_rule()
             param.update_rule.enabled = param._update_enabled
@@ -332,10 +335,11 @@ class GradientMethod(Optimizer):
         self._use_cleargrads = use
 
     def use_fp32_update(self, flag: bool = True) -> None:
-        """Chooses whether float16 parameters are updated on float32 copies, where small steps add
-        up.
+        """Chooses whether float16 and bfloat16 parameters are updated on float32 copies, where
+        small steps add up.
 
-        Without a choice, or without a loss scale, the first update of float16 parameters warns.
+        Without a choice, the first update of such parameters warns; with float16, without a loss
+        scale, too.
         """
         self._use_fp32_update = flag
         if self.target is not None:
@@ -364,8 +368,8 @@ class GradientMethod(Optimizer):
             TypeError: ``lossfun`` does not return a Variable.
 
         Warns:
-            UserWarning: once, if parameters are float16 and either :meth:`use_fp32_update` or
-                :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not called.
+            UserWarning: once, if parameters are float16 or bfloat16 and :meth:`use_fp32_update` was
+                not called, or float16 and :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not.
         """
         self._check_set_up("update")
         if self._is_elsewhere():
@@ -378,8 +382,8 @@ class GradientMethod(Optimizer):
     def _update_params(self):
         """Updates the parameters by their gradients."""
         params = list(self.target.params(include_uninit=False))
-        if not self._has_looked_for_float16:
-            self._look_for_float16(params)
+        if not self._has_looked_for_half:
+            self._look_for_half(params)
         if any(param.grad is None for param in params):
             self.reallocate_cleared_grads()
         self.check_nan_in_grads()
@@ -392,17 +396,19 @@ class GradientMethod(Optimizer):
             self.call_hooks("post")
         self.update_loss_scale()
 
-    def _look_for_float16(self, params):
-        """Warns if settings that float16 parameters need were not chosen."""
-        self._has_looked_for_float16 = True
+    def _look_for_half(self, params):
+        """Warns if settings that float16 and bfloat16 parameters need were not chosen."""
+        self._has_looked_for_half = True
+        narrow = {param.dtype.name for param in params if is_half(param.dtype)}
         missing = []
         if self._use_fp32_update is None:
             missing.append("use_fp32_update(): small steps are rounded away without it")
-        if self._loss_scale is None:
+        if self._loss_scale is None and "float16" in narrow:
             missing.append("loss_scaling(): small gradients become zero without it")
-        if missing and any(param.dtype == np.float16 for param in params):
+        if missing and narrow:
             warnings.warn(
-                f"{self._called('update')}: parameters are float16: call the optimizer's "
+                f"{self._called('update')}: parameters are {' and '.join(sorted(narrow))}: call "
+                "the optimizer's "
                 f"{'; and '.join(missing)}",
                 UserWarning,
                 stacklevel=5,

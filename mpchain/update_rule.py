@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.dtypes import is_half
 from mpchain.kernels.cuda_steps import take_steps
 from mpchain.kernels.steps import square_sums as sums_of_squares
 from mpchain.kernels.steps import take_step
@@ -225,7 +226,8 @@ class UpdateRule:
         self._hooks.remove(name)
 
     def use_fp32_update(self, flag: bool = True) -> None:
-        """Chooses whether float16 parameters are updated on a float32 copy, which is kept."""
+        """Chooses whether float16 and bfloat16 parameters are updated on float32 copies, which are
+        kept."""
         self._use_fp32_update = flag
 
     def updated_param(self, param: Parameter) -> Parameter:
@@ -234,7 +236,7 @@ class UpdateRule:
         Returns:
             ``param`` itself, or with :meth:`use_fp32_update` its float32 copy.
         """
-        if not self._use_fp32_update or param.dtype != np.float16:
+        if not self._use_fp32_update or not is_half(param.dtype):
             return param
         if self._fp32_param is None:
             self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)

@@ -566,7 +566,7 @@ class Parameter(Variable):
             return self._array.dtype
         # A NumPy scalar's own dtype says nothing: numbers take the dtype of the configuration.
         given = getattr(self.initializer, "dtype", None) if callable(self.initializer) else None
-        return get_dtype(given, map_mixed16=np.float16)
+        return get_dtype(given)
 
     @property
     def device(self) -> "Device":

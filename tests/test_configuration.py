@@ -197,6 +197,9 @@ def test_compute_mode():
         (mpchain.mixed16, None, np.float32, np.dtype("f4")),
         (np.float32, mpchain.mixed16, "f2", np.dtype("f2")),
         (np.float32, mpchain.mixed16, None, np.dtype("f2")),
+        (mpchain.mixed_bf16, None, None, mpchain.mixed_bf16.dtype),
+        (mpchain.mixed_bf16, None, np.float32, np.dtype("f4")),
+        (np.float32, "bfloat16", None, mpchain.mixed_bf16.dtype),
     ],
 )
 def test_get_dtype(configured, asked, mapped, expected):
@@ -217,9 +220,11 @@ def test_wrong_dtypes():
         mpchain.get_dtype(mpchain.mixed16, np.int32)
 
 
-def test_mixed16_is_one_object():
-    assert repr(mpchain.mixed16) == "mixed16"
-    assert pickle.loads(pickle.dumps(mpchain.mixed16)) is mpchain.mixed16
+@pytest.mark.parametrize("name", ["mixed16", "mixed_bf16"])
+def test_policies_are_single_objects(name):
+    policy = getattr(mpchain, name)
+    assert repr(policy) == name
+    assert pickle.loads(pickle.dumps(policy)) is policy
 
 
 # The environment, read once at import.
@@ -258,8 +263,8 @@ def test_environment(variable, text, entry, expected):
         (
             "CHAINER_DTYPE",
             "int8",
-            "environment variable CHAINER_DTYPE must be one of mixed16, float16, float32, float64, "
-            "not 'int8'",
+            "environment variable CHAINER_DTYPE must be one of mixed16, mixed_bf16, bfloat16, "
+            "float16, float32, float64, not 'int8'",
         ),
         (
             "CHAINER_USE_CUDNN",

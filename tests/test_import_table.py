@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # The rooms that stand together, and those that they may import; what these may, they may too.
 TABLE = [
-    ("configuration from_pytorch recording warnings typing", ""),
+    ("configuration dtypes from_pytorch recording warnings typing", ""),
     ("backend backends", "configuration"),
     ("device_resident variable_values", "backend"),
     ("formulas", "backend"),
@@ -68,6 +68,7 @@ OPTIONAL = {
     "h5py",
     "isal",
     "matplotlib",
+    "ml_dtypes",
     "mlflow",
     "mpi4py",
     "nccl",
@@ -94,6 +95,7 @@ SLOW = {"http.client", "importlib.metadata", "urllib.request"}
 ONE_PLACE = {
     "cupy": {"mpchain/backends/cuda.py"},
     "cupyx": {"mpchain/backends/cuda.py"},
+    "ml_dtypes": {"mpchain/dtypes.py"},
     "mpi4py": {"mpchain/distributed/communicators/mpi.py"},
 }
 """The only files that may import these."""

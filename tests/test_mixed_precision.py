@@ -1,4 +1,4 @@
-"""Training under mixed16: float16 parameters, updated on float32 copies, with a loss scale."""
+"""Training under mixed16 and mixed_bf16: half-precision parameters, updated on float32 copies."""
 
 import warnings
 
@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain import Chain, ChainList, Sequential, mixed16, optimizers, using_config
+from mpchain import Chain, ChainList, Sequential, mixed16, mixed_bf16, optimizers, using_config
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain.serializers import load_npz, save_npz
+
+BFLOAT16 = mixed_bf16.dtype
 
 
 class ConvNet(Chain):
@@ -65,16 +67,17 @@ def trained(name, policy, scaling=None, steps=60):
     np.random.seed(0)
     with using_config("dtype", policy):
         model = make()
-        x, t = data(mpchain.get_dtype(policy, np.float16))
+        x, t = data(mpchain.get_dtype(policy))
         optimizer = optimizers.Adam(0.01).setup(model)
-        if policy is mixed16:
+        if policy in (mixed16, mixed_bf16):
             optimizer.use_fp32_update()
+        if scaling is not None:
             optimizer.loss_scaling(**scaling)
         losses = []
 
         def loss():
             y = model(x)
-            assert y.dtype == mpchain.get_dtype(policy, np.float16)
+            assert y.dtype == mpchain.get_dtype(policy)
             value = F.softmax_cross_entropy(y, t)
             losses.append(float(value.array))
             return value
@@ -86,13 +89,17 @@ def trained(name, policy, scaling=None, steps=60):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_training_in_half_precision_converges_as_in_single(name):
-    model, losses = trained(name, mixed16, {"scale": 128.0})
+@pytest.mark.parametrize("policy", [mixed16, mixed_bf16], ids=str)
+def test_training_in_half_precision_converges_as_in_single(name, policy):
+    is_mixed16 = policy is mixed16
+    model, losses = trained(name, policy, {"scale": 128.0} if is_mixed16 else None)
     _, expected = trained(name, np.dtype(np.float32))
     assert expected[-1] < 0.5 * expected[0]
-    # The spacing of float16 is 1e-3 of a number, of weights as of the loss itself.
-    np.testing.assert_allclose(losses, expected, rtol=0.05, atol=5e-3)
-    assert np.dtype(np.float16) in {p.dtype for p in model.params()}
+    # The spacing of float16 is 1e-3 of a number, of weights as of the loss itself; that of bfloat16
+    # is 8e-3.
+    rtol, atol = (0.05, 5e-3) if is_mixed16 else (0.15, 0.04)
+    np.testing.assert_allclose(losses, expected, rtol=rtol, atol=atol)
+    assert policy.dtype in {p.dtype for p in model.params()}
 
 
 @pytest.mark.slow
@@ -167,3 +174,51 @@ def test_half_precision_loads_a_file_of_single_precision(tmp_path):
         half_y, y = half(x.astype(np.float16)), model(x)
     assert half_y.dtype == np.float16
     np.testing.assert_allclose(half_y.array, y.array, rtol=0.02, atol=0.01)
+
+
+def test_float32_copies_of_bfloat16_take_the_steps_of_float32():
+    """Both compute gradients on the rounded weights; the copies add up what bfloat16 cannot."""
+    start = np.array([[1.0, -2.0]], np.float32)
+    link, single = (L.Linear(2, 1, nobias=True, initialW=start) for _ in range(2))
+    link.W.array = link.W.array.astype(BFLOAT16)
+    optimizer, other = optimizers.MomentumSGD(1e-4).setup(link), optimizers.MomentumSGD(1e-4)
+    optimizer.use_fp32_update()
+    other.setup(single)
+    x = np.array([[1.0, 0.5], [-0.25, 2.0]], BFLOAT16)
+    for _ in range(20):
+        optimizer.update(lambda: F.sum(link(x) ** 2))
+        single.W.grad = link.W.grad.astype(np.float32)
+        other.update()
+        np.testing.assert_array_equal(link.W.update_rule._fp32_param.array, single.W.array)
+        np.testing.assert_array_equal(link.W.array, single.W.array.astype(BFLOAT16))
+    assert not np.array_equal(link.W.array.astype(np.float32), start)
+
+
+@pytest.mark.parametrize("make", [optimizers.SGD, optimizers.Adam, optimizers.RMSprop], ids=str)
+def test_bfloat16_without_copies_loses_small_steps(make):
+    link = L.Linear(2, 1, nobias=True, initialW=np.ones((1, 2), np.float32))
+    link.W.array = link.W.array.astype(BFLOAT16)
+    optimizer = make(1e-4).setup(link)
+    x = np.ones((1, 2), BFLOAT16)
+    with pytest.warns(UserWarning, match=r"parameters are bfloat16: call .* use_fp32_update\(\)"):
+        optimizer.update(lambda: F.sum(link(x)))
+    assert link.W.dtype == x.dtype and link.W.array.tolist() == [[1, 1]]
+
+
+def test_bfloat16_needs_no_loss_scale(recwarn):
+    with using_config("dtype", mixed_bf16):
+        link = L.Linear(2, 1)
+    optimizer = optimizers.SGD().setup(link)
+    optimizer.use_fp32_update()
+    optimizer.update(lambda: F.sum(link(np.full((1, 2), 1e-30, BFLOAT16))))
+    assert link.W.grad.any() and not recwarn.list
+
+
+def test_a_constant_loss_scale_of_bfloat16():
+    link = L.Linear(2, 1, nobias=True, initialW=np.ones((1, 2), np.float32))
+    link.W.array = link.W.array.astype(BFLOAT16)
+    optimizer = optimizers.SGD(0.5).setup(link)
+    optimizer.use_fp32_update(False)
+    optimizer.set_loss_scale(4.0)
+    optimizer.update(lambda: F.sum(link(np.ones((1, 2), BFLOAT16))))
+    assert link.W.array.tolist() == [[0.5, 0.5]]

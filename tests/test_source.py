@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import pathlib
+import re
 
 import pytest
 
@@ -109,3 +110,18 @@ def test_one_file_makes_code_of_text():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in calls
     }
     assert len(places) == 1, places
+
+
+def test_one_file_says_what_is_floating_point():
+    """Arrays of bfloat16 have another kind than NumPy's: ``is_floating`` knows them."""
+    asked = re.compile(r"""kind\s*(==|!=)\s*["']f["']|issubdtype\(|np\.finfo\([a-z]""")
+    known = {"mpchain/dtypes.py", "mpchain/functions/written_out.py"}
+    asks = {str(p.relative_to(ROOT)) for p in FILES if asked.search(p.read_text("utf-8"))}
+    # Tolerances of double precision, and what Chainer's removed names did.
+    elsewhere = {
+        "mpchain/captured/recorder.py",
+        "mpchain/compat/removed_names.py",
+        "mpchain/distributions/gamma_variates.py",
+        "mpchain/gradient_check.py",
+    }
+    assert asks <= known | elsewhere

@@ -69,7 +69,7 @@ class ImageFolderDataset(DatasetMixin):
         self.paths = [path for paths in found for path in paths]
         self.labels = np.repeat(np.arange(len(found)), list(map(len, found))).astype(label_dtype)
         self._color = color
-        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+        self._dtype = configuration.get_dtype(dtype)
 
     def __len__(self) -> int:
         return len(self.paths)

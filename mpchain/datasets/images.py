@@ -47,7 +47,7 @@ class ImageDataset(DatasetMixin):
         load_pillow(type(self).__name__)
         self._paths = _read_lines(paths) if _is_path(paths) else list(paths)
         self._root = root
-        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+        self._dtype = configuration.get_dtype(dtype)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -128,7 +128,7 @@ class ZippedImageDataset(DatasetMixin):
     def __init__(self, zipfilename: str | os.PathLike, dtype: DTypeLike | None = None):
         load_pillow(type(self).__name__)
         self._path = os.fspath(zipfilename)
-        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+        self._dtype = configuration.get_dtype(dtype)
         self._archive = self._process = None
         self._names = [info.filename for info in self._open().infolist() if not info.is_dir()]
         check_names(self._path, self._names)

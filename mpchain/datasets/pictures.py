@@ -50,7 +50,7 @@ def make_datasets(
         raise ValueError(f"{function}: ndim must be {allowed}, not {ndim!r}")
     if rgb_format and ndim != 3:
         raise ValueError(f"{function}: rgb_format needs ndim=3, but ndim is {ndim}")
-    dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+    dtype = configuration.get_dtype(dtype)
     brightness = (np.arange(white + 1) * (scale / white)).astype(dtype)
     datasets = []
     for part in parts:

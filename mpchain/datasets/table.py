@@ -80,7 +80,7 @@ class TableDataset(DatasetMixin):
             known = ", ".join(map(str, columns))
             raise ValueError(f"{self._name}: there is no column {absent[0]!r}; known: {known}")
         self._missing = missing
-        self._dtype = configuration.get_dtype(dtype, map_mixed16=np.float16)
+        self._dtype = configuration.get_dtype(dtype)
         self.types, found = {}, {}
         for name in names:
             wanted = (types or {}).get(name)

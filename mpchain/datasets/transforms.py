@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.datasets.images import load_pillow
+from mpchain.dtypes import is_floating
 
 Random = np.random.Generator | None
 
@@ -233,7 +234,7 @@ class ColorJitter:
             if strength:
                 middle = center(image)
                 image = np.clip(middle + (image - middle) * factor, 0, self.white)
-        return image.astype(np.float32) if image.dtype.kind != "f" else image
+        return image.astype(np.float32) if not is_floating(image.dtype) else image
 
 
 class Normalize:
@@ -258,7 +259,7 @@ class Normalize:
                 f"Normalize: mean and std must have 1 or {n_channels} numbers, as many as the "
                 f"image has channels, not {self.mean.size} and {self.std.size}"
             )
-        dtype = image.dtype if image.dtype.kind == "f" else np.dtype(np.float32)
+        dtype = image.dtype if is_floating(image.dtype) else np.dtype(np.float32)
         return ((image - self.mean) / self.std).astype(dtype, copy=False)
 
 
@@ -270,7 +271,7 @@ def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """
     pillow = load_pillow("resized")
     height, width = size
-    dtype = image.dtype if image.dtype.kind == "f" else np.dtype(np.float32)
+    dtype = image.dtype if is_floating(image.dtype) else np.dtype(np.float32)
     if image.shape[1:] == (height, width):
         return image.astype(dtype, copy=False)
     bilinear = pillow.Resampling.BILINEAR

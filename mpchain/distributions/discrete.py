@@ -20,6 +20,7 @@ from mpchain.distributions.distribution import (
 from mpchain.distributions.gamma_variates import upper_gamma
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
+from mpchain.dtypes import is_floating
 from mpchain.typing import Array, Input
 from mpchain.variable import Variable, as_variable
 
@@ -103,7 +104,7 @@ def sums_to_one(x: Array) -> Array:
     >>> bool(sums_to_one(np.array([0.2, 0.8])))
     True
     """
-    return abs(x.sum(axis=-1, dtype="d" if x.dtype.kind == "f" else None) - 1) <= _SUM_TOLERANCE
+    return abs(x.sum(axis=-1, dtype="d" if is_floating(x.dtype) else None) - 1) <= _SUM_TOLERANCE
 
 
 def _check_probabilities(owner, p):

@@ -12,6 +12,7 @@ from mpchain.backend import get_array_module
 from mpchain.configuration import config, get_dtype
 from mpchain.distributions import logarithms
 from mpchain.distributions.logarithms import choose
+from mpchain.dtypes import is_floating
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -226,7 +227,7 @@ class Parametric(Distribution):
         if not hasattr(x, "dtype"):
             x = self.xp.asarray(x, dtype)
         x = as_variable(x if isinstance(x, Variable) else as_array(x))
-        x = x if x.dtype.kind == "f" else F.cast(x, dtype)
+        x = x if is_floating(x.dtype) else F.cast(x, dtype)
         n = x.ndim - len(event_shape)
         fits = n >= 0 and x.shape[n:] == event_shape and _broadcasts(x.shape[:n], self.batch_shape)
         if not fits:
@@ -273,7 +274,7 @@ def as_parameters(owner: str, parameters: dict[str, Any]) -> dict[str, Variable]
             value = xp.asarray(value, dtype)
         variable = as_variable(value if isinstance(value, Variable) else as_array(value))
         rule = f"{name} must be floating point"
-        check(variable.dtype.kind == "f", owner, rule, **{name: variable})
+        check(is_floating(variable.dtype), owner, rule, **{name: variable})
         variables[name] = variable
     return variables
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from mpchain import kernels, random
 from mpchain.configuration import config
+from mpchain.dtypes import is_floating
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable, elementwise
@@ -188,7 +189,7 @@ def rrelu(
     if l >= u:
         raise ValueError(f"rrelu: l must be below u, but they are {l} and {u}")
     x = as_variable(x)
-    check(x.dtype.kind == "f", "rrelu", "x must be floating point", x=x)
+    check(is_floating(x.dtype), "rrelu", "x must be floating point", x=x)
     if not config.train:
         r = x.xp.full(x.shape, (l + u) / 2, x.dtype)
     elif r is None:

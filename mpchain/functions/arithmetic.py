@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.dtypes import is_floating
 from mpchain.formulas.symbol import Symbol
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import elementwise
@@ -120,9 +121,9 @@ def add(*xs: Input | float) -> Variable:
         return as_variable(xs[0])
     total = xs[0]
     for x in xs[1:]:
-        if isinstance(x, numbers.Number):
+        if _is_number(x):
             total = as_variable(total) + x
-        elif isinstance(total, numbers.Number):
+        elif _is_number(total):
             total = as_variable(x) + total
         else:
             total = _add(total, x)
@@ -206,7 +207,7 @@ def _along_axis(name, function, x, y, axis):
     def call(x, y):
         return function(x, aligned(name, x, y, axis))
 
-    if x.dtype.kind == y.dtype.kind == "f" and differ(x, y):
+    if is_floating(x.dtype, y.dtype) and differ(x, y):
         return mixed(name, call, {"x": x}, {"y": y})
     return call(x, y)
 
@@ -255,6 +256,11 @@ def bias(x: Input, y: Input, axis: int = 1) -> Variable:
     return _along_axis("bias", _add, x, y, axis)
 
 
+def _is_number(x):
+    is_scalar = isinstance(x, np.generic)  # those of bfloat16 are no numbers to Python
+    return isinstance(x, numbers.Number) or (is_scalar and is_floating(x.dtype))
+
+
 def _operator(function, with_constant):
     """Returns the method of an operator, which calls ``with_constant`` for numbers."""
 
@@ -265,9 +271,9 @@ def _operator(function, with_constant):
             return with_constant(self, other)
         if isinstance(other, np.ndarray) or is_gpu_array(other):
             # As in Chainer, a plain array does not widen a Variable.
-            is_float = self.dtype.kind == "f"
+            is_float = is_floating(self.dtype)
             return function(self, other.astype(self.dtype, copy=False) if is_float else other)
-        if isinstance(other, (numbers.Number, Symbol)):
+        if _is_number(other) or isinstance(other, Symbol):
             # A number, even a NumPy scalar, takes the dtype of the array.
             return with_constant(self, other.item() if isinstance(other, np.generic) else other)
         return NotImplemented

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import as_dtype, is_half
 from mpchain.functions.declaration import differentiable, fit_with
 from mpchain.typing import Array, Axes, DTypeLike, Input
 from mpchain.utils.arrays import broadcasts_to
@@ -15,7 +16,7 @@ from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import Variable, as_variable
 
 
-@differentiable(lambda g, x_dtype: _cast.on(g, x_dtype))
+@differentiable(lambda g, x_dtype: _cast.on(g, x_dtype), takes_bfloat16=True)
 def _cast(x, typ):
     return x.astype(typ)
 
@@ -25,7 +26,7 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
 
     Args:
         x: Variable or array.
-        typ: what :class:`numpy.dtype` accepts.
+        typ: what :class:`numpy.dtype` accepts, or ``"bfloat16"``.
 
     Returns:
         Variable of the shape of ``x``; ``x`` itself if it has that dtype.
@@ -34,7 +35,10 @@ def cast(x: Input, typ: DTypeLike) -> Variable:
         >>> F.cast(np.array([1.5, 2.5]), np.int32).array
         array([1, 2], dtype=int32)
     """
-    return _cast(x, np.dtype(typ)) if x.dtype != typ else as_variable(x)
+    if x.dtype is typ:
+        return as_variable(x)
+    typ = as_dtype(typ)
+    return _cast(x, typ) if x.dtype != typ else as_variable(x)
 
 
 def widened(x: Input) -> Input:
@@ -44,10 +48,10 @@ def widened(x: Input) -> Input:
         >>> widened(np.ones(2, np.float16)).dtype
         dtype('float32')
     """
-    return cast(x, np.float32) if x.dtype == np.float16 else x
+    return cast(x, np.float32) if is_half(x.dtype) else x
 
 
-@differentiable(lambda g, x_shape: np.reshape(g, x_shape))
+@differentiable(lambda g, x_shape: np.reshape(g, x_shape), takes_bfloat16=True)
 def _reshape(x, shape):
     return x.reshape(shape)
 
@@ -78,7 +82,7 @@ def _inverse(axes):
     return axes if axes is None else tuple(np.argsort([a % len(axes) for a in axes]).tolist())
 
 
-@differentiable(lambda g, axes: np.transpose(g, _inverse(axes)))
+@differentiable(lambda g, axes: np.transpose(g, _inverse(axes)), takes_bfloat16=True)
 def transpose(x: Input, axes: Sequence[int] | None = None) -> Variable:
     """Permutes the axes.
 
@@ -121,7 +125,7 @@ def swapaxes(x: Input, axis1: int, axis2: int) -> Variable:
     return transpose(x, tuple(axes))
 
 
-@differentiable(lambda g, x_shape: sum_to.on(g, x_shape))
+@differentiable(lambda g, x_shape: sum_to.on(g, x_shape), takes_bfloat16=True)
 def broadcast_to(x: Input, shape: Sequence[int]) -> Variable:
     """Broadcasts an array to a shape, by NumPy's rules.
 

@@ -8,6 +8,7 @@ import numpy as np
 from mpchain import kernels
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
+from mpchain.dtypes import is_floating, smallest
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape, swapaxes, transpose
 from mpchain.functions.connection import linear
@@ -89,7 +90,7 @@ def scaled_dot_product_attention(
     """
     name = "scaled_dot_product_attention"
     query, key, value = as_variable(query), as_variable(key), as_variable(value)
-    alike = query.dtype.kind == "f" and query.dtype == key.dtype == value.dtype
+    alike = is_floating(query.dtype) and query.dtype == key.dtype == value.dtype
     rule = "query, key and value must have one floating dtype"
     check(alike, name, rule, query=query, key=key, value=value)
     ranks = min(query.ndim, key.ndim, value.ndim) > 1
@@ -106,14 +107,14 @@ def scaled_dot_product_attention(
     is_late = is_late and isinstance(scale, float) and 0 < scale <= 1
     scores = matmul(query if is_late else query * scale, swapaxes(key, -1, -2))
     if bias is not None:
-        fits = bias.dtype.kind == "f" and broadcasts_to(bias.shape, scores.shape)
+        fits = is_floating(bias.dtype) and broadcasts_to(bias.shape, scores.shape)
         rule = "bias must be floating point and broadcast to {scores.shape}"
         check(fits, name, rule, bias=bias, scores=scores)
         scores = scores + bias
     allowed = _allowed(name, query.xp, scores.shape, mask, is_causal)
     if allowed is not None:
         # Finite, so that rows without keys are not NaN, and differences do not overflow.
-        low = query.xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
+        low = query.xp.asarray(smallest(scores.dtype) / 2, scores.dtype)
         scores = where(allowed, scores, low)
     axis = scores.ndim - 1
     weights = _scaled_softmax(scores, axis, scale) if is_late else softmax(scores, axis)

@@ -6,6 +6,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable, sums_over_rows
@@ -74,7 +75,7 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
     if x.ndim != 2:
         n = math.prod(batch_shape)
         x = reshape(x, (n, x.size // n if n else W.shape[1]))
-    floating = x.dtype.kind == W.dtype.kind == "f"
+    floating = is_floating(x.dtype, W.dtype)
     check(floating, "linear", "x and W must be floating point", x=x, W=W)
     if differ(x, W, b):
         y = mixed("linear", linear, {"x": x}, {"W": W, "b": b})
@@ -167,7 +168,7 @@ def _check_operands(name, n, x, W, groups):
         check_axes(name, x, n)
     alike = x.ndim > 2 and W.ndim == x.ndim
     check(alike, name, "x and W must have the same rank, 3 or more", x=x, W=W)
-    floating = x.dtype.kind == W.dtype.kind == "f"
+    floating = is_floating(x.dtype, W.dtype)
     check(floating, name, "x and W must be floating point", x=x, W=W)
     check(groups >= 1, name, "groups must be positive", groups=groups)
 
@@ -447,7 +448,7 @@ def local_convolution_2d(x: Input, W: Input, b: Input | None = None, stride: Siz
     name = "local_convolution_2d"
     ranks = x.ndim == 4 and W.ndim == 6 and x.shape[1] == W.shape[3]
     check(ranks, name, "x must be (N, C, H, W) and W (O, out_h, out_w, C, kh, kw)", x=x, W=W)
-    floating = x.dtype.kind == W.dtype.kind == "f"
+    floating = is_floating(x.dtype, W.dtype)
     check(floating, name, "x and W must be floating point", x=x, W=W)
     if differ(x, W, b):
         return mixed(name, local_convolution_2d, {"x": x}, {"W": W, "b": b}, stride=stride)
@@ -498,7 +499,7 @@ def bilinear(
     rows = e1.ndim > 1 and e2.ndim > 1 and e1.shape[0] == e2.shape[0]
     check(rows, "bilinear", "e1 and e2 must have as many rows", e1=e1, e2=e2)
     e1, e2 = (reshape(e, (e.shape[0], math.prod(e.shape[1:]))) for e in (e1, e2))
-    floating = e1.dtype.kind == e2.dtype.kind == W.dtype.kind == "f"
+    floating = is_floating(e1.dtype, e2.dtype, W.dtype)
     check(floating, "bilinear", "e1, e2 and W must be floating point", e1=e1, e2=e2, W=W)
     if differ(e1, e2, W, V1, V2, b):
         parameters = {"W": W, "V1": V1, "V2": V2, "b": b}
@@ -561,7 +562,7 @@ def shift(x: Input, ksize: Sizes = 3, dilate: Sizes = 1) -> Variable:
     See B. Wu et al., Shift: a zero FLOP, zero parameter alternative to spatial convolutions,
     CVPR 2018.
     """
-    check(x.ndim == 4 and x.dtype.kind == "f", "shift", "x must be floating with 4 axes", x=x)
+    check(x.ndim == 4 and is_floating(x.dtype), "shift", "x must be floating with 4 axes", x=x)
     (kh, kw), (dy, dx) = as_tuple(ksize, 2), as_tuple(dilate, 2)
     if kh % 2 != 1 or kw % 2 != 1 or min(kh, kw) < 1:
         raise ValueError(f"shift: ksize must be odd and positive, but is {ksize}")

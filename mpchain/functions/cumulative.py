@@ -3,6 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaration import differentiable
 from mpchain.typing import Input
@@ -74,7 +75,7 @@ def _cumsum(x):
 
 
 def _along(name, function, x, axis):
-    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
+    check(is_floating(x.dtype), name, "x must be floating point", x=x)
     if axis is None:
         return function(reshape(x, (x.size,)))
     check(-x.ndim <= axis < x.ndim, name, "axis must be one of x", x=x, axis=axis)

@@ -27,6 +27,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.dtypes import is_bfloat16, is_floating, widened
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.function_node import FunctionNode
@@ -55,6 +56,7 @@ class Declaration:
             sequence of arrays, the only one.
         is_elementwise: arguments broadcast; body and derivatives can be fused.
         any_dtype: integers are accepted too.
+        takes_bfloat16: the body is given bfloat16 arrays as they are; see :class:`InSingle`.
 
     Raises:
         TypeError: a derivative has a parameter that means nothing.
@@ -72,6 +74,7 @@ class Declaration:
         n_arrays: int | None = None,
         is_elementwise: bool = False,
         any_dtype: bool = True,
+        takes_bfloat16: bool = False,
     ):
         self.body = body
         self.name = body.__name__.lstrip("_")
@@ -79,6 +82,7 @@ class Declaration:
         self.derivatives = derivatives
         self.is_elementwise = is_elementwise
         self.any_dtype = any_dtype
+        self.takes_bfloat16 = takes_bfloat16
         self.takes_sequence = joint is not None and n_arrays is None
         n_arrays = n_arrays or len(derivatives) or 1
         names = parameters_of(body)
@@ -98,6 +102,8 @@ class Declaration:
             "row_sums": [i for i, d in enumerate(derivatives) if hasattr(d, "sums_over_rows")],
         }
         self.node_class = type(self.name, (Application,), attributes)
+        attributes["row_sums"] = []
+        self.node_class_in_single = type(self.name, (InSingle,), attributes)
 
     # Text is generated and formulas are traced at first use, not when mpchain is imported.
 
@@ -162,7 +168,8 @@ class Declaration:
 
     def apply(self, inputs: Sequence, constants: Sequence = ()) -> Any:
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
-        node = self.node_class()
+        is_narrow = any(is_bfloat16(x.dtype) for x in inputs if hasattr(x, "dtype"))
+        node = self.node_class_in_single() if is_narrow else self.node_class()
         node.constants = constants
         outputs = node.apply(inputs)
         return outputs if self.has_many_outputs else outputs[0]
@@ -185,7 +192,7 @@ class Declaration:
     def compute(self, arrays: Sequence[Array], constants: Sequence) -> Any:
         """Runs the body on arrays, as one fused kernel where that pays: elementwise on a GPU."""
         arguments = (arrays,) if self.takes_sequence else arrays
-        if not self.any_dtype and any(x.dtype.kind != "f" for x in arrays):
+        if not self.any_dtype and not is_floating(*(x.dtype for x in arrays)):
             raise self.refusal("inputs must be floating point", arguments, constants)
         try:
             on_host = not self.is_elementwise or arrays[0].__class__ is np.ndarray
@@ -367,9 +374,64 @@ def _pull_any_arrays(node, targets, gys):
     """Does what the generated method does, for gradients that are not NumPy arrays."""
     declaration, nodes = node.declaration, node.inputs
     g = gys if declaration.has_many_outputs else gys[0]
-    arrays = [x for x in (g, *node._kept) if x is not None]
-    gxs = [declaration.pull(i, arrays)(g, node._kept, node.constants, nodes) for i in targets]
+    gxs = _gradients(declaration, targets, g, node._kept, node.constants, nodes)
     return [fit(gx, nodes[i], declaration.is_elementwise) for i, gx in zip(targets, gxs)]
+
+
+def _gradients(declaration, targets, g, kept, constants, nodes):
+    arrays = [x for x in (g, *kept) if x is not None]
+    return [declaration.pull(i, arrays)(g, kept, constants, nodes) for i in targets]
+
+
+class InSingle(Application):
+    """An application to arrays of which some are bfloat16: computed in float32.
+
+    NumPy knows no such arrays: it sums them in bfloat16, promotes them to float32 as soon as a
+    number is near, or refuses them. So body and derivatives get float32 copies. What they return is
+    rounded: a derivative to the dtype of its argument, an output to bfloat16, if all floating-point
+    inputs are. Where gradients get a graph, each function of that graph is rounded.
+
+    Example:
+        >>> x = Variable(np.ones((1, 300), mpchain.mixed_bf16))
+        >>> y = F.sum(x * 0.5)
+        >>> y.array, y.dtype
+        (array(150, dtype=bfloat16), dtype(bfloat16))
+    """
+
+    def forward(self, inputs: Sequence[Array]) -> tuple:
+        if self.declaration.takes_bfloat16:
+            return super().forward(inputs)
+        outputs = super().forward([widened(x) for x in inputs])
+        floating = {x.dtype for x in inputs if is_floating(x.dtype)}
+        return tuple([_rounded(y, *floating) for y in outputs])
+
+    def pull_arrays(self, targets: Sequence[int], gys: Sequence) -> Sequence:
+        declaration, nodes = self.declaration, [_Wide(node) for node in self.inputs]
+        gys = [widened(g) for g in gys]
+        g = gys if declaration.has_many_outputs else gys[0]
+        *kept, output = self._kept
+        output = tuple(map(widened, output)) if type(output) is tuple else widened(output)
+        kept = [*map(widened, kept), output]
+        if declaration.joint_parameters:
+            gxs = declaration.joint(g, kept, self.constants, nodes)
+            gxs = [gxs[i] for i in targets]
+        else:
+            gxs = _gradients(declaration, targets, g, kept, self.constants, nodes)
+        pairs = zip(targets, gxs)
+        return [fit(gx, self.inputs[i], declaration.is_elementwise) for i, gx in pairs]
+
+
+class _Wide:
+    """Shape and dtype of a node, as a derivative sees them that computes in float32."""
+
+    def __init__(self, node):
+        self.shape = node.shape
+        self.dtype = np.dtype(np.float32) if is_bfloat16(node.dtype) else node.dtype
+
+
+def _rounded(y, first, *others):
+    """Returns an output in the dtype of the floating-point inputs, if they are of one."""
+    return y.astype(first) if not others and y.dtype == np.float32 else y
 
 
 def fit(gx: Any, node: VariableNode, may_be_broadcast: bool) -> Any:
@@ -463,6 +525,7 @@ def differentiable(
     joint: Derivative | None = None,
     n_arrays: int | None = None,
     any_dtype: bool = True,
+    takes_bfloat16: bool = False,
 ) -> Callable[[Callable[P, Result]], Declared[P, Result]]:
     """Decorator: declares any other function by its derivatives.
 
@@ -472,6 +535,8 @@ def differentiable(
         n_arrays: with ``joint``, the number of array arguments; None: the only argument is a
             sequence of arrays.
         any_dtype: accept arrays of integers too.
+        takes_bfloat16: the body computes on bfloat16 arrays itself; else on float32 copies of
+            them, and the result is rounded.
 
     Returns:
         Decorator of a body; see :func:`elementwise`. The body returns an array; a tuple of arrays
@@ -491,7 +556,9 @@ def differentiable(
         array([2., 2.])
     """
     return lambda body: _publish(
-        Declaration(body, derivatives, joint, n_arrays, any_dtype=any_dtype)
+        Declaration(
+            body, derivatives, joint, n_arrays, any_dtype=any_dtype, takes_bfloat16=takes_bfloat16
+        )
     )
 
 

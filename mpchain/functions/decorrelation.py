@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, swapaxes, widened
 from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
@@ -46,7 +47,7 @@ def _inverse_root(A):
 
 def _grouped(name, x, groups):
     """The channels in groups: (groups, C / groups, N * d1 * ...), in single precision at least."""
-    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
     fits = groups >= 1 and x.shape[1] % groups == 0
     check(fits, name, "groups={groups} must divide the channels of x", x=x, groups=groups)
     channels_first = swapaxes(widened(x), 0, 1)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, widened
 from mpchain.functions.contraction import matmul
 from mpchain.functions.image import spatial_transformer_sampler
@@ -57,7 +58,7 @@ def deformable_convolution_2d_sampler(
     x, offset, W = as_variable(x), as_variable(offset), as_variable(W)
     ranks = x.ndim == W.ndim == 4 and x.shape[1] == W.shape[1]
     check(ranks, name, "x must be (N, C, H, W) and W (O, C, kh, kw)", x=x, W=W)
-    floating = x.dtype.kind == offset.dtype.kind == W.dtype.kind == "f"
+    floating = is_floating(x.dtype, offset.dtype, W.dtype)
     rule = "x, offset and W must be floating point"
     check(floating, name, rule, x=x, offset=offset, W=W)
     if differ(x, offset, W, b):

@@ -4,6 +4,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.dtypes import is_floating
 from mpchain.functions.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import check_labels
 from mpchain.typing import Input
@@ -61,7 +62,7 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
     """
     x, W = as_array(x), as_variable(W)
     check(x.dtype.kind in "iu", "embed_id", "x must hold integers", x=x)
-    table = W.ndim == 2 and W.dtype.kind == "f"
+    table = W.ndim == 2 and is_floating(W.dtype)
     check(table, "embed_id", "W must be floating point with 2 axes", W=W)
     ids = x.astype(np.intp, copy=False)
     xp = get_array_module(x)
@@ -119,7 +120,7 @@ def rotary_embedding(
     if base <= 0:
         raise ValueError(f"{name}: base must be positive, but is {base}")
     x = as_variable(x)
-    fits = x.ndim > 1 and x.shape[-1] % 2 == 0 and x.dtype.kind == "f"
+    fits = x.ndim > 1 and x.shape[-1] % 2 == 0 and is_floating(x.dtype)
     check(fits, name, "x must be floating point, (..., L, D) with D even", x=x)
     xp = x.xp
     positions = xp.arange(x.shape[-2]) if positions is None else xp.asarray(as_array(positions))

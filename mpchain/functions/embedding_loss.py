@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.activation import log_softmax, relu, softplus
 from mpchain.functions.arithmetic import absolute
 from mpchain.functions.array import reshape
@@ -70,7 +71,7 @@ def contrastive(
 
 def _check_vectors(name, **arrays):
     first = next(iter(arrays.values()))
-    fits = all(x.shape == first.shape and x.dtype.kind == "f" for x in arrays.values())
+    fits = all(x.shape == first.shape and is_floating(x.dtype) for x in arrays.values())
     rule = "the vectors must be floating point (N, D), of one shape"
     check(fits and first.ndim == 2, name, rule, **arrays)
 
@@ -102,7 +103,7 @@ def triplet(
     See J. Wang et al., Learning fine-grained image similarity with deep ranking, CVPR 2014.
     """
     arrays = {"anchor": anchor, "positive": positive, "negative": negative}
-    fits = all(x.shape == anchor.shape and x.dtype.kind == "f" for x in arrays.values())
+    fits = all(x.shape == anchor.shape and is_floating(x.dtype) for x in arrays.values())
     rule = "anchor, positive, negative must be floating point (N, D, ...), of one shape"
     check(fits and anchor.ndim >= 2, "triplet", rule, **arrays)
     if margin <= 0:
@@ -113,7 +114,7 @@ def triplet(
 
 def _covariance(name, **arrays):
     for argument, x in arrays.items():
-        if x.ndim != 2 or x.dtype.kind != "f":
+        if x.ndim != 2 or not is_floating(x.dtype):
             check(False, name, f"{argument} must be floating point (N, D)", **{argument: x})
     x, y = arrays.values()
     check(len(x) == len(y), name, "there must be as many samples in both", **arrays)
@@ -232,7 +233,7 @@ def discriminative_margin_based_clustering_loss(
     rule = "embeddings must be floating point (N, max_embedding_dim, height, width)"
     fits = embeddings.ndim == 4 and embeddings.shape[1] == max_embedding_dim
     sizes = {"embeddings": embeddings, "max_embedding_dim": max_embedding_dim}
-    check(fits and embeddings.dtype.kind == "f", name, rule, **sizes)
+    check(fits and is_floating(embeddings.dtype), name, rule, **sizes)
     n, k, height, width = embeddings.shape
     fits = labels.dtype.kind in "iu" and labels.shape == (n, height, width)
     check(fits, name, "labels must be integers (N, height, width)", labels=labels, **sizes)
@@ -261,7 +262,7 @@ def discriminative_margin_based_clustering_loss(
 
 def _check_scored(name, x, t, W):
     """Checks inputs (N, D), labels (N,) and one weight vector (D,) per label."""
-    fits = x.ndim == W.ndim == 2 and x.dtype.kind == W.dtype.kind == "f"
+    fits = x.ndim == W.ndim == 2 and is_floating(x.dtype, W.dtype)
     check(fits and x.shape[1] == W.shape[1], name, "x (N, D) and W (V, D) must fit", x=x, W=W)
     check_widths(name, {"x": x}, {"W": W})
     fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]

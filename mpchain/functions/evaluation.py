@@ -3,6 +3,7 @@
 import math
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.loss import check_option
 from mpchain.typing import Input
@@ -30,7 +31,7 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
         0.67
     """
     y, t = as_array(y), as_array(t)
-    fits = y.ndim >= 2 and y.dtype.kind == "f" and t.dtype.kind in "iu"
+    fits = y.ndim >= 2 and is_floating(y.dtype) and t.dtype.kind in "iu"
     rule = "y must be floating point (N, C, ...), t integers"
     check(fits, "accuracy", rule, y=y, t=t)
     if t.ndim == y.ndim and t.shape[1] == 1:
@@ -62,7 +63,7 @@ def binary_accuracy(y: Input, t: Input) -> Variable:
         0.5
     """
     y, t = as_array(y), as_array(t)
-    fits = y.shape == t.shape and y.dtype.kind == "f" and t.dtype.kind in "iu"
+    fits = y.shape == t.shape and is_floating(y.dtype) and t.dtype.kind in "iu"
     rule = "t must be integers of the shape of y, floating point"
     check(fits, "binary_accuracy", rule, y=y, t=t)
     counted = t != -1
@@ -72,7 +73,7 @@ def binary_accuracy(y: Input, t: Input) -> Variable:
 def _counts(name, y, t, label_num, ignore_label):
     """For each label, the number of samples that have it, that are predicted to, and both."""
     y, t = as_array(y), as_array(t)
-    fits = y.ndim >= 2 and y.dtype.kind == "f" and t.dtype.kind in "iu"
+    fits = y.ndim >= 2 and is_floating(y.dtype) and t.dtype.kind in "iu"
     check(fits, name, "y must be floating point (N, C, ...), t integers", y=y, t=t)
     fits = t.shape == (y.shape[0], *y.shape[2:])
     check(fits, name, "t must have the shape of y without axis 1", y=y, t=t)
@@ -216,7 +217,7 @@ def r2_score(
     name = "r2_score"
     check_option(name, "multioutput", multioutput, ("uniform_average", "raw_values"))
     pred, true = as_array(pred), as_array(true)
-    fits = pred.shape == true.shape and pred.ndim and pred.dtype.kind == true.dtype.kind == "f"
+    fits = pred.shape == true.shape and pred.ndim and is_floating(pred.dtype, true.dtype)
     rule = "pred and true must have one shape (N, ...) and be floating point"
     check(fits, name, rule, pred=pred, true=true)
     xp = get_array_module(true)

@@ -1,6 +1,7 @@
 """Discrete Fourier transforms of pairs of real and imaginary parts."""
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import with_zeros
 from mpchain.typing import Input
@@ -28,7 +29,7 @@ def _pair(name, x):
     real, imag = x
     alike = real.shape == imag.shape and real.dtype == imag.dtype
     check(alike, name, "real and imag must have one shape and dtype", real=real, imag=imag)
-    fits = real.dtype.kind == "f" and real.ndim > 0 and real.shape[-1] > 0
+    fits = is_floating(real.dtype) and real.ndim > 0 and real.shape[-1] > 0
     check(fits, name, "real and imag must be floating point, with a last axis", real=real)
     return real, imag
 

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.dtypes import smallest
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import swapaxes
 from mpchain.functions.contraction import matmul
@@ -21,7 +20,7 @@ def _weights(query, key, scale, is_causal):
     if is_causal:
         xp = get_array_module(query)
         is_later = xp.arange(scores.shape[-1]) > xp.arange(scores.shape[-2])[:, None]
-        low = xp.asarray(np.finfo(scores.dtype).min / 2, scores.dtype)
+        low = xp.asarray(smallest(scores.dtype) / 2, scores.dtype)
         scores = where(is_later, low, scores)
     return softmax(scores, scores.ndim - 1)
 

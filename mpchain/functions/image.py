@@ -8,6 +8,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions import resampling
 from mpchain.functions.array import cast, reshape, transpose, widened
 from mpchain.functions.declaration import differentiable
@@ -57,7 +58,7 @@ def im2col(
         >>> F.im2col(np.zeros((2, 3, 8, 8)), 3, pad=1).shape
         (2, 27, 8, 8)
     """
-    check(x.ndim == 4 and x.dtype.kind == "f", "im2col", "x must be floating, with 4 axes", x=x)
+    check(x.ndim == 4 and is_floating(x.dtype), "im2col", "x must be floating, with 4 axes", x=x)
     window = windows_over("im2col", x, ksize, stride, pad, dilate, cover_all=cover_all)
     y = _unfold_windows(x, window)
     return reshape(y, (x.shape[0], x.shape[1] * window.n_elements, *window.out_size))
@@ -88,7 +89,7 @@ def resize_images(
     """
     if mode not in ("bilinear", "nearest"):
         raise ValueError(f"resize_images: mode must be 'bilinear' or 'nearest', not {mode!r}")
-    fits = x.ndim == 4 and x.dtype.kind == "f"
+    fits = x.ndim == 4 and is_floating(x.dtype)
     check(fits, "resize_images", "x must be floating with 4 axes", x=x)
     (sizes,) = spatial("resize_images", 2, output_shape=output_shape)
     return _resize("resize_images", x, sizes, (None, None), mode, align_corners)
@@ -158,7 +159,9 @@ def interpolate(
         raise ValueError(f"interpolate: mode must be one of {', '.join(_MODES)}, not {mode!r}")
     if (size is None) == (scale_factor is None):
         raise ValueError(f"interpolate: give size or scale_factor: {size=}, {scale_factor=}")
-    check(x.ndim > 2 and x.dtype.kind == "f", "interpolate", "x must be floating, (N, C, ...)", x=x)
+    check(
+        x.ndim > 2 and is_floating(x.dtype), "interpolate", "x must be floating, (N, C, ...)", x=x
+    )
     ndim = _NDIM.get(mode, x.ndim)
     rule = "for mode {mode!r}, x must have {ndim} axes"
     check(x.ndim == ndim, "interpolate", rule, x=x, mode=mode, ndim=ndim)
@@ -200,7 +203,7 @@ def spatial_transformer_grid(theta: Input, output_shape: Sizes) -> Variable:
     """
     name = "spatial_transformer_grid"
     theta = as_variable(theta)
-    fits = theta.ndim == 3 and theta.shape[1:] == (2, 3) and theta.dtype.kind == "f"
+    fits = theta.ndim == 3 and theta.shape[1:] == (2, 3) and is_floating(theta.dtype)
     check(fits, name, "theta must be floating point of shape (N, 2, 3)", theta=theta)
     ((h, w),) = spatial(name, 2, output_shape=output_shape)
     y, x = np.meshgrid(np.linspace(-1, 1, h), np.linspace(-1, 1, w), indexing="ij")
@@ -241,7 +244,7 @@ def spatial_transformer_sampler(x: Input, grid: Input) -> Variable:
     """
     name = "spatial_transformer_sampler"
     x, grid = as_variable(x), as_variable(grid)
-    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
+    check(x.ndim == 4 and is_floating(x.dtype), name, "x must be floating point with 4 axes", x=x)
     fits = grid.ndim == 4 and grid.shape[:2] == (len(x), 2) and grid.dtype == x.dtype
     check(fits, name, "grid must be of shape (N, 2, H, W) and of the dtype of x", grid=grid, x=x)
     n, c, h, w = x.shape

@@ -9,6 +9,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.backends.cuda import scatter_add as scatter_add_on_gpu
 from mpchain.configuration import config, get_dtype
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.positions import shown
@@ -26,7 +27,7 @@ def _is_basic(slices):
 
 def _are_rows(slices, values):
     is_vector = isinstance(slices, np.ndarray) and slices.dtype.kind in "iu"
-    return is_vector and values.dtype.kind == "f" and values.ndim > slices.ndim
+    return is_vector and is_floating(values.dtype) and values.ndim > slices.ndim
 
 
 def add_at(x: Array, slices: Any, values: Array) -> None:

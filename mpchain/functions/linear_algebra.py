@@ -3,6 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.typing import Input
@@ -41,7 +42,7 @@ def _determinant(a):
 
 def _check_matrices(name, a, ndim):
     rule = "a must be floating point, with {ndim} axes, of which the last two are of one size"
-    fits = a.ndim == ndim and a.dtype.kind == "f" and a.shape[-1] == a.shape[-2]
+    fits = a.ndim == ndim and is_floating(a.dtype) and a.shape[-1] == a.shape[-2]
     check(fits, name, rule, a=a, ndim=ndim)
 
 

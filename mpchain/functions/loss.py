@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import check_labels
@@ -148,8 +149,8 @@ def softmax_cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"{name}: label_smoothing must be from 0 to 1, but is {label_smoothing}")
     t = as_array(t)
-    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
-    if t.dtype.kind == "f":
+    check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
+    if is_floating(t.dtype):
         if label_smoothing:
             t = t * (1 - label_smoothing) + label_smoothing / x.shape[1]
         return _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss)
@@ -218,7 +219,7 @@ def _sigmoid_cross_entropy(x, t, normalize, reduce):
 
 def _binary_labels(name, x, t):
     t = as_array(t)
-    fits = x.shape == t.shape and x.dtype.kind == "f" and t.dtype.kind in "iu"
+    fits = x.shape == t.shape and is_floating(x.dtype) and t.dtype.kind in "iu"
     check(fits, name, "t must be integers of the shape of x, floating point", x=x, t=t)
     check_labels(name, t, 2, -1)
     return t
@@ -329,7 +330,7 @@ def hinge(x: Input, t: Input, norm: str = "L1", reduce: str = "mean") -> Variabl
     check_option("hinge", "norm", norm, ("L1", "L2"))
     check_option("hinge", "reduce", reduce, ("mean", "no"))
     t = as_array(t)
-    check(x.ndim == 2 and x.dtype.kind == "f", "hinge", "x must be floating point (N, C)", x=x)
+    check(x.ndim == 2 and is_floating(x.dtype), "hinge", "x must be floating point (N, C)", x=x)
     fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
     check(fits, "hinge", "t must hold an integer per sample", t=t, x=x)
     check_labels("hinge", t, x.shape[1])

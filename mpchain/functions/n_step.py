@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from mpchain import backprop
+from mpchain.dtypes import is_floating
 from mpchain.functions.activation import relu, tanh
 from mpchain.functions.array import cast
 from mpchain.functions.connection import linear
@@ -185,7 +186,7 @@ def _check_layers(name, n_layers, n_directions, states, ws, bs, xs):
     n = n_layers * n_directions
     hx = states[0]
     check(n_layers > 0, name, "n_layers must be positive", n_layers=n_layers)
-    fits = hx.ndim == 3 and hx.shape[0] == n and hx.dtype.kind == "f"
+    fits = hx.ndim == 3 and hx.shape[0] == n and is_floating(hx.dtype)
     check(fits, name, "hx must be floating point of shape ({n}, B, N)", hx=hx, n=n)
     for cx in states[1:]:
         fits = cx.shape == hx.shape and cx.dtype == hx.dtype

@@ -8,6 +8,7 @@ import numpy as np
 from mpchain import backend, random
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
+from mpchain.dtypes import is_floating
 from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape
 from mpchain.functions.connection import linear
@@ -49,7 +50,7 @@ def dropout(
     """
     _check_ratio("dropout", ratio)
     x = as_variable(x)
-    check(x.dtype.kind == "f", "dropout", "x must be floating point", x=x)
+    check(is_floating(x.dtype), "dropout", "x must be floating point", x=x)
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None and not return_mask and _is_fused(x):
@@ -75,7 +76,7 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     """
     _check_ratio("add_dropout", ratio)
     h, x = as_variable(h), as_variable(x)
-    alike = h.shape == x.shape and h.dtype == x.dtype and x.dtype.kind == "f"
+    alike = h.shape == x.shape and h.dtype == x.dtype and is_floating(x.dtype)
     if config.train and alike and _is_fused(x):
         return _add_dropped(h, x, _draws(x), ratio)
     return h + dropout(x, ratio)
@@ -163,7 +164,7 @@ def gaussian(
     See D. P. Kingma and M. Welling, Auto-encoding variational Bayes, ICLR 2014.
     """
     mean, ln_var = as_variable(mean), as_variable(ln_var)
-    fits = mean.shape == ln_var.shape and mean.dtype.kind == ln_var.dtype.kind == "f"
+    fits = mean.shape == ln_var.shape and is_floating(mean.dtype, ln_var.dtype)
     rule = "mean and ln_var must have one shape and be floating point"
     check(fits, "gaussian", rule, mean=mean, ln_var=ln_var)
     if eps is None:
@@ -202,7 +203,7 @@ def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
     """
     log_pi = as_variable(log_pi)
     name, known = "gumbel_softmax", -log_pi.ndim <= axis < log_pi.ndim
-    check(log_pi.dtype.kind == "f", name, "log_pi must be floating point", log_pi=log_pi)
+    check(is_floating(log_pi.dtype), name, "log_pi must be floating point", log_pi=log_pi)
     check(known, name, "axis must be one of log_pi", log_pi=log_pi, axis=axis)
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
@@ -253,7 +254,7 @@ def simplified_dropconnect(
     check(W.ndim == 2 and x.ndim >= 2, name, "x must be (N, ...) and W (O, I)", x=x, W=W)
     if x.ndim > 2:
         x = reshape(x, (len(x), x.size // len(x) if len(x) else W.shape[1]))
-    floating = x.dtype.kind == W.dtype.kind == "f"
+    floating = is_floating(x.dtype, W.dtype)
     rule = "x and W must be floating point, W with as many columns as x has features"
     check(floating and x.shape[1] == W.shape[1], name, rule, x=x, W=W)
     if differ(x, W, b):
@@ -302,7 +303,7 @@ def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     if not 0 <= ratio <= 1:
         raise ValueError(f"zoneout: ratio must be from 0 to 1, but is {ratio}")
     h, x = as_variable(h), as_variable(x)
-    fits = h.shape == x.shape and h.dtype.kind == x.dtype.kind == "f"
+    fits = h.shape == x.shape and is_floating(h.dtype, x.dtype)
     check(fits, "zoneout", "h and x must have one shape and be floating point", h=h, x=x)
     if not config.train:
         return x

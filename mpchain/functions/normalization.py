@@ -8,6 +8,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import is_gpu_array
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import cast, reshape, sum_to, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
@@ -42,7 +43,7 @@ def _batch_normalization(x, gamma, beta, axis, eps, follow=None):
 
 def _shape_of_parameters(name, x, axis, gamma, **parameters):
     """The reduced axes, and the shape in which gamma and the other parameters broadcast to x."""
-    check(x.ndim > 0 and x.dtype.kind == "f", name, "x must be floating point, with axes", x=x)
+    check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     if axis is None:
         axis = (0, *range(gamma.ndim + 1, x.ndim))
     axis = (axis,) if isinstance(axis, int) else axis
@@ -97,7 +98,8 @@ def batch_normalization(
     name = "batch_normalization"
     axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, **statistics)
     follow = _following(x, axis, running_mean, running_var, decay)
-    return _batch_normalization(x, reshape(gamma, shape), reshape(beta, shape), axis, eps, follow)
+    gamma, beta = reshape(gamma, shape), reshape(beta, shape)
+    return cast(_batch_normalization(x, gamma, beta, axis, eps, follow), x.dtype)
 
 
 def _following(x, axis, running_mean, running_var, decay):
@@ -300,10 +302,10 @@ def layer_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-5) 
 def _trailing_axes(name, x, **parameters):
     """The axes, counted from the last, that parameters of the trailing axes of ``x`` have."""
     shape = parameters["gamma"].shape
-    check(x.ndim > 0 and x.dtype.kind == "f", name, "x must be floating point, with axes", x=x)
+    check(x.ndim > 0 and is_floating(x.dtype), name, "x must be floating point, with axes", x=x)
     for argument, value in parameters.items():
         fits = shape and value.shape == shape == x.shape[-len(shape) :]
-        if not fits or value.dtype.kind != "f":
+        if not fits or not is_floating(value.dtype):
             rule = f"{argument} must have the shape of the last axes of x and be floating point"
             check(False, name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, parameters)
@@ -338,12 +340,12 @@ def group_normalization(
 
 
 def _group_normalization(name, x, groups, gamma, beta, eps):
-    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
     n, channels = x.shape[:2]
     if groups < 1 or channels % groups:
         raise ValueError(f"{name}: groups must divide the {channels} channels, but is {groups}")
     for argument, value in {"gamma": gamma, "beta": beta}.items():
-        if value.shape != (channels,) or value.dtype.kind != "f":
+        if value.shape != (channels,) or not is_floating(value.dtype):
             rule = f"{argument} must have one element per channel and be floating point"
             check(False, name, rule, x=x, **{argument: value})
     check_widths(name, {"x": x}, {"gamma": gamma, "beta": beta})
@@ -458,7 +460,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
         array([[0.6, 0.8]])
     """
     axes = (axis,) if isinstance(axis, int) else tuple(axis)
-    check(x.dtype.kind == "f", "normalize", "x must be floating point", x=x)
+    check(is_floating(x.dtype), "normalize", "x must be floating point", x=x)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, "normalize", "x must have every axis", x=x, axis=axis)
     return cast(_normalize(widened(x), eps, axes), x.dtype)
@@ -514,5 +516,5 @@ def local_response_normalization(
     NIPS 2012.
     """
     name = "local_response_normalization"
-    check(x.ndim >= 2 and x.dtype.kind == "f", name, "x must be floating point (N, C, ...)", x=x)
+    check(x.ndim >= 2 and is_floating(x.dtype), name, "x must be floating point (N, C, ...)", x=x)
     return cast(_local_response_normalization(widened(x), n, k, alpha, beta), x.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions import reduction
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import differentiable
@@ -142,7 +143,7 @@ def _as_slice(places, x):
 
 def _pad_by_matrix(x, axis, width, mode, settings):
     rule = "for mode {mode!r}, x must be floating point"
-    check(x.dtype.kind == "f", "pad", rule, x=x, mode=mode)
+    check(is_floating(x.dtype), "pad", rule, x=x, mode=mode)
     matrix, constant = _matrix(x.shape[axis], width, mode, **settings)
     y = map_axis(x, matrix, axis)
     if not constant.any():

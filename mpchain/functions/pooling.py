@@ -9,6 +9,7 @@ import numpy as np
 
 from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
@@ -32,7 +33,7 @@ def _windows(place, name, n, x, *sizes, **options):
 def _cached_windows(place, name, n, shape, dtype, ksize, stride, pad, **options):
     x = TypeInfo(shape, dtype)
     check_axes(name, x, n)
-    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
+    check(is_floating(x.dtype), name, "x must be floating point", x=x)
     return place(name, x, ksize, ksize if stride is None else stride, pad, **options)
 
 
@@ -384,7 +385,7 @@ def spatial_pyramid_pooling_2d(
     name = "spatial_pyramid_pooling_2d"
     if pooling != "max":
         raise ValueError(f"{name}: pooling must be 'max', not {pooling!r}")
-    nonempty = x.ndim == 4 and x.dtype.kind == "f" and min(x.shape[2:]) > 0
+    nonempty = x.ndim == 4 and is_floating(x.dtype) and min(x.shape[2:]) > 0
     check(nonempty, name, "x must be floating point with 4 axes, and not empty in space", x=x)
     check(pyramid_height > 0, name, "pyramid_height must be positive", height=pyramid_height)
     levels = []
@@ -398,7 +399,7 @@ def spatial_pyramid_pooling_2d(
 
 def _adaptive_sizes(name, x, outsize):
     n = x.ndim - 2
-    check(n > 0 and x.dtype.kind == "f", name, "x must be floating point, (N, C, d1, ...)", x=x)
+    check(n > 0 and is_floating(x.dtype), name, "x must be floating point, (N, C, d1, ...)", x=x)
     check(min(x.shape[2:]) > 0, name, "x must not be empty in space", x=x)
     if not isinstance(outsize, Integral) and len(outsize) == n:
         outsize = tuple(size if o is None else o for o, size in zip(outsize, x.shape[2:]))

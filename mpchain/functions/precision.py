@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from mpchain.dtypes import is_floating, promoted
 from mpchain.functions.array import cast
 from mpchain.typing import Array
 from mpchain.utils.type_check import check
@@ -41,9 +40,9 @@ def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) 
         for x_name, x in inputs.items():
             if p is None or p.dtype == x.dtype:
                 continue
-            check(x.dtype.kind == "f", name, f"{x_name} must be floating point", **{x_name: x})
-            check(p.dtype.kind == "f", name, f"{p_name} must be floating point", **{p_name: p})
-            if np.promote_types(x.dtype, p.dtype) != p.dtype:
+            check(is_floating(x.dtype), name, f"{x_name} must be floating point", **{x_name: x})
+            check(is_floating(p.dtype), name, f"{p_name} must be floating point", **{p_name: p})
+            if promoted(x.dtype, p.dtype) != p.dtype:
                 to_cast = (
                     "functions.cast({}, {!r})" if isinstance(x, Variable) else "{}.astype({!r})"
                 )
@@ -75,6 +74,6 @@ def mixed(
     """
     check_widths(name, inputs, parameters)
     given = {k: v for k, v in (inputs | parameters).items() if v is not None}
-    wide = np.result_type(*[v.dtype for v in given.values()])
+    wide = promoted(*[v.dtype for v in given.values()])
     y = function(**{k: cast(v, wide) for k, v in given.items()}, **options)
-    return cast(y, np.result_type(*[x.dtype for x in inputs.values()]))
+    return cast(y, promoted(*[x.dtype for x in inputs.values()]))

@@ -6,6 +6,7 @@ from numbers import Integral
 import numpy as np
 
 from mpchain.backend import get_array_module, get_device, get_device_from_array
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import broadcast_to, reshape, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
@@ -301,7 +302,7 @@ def tile(x: Input, reps: int | Sequence[int]) -> Variable:
 
 
 def _check_blocks(name, x, r):
-    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
+    check(x.ndim == 4 and is_floating(x.dtype), name, "x must be floating point with 4 axes", x=x)
     check(isinstance(r, Integral) and r > 0, name, "r must be positive", r=r)
 
 

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.formulas.symbol import fused
 from mpchain.functions.activation import sigmoid
 from mpchain.functions.declaration import differentiable
@@ -96,7 +97,7 @@ def _lstm(c_prev, x, is_interleaved):
 
 
 def _check_cell(name, c, x, n_gates, argument="c_prev"):
-    floating = x.dtype.kind == "f" and c.dtype == x.dtype
+    floating = is_floating(x.dtype) and c.dtype == x.dtype
     check(floating, name, "the memory and x must have one floating dtype", **{argument: c}, x=x)
     alike = c.ndim == x.ndim > 1 and c.shape[2:] == x.shape[2:]
     fits = alike and x.shape[1] == n_gates * c.shape[1]

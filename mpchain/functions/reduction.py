@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import broadcast_to, reshape, summed, transpose
 from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaration import differentiable
@@ -83,7 +84,7 @@ def mean(
         >>> F.mean(np.arange(6.0).reshape(2, 3), axis=1, weights=np.array([1.0, 0.0, 3.0])).array
         array([1.5, 4.5])
     """
-    check(x.dtype.kind == "f", "mean", "x must be floating point", x=x)
+    check(is_floating(x.dtype), "mean", "x must be floating point", x=x)
     if weights is None:
         return _mean(x, axis, keepdims)
     given = weights
@@ -98,7 +99,7 @@ def mean(
 
 def _reduced_axes(name, x, axis):
     """The axes to reduce as numbers from 0, of a floating-point array."""
-    check(x.dtype.kind == "f", name, "x must be floating point", x=x)
+    check(is_floating(x.dtype), name, "x must be floating point", x=x)
     axes = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, name, "every axis must be one of x", x=x, axis=axis)
@@ -313,5 +314,5 @@ def batch_l2_norm_squared(x: Input) -> Variable:
         array([ 5., 50.])
     """
     rule = "x must be floating point, of 2 axes or more"
-    check(x.ndim > 1 and x.dtype.kind == "f", "batch_l2_norm_squared", rule, x=x)
+    check(x.ndim > 1 and is_floating(x.dtype), "batch_l2_norm_squared", rule, x=x)
     return sum(square(x), axis=tuple(range(1, x.ndim)))

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from mpchain.dtypes import is_floating
 from mpchain.functions.activation import softplus
 from mpchain.functions.arithmetic import absolute
 from mpchain.functions.declaration import elementwise
@@ -19,7 +20,7 @@ def _alike(name, **arrays):
     """Returns the arguments as Variables, which must have one shape and be floating point."""
     first, *others = arrays.values()
     alike = all(x.shape == first.shape for x in others)
-    if not alike or any(x.dtype.kind != "f" for x in arrays.values()):
+    if not alike or any(not is_floating(x.dtype) for x in arrays.values()):
         rule = f"{', '.join(arrays)} must have one shape and be floating point"
         check(False, name, rule, **arrays)
     return [as_variable(x) for x in arrays.values()]

@@ -10,6 +10,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, to_cpu
+from mpchain.dtypes import is_floating
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.pooling import places_of_maxima
@@ -69,7 +70,7 @@ def _by_image(images, xp):
 def _check(name, x, rois, roi_indices, spatial_scale):
     """Returns ``x`` as a Variable; scaled boxes and indices of their images as NumPy arrays."""
     x = as_variable(x)
-    check(x.ndim == 4 and x.dtype.kind == "f", name, "x must be floating point with 4 axes", x=x)
+    check(x.ndim == 4 and is_floating(x.dtype), name, "x must be floating point with 4 axes", x=x)
     rois, images = (to_cpu(as_array(a)) for a in (rois, roi_indices))
     check(rois.ndim == 2 and rois.shape[1] == 4, name, "rois must have shape (R, 4)", rois=rois)
     fits = images.shape == rois.shape[:1] and images.dtype.kind in "iu"

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.activation import log_softmax
 from mpchain.functions.array import cast, reshape, widened
 from mpchain.functions.declaration import differentiable, elementwise
@@ -191,7 +192,7 @@ def _check_sequences(name, x, t):
     if not isinstance(x, (list, tuple)) or not x:
         raise TypeError(f"{name}: x must be a list of arrays, one for each time, not {type(x)}")
     for step in x:
-        fits = step.ndim == 2 and step.dtype.kind == "f" and step.shape == x[0].shape
+        fits = step.ndim == 2 and is_floating(step.dtype) and step.shape == x[0].shape
         check(fits, name, "x must be floating point (N, V) at every time", x=step, first=x[0])
     fits = t.dtype.kind in "iu" and t.ndim == 2 and len(t) == len(x[0])
     check(fits, name, "t must be integers (N, L)", t=t, x=x[0])
@@ -214,13 +215,13 @@ def _lengths(name, argument, given, largest, t):
 
 def _check_field(name, cost, xs, ys=None):
     k = len(cost)
-    fits = cost.shape == (k, k) and cost.dtype.kind == "f"
+    fits = cost.shape == (k, k) and is_floating(cost.dtype)
     check(fits, name, "cost must be a square matrix, floating point", cost=cost)
     if not xs:
         raise ValueError(f"{name}: xs must hold at least one array, but is empty")
     before = xs[0]
     for x in xs:
-        fits = x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == k
+        fits = x.ndim == 2 and is_floating(x.dtype) and x.shape[1] == k
         rule = "every x must be floating point (B, K), cost being (K, K)"
         check(fits, name, rule, x=x, cost=cost)
         check_widths(name, {"x": x}, {"cost": cost})

@@ -3,6 +3,7 @@
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
+from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import add_at, get_item
@@ -44,7 +45,7 @@ def _product(matrix, is_transposed, x, operands):
     n_rows, n_columns = matrix.shape
     if is_transposed:
         n_rows, n_columns, row, col = n_columns, n_rows, col, row
-    fits = x.ndim == data.ndim + 1 and x.dtype.kind == data.dtype.kind == "f"
+    fits = x.ndim == data.ndim + 1 and is_floating(x.dtype, data.dtype)
     rule = "the dense operand must be floating point, and a batch if the sparse one is"
     check(fits, "sparse_matmul", rule, dense=x, elements=data)
     fits = x.shape[:-2] == data.shape[:-1] and x.shape[-2] == n_columns

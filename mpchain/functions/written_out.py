@@ -145,6 +145,7 @@ def _namespace(declaration):
         "_config": config,
         "_declared_body": declaration.body,
         "_explain": explain_arguments,
+        "_float32": np.dtype(np.float32),
         "_name": declaration.name,
         "_defaults": {p.name: p.default for p in parameters},
         "_ndarray": np.ndarray,
@@ -186,8 +187,9 @@ def _text(declaration, lines):
         inputs = names[0] if declaration.takes_sequence else f"({_join(names)})"
         return f"def call({listed}):\n    return _apply({inputs}, ({constants}))"
     unusual = [f"_in_{x}.__class__ is not _ndarray" for x in names]
-    if not declaration.any_dtype:
-        unusual += [f"_in_{x}.dtype.kind != 'f'" for x in names]
+    # Asking for float32 alone takes a quarter of the time. The kind of bfloat16 is V.
+    kinds = "== 'V'" if declaration.any_dtype else "!= 'f'"
+    unusual += [f"(_in_{x}.dtype is not _float32 and _in_{x}.dtype.kind {kinds})" for x in names]
     inputs = _join(f"_in_{x}" for x in names)
     same = ", ".join(f"{p.name}={p.name}" for p in parameters)
     fields = {"inputs": inputs, "constants": constants, "same": same}

@@ -71,7 +71,7 @@ def generate_array(
             f"generate_array: dtype {np.dtype(dtype)} is not that of the initializer, "
             f"{np.dtype(own)}"
         )
-    dtype = get_dtype(own if dtype is None else dtype, map_mixed16=np.float16)
+    dtype = get_dtype(own if dtype is None else dtype)
     if device is None:
         array = xp.empty(shape, dtype)
         initializer(array)

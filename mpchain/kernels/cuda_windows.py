@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from mpchain.backends import cuda
+from mpchain.dtypes import is_floating
 from mpchain.kernels import reference
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
@@ -21,7 +22,7 @@ def _refuse(*args: Any) -> str | None:
     *arrays, window = args
     if not all(map(cuda.is_gpu_array, arrays)):
         return "not CuPy arrays"
-    dtypes = {x.dtype.char for x in arrays if x.dtype.kind == "f"}
+    dtypes = {x.dtype.char for x in arrays if is_floating(x.dtype)}
     if len(dtypes) != 1 or not dtypes <= _SUM_TYPES.keys():
         return "not arrays of half, single or double precision, and one dtype"
     sizes = (*window.in_size, *window.out_size, window.n_elements)

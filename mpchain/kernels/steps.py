@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.cuda_steps import take_steps
@@ -63,7 +64,7 @@ def take_step(
 
 def _step_once(step, written, grad, scalars):
     param, *states = written
-    if grad.dtype == np.float16:
+    if is_half(grad.dtype):
         grad = grad.astype(np.float32)
     for array, value in zip(written, step(param, grad, *states, **scalars), strict=True):
         if value is not array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.device_resident import DeviceResidentsVisitor
+from mpchain.dtypes import is_floating
 from mpchain.functions.precision import check_widths
 from mpchain.initializers import Uniform, get_initializer
 from mpchain.link import Link
@@ -143,7 +144,7 @@ class BinaryHierarchicalSoftmax(Link):
         """
         t = as_array(t)
         name = "BinaryHierarchicalSoftmax"
-        fits = x.ndim == 2 and x.dtype.kind == "f" and x.shape[1] == self.W.shape[1]
+        fits = x.ndim == 2 and is_floating(x.dtype) and x.shape[1] == self.W.shape[1]
         check(fits, name, "x must be floating point (N, in_size)", x=x, W=self.W)
         check_widths(name, {"x": x}, {"W": self.W})
         fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]

@@ -10,6 +10,7 @@ import numpy as np
 from mpchain import gradient_check
 from mpchain.backend import Device
 from mpchain.backends import cuda
+from mpchain.dtypes import is_floating
 from mpchain.gradient_check import NondifferentiableError, assert_allclose
 from mpchain.link import Link
 from mpchain.testing.backend import BackendConfig
@@ -204,7 +205,7 @@ def _copies(arrays):
 
 
 def _random_like(x):
-    if x is None or x.dtype.kind != "f":
+    if x is None or not is_floating(x.dtype):
         return None
     return np.random.uniform(-1, 1, x.shape).astype(x.dtype)
 

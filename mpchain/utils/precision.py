@@ -1,21 +1,23 @@
-"""Computes float16 arrays in float32."""
+"""Computes float16 and bfloat16 arrays in float32."""
 
 import functools
 from collections.abc import Callable
 
 import numpy as np
 
+from mpchain.dtypes import is_floating, is_half
+
 
 def fp16_mixed_precision(function: Callable) -> Callable:
-    """Decorator for functions of a tuple of arrays: computes float16 inputs in float32.
+    """Decorator for functions of a tuple of arrays: computes float16 and bfloat16 in float32.
 
     Args:
         function: method ``(self, inputs)`` that returns a tuple of arrays (or None), such as
             ``forward`` of a :class:`mpchain.FunctionNode`.
 
     Returns:
-        A method whose float16 inputs are float32 in ``function``, and whose outputs are float16 if
-        all floating-point inputs were.
+        A method whose float16 and bfloat16 inputs are float32 in ``function``, and whose outputs
+        are of the inputs' dtype if all floating-point inputs share it.
 
     Example:
         >>> class Square(mpchain.FunctionNode):
@@ -28,16 +30,17 @@ def fp16_mixed_precision(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def compute(self, inputs):
-        narrow = [x for x in inputs if x is not None and x.dtype == np.float16]
+        narrow = {x.dtype for x in inputs if x is not None and is_half(x.dtype)}
         if not narrow:
             return function(self, inputs)
-        wide = tuple(_as(np.float32, x) for x in inputs)
-        if any(x is not None and x.dtype.kind == "f" and x.dtype != np.float16 for x in inputs):
+        wide = tuple([_as(np.float32, x) for x in inputs])
+        floating = {x.dtype for x in inputs if x is not None and is_floating(x.dtype)}
+        if len(floating) > 1:
             return function(self, wide)
-        return tuple(_as(np.float16, y) for y in function(self, wide))
+        return tuple([_as(*narrow, y) for y in function(self, wide)])
 
     def _as(dtype, x):
-        is_half_or_single = x is not None and x.dtype in (np.float16, np.float32)
+        is_half_or_single = x is not None and (is_half(x.dtype) or x.dtype == np.float32)
         return x.astype(dtype, copy=False) if is_half_or_single else x
 
     return compute

@@ -8,6 +8,7 @@ from mpchain import Variable
 from mpchain import functions as F
 from mpchain.utils.type_check import InvalidType
 
+BFLOAT16 = mpchain.mixed_bf16.dtype
 X, IMAGES, VECTOR = (4, 3), (2, 3, 5, 5), (3,)
 FUNCTIONS = {
     "linear": (F.linear, [X], [(2, 3), (2,)]),
@@ -47,8 +48,8 @@ FUNCTIONS = {
 
 def _drawn(shapes, dtype, seed):
     random = np.random.RandomState(seed)
-    # Numbers that float16 has, so that what is cast is the same.
-    return [Variable(random.uniform(0.5, 1.5, s).astype(np.float16).astype(dtype)) for s in shapes]
+    # Numbers that half precision has, so that what is cast is the same.
+    return [Variable(random.uniform(0.5, 1.5, s).astype(BFLOAT16).astype(dtype)) for s in shapes]
 
 
 def _computed(name, input_dtype, dtype):
@@ -64,13 +65,15 @@ def _computed(name, input_dtype, dtype):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("dtypes", ["f2 f4", "f4 f8", "f2 f8", "f2 f2"])
+@pytest.mark.parametrize(
+    "dtypes", ["f2 f4", "f4 f8", "f2 f8", "f2 f2", "bfloat16 f4", "bfloat16 bfloat16"]
+)
 def test_results_are_as_inputs_and_gradients_as_their_variables(name, dtypes):
-    narrow, wide = dtypes.split()
+    narrow, wide = map(mpchain.get_dtype, dtypes.split())
     y, xs, *gradients = _computed(name, narrow, wide)
     expected_y, _, *expected = _computed(name, "f8", "f8")
     assert y.dtype == narrow
-    tolerance = 1e-5 if narrow == "f4" else 3e-2
+    tolerance = {"float32": 1e-5, "float16": 3e-2, "bfloat16": 2e-1}[narrow.name]
     np.testing.assert_allclose(y.array, expected_y.array, tolerance, tolerance)
     for gs, others in zip(gradients, expected, strict=True):
         for x, g, other in zip(xs, gs, others, strict=True):
@@ -80,10 +83,10 @@ def test_results_are_as_inputs_and_gradients_as_their_variables(name, dtypes):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("dtypes", ["f4 f2", "f8 f4"])
+@pytest.mark.parametrize("dtypes", ["f4 f2", "f8 f4", "f4 bfloat16", "f2 bfloat16"])
 def test_inputs_wider_than_parameters_are_refused(name, dtypes):
     function, inputs, parameters = FUNCTIONS[name]
-    wide, narrow = map(np.dtype, dtypes.split())
+    wide, narrow = map(mpchain.get_dtype, dtypes.split())
     xs = _drawn(inputs, wide, 0) + _drawn(parameters, narrow, 1)
     rule = (
         rf"^{name.split()[0]}: \w+ must not have a wider dtype than \w+ "

@@ -14,6 +14,7 @@ import numpy as np
 from mpchain.distributed.checkpoints import layout, manifests
 from mpchain.distributed.checkpoints.agreement import on_all_ranks
 from mpchain.distributed.communicators import Communicator
+from mpchain.dtypes import is_floating
 from mpchain.serializer import DamagedFileError, SerializationError
 from mpchain.serializers.npz import open_npz, restore
 from mpchain.typing import Array
@@ -217,7 +218,7 @@ class Values(Mapping):
         headers = {self._part(entry).header(key) for entry in entries}
         if len(headers) == 1 and all("persistent" in entry for entry in entries):
             shape, dtype = next(iter(headers)) or ((), np.dtype(bool))
-            if dtype.kind == "f" or (dtype.kind in "iu" and shape == ()):
+            if is_floating(dtype) or (dtype.kind in "iu" and shape == ()):
                 return shape, dtype
         raise SerializationError(
             f"{key!r} differs between the {self._n_saved} ranks that saved it and cannot be "
@@ -228,7 +229,7 @@ class Values(Mapping):
     def _combine(self, key, entries):
         _, dtype = self._header_of_all(key, entries)
         arrays = [self._read(key, entry) for entry in entries]
-        if dtype.kind != "f":
+        if not is_floating(dtype):
             return max(arrays)
         weights = [len(entry["ranks"]) for entry in entries]
         total = sum(weight * x.astype(np.float64) for weight, x in zip(weights, arrays))

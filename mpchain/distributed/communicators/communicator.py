@@ -26,6 +26,7 @@ from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.loses_ranks import LosesRanks
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
+from mpchain.dtypes import is_floating
 from mpchain.typing import Array, DTypeLike
 
 
@@ -212,7 +213,7 @@ class Communicator(PointToPoint, LosesRanks):
         """
         self._check_contiguous("iallreduce", x, is_summed=True)
         wire_dtypes = (None, "sparse", *HALF_PRECISION)
-        if wire_dtype not in wire_dtypes or (wire_dtype is not None and x.dtype.kind != "f"):
+        if wire_dtype not in wire_dtypes or (wire_dtype is not None and not is_floating(x.dtype)):
             raise ValueError(
                 f"iallreduce: wire_dtype must be one of {', '.join(map(str, wire_dtypes))}, and "
                 f"None unless x is a float array; it is {wire_dtype!r}, for {x.dtype}"
@@ -391,7 +392,7 @@ class Communicator(PointToPoint, LosesRanks):
     def _rounded(self, function, total, dtype):
         """Returns a sum in the dtype of the addends; in debug mode, raises unless it is finite."""
         total = total.astype(dtype, copy=False)
-        if configuration.is_debug() and dtype.kind == "f" and not np.isfinite(total).all():
+        if configuration.is_debug() and is_floating(dtype) and not np.isfinite(total).all():
             raise ValueError(f"{function}: the sum over the ranks has non-finite elements")
         return total
 

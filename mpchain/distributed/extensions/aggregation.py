@@ -9,6 +9,7 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.distributed.communicators import Communicator
+from mpchain.dtypes import is_floating
 from mpchain.link import Link
 from mpchain.reporter import DictSummary
 from mpchain.serializer import AbstractSerializer
@@ -61,7 +62,7 @@ class _Averaging(DeviceResidentsVisitor):
 
     def visit_array(self, array):
         """Replaces the elements by their means; returns the array."""
-        if array.dtype.kind == "f":
+        if is_floating(array.dtype):
             array[...] = self._comm.allreduce(array) / self._comm.size
         return array
 

@@ -8,6 +8,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator
+from mpchain.dtypes import is_floating
 from mpchain.link import Link
 from mpchain.parameter_tree import is_array
 
@@ -174,7 +175,9 @@ def _combined(name, weights, values):
     """Returns the weighted mean of values, exactly the value where all are equal."""
     first = values[0]
     arrays = [np.asarray(value) for value in values]
-    if len({(array.shape, array.dtype) for array in arrays}) > 1 or arrays[0].dtype.kind != "f":
+    if len({(array.shape, array.dtype) for array in arrays}) > 1 or not is_floating(
+        arrays[0].dtype
+    ):
         if all(_are_equal(value, first) for value in values):
             return first
         raise ValueError(

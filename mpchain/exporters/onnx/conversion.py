@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import to_cpu
+from mpchain.dtypes import is_floating
 from mpchain.exporters.onnx import formulas, functions, windows
 from mpchain.exporters.onnx.functions import EXPANDED, NOT_EXPRESSIBLE, POSITIONS
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value
@@ -167,7 +168,7 @@ class Conversion:
         """Returns the constant that two arrays are; one whose shape depends on the batch size."""
         first, second = to_cpu(first), to_cpu(second)
         if first.shape == second.shape and np.array_equal(
-            first, second, equal_nan=first.dtype.kind == "f"
+            first, second, equal_nan=is_floating(first.dtype)
         ):
             label = self.graph.constant(first)
             return Value(self.graph, label, first.shape, first.dtype, first)

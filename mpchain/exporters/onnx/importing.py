@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mpchain.dtypes import is_floating
 from mpchain.exporters.onnx.exporting import library
 from mpchain.exporters.onnx.operators import OPERATORS
 from mpchain.link import Chain, Link
@@ -59,7 +60,7 @@ class ONNXModel(Chain):
         }
         for tensor in graph.initializer:
             array = onnx.numpy_helper.to_array(tensor)
-            if array.dtype.kind == "f" and array.ndim and tensor.name not in statistics:
+            if is_floating(array.dtype) and array.ndim and tensor.name not in statistics:
                 self._add(tensor.name, array)
             else:
                 self.constants[tensor.name] = array
@@ -124,7 +125,7 @@ def _unused(link, name):
 def _as_value(x):
     """Returns floating point inputs as Variables, and integers as arrays."""
     array = x.array if isinstance(x, Variable) else x
-    if array.dtype.kind != "f":
+    if not is_floating(array.dtype):
         return array
     return x if isinstance(x, Variable) else Variable(x, requires_grad=False)
 

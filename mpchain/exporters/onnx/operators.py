@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.dtypes import is_floating
 from mpchain.exporters.onnx.graph import registering
 from mpchain.exporters.onnx.resizing import resize
 from mpchain.variable import Variable, as_array, as_variable
@@ -72,7 +73,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 def _is_float(x):
-    return x.dtype.kind == "f"
+    return is_floating(x.dtype)
 
 
 def _like(x, array):
@@ -129,14 +130,14 @@ def _prelu(x, slope):
 
 @_of("Cast")
 def _cast(x, to):
-    if np.dtype(to).kind == "f":
+    if is_floating(np.dtype(to)):
         return F.cast(x, to) if isinstance(x, Variable) else as_variable(x.astype(to))
     return as_array(x).astype(to)
 
 
 @_of("Constant")
 def _constant(value):
-    return as_variable(value) if value.dtype.kind == "f" and value.ndim else value
+    return as_variable(value) if is_floating(value.dtype) and value.ndim else value
 
 
 @_of("ConstantOfShape")

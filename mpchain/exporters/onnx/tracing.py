@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.configuration import force_backprop_mode, using_config
+from mpchain.dtypes import is_floating
 from mpchain.function_hook import FunctionHook
 from mpchain.function_node import FunctionNode
 from mpchain.link import Link
@@ -171,7 +172,7 @@ class Tracer:
 
     def input(self, array: Array) -> Variable:
         """Returns a new Variable, without history, whose use is recorded."""
-        if array.dtype.kind != "f":
+        if not is_floating(array.dtype):
             array = array.view(IntegerInput)
             array.tracer = self
         return Variable(array)
@@ -237,7 +238,7 @@ def two_batches(array: Array, axis: int | None, name: str) -> tuple[Array, Array
     changed = random.permutation(second.reshape(-1)).reshape(second.shape)
     if array.dtype.kind == "b":
         changed = changed ^ (random.rand(*second.shape) < 0.3)
-    elif array.dtype.kind == "f":
+    elif is_floating(array.dtype):
         same = bool((array == array.flat[0]).all())
         noise = random.uniform(0, 0.1, second.shape)
         changed = np.asarray(changed * (1 - noise) + same * noise, array.dtype)

@@ -42,7 +42,7 @@ def prepare_image(image: Any, size: tuple[int, int] | None, mean: Sequence[float
     pixels = _pixels(image)
     if size is not None and pixels.shape[1::-1] != tuple(size):
         pixels = _resized(pixels, size)
-    dtype = get_dtype(map_mixed16=np.float16)
+    dtype = get_dtype()
     bgr = pixels[:, :, ::-1].astype(np.float32) - np.array(mean, np.float32)
     return np.ascontiguousarray(bgr.transpose(2, 0, 1), dtype)
 

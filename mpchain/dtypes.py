@@ -1,0 +1,107 @@
+"""Floating-point dtypes: NumPy's, and bfloat16, which the library ml_dtypes adds to NumPy.
+
+Arrays of bfloat16 are NumPy arrays of a dtype that NumPy does not know: its kind is ``V``, as if it
+had no numbers, and ``np.issubdtype`` does not count it as floating point. So the source asks here.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from mpchain.typing import DTypeLike
+
+_FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
+
+
+def is_floating(*dtypes: np.dtype) -> bool:
+    """Returns whether all dtypes are floating point, real: NumPy's, or bfloat16.
+
+    Example:
+        >>> is_floating(as_dtype("bfloat16")), is_floating(np.dtype("f"), np.dtype("i"))
+        (True, False)
+    """
+    for dtype in dtypes:
+        if dtype.kind != "f" and not is_bfloat16(dtype):
+            return False
+    return True
+
+
+def is_bfloat16(dtype: np.dtype) -> bool:
+    """Returns whether a dtype is bfloat16.
+
+    Example:
+        >>> is_bfloat16(np.dtype(np.float16))
+        False
+    """
+    return dtype.kind == "V" and dtype.name == "bfloat16"
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Returns whether a dtype is float16 or bfloat16, which are summed and updated in float32.
+
+    Example:
+        >>> is_half(np.dtype(np.float16)), is_half(np.dtype(np.float32))
+        (True, False)
+    """
+    return dtype == _FLOAT16 or is_bfloat16(dtype)
+
+
+def widened(array: Any) -> Any:
+    """Returns an array in float32 if it is bfloat16; any other value as it is.
+
+    Example:
+        >>> widened(np.ones(2, mpchain.mixed_bf16)).dtype
+        dtype('float32')
+    """
+    dtype = getattr(array, "dtype", None)
+    return array.astype(_FLOAT32) if dtype is not None and is_bfloat16(dtype) else array
+
+
+def promoted(*dtypes: np.dtype) -> np.dtype:
+    """Returns the dtype to which dtypes promote: with NumPy's rules, by which alone bfloat16 and
+    others, such as float16 or int64, have none. These promote as float32 does.
+
+    Example:
+        >>> promoted(as_dtype("bfloat16"), np.dtype(np.float16))
+        dtype('float32')
+    """
+    if len(set(dtypes)) > 1:
+        dtypes = tuple(_FLOAT32 if is_bfloat16(dtype) else dtype for dtype in dtypes)
+    return np.result_type(*dtypes)
+
+
+def as_dtype(spec: "DTypeLike") -> np.dtype:
+    """Returns ``np.dtype(spec)``; that of ``"bfloat16"`` too before ml_dtypes was imported.
+
+    Args:
+        spec: what :class:`numpy.dtype` accepts, or ``"bfloat16"``.
+
+    Raises:
+        ImportError: it is ``"bfloat16"``, and ml_dtypes is not installed.
+
+    Example:
+        >>> as_dtype("bfloat16").itemsize
+        2
+    """
+    if isinstance(spec, str) and spec == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError(
+                'bfloat16 arrays need the library ml_dtypes: pip install "mpchain[bfloat16]"'
+            ) from error
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(spec)
+
+
+def smallest(dtype: np.dtype) -> float:
+    """Returns the most negative finite number of a floating-point dtype.
+
+    Example:
+        >>> smallest(np.dtype(np.float16))
+        -65504.0
+    """
+    if is_bfloat16(dtype):
+        return float(np.array([0xFF7F], np.uint16).view(dtype)[0])
+    return float(np.finfo(dtype).min)
