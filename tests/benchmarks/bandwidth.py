@@ -42,7 +42,7 @@ def step():
 """
 )
 
-_GLOO = """
+GLOO = """
 import torch
 torch.set_num_threads(1)
 torch.distributed.init_process_group('gloo')
@@ -86,7 +86,7 @@ def main(rounds=15):
     groups = [
         Group("mpchain", _MPCHAIN.format(shared=True)),
         Group("mpchain, messages", _MPCHAIN.format(shared=False)),
-        Group("gloo", _GLOO, "torch"),
+        Group("gloo", GLOO, "torch"),
         Group("mpi4py, by array", _MPI4PY),
         Group("chainermn", _CHAINERMN, python=chainer_python()),
     ]

@@ -1,85 +1,187 @@
-"""Compares mpchain with PyTorch, and with Chainer, on training steps, files and data.
+"""Compares mpchain with PyTorch, JAX and Chainer on training steps, files and data.
 
 Run ``python -m tests.benchmarks.compare [NAME ...]``. Each workload runs in one process per
 library, by turns: with one thread, CPU time is measured; with two, wall time. Where a workload's
-step returns a loss, those of the first two steps must agree. Chainer takes part if
-MPCHAIN_TEST_CHAINER_PYTHON names a Python that has it. ``--out RESULTS.md`` writes the table with
-the machine and the date.
+step returns a loss, those of the first two steps must agree. Measured are
+
+* ``mpchain``, and ``captured``: the same step after ``mpchain.capture``;
+* ``torch``, and with ``--compile`` also ``compiled``: the model after ``torch.compile``;
+* ``jax``: jitted, on the workloads of ``workloads/jitted.py``, if it is installed;
+* ``chainer`` if MPCHAIN_TEST_CHAINER_PYTHON names a Python that has it.
+
+``--ranks`` adds what two ranks take (see :mod:`tests.benchmarks.two_ranks`), ``--out RESULTS.md``
+writes the tables with the machine and the date. Captured steps and PyTorch's operations of matrices
+are counted besides: a share is what part of the machine's peak of products a step reached.
 """
 
 import argparse
 import contextlib
 import datetime
 import importlib
+import importlib.util
 import math
+import os
 import pathlib
 import platform
 import re
 import statistics
+import time
 
+from tests.benchmarks import two_ranks
 from tests.benchmarks.side_by_side import Worker, interpreter
 
 FOLDER = pathlib.Path(__file__).parent / "workloads"
 FILES = ("dense", "images", "sequences", "gans", "files_and_data")
-WORKLOADS = {
-    name: file
-    for file in FILES
-    for name in re.findall(
-        r"^def ([a-z]\w*)_ours\(lib\)", (FOLDER / f"{file}.py").read_text(), re.M
-    )
-}
+
+
+def _functions(file, ending):
+    text = (FOLDER / f"{file}.py").read_text()
+    return dict.fromkeys(re.findall(rf"^def ([a-z]\w*){ending}:", text, re.M), file)
+
+
+WORKLOADS = {name: file for file in FILES for name in _functions(file, r"_ours\(lib\)")}
+OF_JAX = _functions("jitted", r"\(jax\)")
 WITHOUT_CHAINER = {"transformer"}
+WITHOUT_CAPTURE = {"adam", "momentum_sgd", *_functions("files_and_data", r"_ours\(lib\)")}
+COMPILED = {"mlp", "mlp_of_100_units", "lenet", "vgg", "resnet18", "resnet50", "transformer"}
+COMPILED |= {"resnet50_inference", "language_model", "language_model_of_cells"}
 BY_WALL_TIME = {"worker_processes"}  # whose processes do the work
+NOT_COUNTED = {"language_model", "nstep_lstm"}  # by a kernel that PyTorch does not count
 LONGEST_TURN = 0.3  # seconds
+COLUMNS = {
+    "/ PyTorch": ("mpchain", "torch"),
+    "captured / PyTorch": ("captured", "torch"),
+    "/ JAX": ("mpchain", "jax"),
+    "captured / JAX": ("captured", "jax"),
+    "compiled / PyTorch": ("compiled", "torch"),
+    "/ Chainer": ("mpchain", "chainer"),
+}
+_REPLACED = {
+    "captured": """
+import common, mpchain
+steps_of = []
+def capture(function):
+    steps_of.append(mpchain.capture(function))
+    return steps_of[-1]
+common.captured = capture
+""",
+    "compiled": """
+import common, torch
+common.compiled = torch.compile
+""",
+}
+_COUNTED = """
+def n_operations():
+    from torch.utils.flop_counter import FlopCounterMode
+    with FlopCounterMode(display=False) as counter:
+        step()
+    return counter.get_total_flops()
+"""
+_PEAK = """
+import numpy as np
+from mpchain.kernels import product
+x = np.random.RandomState(0).rand(2, 2048, 2048).astype('f')
+def step():
+    product(*x)
+"""
 
 
-def text_of(name, library, threads):
+def text_of(name, kind, threads):
     """The Python text that defines ``step`` of a workload."""
-    lines = [f"import sys\nsys.path.insert(0, {str(FOLDER)!r})", f"import {library}"]
+    library = {"captured": "mpchain", "compiled": "torch"}.get(kind, kind)
+    lines = [f"import sys\nsys.path.insert(0, {str(FOLDER)!r})"]
+    if kind == "jax":  # which asks for the number of cores
+        lines += [f"import os\nos.sched_setaffinity(0, {_cores(threads)})"]
+    lines += [f"import {library}", _REPLACED.get(kind, "")]
     if library == "torch":
         lines += [f"torch.set_num_threads({threads})"]
-    kind = "pytorch" if library == "torch" else "ours"
-    lines += [f"import {WORKLOADS[name]}", f"step = {WORKLOADS[name]}.{name}_{kind}({library})"]
-    return "\n".join(lines) + "\n"
+    file, ending = WORKLOADS[name], {"torch": "_pytorch", "jax": ""}.get(library, "_ours")
+    if library == "jax":
+        file = OF_JAX[name]
+    lines += [f"import {file}", f"step = {file}.{name}{ending}({library})"]
+    return "\n".join(lines) + "\n" + (_COUNTED if kind == "torch" else "")
 
 
-def measure(name, libraries, threads, rounds):
-    """Runs a workload by turns; returns the workers by library."""
+def _cores(threads):
+    return sorted(os.sched_getaffinity(0))[:threads]
+
+
+def kinds_for(name, with_compile):
+    """What takes part in a workload."""
+    kinds = ["mpchain", "torch"]
+    if name not in WITHOUT_CAPTURE:
+        kinds.append("captured")
+    if name in OF_JAX and importlib.util.find_spec("jax"):
+        kinds.append("jax")
+    if with_compile and name in COMPILED:
+        kinds.append("compiled")
+    if interpreter("chainer") and name not in WITHOUT_CHAINER:
+        kinds.append("chainer")
+    return kinds
+
+
+def measure(name, kinds, threads, rounds):
+    """Runs a workload by turns; returns the workers by kind, and what else was found."""
+    found = {}
     with contextlib.ExitStack() as stack:
         workers = {}
-        for library in libraries:
+        for kind in kinds:
             clock = "wall_time" if name in BY_WALL_TIME else None
-            worker = Worker(library, text_of(name, library, threads), threads, clock)
+            n_first = 5 if kind == "captured" else 3
+            environment = {}
+            if kind == "jax" and threads == 1:
+                environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+            worker = Worker(
+                kind, text_of(name, kind, threads), threads, clock, n_first, environment
+            )
             stack.callback(worker.process.kill)
-            workers[library] = worker
+            workers[kind] = worker
+        if "captured" in workers:
+            found["reason"] = workers["captured"].ask("[s.reason for s in steps_of][:1]")[0]
         n = max(1, math.ceil(LONGEST_TURN / workers["mpchain"].run(1)))
         for _ in range(rounds):
             for worker in workers.values():
                 worker.seconds.append(worker.run(n))
+        if name not in NOT_COUNTED:
+            found["n_operations"] = workers["torch"].ask("n_operations()")
         for worker in workers.values():
             worker.close()
-    return workers
+    return workers, found
+
+
+def peak(threads):
+    """The most operations of matrix products in a second."""
+    worker = Worker("mpchain", _PEAK, threads)
+    seconds = [worker.run(5) for _ in range(7)]
+    worker.close()
+    return 2 * 2048**3 / min(seconds)
 
 
 def check_losses(name, workers):
     """Raises ValueError unless the libraries computed the same."""
     expected = workers["torch"].first
-    for library, worker in workers.items():
+    for kind, worker in workers.items():
         for x, y in zip(worker.first, expected, strict=True):
             if x is not None and y is not None and not math.isclose(x, y, rel_tol=2e-3):
-                raise ValueError(f"{name}: losses of {library}: {worker.first}; torch: {expected}")
+                raise ValueError(f"{name}: losses of {kind}: {worker.first}; torch: {expected}")
 
 
-def row_of(name, workers):
-    """The row of a workload in the table, and its ratio to PyTorch."""
-    medians = {library: statistics.median(w.seconds) for library, w in workers.items()}
+def row_of(name, workers, found, most):
+    """The cells of a workload in the table, and its ratios by column."""
+    medians = {kind: statistics.median(w.seconds) for kind, w in workers.items()}
     ours = sorted(workers["mpchain"].seconds)
     spread = (ours[-1 - len(ours) // 4] - ours[len(ours) // 4]) / medians["mpchain"]
-    ratio = medians["mpchain"] / medians["torch"]
-    memory = workers["mpchain"].peak / workers["torch"].peak
-    chainer = medians["mpchain"] / medians["chainer"] if "chainer" in medians else math.nan
-    cells = [f"{medians['mpchain'] * 1e3:.2f}", f"{ratio:.2f}", f"{chainer:.2f}"]
-    return [name, *cells, f"{memory:.2f}", f"{spread:.0%}"], ratio
+    ratios = {}
+    for column, (kind, reference) in COLUMNS.items():
+        if kind in medians and reference in medians:
+            if kind != "captured" or found["reason"] is None:
+                ratios[column] = medians[kind] / medians[reference]
+    ratios["memory / PyTorch"] = workers["mpchain"].peak / workers["torch"].peak
+    share = found.get("n_operations", 0) / medians["mpchain"] / most
+    cells = {column: f"{ratio:.2f}" for column, ratio in ratios.items()}
+    cells |= {"ms": f"{medians['mpchain'] * 1e3:.2f}", "spread": f"{spread:.0%}"}
+    cells["share of peak"] = f"{share:.0%}" if share > 0.1 else ""
+    return {"workload": name, **cells}, ratios
 
 
 def machine():
@@ -91,42 +193,72 @@ def machine():
     return platform.processor()
 
 
+def summary(ratios):
+    """Lines that sum up the ratios of all workloads."""
+    lines = []
+    for column in COLUMNS:
+        values = [row[column] for row in ratios if column in row]
+        if values:
+            mean = statistics.geometric_mean(values)
+            ahead = sum(value < 1 for value in values)
+            name = "mpchain " * column.startswith("/") + column
+            line = f"{name}: geometric mean {mean:.2f}, below 1 on {ahead} of {len(values)}."
+            lines.append(f"- {line}")
+    return lines
+
+
+def table(names, threads, rounds, with_compile):
+    """Measures workloads, and returns the lines of their table."""
+    most = peak(threads)
+    kinds = {name: kinds_for(name, with_compile) for name in names}
+    present = {kind for some in kinds.values() for kind in some}
+    columns = [c for c, pair in COLUMNS.items() if present.issuperset(pair)]
+    head = ["workload", "ms", *columns, "memory / PyTorch", "share of peak", "spread"]
+    title = "one thread, CPU time" if threads == 1 else f"{threads} threads, wall time"
+    lines = [f"## {title}", "", f"Peak of matrix products: {most / 1e9:.0f} GFLOP/s", ""]
+    lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    print(f"{title}\n{'':24}", *(f"{cell:>18}" for cell in head[1:]))
+    ratios, reasons = [], []
+    for name in names:
+        workers, found = measure(name, kinds[name], threads, rounds)
+        check_losses(name, workers)
+        cells, of_name = row_of(name, workers, found, most)
+        ratios.append(of_name)
+        lines.append(f"| {' | '.join(cells.get(column, '') for column in head)} |")
+        print(f"{name:24}", *(f"{cells.get(c, ''):>18}" for c in head[1:]), flush=True)
+        if found.get("reason"):
+            reasons.append(f"- {name} is not captured: {found['reason']}")
+    lines += ["", *summary(ratios), *reasons, ""]
+    print(*summary(ratios), *reasons, sep="\n")
+    return lines
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("names", nargs="*", default=list(WORKLOADS), metavar="NAME")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="workloads; by default all")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--compile", action="store_true", help="measure torch.compile as well")
+    parser.add_argument("--ranks", action="store_true", help="measure two ranks as well")
     parser.add_argument("--out", type=pathlib.Path, help="a Markdown file to write")
     args = parser.parse_args()
     if unknown := set(args.names) - set(WORKLOADS):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
-    versions = [
-        f"{m} {importlib.import_module(m).__version__}" for m in ("mpchain", "torch", "numpy")
-    ]
-    lines = [f"{machine()}; {', '.join(versions)}; {datetime.date.today()}", ""]
+    modules = [m for m in ("mpchain", "torch", "jax", "numpy") if importlib.util.find_spec(m)]
+    versions = [f"{m} {importlib.import_module(m).__version__}" for m in modules]
+    today = f"{datetime.date.today()}, load {os.getloadavg()[0]:.1f} before"
+    lines = [f"{machine()}, {os.cpu_count()} cores; {', '.join(versions)}; {today}", ""]
     print(lines[0])
+    begin = time.monotonic()
     for threads in args.threads:
-        kind = "one thread, CPU time" if threads == 1 else f"{threads} threads, wall time"
-        head = ["workload", "ms", "/ PyTorch", "/ Chainer", "memory / PyTorch", "spread"]
-        lines += [f"## {kind}", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-        print(f"{kind}\n{'':24}", *(f"{cell:>16}" for cell in head[1:]))
-        ratios = []
-        for name in args.names:
-            libraries = ["mpchain", "torch"]
-            if interpreter("chainer") and name not in WITHOUT_CHAINER:
-                libraries.append("chainer")
-            workers = measure(name, libraries, threads, args.rounds)
-            check_losses(name, workers)
-            row, ratio = row_of(name, workers)
-            ratios.append(ratio)
-            lines.append(f"| {' | '.join(row)} |")
-            print(f"{name:24}", *(f"{cell:>16}" for cell in row[1:]), flush=True)
-        mean = statistics.geometric_mean(ratios)
-        ahead = sum(ratio < 1 for ratio in ratios)
-        lines += ["", f"Geometric mean {mean:.2f}; ahead on {ahead} of {len(ratios)}.", ""]
-        print(lines[-2])
+        names = args.names or list(WORKLOADS)
+        lines += table(names, threads, args.rounds, args.compile)
+    if args.ranks:
+        lines += two_ranks.table(args.rounds)
+    lines += [f"All of it took {(time.monotonic() - begin) / 60:.0f} minutes."]
+    print(lines[-1])
     if args.out:
-        args.out.write_text("\n".join(lines))
+        args.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,13 +22,16 @@ def cpu_time():
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 def wall_time():
     return time.perf_counter()
-print([step(), step()], flush=True)
-step()
-for line in sys.stdin:
+def seconds(n):
     begin = {clock}()
-    steps(int(line))
-    print({clock}() - begin, flush=True)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, flush=True)
+    steps(n)
+    return {clock}() - begin
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+print([step(), step()], flush=True)
+steps({n_first} - 2)
+for line in sys.stdin:
+    print(eval(line), flush=True)
 """
 
 
@@ -42,22 +45,31 @@ def interpreter(library):
 class Worker:
     """A process that repeats one workload when asked.
 
+    Args:
+        library (str): whose interpreter runs it.
+        workload (str): Python text that defines ``step()``.
+        threads (int): of its kernels.
+        clock (str): ``cpu_time`` or ``wall_time``; by default CPU time for one thread.
+        n_first (int): steps before the first turn.
+        environment (dict): more variables.
+
     Attributes:
         first: what its first two steps returned, such as losses.
         seconds: of a step, for each turn.
         peak: most memory that it had, in MiB, after :meth:`close`.
     """
 
-    def __init__(self, library, workload, threads=1, clock=None):
+    def __init__(self, library, workload, threads=1, clock=None, n_first=3, environment=None):
         variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         clock = clock or ("cpu_time" if threads == 1 else "wall_time")
         self.library = library
+        text = _WORKER.format(length=len(workload), clock=clock, n_first=n_first)
         self.process = subprocess.Popen(
-            [interpreter(library), "-c", _WORKER.format(length=len(workload), clock=clock)],
+            [interpreter(library), "-c", text],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **dict.fromkeys(variables, str(threads))},
+            env={**os.environ, **dict.fromkeys(variables, str(threads)), **(environment or {})},
         )
         self.process.stdin.write(workload)
         self.process.stdin.flush()
@@ -66,14 +78,18 @@ class Worker:
 
     def run(self, repetitions):
         """Runs the workload and returns the seconds of one repetition."""
-        self.process.stdin.write(f"{repetitions}\n")
+        return self.ask(f"seconds({repetitions})") / repetitions
+
+    def ask(self, expression):
+        """Returns the value of an expression there."""
+        self.process.stdin.write(f"{expression}\n")
         self.process.stdin.flush()
-        return float(self._read()) / repetitions
+        return eval(self._read())
 
     def close(self):
         """Ends the process."""
+        self.peak = self.ask("peak()")
         self.process.stdin.close()
-        self.peak = float(self._read())
         self.process.wait(timeout=60)
 
     def _read(self):

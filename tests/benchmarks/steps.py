@@ -1,7 +1,8 @@
 """Training steps of two ranks with one thread each: mpchain, PyTorch's DDP (gloo) and ChainerMN.
 
 ``python -m tests.benchmarks.steps [MODEL ...]`` measures by turns, for an MLP of 2.8 million
-parameters, a ResNet-50 at 64x64 and an LSTM language model:
+parameters, a ResNet-50 at 64x64, and an LSTM language model, both by NStepLSTM and by layers of 650
+units that are called step by step (``unrolled``; DDP by nn.LSTM):
 
 * ``mpchain``, ``ddp``, and ``chainermn`` if MPCHAIN_TEST_CHAINER_PYTHON names its interpreter;
 * ``independent``: two processes of mpchain that run at the same time without exchanging anything,
@@ -37,6 +38,8 @@ t = np.roll(x, -1, 0)
 """,
 }
 
+_DATA_OF["unrolled"] = _DATA_OF["lstm"]
+
 _CHAINER_MODEL = {
     "mlp": """
 model = L.Classifier(chainer.Sequential(
@@ -67,6 +70,16 @@ model = Model()
 targets = t.T.reshape(-1)
 def loss():
     return F.softmax_cross_entropy(model(x), targets)
+""",
+    "unrolled": """
+model = chainer.ChainList(
+    L.EmbedID(10_000, 650), L.LSTM(650, 650), L.LSTM(650, 650), L.Linear(650, 10_000))
+def loss():
+    embed, first, second, out = model
+    first.reset_state()
+    second.reset_state()
+    return sum(
+        F.softmax_cross_entropy(out(second(first(embed(x)))), t) for x, t in zip(x, t)) / len(x)
 """,
 }
 
@@ -145,6 +158,7 @@ model = Model()
 t = t.reshape(-1)
 """,
 }
+_TORCH_MODEL["unrolled"] = _TORCH_MODEL["lstm"].replace("200", "650")
 _TORCH_DDP = """
 torch.distributed.init_process_group('gloo')
 model = nn.parallel.DistributedDataParallel(model)
@@ -180,7 +194,7 @@ def groups(model):
 def main(models, rounds=15):
     """Prints the comparison of each model."""
     for model in models or _DATA_OF:
-        repetitions = {"mlp": 20, "resnet50": 1, "lstm": 2}[model]
+        repetitions = {"mlp": 20, "resnet50": 1, "lstm": 2, "unrolled": 1}[model]
         ratios = compare(f"{model}, two ranks", groups(model), "ddp", rounds, repetitions)
         print(
             f"  throughput of 2 ranks: {ratios['independent'] / ratios['mpchain']:.3f} of that of "

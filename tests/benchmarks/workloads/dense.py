@@ -1,5 +1,6 @@
 """Networks of dense layers, small operations, and optimizers."""
 
+import common
 import numpy as np
 from common import classifier_ours, classifier_pytorch, digits
 
@@ -45,16 +46,17 @@ def small_operations_ours(lib):
     F = lib.functions
     x = lib.Variable(np.random.RandomState(0).rand(32, 32).astype("f"))
 
-    def step():
+    def train():
         y = x
         for _ in range(50):
             y = F.tanh(y * 0.9 + x) - x
         loss = F.sum(y)
         x.cleargrad()
         loss.backward()
-        return float(loss.array)
+        return loss
 
-    return step
+    train = common.captured(train)
+    return lambda: float(train().array)
 
 
 def small_operations_pytorch(torch):

@@ -1,5 +1,6 @@
 """Generative adversarial networks."""
 
+import common
 import numpy as np
 from common import fill
 
@@ -32,7 +33,7 @@ def dcgan_ours(lib):
     random = np.random.RandomState(0)
     x, z = random.rand(50, 3, 32, 32).astype("f"), random.randn(50, 100).astype("f")
 
-    def step():
+    def train(x, z):
         made = generator(z)
         y_made, y_real = critic(made), critic(x)
         losses = F.mean(F.softplus(-y_made)), F.mean(F.softplus(y_made) + F.softplus(-y_real))
@@ -42,7 +43,8 @@ def dcgan_ours(lib):
             loss.backward()
             optimizer.update()
 
-    return step
+    train = common.captured(train)
+    return lambda: train(x, z)
 
 
 def dcgan_pytorch(torch):
@@ -101,7 +103,7 @@ def _wgan_gp_ours(lib, critic, shape):
     random = np.random.RandomState(0)
     real, made = random.rand(2, 64, *shape).astype("f")
 
-    def step():
+    def train(real, made):
         x = lib.Variable((real + made) / 2)
         (gx,) = lib.grad([critic(x)], [x], enable_double_backprop=True)
         norms = F.sqrt(F.sum(F.reshape(gx, (64, -1)) ** 2, axis=1))
@@ -109,9 +111,10 @@ def _wgan_gp_ours(lib, critic, shape):
         critic.cleargrads()
         loss.backward()
         optimizer.update()
-        return float(loss.array)
+        return loss
 
-    return step
+    train = common.captured(train)
+    return lambda: float(train(real, made).array)
 
 
 def _wgan_gp_pytorch(torch, critic, shape):

@@ -2,6 +2,7 @@
 
 import itertools
 
+import common
 import numpy as np
 from common import fill
 
@@ -30,7 +31,7 @@ def language_model_ours(lib):
     optimizer.add_hook(lib.optimizer_hooks.GradientClipping(5))
     text = words(10000, 36, 20)
 
-    def step():
+    def train(text):
         embed, first, second, output = model
         loss = 0
         for x, t in itertools.pairwise(text):
@@ -39,9 +40,10 @@ def language_model_ours(lib):
         loss.backward()
         loss.unchain_backward()
         optimizer.update()
-        return float(loss.array)
+        return loss
 
-    return step
+    train = common.captured(train)
+    return lambda: float(train(text).array)
 
 
 def _language_model_pytorch(torch, forward, params):
@@ -116,18 +118,19 @@ def nstep_lstm_ours(lib):
     xs = sentences()
     t = np.concatenate(xs)
 
-    def step():
+    def train(t):
         embed, lstm, output = model
         parts = np.cumsum([len(x) for x in xs])[:-1]
-        embedded = F.split_axis(embed(np.concatenate(xs)), parts, 0)
+        embedded = F.split_axis(embed(t), parts, 0)
         _, _, ys = lstm(None, None, embedded)
         loss = F.softmax_cross_entropy(output(F.concat(ys, axis=0)), t)
         model.cleargrads()
         loss.backward()
         optimizer.update()
-        return float(loss.array)
+        return loss
 
-    return step
+    train = common.captured(train)
+    return lambda: float(train(t).array)
 
 
 def nstep_lstm_pytorch(torch):
@@ -160,14 +163,15 @@ def word2vec_ours(lib):
     optimizer = lib.optimizers.Adam().setup(model)
     x, t = words(10000, 2, 10000)
 
-    def step():
+    def train(x, t):
         embed, loss_of = model
         loss = loss_of(embed(x), t)
         model.cleargrads()
         loss.backward()
         optimizer.update()
 
-    return step
+    train = common.captured(train)
+    return lambda: train(x, t)
 
 
 def word2vec_pytorch(torch):
@@ -198,13 +202,14 @@ def transformer_ours(lib):
     optimizer = lib.optimizers.Adam().setup(model)
     x = np.random.RandomState(0).randn(8, 128, 256).astype("f")
 
-    def step():
+    def train(x):
         loss = F.mean(model(x) ** 2)
         model.cleargrads()
         loss.backward()
         optimizer.update()
 
-    return step
+    train = common.captured(train)
+    return lambda: train(x)
 
 
 def transformer_pytorch(torch):
@@ -212,9 +217,10 @@ def transformer_pytorch(torch):
     model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     optimizer = torch.optim.Adam(model.parameters())
     x = torch.from_numpy(np.random.RandomState(0).randn(8, 128, 256).astype("f"))
+    forward = common.compiled(model)
 
     def step():
-        loss = (model(x) ** 2).mean()
+        loss = (forward(x) ** 2).mean()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
