@@ -96,9 +96,8 @@ class Captured:
                 return self._eager(args, kwargs)
             step = self._steps[key] = _Step()
         if step.plan is not None and step.recorder is None and step.state.fits():
-            done, result = step.plan.replay(arrays)
-            self.reason = None if done else "a value that decides what is done is another one"
-            return result if done else self._eager(args, kwargs)
+            self.reason, result = step.plan.replay(arrays)
+            return result if self.reason is None else self._eager(args, kwargs)
         self.reason = step.reason
         if step.reason is not None:
             return self._eager(args, kwargs)
@@ -113,7 +112,7 @@ class Captured:
 
     def _record(self, step, arrays, args, kwargs):
         """Runs the function and records it; compares it with the recording before, if any."""
-        if step.plan is not None and not step.state.fits():
+        if step.plan is not None and not (step.state.fits() and step.state.keeps_the_same()):
             step.plan = step.recorder = None
             step.n_attempts += 1
         if self._links is None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
+from mpchain.captured.state import are_alike
 from mpchain.kernels.onednn import prepared_product
 from mpchain.variable import Parameter, Variable
 
@@ -52,9 +53,15 @@ class Plan:
         self._owners = recorder.owners
         self._outside = {id(owner_of(x)) for x in (*inputs, *recorder.state.arrays())}
         grads = recorder.grads()
+        left = [(attribute, x.array) for attribute, x in recorder.left.items()]
         kept = [*arrays_in([g for _, g in grads]), *_arrays_of(result)]
+        kept += [plain(array) for _, array in left]
         calls = self._needed(_with_guards_first(recorder.calls, self._owners), kept)
-        self.reason = self._why_not(calls)
+        used = [*kept, *(x for call in calls for x in (*_read_by(call), *call.results))]
+        self._kept = recorder.state.kept_in(map(owner_of, used))
+        changed = {id(owner_of(x)) for call in calls for x in call.results}
+        left += [(attribute, x) for attribute, x in self._kept if id(x) in changed]
+        self.reason = self._why_not(calls) or _why_kept(self._kept, recorder)
         self.result, self.final_grads, self.n_bytes = None, [], 0
         self._calls: list[tuple[str, Callable, tuple]] = []
         if self.reason is None:
@@ -63,6 +70,7 @@ class Plan:
             self._spans = _spans(self._calls)
             self.final_grads = self._at_grads(grads)
             self.result = without_graph(result, self._at)
+            self._left = [(attribute, self._at(plain(array))) for attribute, array in left]
             self.written = [
                 x for c in calls for x in c.results if self._key(x) is None and c.kind == "call"
             ]
@@ -167,28 +175,44 @@ class Plan:
             return "call", partial(call.function, *args, **kwargs), ()
         return "call", *_writing(call.function, args, kwargs, results)
 
-    def replay(self, arrays: Iterable[np.ndarray]) -> tuple[bool, Any]:
-        """Runs the step on arguments.
+    def load(self, arrays: Iterable[np.ndarray]) -> bool:
+        """Copies arguments, and what links keep, to where the step finds them.
 
         Returns:
-            False and None if a value is another one than when the step was recorded; it has done
-            nothing then. Else True and the result.
+            Whether links keep values of the same shapes as when the step was recorded.
         """
         for place, array in zip(self.inputs, arrays):
             np.copyto(place, array)
+        for attribute, place in self._kept:
+            value = attribute.value
+            if not (isinstance(value, Variable) and are_alike(value.array, place)):
+                return False
+            np.copyto(place, value.array)
+        return True
+
+    def replay(self, arrays: Iterable[np.ndarray]) -> tuple[str | None, Any]:
+        """Runs the step on arguments.
+
+        Returns:
+            None and the result; or the reason why it has done nothing, and None.
+        """
+        if not self.load(arrays):
+            return "a link keeps no value from the step before, or one of another shape", None
         for kind, function, args in self._spans:
             if kind == "call":
                 try:
                     for f, a in args:
                         f(*a)
                 except _Differs:
-                    return False, None
+                    return "a value that decides what is done is another one", None
             else:
                 arguments, grads = args
                 _set_grads(grads)
                 function(*without_graph(arguments, _copied))
         _set_grads(self.final_grads)
-        return True, without_graph(self.result, self._copied_result)
+        for attribute, array in self._left:
+            attribute.set(Variable(array.copy(), requires_grad=False))
+        return None, without_graph(self.result, self._copied_result)
 
     def _copied_result(self, array):
         return array.copy() if np.may_share_memory(array, self._memory) else array
@@ -202,8 +226,7 @@ class Plan:
         """
         saved = [(array, array.copy()) for array in self.written]
         random_state = np.random.get_state() if self.has_draws else None
-        for place, array in zip(self.inputs, arrays):
-            np.copyto(place, array)
+        self.load(arrays)
         grads = self.final_grads
         try:
             for kind, function, args in self._calls:
@@ -220,6 +243,26 @@ class Plan:
             if random_state is not None:
                 np.random.set_state(random_state)
         return [None if grad is None else grad.copy() for _, grad in grads]
+
+
+def _why_kept(kept, recorder):
+    """A reason against a replay: backward of the next step would reach parameters in this one."""
+    nodes = {id(param.node) for param in recorder.state.params}
+    for attribute, _ in kept:
+        left, seen = recorder.left.get(attribute), set()
+        stack = [] if left is None else [left.node]
+        while stack:
+            node = stack.pop()
+            if id(node) in nodes:
+                link = type(attribute.link).__name__
+                return (
+                    f"{attribute.name} of a {link} keeps the graph of the step before: "
+                    "call unchain_backward of the loss"
+                )
+            if node.creator_node is not None and id(node) not in seen:
+                stack += node.creator_node.inputs
+            seen.add(id(node))
+    return None
 
 
 def _copied(array):

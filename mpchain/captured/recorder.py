@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpchain.captured.state import State
+from mpchain.captured.state import Kept, State
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.recording import current
@@ -113,6 +113,8 @@ class RecordedArray(np.ndarray):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any
     ) -> Any:
+        if any(isinstance(x, Variable) for x in inputs):
+            return NotImplemented  # a Variable computes
         inputs, function = plain(inputs), getattr(ufunc, method)
         kwargs = {name: plain(value) for name, value in kwargs.items()}
         if method == "__call__":
@@ -131,6 +133,8 @@ class RecordedArray(np.ndarray):
         return None if out is None else out[0] if len(out) == 1 else out
 
     def __array_function__(self, func: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+        if any(issubclass(kind, Variable) for kind in types):
+            return NotImplemented
         args, kwargs = plain(args), {name: plain(value) for name, value in kwargs.items()}
         result = func(*args, **kwargs)
         recorder = current.recorder
@@ -234,6 +238,7 @@ class Recorder:
         unknown_links: links that an optimizer updates, but that are not in ``state``.
         unknown_params: parameters that functions got, but that are not in ``state``.
         mismatch: what is wrong with ``expected``, or None.
+        left: the Variables that links keep for the next step, by attribute.
     """
 
     def __init__(
@@ -249,16 +254,21 @@ class Recorder:
         self.unknown_params: list[Parameter] = []
         self.mismatch: str | None = None
         self.values: dict[int, np.ndarray] = {}
+        self.left: dict[Kept, Variable] = {}
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Context manager: what this thread computes is recorded."""
+        self.state.begin(RecordedArray)
         self.state.wrap(RecordedArray)
         current.recorder = self
         try:
             yield
         finally:
             current.recorder = None
+            self.left = self.state.end()
+            for kept, value in self.left.items():
+                kept.set(without_graph(value, lambda array: array.copy()))
             if replaced := self.state.unwrap():
                 self.refuse(f"{replaced} was replaced by another array")
 

@@ -1,13 +1,37 @@
-"""What a step may change beside the arrays that it makes: parameters and persistent arrays."""
+"""What a step may change beside the arrays that it makes: parameters, persistent arrays, and
+Variables that links keep from step to step, such as the state of a recurrent layer."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
-from mpchain.variable import Variable
+from mpchain.variable import Parameter, Variable
+
+
+class Kept(NamedTuple):
+    """An attribute of a link whose value, a Variable, a step leaves for the next one.
+
+    Example:
+        >>> from mpchain.captured.state import Kept
+        >>> Kept(L.LSTM(1, 1), "h").value is None
+        True
+    """
+
+    link: Link
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """The attribute."""
+        return getattr(self.link, self.name)
+
+    def set(self, value: Any) -> None:
+        """Sets the attribute."""
+        setattr(self.link, self.name, value)
 
 
 class State:
@@ -37,7 +61,8 @@ class State:
             for link in all_links.values()
             for name in sorted(link._persistents)
         ]
-        self._wrapped = []
+        self._all_links = list(all_links.values())
+        self._buffers: dict[tuple, tuple[Kept, np.ndarray]] = {}
 
     @property
     def is_on_host(self) -> bool:
@@ -56,9 +81,52 @@ class State:
         return all(names.get(name) is value for names, name, value in self._persistents)
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays of parameters and of persistent values."""
+        """Yields the arrays of parameters and of persistent values, and those of :meth:`begin`."""
         yield from self._arrays
         yield from (v for _, _, v in self._persistents if isinstance(v, np.ndarray))
+        yield from (buffer for _, buffer in self._buffers.values())
+
+    def begin(self, kind: type[np.ndarray]) -> None:
+        """Puts Variables with views of a class of arrays in the place of those that links keep."""
+        self._before = self._kept()
+        self._shapes = _shapes_of(self._before)
+        for kept in self._before:
+            key, array = (id(kept.link), kept.name), kept.value.array
+            if key not in self._buffers or not are_alike(self._buffers[key][1], array):
+                self._buffers[key] = kept, np.empty(array.shape, array.dtype)
+            buffer = self._buffers[key][1]
+            np.copyto(buffer, array)
+            kept.set(Variable(buffer.view(kind), requires_grad=False))
+        self._begun = {kept: kept.value for kept in self._before}
+
+    def end(self) -> dict[Kept, Variable]:
+        """Undoes :meth:`begin`, and returns the Variables that links keep now, but did not."""
+        made = {kept: kept.value for kept in self._kept()}
+        for kept, value in self._before.items():
+            if made.get(kept) is self._begun[kept]:
+                del made[kept]
+                kept.set(value)
+                # What is computed in place stays.
+                np.copyto(value.array, self._buffers[id(kept.link), kept.name][1])
+        return made
+
+    def keeps_the_same(self) -> bool:
+        """Whether links keep Variables of the same shapes as at the latest :meth:`begin`."""
+        return _shapes_of(self._kept()) == self._shapes
+
+    def kept_in(self, arrays: Iterable[np.ndarray]) -> list[tuple[Kept, np.ndarray]]:
+        """Returns the attributes in whose place a recording had one of these arrays, and that."""
+        ids = set(map(id, arrays))
+        return [(kept, buffer) for kept, buffer in self._buffers.values() if id(buffer) in ids]
+
+    def _kept(self):
+        found = {}
+        for link in self._all_links:
+            for name, value in vars(link).items():
+                if isinstance(value, Variable) and not isinstance(value, Parameter):
+                    if isinstance(value.array, np.ndarray):
+                        found[Kept(link, name)] = value
+        return found
 
     def wrap(self, kind: type[np.ndarray]) -> None:
         """Puts views of a class of arrays in the place of all arrays."""
@@ -82,6 +150,22 @@ class State:
             elif names.get(name) is not value:
                 replaced = f"the persistent value {name}"
         return replaced
+
+
+def _shapes_of(kept):
+    return {key: (value.shape, value.dtype) for key, value in kept.items()}
+
+
+def are_alike(array: Any, other: np.ndarray) -> bool:
+    """Whether something is a NumPy array of the same shape and dtype.
+
+    Example:
+        >>> from mpchain.captured.state import are_alike
+        >>> are_alike(np.zeros(2), np.zeros(3))
+        False
+    """
+    is_array = isinstance(array, np.ndarray)
+    return is_array and array.shape == other.shape and array.dtype == other.dtype
 
 
 def _is_view(view, array):

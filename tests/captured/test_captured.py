@@ -1,5 +1,6 @@
 """Captured steps: equal to steps that run as always, and why some are not replayed."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -458,3 +459,114 @@ class TestUpdater:
             np.testing.assert_allclose(
                 *[[v[name] for v in s] for s in (found, expected)], rtol=1e-4
             )
+
+
+class LanguageModel(mpchain.Chain):
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.embed = L.EmbedID(9, 4)
+            self.rnn = L.LSTM(4, 5)
+            self.out = L.Linear(5, 9)
+
+    def forward(self, words):
+        return sum(
+            F.softmax_cross_entropy(self.out(self.rnn(self.embed(x))), t)
+            for x, t in itertools.pairwise(words)
+        )
+
+
+def truncated_step(model, optimizer, unchains=True):
+    optimizer.add_hook(optimizer_hooks.GradientClipping(0.1))
+
+    def step(words):
+        loss = model(words)
+        model.cleargrads()
+        loss.backward()
+        if unchains:
+            loss.unchain_backward()
+        optimizer.update()
+        return loss
+
+    return step
+
+
+def words_of(i, n=3):
+    return np.random.RandomState(i).randint(0, 9, (5, n)).astype("i")
+
+
+def test_state_that_links_keep_is_carried_from_replay_to_replay():
+    models, losses, reasons = [], [], []
+    for is_captured in (False, True):
+        model = LanguageModel()
+        step = truncated_step(model, optimizers.SGD(1.0).setup(model))
+        step = mpchain.capture(step) if is_captured else step
+        for i in range(9):
+            if i == 6:
+                model.rnn.reset_state()
+            losses.append(step(words_of(i)).array)
+            reasons.append(getattr(step, "reason", None))
+        models.append(model)
+    np.testing.assert_allclose(losses[:9], losses[9:], rtol=1e-5)
+    assert_equal(*models)
+    for name in ("c", "h"):
+        states = [getattr(model.rnn, name).array for model in models]
+        np.testing.assert_allclose(*states, rtol=1e-5)
+    assert reasons[-6:] == [
+        *[None] * 3,
+        "a link keeps no value from the step before, or one of another shape",
+        *[None] * 2,
+    ]
+
+
+def test_state_that_is_reset_while_steps_are_recorded_is_recorded_anew():
+    model = LanguageModel()
+    step = mpchain.capture(truncated_step(model, optimizers.SGD(1.0).setup(model)))
+    for i in range(6):
+        if i == 2:
+            model.rnn.reset_state()
+        step(words_of(i))
+    assert step.reason is None
+
+
+def test_state_that_keeps_its_graph_is_a_reason():
+    model = LanguageModel()
+    step = truncated_step(model, optimizers.SGD(1.0).setup(model), unchains=False)
+    step = mpchain.capture(step)
+    with pytest.warns(UserWarning, match="call unchain_backward"):
+        for i in range(4):
+            step(words_of(i))
+    assert "of a LSTM keeps the graph of the step before" in step.reason
+
+
+def test_variables_that_links_keep_are_those_of_the_latest_replay():
+    model = L.Classifier(perceptron())
+    optimizer = optimizers.SGD().setup(model)
+    step = mpchain.capture(lambda x, t: optimizer.update(model, x, t))
+    for i in range(6):
+        step(*batch_of(i))
+        before = model.loss
+    assert step.reason is None
+    step(*batch_of(0))
+    assert model.loss is not before and model.loss.array != before.array
+
+
+class Counting(mpchain.Link):
+    """Adds to what it keeps, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = mpchain.Variable(np.zeros(2, "f"), requires_grad=False)
+
+    def forward(self, x):
+        self.total.array += x.array if isinstance(x, mpchain.Variable) else x
+        return F.sum(x * self.total)
+
+
+def test_variables_that_links_change_in_place_keep_their_values():
+    link = Counting()
+    step = mpchain.capture(lambda x: link(x))
+    found = [float(step(np.ones(2, "f")).array) for _ in range(6)]
+    assert step.reason is None
+    assert found == [2, 4, 6, 8, 10, 12]
