@@ -1,4 +1,6 @@
-"""Tests the GPUs of this host: programs of :mod:`mpchain.testing` compare them with the CPU."""
+"""Tests the GPUs of this host: programs of :mod:`mpchain.testing` compare them with the CPU, and
+their times with PyTorch's.
+"""
 
 import json
 import sys
@@ -7,14 +9,15 @@ from . import inquiry, mpirun
 from .findings import FAILURE, NOTE, OK, Finding
 
 TIME_TO_CHECK = 600.0  # CuPy compiles each kernel at its first use
+TIME_TO_MEASURE = 600.0
 TIME_OF_RANKS = 300
 SHARED = "NCCL_MULTI_RANK_GPU_ENABLE=1"  # NCCL's own variable
 VERSIONS = ("mpchain", "GPU", "CUDA driver", "CUDA runtime", "CuPy", "NCCL")
 
 
 def check_gpu(path: str) -> list[Finding]:
-    """Returns the findings about GPUs, compared with the CPU: functions and trainings on the first
-    GPU, then two ranks.
+    """Returns the findings about GPUs: functions and trainings on the first GPU, then two ranks,
+    compared with the CPU; times of training steps, compared with PyTorch.
 
     Each part runs in processes that begin anew, as a GPU may refuse all work after an error.
 
@@ -32,6 +35,7 @@ def check_gpu(path: str) -> list[Finding]:
         findings = _judge_versions(found["versions"])
         findings += [_judge(name, each, path) for name, each in found["checks"].items()]
         findings += _check_ranks(found, path)
+        findings += _measure_speed(found, path)
     else:
         findings = [Finding("GPU", FAILURE, "none that works", found["reason"])]
     with open(path, "w", encoding="utf-8") as file:
@@ -100,3 +104,45 @@ def _start_ranks(name, found, path, variable=None):
     if failure and not any(finding.verdict == failed for finding in findings):
         findings.append(Finding(name, failed, "did not end", f"{failure}; see {path}"))
     return findings
+
+
+def _measure_speed(found, path):
+    """Returns the findings about times, and adds them to what is written."""
+    programs = {"mpchain": [], "PyTorch": ["pytorch"]}
+    rows = {}
+    for name, arguments in programs.items():
+        program = ["-m", "mpchain.testing.gpu_speed", *arguments]
+        rows[name], failure, messages = _run(program, TIME_TO_MEASURE)
+        rows[name] += [{"reason": failure}] * bool(failure)
+        found["messages"][f"speed of {name}"] = messages
+    found["speed"] = rows
+    others = {row["name"]: row for row in rows["PyTorch"] if "name" in row}
+    findings = [
+        _judge_speed(row, others.get(row["name"]), found, path)
+        for row in rows["mpchain"]
+        if "name" in row
+    ]
+    for name in programs:
+        for row in rows[name]:
+            if "reason" in row:
+                findings.append(Finding(f"speed of {name}", NOTE, "not measured", row["reason"]))
+    return findings
+
+
+def _judge_speed(row, other, found, path):
+    item = f"training step: {row['name']}"
+    if "error" in row:
+        return _judge(item, {"ok": False, **row}, path)
+    text = _times(row)
+    if other is not None:
+        text += f"; PyTorch {_times(other)}"
+    if found["is a double"]:
+        return Finding(item, NOTE, text, "not times of a GPU: CuPy is the double of the tests")
+    return Finding(item, OK, text)
+
+
+def _times(row):
+    if "error" in row:
+        return "raises " + row["error"].strip().rpartition("\n")[2]
+    times = row["milliseconds"]
+    return f"{times['step']:.3g} ms ({times['host']:.3g} ms of the host)"

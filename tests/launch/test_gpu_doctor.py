@@ -1,3 +1,4 @@
+import importlib.util
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ from launch import doctor, gpu_doctor, inquiry, mpirun
 from tests.launch.conftest import ROOT
 
 DOUBLES = pathlib.Path(__file__).parents[1] / "gpu" / "doubles"
+MEASURE = "mpchain.testing.gpu_speed"
 GOOD, BAD = {"ok": True, "error": 1.2e-7}, {"ok": False, "error": 0.5}
 
 
@@ -20,8 +22,9 @@ def hints(findings):
     return {finding.item: finding.hint for finding in findings}
 
 
-def checked(*versions, n_gpus=2, **checks):
-    return json.dumps({"versions": versions, "checks": checks, "GPUs": n_gpus})
+def checked(*versions, n_gpus=2, is_double=False, **checks):
+    found = {"versions": versions, "checks": checks, "GPUs": n_gpus, "is a double": is_double}
+    return json.dumps(found)
 
 
 @pytest.fixture
@@ -33,13 +36,16 @@ def check(monkeypatch, tmp_path):
 
         def run_on_all(wanted, timeout):
             commands.append(wanted[""])
-            return {"": (*next(answers), "", "")[:3]}
+            return {"": (*next(answers, (0, "")), "", "")[:3]}
 
         monkeypatch.setattr(inquiry, "run_on_all", run_on_all)
         path = tmp_path / "gpu.json"
         findings = gpu_doctor.check_gpu(str(path))
         assert next(answers, None) is None
-        return findings, json.loads(path.read_text()), commands
+        written = json.loads(path.read_text())
+        if len(commands) > 1:
+            assert [c[-2:] for c in commands[-2:]] == [["-m", MEASURE], [MEASURE, "pytorch"]]
+        return findings, written, commands
 
     monkeypatch.setattr(mpirun, "find", lambda: object())
     return check
@@ -52,7 +58,8 @@ def test_first_gpu(check, monkeypatch, plan, verdict):
     versions = "mpchain: 0.1.0", "SciPy: 1.17", "  GPU: H200", "cuDNN: 9.28", "  convolution: "
     output = checked(*versions[:4], versions[4] + plan, matmul=GOOD, pooling=BAD, softmax=failed)
     findings, written, _ = check((0, f"a line\n{output}\n", "a warning"))
-    assert written == {**json.loads(output), "messages": {"check": "a warning"}}
+    assert json.loads(output).items() <= written.items()
+    assert written["messages"]["check"] == "a warning"
     assert lines(findings) == {
         "mpchain": ("ok", "0.1.0"),
         "GPU": ("ok", "H200"),
@@ -89,7 +96,7 @@ def results(**found):
 
 def test_ranks_with_a_gpu_each(check):
     printed = results(training=GOOD, collectives=BAD, sum={"ok": True, "seconds": 2e-3})
-    findings, written, (_, command) = check((0, checked()), (0, f"a line\n{printed}"))
+    findings, written, (_, command, *_) = check((0, checked()), (0, f"a line\n{printed}"))
     assert command[-2:] == ["-m", "mpchain.testing.gpu_ranks"] and "--env" not in command
     assert [each["name"] for each in written["two ranks"]] == ["training", "collectives", "sum"]
     assert lines(findings) == {
@@ -112,12 +119,39 @@ def test_ranks_that_share_a_gpu(check):
     refused = results(refusal={"ok": False, "error": "no error"})
     error = results(an_exception={"ok": False, "error": "Traceback ...\nNcclError: duplicate GPU"})
     answers = (0, checked(n_gpus=1)), (0, refused), (1, error, "it failed")
-    findings, _, (_, _, command) = check(*answers)
+    findings, _, (_, _, command, *_) = check(*answers)
     assert command[command.index("--env") + 1] == "NCCL_MULTI_RANK_GPU_ENABLE=1"
     assert lines(findings) == {
         "two ranks, one GPU: refusal": ("FAIL", "an exception"),
         "two ranks, NCCL on one GPU: an_exception": ("note", "an exception"),
     }
+
+
+@pytest.mark.parametrize(("is_double", "verdict"), [(False, "ok"), (True, "note")])
+def test_speed(check, monkeypatch, is_double, verdict):
+    monkeypatch.setattr(mpirun, "find", lambda: None)
+    times = [{"milliseconds": {"step": 0.5 * i, "host": 0.25}} for i in (1, 2)]
+    failed = {"error": "Traceback ...\nMemoryError: too large\n"}
+    ours = results(MLP=times[0], layer=times[0], conv=times[0], cell=failed)
+    theirs = json.dumps({"version": "2.13"}) + "\n" + results(MLP=times[1], layer=failed)
+    answers = (0, ours), (-9, theirs, "")
+    findings, written, _ = check((0, checked(is_double=is_double)), *answers)
+    assert written["speed"]["PyTorch"][0] == {"version": "2.13"}
+    assert lines(findings[1:]) == {
+        "training step: MLP": (
+            verdict,
+            "0.5 ms (0.25 ms of the host); PyTorch 1 ms (0.25 ms of the host)",
+        ),
+        "training step: layer": (
+            verdict,
+            "0.5 ms (0.25 ms of the host); PyTorch raises MemoryError: too large",
+        ),
+        "training step: conv": (verdict, "0.5 ms (0.25 ms of the host)"),
+        "training step: cell": ("FAIL", "an exception"),
+        "speed of PyTorch": ("note", "not measured"),
+    }
+    assert hints(findings)["speed of PyTorch"] == "exit code -9"
+    assert ("not times of a GPU" in hints(findings)["training step: MLP"]) == is_double
 
 
 def test_file_that_cannot_be_written(capsys):
@@ -143,4 +177,7 @@ def test_double(start, tmp_path, n_gpus):
     ranks = ["two ranks"] if n_gpus == 2 else ["two ranks, one GPU", "two ranks, NCCL on one GPU"]
     for name in ranks:
         assert found[name] and {f"{name}: {each['name']}" for each in found[name]} <= passed
+    for name in ("mpchain", "PyTorch")[: 1 + bool(importlib.util.find_spec("torch"))]:
+        rows = [row for row in found["speed"][name] if "name" in row]
+        assert len(rows) == 6 and all(row["milliseconds"]["step"] > 0 for row in rows), rows
     assert found["messages"]["check"] == ""  # such as accesses to memory without an order
