@@ -167,14 +167,9 @@ class SampleGenerator:
         self._first, self._n, self._stream = first, n if first is not None else 0, stream
         self.n_calls = 0
 
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self) -> contextlib.AbstractContextManager[None]:
         """Context manager: functions draw from this generator."""
-        outer, _local.generator = _local.generator, self
-        try:
-            yield
-        finally:
-            _local.generator = outer
+        return _InUse(self)
 
     def words(
         self, xp: Any, shape: tuple[int, ...], n_words: int, steps: Sequence[int] | None = None
@@ -226,6 +221,17 @@ class SampleGenerator:
     def row_seeds(self, n_rows: int) -> np.ndarray:
         """Returns for each row of an array a seed (4 words), for draws of varying length."""
         return self.words(np, (n_rows, 4), 1).reshape(n_rows, 4)
+
+
+class _InUse:  # a generator would cost several times as much, in every step
+    def __init__(self, generator):
+        self._generator = generator
+
+    def __enter__(self):
+        self._outer, _local.generator = _local.generator, self._generator
+
+    def __exit__(self, *exc_info):
+        _local.generator = self._outer
 
 
 class _Source:

@@ -57,7 +57,7 @@ class Reporter:
     @contextlib.contextmanager
     def scope(self, observation: dict[str, Any]) -> Iterator[None]:
         """Context manager: makes the reporter current and collects values in ``observation``."""
-        with self, _collecting(self, observation):
+        with self, _Collecting(self, observation):
             yield
 
     def add_observer(self, name: str, observer: Any) -> None:
@@ -101,13 +101,16 @@ class Reporter:
             )
 
 
-@contextlib.contextmanager
-def _collecting(reporter, observation):
-    old, reporter.observation = reporter.observation, observation
-    try:
-        yield
-    finally:
-        reporter.observation = old
+class _Collecting:  # a generator would cost several times as much, in every step
+    def __init__(self, reporter, observation):
+        self._reporter, self._observation = reporter, observation
+
+    def __enter__(self):
+        reporter = self._reporter
+        self._outer, reporter.observation = reporter.observation, self._observation
+
+    def __exit__(self, *exc_info):
+        self._reporter.observation = self._outer
 
 
 def _without_graph(value):
@@ -152,8 +155,7 @@ def report(values: Mapping[str, Any], observer: Any = None) -> None:
         outside(_current.reporters[-1].report, values, observer)
 
 
-@contextlib.contextmanager
-def report_scope(observation: dict[str, Any]) -> Iterator[None]:
+def report_scope(observation: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Context manager: makes the current reporter collect in ``observation``.
 
     Example:
@@ -163,8 +165,7 @@ def report_scope(observation: dict[str, Any]) -> Iterator[None]:
         >>> observation
         {'loss': 0.5}
     """
-    with _collecting(get_current_reporter(), observation):
-        yield
+    return _Collecting(get_current_reporter(), observation)
 
 
 class Summary:
@@ -196,7 +197,7 @@ class Summary:
         Raises:
             ValueError: the value or the weight is not a scalar, or the weight is negative.
         """
-        value, weight = _as_float64("value", value), float(_as_float64("weight", weight))
+        value, weight = self._checked("value", value), float(self._checked("weight", weight))
         if weight < 0:
             raise ValueError(f"Summary.add: weight must not be negative, but is {weight}")
         if weight == 0:
@@ -206,6 +207,14 @@ class Summary:
         else:
             with backend.cuda.get_device_from_array(value, self._x):
                 self._add(value, weight)
+
+    def _checked(self, argument, value):
+        number = _as_float64(value)
+        if number is None:
+            raise ValueError(
+                f"Summary.add: {argument} must be a number or have shape (), but is {value!r}"
+            )
+        return number
 
     def _add(self, value, weight):
         old_mean = self._x / self._n if self._n else value
@@ -292,25 +301,29 @@ class DictSummary:
     def __init__(self) -> None:
         self._summaries = {}
 
-    def add(self, d: Mapping[str, Any]) -> None:
+    def add(self, d: Mapping[str, Any], default_weight: float = 1) -> None:
         """Adds the scalars of a dictionary; other entries are ignored.
 
         Args:
             d: values by name; a pair is a value and its weight (see :meth:`Summary.add`).
+            default_weight: the weight of the other values.
 
         Raises:
             ValueError: a weight is not a scalar.
         """
         for name, value in d.items():
-            weight = 1
+            weight = default_weight
             if isinstance(value, tuple) and len(value) == 2:
                 value, weight = value
                 if not is_scalar(weight):
                     raise ValueError(
                         f"DictSummary.add: the weight of {name!r} must be a scalar, not {weight!r}"
                     )
-            if is_scalar(value):
-                self._summaries.setdefault(name, Summary()).add(value, weight)
+            number = _as_float64(value)
+            if number is not None:
+                if name not in self._summaries:
+                    self._summaries[name] = Summary()
+                self._summaries[name].add(number, weight)
 
     def merge(self, other: "DictSummary") -> None:
         """Adds all entries that another summary has seen; the names may differ.
@@ -364,9 +377,12 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, (numbers.Real, np.bool_))
 
 
-def _as_float64(name, value):
+def _as_float64(value):
+    """Returns a scalar as a float, or on its GPU as float64; None for other values."""
+    if type(value) in (float, int):
+        return float(value)
     if not is_scalar(value):
-        raise ValueError(f"Summary.add: {name} must be a number or have shape (), but is {value!r}")
+        return None
     value = getattr(value, "array", value)
     if not backend.cuda.is_gpu_array(value):
         return float(value)

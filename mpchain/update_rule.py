@@ -93,8 +93,8 @@ class HyperparameterProxy:
         setattr(owner.hyperparam, self._name, value)
 
 
-class HookList:
-    """The hooks of an optimizer or update rule: what to call before and after an update.
+class HookList(dict[str, tuple[str, Callable[..., Any]]]):
+    """The hooks of an optimizer or update rule, each with its timing, by name.
 
     Example:
         >>> hooks = mpchain.update_rule.HookList(optimizers.SGD())
@@ -105,7 +105,6 @@ class HookList:
 
     def __init__(self, owner: Any):
         self._owner = type(owner).__name__
-        self._by_timing = {"pre": {}, "post": {}}
 
     def add(self, hook: Callable[..., Any], name: str | None, timing: str) -> None:
         if not callable(hook):
@@ -121,22 +120,17 @@ class HookList:
             timing = getattr(hook, "timing", "pre")
         if name is None:
             name = getattr(hook, "name", None) or getattr(hook, "__name__", type(hook).__name__)
-        if any(name in hooks for hooks in self._by_timing.values()):
+        if name in self:
             raise KeyError(f"{self._owner}.add_hook: hook {name!r} exists already")
-        self._by_timing[timing][name] = hook
+        self[name] = timing, hook
 
     def remove(self, name: str) -> None:
-        for hooks in self._by_timing.values():
-            if name in hooks:
-                del hooks[name]
-                return
-        raise KeyError(f"{self._owner}.remove_hook: there is no hook {name!r}")
+        if name not in self:
+            raise KeyError(f"{self._owner}.remove_hook: there is no hook {name!r}")
+        del self[name]
 
     def at(self, timing: str) -> tuple[Callable[..., Any], ...]:
-        return tuple(self._by_timing[timing].values())
-
-    def __bool__(self) -> bool:
-        return bool(self._by_timing["pre"] or self._by_timing["post"])
+        return tuple([hook for when, hook in self.values() if when == timing])
 
 
 class UpdateRule:

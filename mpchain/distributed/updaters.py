@@ -87,7 +87,9 @@ class MultiNodeUpdater(StandardUpdater):
         """Updates the main optimizer's target with this rank's samples, which may be none."""
         micro_shards = self.communicator.micro_shards
         n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
-        parts = [batch[slice(*partition(len(batch), i, n_parts))] for i in range(n_parts)]
+        parts = [batch]
+        if n_parts > 1:
+            parts = [batch[slice(*partition(len(batch), i, n_parts))] for i in range(n_parts)]
         observations = Observations(
             [(len(part), functools.partial(self._loss, part)) for part in parts]
         )

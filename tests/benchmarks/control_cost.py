@@ -3,8 +3,9 @@
 ``python -m tests.benchmarks.control_cost`` imitates 1, 8 and 1,024 ranks: sums are those of ranks
 that all do the same, and nothing travels. An iteration is that of
 :class:`mpchain.distributed.MultiNodeUpdater` with a hook and a reported loss, for two samples of a
-rank, and of :class:`mpchain.training.updaters.StandardUpdater` for comparison. The times are the
-least CPU times of many iterations, in turns: other programs make them longer, never shorter.
+rank, and of :class:`mpchain.training.updaters.StandardUpdater` for comparison. It also measures
+the message of the iteration that is not gradients, alone. The times are the least CPU times of many
+iterations, in turns: other programs make them longer, never shorter.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from mpchain.distributed import (
     create_multi_node_optimizer,
     create_sharded_iterator,
 )
+from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.iterators import SerialIterator
 from mpchain.training.updaters import StandardUpdater
 from tests.distributed.gradients.test_control import Many
@@ -48,17 +50,40 @@ def make_updater(n_ranks):
     return updater
 
 
-def measure(numbers, n_iterations):
-    """Returns the least CPU time of an iteration in seconds, by number of ranks."""
-    updaters = {n: make_updater(n) for n in numbers}
-    least = dict.fromkeys(numbers, np.inf)
+def make_iteration(n_ranks):
+    """Returns a function that does an iteration of the updater of :func:`make_updater`."""
+    updater = make_updater(n_ranks)
+
+    def iterate():
+        updater.agree_on_signal(None)
+        updater.update()
+
+    return iterate
+
+
+def make_message(n_ranks):
+    """Returns a function that sends the message of such an iteration, with its reports."""
+    message, summary = ControlMessage(Many(n_ranks)), reporter.DictSummary()
+    summary.add({"loss": (1.0, 2)})
+    counts = [2, True, *[True] * len(list(MLP().params()))]
+
+    def send():
+        message.put([summary])
+        message.begin(counts)
+        message.means()
+
+    return send
+
+
+def measure(functions, n_iterations):
+    """Returns the least CPU time of each function in seconds."""
+    least = dict.fromkeys(functions, np.inf)
     for _ in range(n_iterations):
-        for n, updater in updaters.items():
+        for name, function in functions.items():
             with reporter.Reporter():
-                begin = time.process_time_ns()
-                updater.agree_on_signal(None)
-                updater.update()
-                least[n] = min(least[n], 1e-9 * (time.process_time_ns() - begin))
+                begin = time.thread_time_ns()
+                function()
+                least[name] = min(least[name], 1e-9 * (time.thread_time_ns() - begin))
     return least
 
 
@@ -67,10 +92,13 @@ def main():
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 1024])
     parser.add_argument("--iterations", type=int, default=5000)
     args = parser.parse_args()
-    least = measure([0, *args.ranks], args.iterations)
+    least = measure({n: make_iteration(n) for n in [0, *args.ranks]}, args.iterations)
     print(f"one process: {1e6 * least[0]:.0f} us an iteration")
     for n in args.ranks:
         print(f"one of {n} ranks: {1e6 * (least[n] - least[0]):.0f} us more")
+    least = measure({n: make_message(n) for n in args.ranks}, args.iterations)
+    for n in args.ranks:
+        print(f"control message alone, one of {n} ranks: {1e6 * least[n]:.0f} us")
 
 
 if __name__ == "__main__":

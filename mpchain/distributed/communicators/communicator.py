@@ -212,10 +212,10 @@ class Communicator(PointToPoint, LosesRanks):
         array([1., 1.])
         """
         self._check_contiguous("iallreduce", x, is_summed=True)
-        wire_dtypes = (None, "sparse", *HALF_PRECISION)
-        if wire_dtype not in wire_dtypes or (wire_dtype is not None and not is_floating(x.dtype)):
+        wire_dtypes = ("sparse", *HALF_PRECISION)
+        if wire_dtype is not None and (wire_dtype not in wire_dtypes or not is_floating(x.dtype)):
             raise ValueError(
-                f"iallreduce: wire_dtype must be one of {', '.join(map(str, wire_dtypes))}, and "
+                f"iallreduce: wire_dtype must be one of None, {', '.join(wire_dtypes)}, and "
                 f"None unless x is a float array; it is {wire_dtype!r}, for {x.dtype}"
             )
         check_parts("iallreduce", parts, x)
@@ -455,6 +455,8 @@ class Communicator(PointToPoint, LosesRanks):
         (0, 10)
         """
         n_shards = self.micro_shards or self.size
+        if n_shards == self.size:
+            return partition(n, self.rank, self.size)
         first = self.rank * n_shards // self.size
         last = (self.rank + 1) * n_shards // self.size - 1
         return partition(n, first, n_shards)[0], partition(n, last, n_shards)[1]

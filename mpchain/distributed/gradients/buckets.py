@@ -2,7 +2,7 @@
 
 import collections
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.gradients.compression import configured
-from mpchain.distributed.gradients.control import CountMessage
+from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.serializer import AbstractSerializer
 from mpchain.typing import Array
@@ -55,7 +55,7 @@ class GradientReducer(Reducer):
             called with the communicator and the :class:`Bucket`, starts to replace its ``values``
             by their sum over the ranks, and returns a request with ``Test()`` and ``Wait()``. None
             uses the communicator's configuration, by default exact sums.
-        message: counts who has which gradient. None: :attr:`message`.
+        message: see :class:`Reducer`. It also counts who has which gradient.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -73,10 +73,9 @@ class GradientReducer(Reducer):
         *,
         zero_fill: bool = True,
         compression: Callable[[Communicator, "Bucket"], Any] | None = None,
-        message: CountMessage | None = None,
+        message: ControlMessage | None = None,
     ):
-        super().__init__(comm, zero_fill)
-        self._counting = message or self.message
+        super().__init__(comm, zero_fill, message)
         self._compression = configured(comm) if compression is None else compression
         self._under_way = collections.deque()
 
@@ -115,16 +114,17 @@ class GradientReducer(Reducer):
         if self._buckets is None:
             self._order[name] = None
             return
-        self._bucket_of[name].take(name, self._factor())
-        self._start_sums(lambda bucket: bucket.is_full)
+        if self._bucket_of[name].take(name, self._factor()):
+            self._start_sums(lambda bucket: bucket.is_full)
         while self._under_way and self._under_way[0].Test():
             self._under_way.popleft()
 
     def finish(self) -> int:
         self.start()
         for name, mean in self.means().items():
-            if self._params[name].grad is not mean:
-                self._params[name].grad = mean
+            param = self._params[name]
+            if param._grad is not mean or mean is None:
+                param.grad = mean
         return self.n_samples()
 
     def start(self) -> None:
@@ -133,30 +133,30 @@ class GradientReducer(Reducer):
         counts = [self._n_samples, self._n_samples > 0]
         if self._comm.size == 1:
             self._means = {name: param.grad for name, param in self._params.items()}
-            self._counting.begin(counts)
+            self.message.begin(counts)
             return
         if self._buckets is None:
             self._lay_out()
         self._start_sums(lambda bucket: self._fill(bucket, factor))
-        counts += [bucket.had(name) for name, bucket in self._bucket_of.items()]
-        self._under_way.append(self._counting.begin(counts))
+        for bucket in self._buckets:
+            counts += bucket.presence()
+        self._under_way.append(self.message.begin(counts))
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
         gradient. They are views into the buckets, or copies."""
         while self._under_way:
             self._wait_for_first()
-        n_samples, n_ranks, *counts = self._counting.wait()
+        n_samples, n_ranks, *counts = self.message.wait()
         self._check_total(n_samples)
         if self._comm.size > 1:
             counts = dict(zip(self._bucket_of, counts, strict=True))
             if not self._zero_fill:
                 self._check_presence(counts, n_ranks)
-            self._means = {
-                name: view if counts[name] else None
-                for bucket in self._buckets
-                for name, view in bucket.gradients()
-            }
+            for bucket in self._buckets:
+                self._means.update(bucket.gradients())
+            if not all(counts.values()):
+                self._means.update({name: None for name, n in counts.items() if n == 0})
         return self._means
 
     def serialize(self, serializer: AbstractSerializer) -> None:
@@ -165,8 +165,9 @@ class GradientReducer(Reducer):
 
     def _factor(self):
         """What gradients are multiplied by; 0 if those of this rank do not count."""
-        weight = self.weight(self._n_samples)
-        return float(weight > 0) if self._losses_are_weighted else weight
+        if self._losses_are_weighted:
+            return float(self._n_samples > 0)
+        return self.weight(self._n_samples)
 
     def _wait_for_first(self):
         self._under_way[0].Wait()
@@ -320,13 +321,18 @@ class Bucket:
         """Whether the gradients of all parameters have been taken."""
         return len(self._taken) == len(self._params)
 
-    def take(self, name: str, factor: float) -> None:
-        """Takes the final gradient of a parameter, None included, times ``factor``."""
+    def take(self, name: str, factor: float) -> bool:
+        """Takes the final gradient of a parameter, None included, times ``factor``.
+
+        Returns:
+            Whether the gradients of all parameters have been taken.
+        """
         if name in self._taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
         grad = None if factor == 0 else self._params[name].grad
         self._taken[name] = grad is not None
         self._put(name, grad, factor)
+        return self.is_full
 
     def _put(self, name, grad, factor):
         view = self._room.views[name]
@@ -344,19 +350,24 @@ class Bucket:
         """Returns whether this rank had a gradient for the parameter."""
         return self._taken[name]
 
+    def presence(self) -> list[bool]:
+        """Returns for each of :attr:`names` what :meth:`had` returns."""
+        return [self._taken[name] for name in self._params]
+
     def views(self) -> dict[str, Array]:
         """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
         return self._room.views
 
-    def gradients(self) -> Iterator[tuple[str, Array]]:
-        """Yields names and what ``values`` holds for them, in the gradients' dtype.
+    def gradients(self) -> dict[str, Array]:
+        """Returns what ``values`` holds for each name, in the gradients' dtype.
 
         These are copies while others hold parts of all other memory: they might hold these, too,
         when the next step begins and needs memory.
         """
-        copies = not (self._can_make_room() or self._free_rooms())
-        for name, view in self._room.views.items():
-            yield name, view.astype(self.layout.dtype, copy=copies)
+        dtype, copies = self.layout.dtype, not (self._can_make_room() or self._free_rooms())
+        if dtype == self._wire_dtype and not copies:
+            return self._room.views
+        return {n: view.astype(dtype, copy=copies) for n, view in self._room.views.items()}
 
 
 class GpuBucket(Bucket):
@@ -394,7 +405,7 @@ class GpuBucket(Bucket):
         _ = self.values  # filled, and multiplied
         return super().views()
 
-    def gradients(self) -> Iterator[tuple[str, Array]]:
+    def gradients(self) -> dict[str, Array]:
         _ = self.values
         return super().gradients()
 

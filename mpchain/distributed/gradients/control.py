@@ -52,6 +52,7 @@ class Control:
             :data:`TURNS`; then the times of all ranks are added here.
         n_turns: see above.
         n_messages: number of messages that were received.
+        n_numbers: the number of elements that it needs, the first ones of a message.
 
     Example:
         >>> control = Control.of(comm)
@@ -70,14 +71,12 @@ class Control:
         self._n_agreed = self.n_messages = self._n_sent = 0
         n_per_turn = -(-comm.size // TURNS)
         self.n_turns = -(-comm.size // n_per_turn)
-        self.times, self._per_step, self._of_period = np.zeros((3, 2, comm.size))
+        self.n_numbers = len(FLAGS) + 2 * n_per_turn
+        self.times, self._of_period = np.zeros((2, 2, comm.size))
+        self._told = np.zeros((self.n_turns, 2 * n_per_turn))  # seconds in a step, as received
         self._n_in_period, self._slow, self._named = 0, None, set()
-        self._own_turn, self._place = divmod(comm.rank, n_per_turn)
-        self._ranks = [
-            slice(turn * n_per_turn, min((turn + 1) * n_per_turn, comm.size))
-            for turn in range(self.n_turns)
-        ]
-        self._n_per_turn = n_per_turn
+        self._own_turn, place = divmod(comm.rank, n_per_turn)
+        self._own_places = len(FLAGS) + place, len(FLAGS) + n_per_turn + place
         self._worked = self._waited = 0.0  # in seconds, in so many steps
         self._n_steps = 0
         self._clock = None
@@ -142,14 +141,10 @@ class Control:
 
     # The part of a message
 
-    @property
-    def n_numbers(self) -> int:
-        """The number of elements that it needs in a message."""
-        return len(FLAGS) + 2 * self._n_per_turn
-
-    def write(self, numbers: Array) -> int:
-        """Writes what this rank tells into elements that are 0; returns the number of the turn."""
-        numbers[: len(FLAGS)] = self._asked_flags()
+    def write(self, message: Array) -> int:
+        """Writes what this rank tells into a message of zeros; returns the number of the turn."""
+        if self._asked:
+            message[: len(FLAGS)] = self._asked_flags()
         now, waited = _clocks()
         if self._clock is not None:
             waiting = waited - self._clock[1]
@@ -160,24 +155,26 @@ class Control:
         turn = self._n_sent % self.n_turns
         self._n_sent += 1
         if turn == self._own_turn and self._n_steps:
-            place, n = len(FLAGS) + self._place, self._n_steps
-            numbers[place], numbers[place + self._n_per_turn] = self._worked / n, self._waited / n
+            worked, waited = self._own_places
+            message[worked] = self._worked / self._n_steps
+            message[waited] = self._waited / self._n_steps
             self._worked, self._waited, self._n_steps = 0.0, 0.0, 0
         return turn
 
-    def read(self, numbers: Array, turn: int) -> None:
+    def read(self, message: Array, turn: int) -> None:
         """Reads the sums of what all ranks have written."""
         self.n_messages += 1
-        self._receive_flags(numbers)
-        ranks = self._ranks[turn]
-        n = ranks.stop - ranks.start
-        self._per_step[:, ranks] = numbers[len(FLAGS) :].reshape(2, -1)[:, :n]
-        if turn == self.n_turns - 1 and self._per_step[0].all():
-            self._add_times()
+        self._receive_flags(message)
+        self._told[turn] = message[len(FLAGS) : self.n_numbers]
+        if turn == self.n_turns - 1:
+            by_rank = self._told.reshape(self.n_turns, 2, -1).swapaxes(0, 1).reshape(2, -1)
+            self._add_times(self.n_turns * by_rank[:, : self._comm.size])
 
-    def _add_times(self):
-        self.times += self.n_turns * self._per_step
-        self._of_period += self.n_turns * self._per_step
+    def _add_times(self, seconds):
+        if not seconds[0].all():
+            return
+        self.times += seconds
+        self._of_period += seconds
         self._n_in_period += self.n_turns
         if self._n_in_period >= _STEPS and self._comm.size > 1:
             self._name_slow_rank(self._of_period[0] / self._n_in_period)
@@ -200,70 +197,15 @@ class Control:
 
     def _asked_flags(self):
         asked, self._asked = self._asked, set()
-        return [flag in asked for flag in FLAGS] if asked else 0
+        return [flag in asked for flag in FLAGS]
 
-    def _receive_flags(self, numbers):
-        asked = numbers[: len(FLAGS)].tolist()
+    def _receive_flags(self, message):
+        asked = message[: len(FLAGS)].tolist()
         if any(asked):
             self._received.update(flag for flag, n in zip(FLAGS, asked, strict=True) if n > 0)
 
 
-class CountMessage:
-    """Sums numbers of each rank over the ranks.
-
-    Args:
-        comm: the ranks.
-
-    Example:
-        >>> message = CountMessage(comm)
-        >>> _ = message.begin([True, False])
-        >>> message.wait()
-        [1.0, 0.0]
-    """
-
-    def __init__(self, comm: Communicator):
-        self._comm = comm
-        self._sums = self._request = None
-        self._n, self._counts = 0, []
-
-    def begin(self, counts: Iterable[float] = ()) -> Any:
-        """Begins to sum numbers, as many on each rank; waits first for the sums before.
-
-        Returns:
-            A request.
-        """
-        self.wait()
-        counts = [*counts]
-        self._n = n = self._n_own()
-        if self._sums is None or self._sums.size != n + len(counts):
-            (self._sums,) = self._comm.make_buffers([(n + len(counts), np.float64)])
-        self._sums[:n] = 0
-        self._sums[n:] = counts
-        self._write(self._sums[:n])
-        self._request = self._comm.iallreduce(self._sums)
-        return self._request
-
-    def wait(self) -> list[float]:
-        """Waits for the sums, and returns them."""
-        if self._request is not None:
-            self._request.Wait()
-            self._request = None
-            self._counts = self._sums[self._n :].tolist()
-            self._read(self._sums[: self._n])
-        return self._counts
-
-    def _n_own(self):
-        """The number of elements that a subclass needs."""
-        return 0
-
-    def _write(self, numbers):
-        """Writes to them."""
-
-    def _read(self, numbers):
-        """Reads their sums."""
-
-
-class ControlMessage(CountMessage):
+class ControlMessage:
     """The numbers that ranks sum once per step: what :class:`Control` needs, a hash of NumPy's
     random state, the sums and weights of reported values, and the counts of the reducer.
 
@@ -277,13 +219,15 @@ class ControlMessage(CountMessage):
         >>> message, summary = ControlMessage(comm), DictSummary()
         >>> summary.add({"loss": (3.0, 8)})
         >>> message.put([summary])
-        >>> _ = message.begin()
-        >>> message.means()
-        {'loss': 3.0}
+        >>> _ = message.begin([True, False])
+        >>> message.means(), message.wait()
+        ({'loss': 3.0}, [1.0, 0.0])
     """
 
     def __init__(self, comm: Communicator):
-        super().__init__(comm)
+        self._comm = comm
+        self._sums = self._request = None
+        self._counts = []
         self._values = _Values(comm)
         self._pieces = None
         self._means = {}
@@ -297,8 +241,56 @@ class ControlMessage(CountMessage):
                 this rank's micro-shards, else one for all samples of this rank, or none.
             draws: whether random states are compared, which takes 0.1 ms.
         """
+        self.wait()
         self._values.own = [summary.sums() for summary in summaries]
         self._pieces = _pieces_of_random_state() if draws else None
+
+    def begin(self, counts: Iterable[float] = ()) -> Any:
+        """Begins to sum the numbers, and counts, as many on each rank; waits first for the sums
+        before.
+
+        Returns:
+            A request.
+        """
+        self.wait()
+        counts, control = [*counts], Control.of(self._comm)
+        # The parts of the message end here; the last one are the counts.
+        pieces = control.n_numbers
+        values = pieces + 2 * _N_PIECES
+        end = values + 1 + self._values.n_numbers
+        if self._sums is None or self._sums.size != end + len(counts):
+            (self._sums,) = self._comm.make_buffers([(end + len(counts), np.float64)])
+        sums = self._sums
+        sums.fill(0)
+        turn = control.write(sums)
+        if self._pieces is not None:
+            sums[pieces:values] = self._pieces
+        sums[values] = self._values.write(sums, values + 1)
+        sums[end:] = counts
+        self._begun = control, turn, pieces, values, end
+        self._request = self._comm.iallreduce(sums)
+        return self._request
+
+    def wait(self) -> list[float]:
+        """Waits for the sums, and returns those of the counts."""
+        if self._request is not None:
+            self._request.Wait()
+            self._request = None
+            self._read(*self._begun)
+        return self._counts
+
+    def _read(self, control, turn, pieces, values, end):
+        control.read(self._sums, turn)
+        self._are_random_states_equal = False
+        if self._pieces is not None:
+            sums = self._sums[pieces:values].tolist()
+            self._are_random_states_equal = all(
+                map(functools.partial(_are_equal, self._comm.size), sums[::2], sums[1::2])
+            )
+        is_unknown, *sums = self._sums[values:end].tolist()
+        self._counts = self._sums[end:].tolist()
+        self._means = self._values.agree() if is_unknown else self._values.read(sums)
+        self._values.own = []
 
     def means(self) -> dict[str, Any]:
         """Returns the weighted means of the values over all ranks, the same on all of them.
@@ -312,32 +304,6 @@ class ControlMessage(CountMessage):
         """Returns whether the ranks' random states, which :meth:`put` has compared, were equal."""
         self.wait()
         return self._are_random_states_equal
-
-    def _n_own(self):
-        self._control = Control.of(self._comm)
-        return self._control.n_numbers + 2 * _N_PIECES + 1 + self._values.n_numbers
-
-    def _write(self, numbers):
-        n = self._control.n_numbers
-        self._turn = self._control.write(numbers[:n])
-        if self._pieces is not None:
-            numbers[n : n + 2 * _N_PIECES] = self._pieces
-        n += 2 * _N_PIECES
-        numbers[n] = self._values.write(numbers[n + 1 :])
-
-    def _read(self, numbers):
-        n = self._control.n_numbers
-        self._control.read(numbers[:n], self._turn)
-        self._are_random_states_equal = False
-        if self._pieces is not None:
-            sums = numbers[n : n + 2 * _N_PIECES].tolist()
-            self._are_random_states_equal = all(
-                map(functools.partial(_are_equal, self._comm.size), sums[::2], sums[1::2])
-            )
-        n += 2 * _N_PIECES
-        is_unknown = numbers[n] > 0
-        self._means = self._values.agree() if is_unknown else self._values.read(numbers[n + 1 :])
-        self._values.own = []
 
 
 class _Values:
@@ -360,10 +326,10 @@ class _Values:
     def _n_slots(self):
         return self._comm.micro_shards or 1
 
-    def write(self, numbers):
+    def write(self, message, begin):
         """Writes this rank's values; returns the number of those that have no place."""
         n_slots, n_names, n_unknown = self._n_slots, len(self._places), 0
-        on_gpu = [{} for _ in range(n_slots)]
+        on_gpu = {}
         first = self._comm.rank * n_slots // self._comm.size if n_slots > 1 else 0
         for slot, own in enumerate(self.own, first):
             for name, (x, weight) in own.items():
@@ -371,38 +337,41 @@ class _Values:
                 if place is None or (self._stays_on_gpu(x) and name not in self._on_gpu):
                     n_unknown += 1
                     continue
-                place += slot * n_names
-                numbers[place] = weight  # the weights of all slots, then the sums
+                place += begin + slot * n_names
+                message[place] = weight  # the weights of all slots, then the sums
                 if name in self._on_gpu:
-                    on_gpu[slot][name] = x
+                    on_gpu[slot, name] = x
                 else:
-                    numbers[n_slots * n_names + place] = x
+                    message[n_slots * n_names + place] = x
         if self._on_gpu:
             self._begin_on_gpu(on_gpu)
         return n_unknown
 
     def _stays_on_gpu(self, x):
         # Where MPI sums, the host must wait for the value anyway.
-        return cuda.is_gpu_array(x) and (
-            self._comm.size == 1 or isinstance(self._comm, NcclCommunicator)
+        return (
+            type(x) is not float
+            and cuda.is_gpu_array(x)
+            and (self._comm.size == 1 or isinstance(self._comm, NcclCommunicator))
         )
 
-    def _begin_on_gpu(self, rows):
-        xp = cuda.cupy
-        columns = [xp.asarray(row.get(n, 0.0), np.float64) for row in rows for n in self._on_gpu]
-        sums = xp.stack(columns).reshape(len(rows), -1)
-        self._request = self._comm.iallreduce(sums)
+    def _begin_on_gpu(self, values):
+        xp, n_slots = cuda.cupy, self._n_slots
+        keys = [(slot, name) for slot in range(n_slots) for name in self._on_gpu]
+        columns = [xp.asarray(values.get(key, 0.0), np.float64) for key in keys]
+        self._request = self._comm.iallreduce(xp.stack(columns).reshape(n_slots, -1))
 
     def read(self, numbers):
         """Returns the means."""
         if self._n_slots == 1 and not self._on_gpu:
-            numbers, n = numbers.tolist(), len(self._places)
+            n = len(self._places)
             return {
                 name: numbers[n + i] / numbers[i]
                 for i, name in enumerate(self._places)
                 if numbers[i] > 0
             }
-        weights, sums = (part.T.tolist() for part in numbers.reshape(2, self._n_slots, -1))
+        by_slot = np.reshape(numbers, (2, self._n_slots, -1))
+        weights, sums = (part.T.tolist() for part in by_slot)
         if self._on_gpu:
             for name, of_slots in zip(self._on_gpu, self._request.Wait().T, strict=True):
                 sums[self._places[name]] = of_slots

@@ -7,7 +7,7 @@ from typing import Any
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.compression import serialize_arrays
-from mpchain.distributed.gradients.control import CountMessage
+from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.serializer import AbstractSerializer
 from mpchain.variable import Parameter, Variable
@@ -45,17 +45,18 @@ class DoubleBufferingReducer(Reducer):
     ):
         self._kept = None  # what waits while nothing is under way: number of samples, means by name
         self._is_under_way = False
+        message = ControlMessage(comm)
         # The next step begins before a compression has updated its state: so there are two.
         self._current, self._previous = (
             GradientReducer(
                 comm,
                 zero_fill=zero_fill,
                 compression=copy.deepcopy(compression),
-                message=CountMessage(comm),
+                message=message,
             )
             for _ in range(2)
         )
-        super().__init__(comm, zero_fill)
+        super().__init__(comm, zero_fill, message)
 
     def renewed(self) -> "DoubleBufferingReducer":
         compression = self._current._compression
@@ -78,9 +79,8 @@ class DoubleBufferingReducer(Reducer):
         return self._current.weight(n_part)
 
     def finish(self) -> int:
+        self._settle()  # as long as the message is still that of the step before
         self._current.start()
-        self.message.begin()
-        self._settle()
         n_samples, means = self._kept or (0, {})
         for name, param in self._params.items():
             param.grad = means.get(name)

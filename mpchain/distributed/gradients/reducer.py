@@ -28,6 +28,7 @@ class Reducer:
         comm: the ranks.
         zero_fill: whether a gradient that is None in some places counts as zeros there. If not,
             :meth:`finish` raises ValueError.
+        message: what becomes :attr:`message`; None makes a new one.
 
     Attributes:
         parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
@@ -46,10 +47,12 @@ class Reducer:
     parts_per_batch: int | None = None
     allows_dynamic_loss_scale = True
 
-    def __init__(self, comm: Communicator, zero_fill: bool = True):
+    def __init__(
+        self, comm: Communicator, zero_fill: bool = True, message: ControlMessage | None = None
+    ):
         self._comm, self._zero_fill = comm, zero_fill
         self._total = np.zeros(1)  # the number of samples of all ranks
-        self.message = ControlMessage(comm)
+        self.message = message or ControlMessage(comm)
         self.watch({})
 
     def watch(self, params: Mapping[str, Parameter]) -> None:

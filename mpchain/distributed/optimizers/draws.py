@@ -2,8 +2,7 @@
 
 import contextlib
 import functools
-import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from mpchain.iterators.worker import peek_at_random_state
 from mpchain.serializer import AbstractSerializer
 
 
-@contextlib.contextmanager
 def batch(
     comm: Communicator, n: int | None = None, *, mine: slice | None = None
-) -> Iterator[slice]:
+) -> contextlib.AbstractContextManager[slice]:
     """Context manager: divides a batch of ``n`` samples among the ranks.
 
     Multi-node optimizers that are updated within it weight each rank by its samples, and dropout
@@ -33,8 +31,8 @@ def batch(
             needed, but saves a message in each update. All ranks' slices must cover the batch
             without overlapping.
 
-    Yields:
-        This rank's samples, which may be none.
+    Returns:
+        A context manager, whose value is this rank's samples, which may be none.
 
     Example:
         >>> x = np.arange(6.0)
@@ -43,16 +41,25 @@ def batch(
         15.0
     """
     if mine is None or n is not None:
-        if not isinstance(n, numbers.Integral) or n < 0:
+        if not isinstance(n, (int, np.integer)) or n < 0:
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
     if mine is None:
         mine = slice(*comm.share_of(n))
-    outer = vars(comm).get("_divided", (None, None))
-    vars(comm)["_divided"] = mine, n
-    try:
-        yield mine
-    finally:
-        vars(comm)["_divided"] = outer
+    return _Division(comm, mine, n)
+
+
+class _Division:  # a generator would cost several times as much, in every step
+    def __init__(self, comm, mine, n):
+        self._comm, self._own = comm, (mine, n)
+
+    def __enter__(self):
+        attributes = vars(self._comm)
+        self._outer = attributes.get("_divided", (None, None))
+        attributes["_divided"] = self._own
+        return self._own[0]
+
+    def __exit__(self, *exc_info):
+        vars(self._comm)["_divided"] = self._outer
 
 
 def divided(comm: Communicator) -> slice | None:
@@ -131,11 +138,10 @@ class SampleDraws:
         n_streams = comm.micro_shards or comm.size
         stream = comm.rank * n_streams // comm.size
         for (n_own, compute_loss), n_part in zip(parts, counts, strict=True):
-            samples = {"first": None if first is None or n_part == 0 else first, "n": n_part}
-            generator = functools.partial(
-                random.SampleGenerator, self._key, step, turn, stream=stream, **samples
+            place = {"first": first if n_part else None, "n": n_part, "stream": stream}
+            compute_loss = functools.partial(
+                _draw_from, (self._key, step, turn), place, compute_loss
             )
-            compute_loss = functools.partial(_draw_from, generator, compute_loss)
             if comm.micro_shards:
                 seed = [*self._key, step, turn + 1]
                 compute_loss = functools.partial(_seeded, seed, stream, initializes, compute_loss)
@@ -165,8 +171,8 @@ class SampleDraws:
         self._key = tuple(np.asarray(serializer("draws", np.array(self._key, np.uint32))).tolist())
 
 
-def _draw_from(make_generator, compute_loss):
-    with make_generator().in_use():
+def _draw_from(step, place, compute_loss):
+    with random.SampleGenerator(*step, **place).in_use():
         return compute_loss()
 
 

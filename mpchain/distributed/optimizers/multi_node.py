@@ -388,7 +388,8 @@ class MultiNodeOptimizer:
     def _scale_accumulated(self, reducer):
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
         if not self._n_accumulated:
-            self.target.cleargrads()
+            for param in self._reducer.params:
+                param.cleargrad()
             return
         factor = reducer.weight(self._n_accumulated)
         for param in self.target.params(include_uninit=False):
@@ -469,7 +470,7 @@ class MultiNodeOptimizer:
 
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
-        self._n_accumulated = self._n_all_accumulated = 0
+        vars(self).update(_n_accumulated=0, _n_all_accumulated=0)
         growth = self.actual_optimizer._loss_scale_growth
         if growth is not None and not self._reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
@@ -489,8 +490,11 @@ class MultiNodeOptimizer:
 
     def _step(self, draws_alike):
         """Lets the wrapped optimizer step, with hooks that draw the same numbers on all ranks."""
-        with random_numbers_of_rank_0(self.communicator, draws_alike):
+        if draws_alike:
             self.actual_optimizer.update(None)
+        else:
+            with random_numbers_of_rank_0(self.communicator):
+                self.actual_optimizer.update(None)
 
     def _params(self):
         return dict(self.target.namedparams())
@@ -508,9 +512,10 @@ class MultiNodeOptimizer:
 
     def _has_new_parameters(self):
         """Whether parameters may not be the same on all ranks yet."""
-        if self.target is None:
+        target = self.target
+        if target is None:
             raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before")
-        return bool(self._waiting) or self._known != _ids(self.target.namedparams())
+        return bool(self._waiting) or self._known != _ids(target.namedparams())
 
     def _were_alike(self):
         """Makes new parameters the same on all ranks; returns whether they were so before."""

@@ -29,18 +29,18 @@ class Observations:
     """
 
     def __init__(self, parts: Sequence[tuple[int, Callable[[], Any] | None]]):
-        self._kept = [(n, {}) for n, _ in parts]
-        self.parts = [
-            (n, functools.partial(_observed, function, observation))
-            for (n, function), (_, observation) in zip(parts, self._kept, strict=True)
-        ]
+        self._kept, self.parts = [], []
+        for n, function in parts:
+            values = {}
+            self._kept.append((n, values))
+            self.parts.append((n, functools.partial(_observed, function, values)))
 
     def summaries(self, *, by_part: bool = False) -> list[DictSummary]:
         """Returns summaries in which values are weighted by samples: one for each part, or one."""
         summary = DictSummary()
         summaries = [DictSummary() if by_part else summary for _ in self._kept]
         for summary, (n, values) in zip(summaries, self._kept, strict=True):
-            summary.add({k: v if isinstance(v, tuple) else (v, n) for k, v in values.items()})
+            summary.add(values, default_weight=n)
         return summaries if by_part else summaries[:1]
 
     def last(self) -> dict[str, Any]:

@@ -39,10 +39,9 @@ def may_draw(
     """
     return any(
         type(hook) not in _DRAW_NOTHING and hook != own_hook
-        for part in (optimizer, *(param.update_rule for param in params))
+        for part in [optimizer, *[param.update_rule for param in params]]
         if part is not None and part._hooks
-        for timing in ("pre", "post")
-        for hook in part._hooks.at(timing)
+        for _, hook in part._hooks.values()
     )
 
 

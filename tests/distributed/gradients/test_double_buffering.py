@@ -76,6 +76,23 @@ def assert_close(model, reference):
         assert_allclose(param.array, other.array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_a_step_begins_one_message_besides_buckets(comm, monkeypatch):
+    model, optimizer = make(comm)
+    begun = []
+    iallreduce = comm.iallreduce
+    monkeypatch.setattr(
+        comm,
+        "iallreduce",
+        lambda x, *args, **kw: begun.append(x.dtype) or iallreduce(x, *args, **kw),
+    )
+    for step in range(N_STEPS):
+        begun.clear()
+        with comm.batch(12) as mine:
+            optimizer.update(model.loss, batch(step)[mine])
+    buckets = [np.float32] if comm.size > 1 else []
+    assert begun == [*buckets, np.float64]
+
+
 @pytest.mark.parametrize("n_hidden", [4, None], ids=["initialized", "lazy"])
 def test_gradients_are_those_of_the_step_before(comm, n_hidden):
     model, optimizer = make(comm, n_hidden)
