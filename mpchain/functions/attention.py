@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpchain import kernels
-from mpchain.backends.cuda import is_gpu_array
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
 from mpchain.dtypes import is_floating, smallest
 from mpchain.functions.activation import softmax
@@ -122,7 +122,8 @@ def scaled_dot_product_attention(
         weights = weights * allowed
     if dropout_ratio:
         weights = dropout(weights, dropout_ratio)
-    return matmul(weights, value)
+    y = matmul(weights, value)
+    return _with_contiguous_gradient(y) if is_gpu_array(y.array) else y
 
 
 def project_heads(
@@ -147,11 +148,33 @@ def project_heads(
     if not pays or any(_kind(V, c) != _kind(W, b) for V, c in zip(Ws, bs)):
         ys = [linear(x, W, b, n_batch_axes=2) for W, b in zip(Ws, bs)]
         ys = [reshape(y, (*y.shape[:2], n_heads, y.shape[2] // n_heads)) for y in ys]
-    else:
-        y = linear(x, concat(Ws, 0), None if b is None else concat(bs, 0), n_batch_axes=2)
-        y = reshape(y, (*y.shape[:2], n * n_heads, W.shape[0] // n_heads))
-        ys = split_axis(y, n, 2)
-    return [transpose(y, (0, 2, 1, 3)) for y in ys]
+        return [transpose(y, (0, 2, 1, 3)) for y in ys]
+    y = linear(x, concat(Ws, 0), n_batch_axes=2)
+    shape = n, n_heads, W.shape[0] // n_heads
+    y = reshape(y, (*y.shape[:2], *shape))
+    if b is not None:
+        y = _add_and_order(y, concat(bs, 0))
+    ys = [transpose(y, (0, 3, 2, 1, 4)) for y in split_axis(y, n, 2)]
+    return [reshape(y, (*y.shape[:2], *y.shape[3:])) for y in ys]
+
+
+@differentiable(lambda g: g, lambda g, b_shape: sum_over.on(np.reshape(g, (-1, *b_shape)), 0))
+def _add_and_order(y, b):
+    """y (B, L, n, n_heads, D) + b, with each of n in the order of axes that products of heads take.
+
+    Products would copy another order, while the bias has to be added anyway.
+    """
+    xp, (B, L, n, n_heads, D) = get_array_module(y), y.shape
+    ordered = xp.empty((n, B, n_heads, L, D), y.dtype)
+    return xp.add(y, b.reshape(n, n_heads, D), out=ordered.transpose(1, 3, 0, 2, 4))
+
+
+@differentiable(
+    lambda g: g if isinstance(g, Variable) else get_array_module(g).ascontiguousarray(g)
+)
+def _with_contiguous_gradient(y):
+    """y, whose gradient is copied once, not in each of two products."""
+    return y
 
 
 def _kind(W, b):

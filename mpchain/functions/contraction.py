@@ -13,6 +13,7 @@ from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.reduction import sum
+from mpchain.kernels.cublas import matmul as product
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
@@ -25,12 +26,12 @@ def _multiplied(a, b):
     """
     if a.dtype == np.float16 and not is_gpu_array(a):
         return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
-    return np.matmul(a, b)
+    return product(a, b)
 
 
 @differentiable(
-    lambda g, b, a_shape: sum_to.on(np.matmul(g, np.swapaxes(b, -1, -2)), a_shape),
-    lambda g, a, b_shape: sum_to.on(np.matmul(np.swapaxes(a, -1, -2), g), b_shape),
+    lambda g, b, a_shape: sum_to.on(product(g, np.swapaxes(b, -1, -2)), a_shape),
+    lambda g, a, b_shape: sum_to.on(product(np.swapaxes(a, -1, -2), g), b_shape),
 )
 def _matrix_product(a, b):
     return _multiplied(a, b)

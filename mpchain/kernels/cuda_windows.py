@@ -11,6 +11,7 @@ from typing import Any
 from mpchain.backends import cuda
 from mpchain.dtypes import is_floating
 from mpchain.kernels import reference
+from mpchain.kernels.cublas import matmul
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -187,9 +188,9 @@ def _is_pointwise(window):
 
 def _multiply(matrices, columns, y):
     """Multiplies the matrix of each group with the columns of each sample: y (N, groups, ...)."""
-    if len(matrices) == 1:  # CuPy finds matrices of three axes by half as many launches
+    if len(matrices) == 1:  # one for all samples, which takes no copy
         matrices, columns, y = matrices[0], columns[:, 0], y[:, 0]
-    cuda.get_array_module(y).matmul(matrices, columns, out=y)
+    matmul(matrices, columns, out=y)
 
 
 @reference.convolution_output.kernel("cuda_windows", _refuse)
@@ -231,7 +232,7 @@ def convolution_filter(x: Array, y: Array, window: Window) -> Array:
     if columns is None:
         W.fill(0)
     elif groups == 1:  # CuPy copies no transposed matrix in a product of two
-        xp.dot(rows[0], columns[0].T, out=out[0])
+        matmul(rows[0], columns[0].T, out=out[0])
     else:
-        xp.matmul(rows, columns.swapaxes(1, 2), out=out)
+        matmul(rows, columns.swapaxes(1, 2), out=out)
     return W

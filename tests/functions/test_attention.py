@@ -105,6 +105,19 @@ TABLE = [
         (3, 4),
     ),
     row(
+        "add_and_order",
+        attention_functions._add_and_order,
+        lambda y, b: y + b.reshape(3, 2, 1),
+        (B, L, 3, 2, 1),
+        (6,),
+    ),
+    row(
+        "with_contiguous_gradient",
+        lambda x: attention_functions._with_contiguous_gradient(x * x),
+        lambda x: x * x,
+        (3, 4),
+    ),
+    row(
         "multi_head_attention",
         _multi_head,
         _heads_of_torch,

@@ -22,6 +22,8 @@ KEPT = {
     "softmax": "y",
     "scaled_softmax": "y",
     "add_dropped": "draws",
+    "add_and_order": "",
+    "with_contiguous_gradient": "",
     "fused_attention": "query key value aux y",
     "log_softmax": "y",
     "add": "",

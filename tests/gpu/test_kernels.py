@@ -7,6 +7,7 @@ import mpchain
 import mpchain.functions as F
 from mpchain import kernels
 from mpchain.functions.attention import project_heads
+from mpchain.kernels.cublas import matmul
 from tests.kernels.test_kernels import CASES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -61,8 +62,97 @@ def test_launches(operation, dtype, double):
         double.reset()
         chosen.compute(*arguments)
         names = [name for name, _ in double.launches.elements() if name != "astype"]
-        assert len(names) <= MOST[operation], names
+        is_grouped = getattr(arguments[-1], "groups", 1) > 1  # whose filters are repeated by a copy
+        assert len(names) <= MOST[operation] + is_grouped, names
         assert not double.synchronizations
+
+
+def _heads(x):
+    """(B, heads, L, D) as (B, L, heads, D) in memory."""
+    return x.swapaxes(1, 2).copy().swapaxes(1, 2)
+
+
+LAYOUTS_OF_PRODUCTS = {
+    "contiguous": (lambda a: a, lambda b: b, 0),
+    "transposed": (
+        lambda a: a.swapaxes(2, 3).copy().swapaxes(2, 3),
+        lambda b: b.swapaxes(2, 3).copy().swapaxes(2, 3),
+        0,
+    ),
+    "heads inside": (_heads, _heads, 2),
+    "one for all": (lambda a: a, lambda b: b[0, 0], 0),
+    "one of each sample": (lambda a: a, lambda b: b[:, :1], 1),
+    "parts": (lambda a: a[:, 1:2], lambda b: b[:, 1:2], 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("layout", LAYOUTS_OF_PRODUCTS)
+def test_copies_of_stacked_matrices(layout, dtype, double):
+    of_a, of_b, n_copies = LAYOUTS_OF_PRODUCTS[layout]
+    send = mpchain.get_device("@cupy:0").send
+    a, b = (send(np.random.randn(*shape).astype(dtype)) for shape in ((2, 3, 4, 5), (2, 3, 5, 6)))
+    a, b = of_a(a), of_b(b)
+    double.reset()
+    y = matmul(a, b)
+    assert [name for name, _ in double.launches.elements()].count("gemm") == 1
+    assert double.launches.total() == 1 + n_copies
+    assert y.dtype == dtype and y.flags.c_contiguous
+    right = a.get().astype("d") @ b.get().astype("d")
+    tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
+    np.testing.assert_allclose(y.get(), right, tolerance, tolerance)
+    out = mpchain.get_array_module(a).empty((1, *y.shape), dtype)[0]
+    assert matmul(a, b, out=out) is out
+    np.testing.assert_array_equal(out.get(), y.get())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_products_of_stacks_and_their_gradients(is_repeated, dtype):
+    shapes = (2, 3, 4, 5), (5, 6) if is_repeated else (2, 3, 5, 6)
+    values = [(np.random.randn(*shape) / 4).astype(dtype) for shape in shapes]
+
+    def derivatives(device):
+        a, b = (mpchain.Variable(mpchain.get_device(device).send(x)) for x in values)
+        y = F.matmul(a, b)
+        gradients = mpchain.grad([y * y], [a, b], enable_double_backprop=True)
+        second = mpchain.grad([sum(F.sum(g * g) for g in gradients)], [a, b])
+        return [mpchain.cuda.to_cpu(v.array) for v in (y, *gradients, *second)]
+
+    tolerance = {"float16": 0.03, "float32": 1e-4, "float64": 1e-10}[dtype]
+    for result, right in zip(derivatives("@cupy:0"), derivatives("@numpy"), strict=True):
+        np.testing.assert_allclose(result, right, tolerance, tolerance * np.abs(right).max())
+
+
+CASES_OF_PRODUCTS = {
+    "one matrix before all": lambda x: (x(4, 5), x(3, 5, 6)),
+    "transposed rows of one": lambda x: (x(3, 5, 4).swapaxes(1, 2), x(5, 6)),
+    "one of a stack for all": lambda x: (x(2, 3, 4, 5), x(1, 1, 5, 6)),
+    "both repeated": lambda x: (x(2, 1, 4, 5), x(1, 3, 5, 6)),
+    "rows with gaps": lambda x: (x(3, 4, 7)[..., :5], x(3, 5, 8)[..., 1:7]),
+    "reversed": lambda x: (x(3, 4, 5)[::-1], x(3, 5, 6)[:, ::-1]),
+    "single rows": lambda x: (x(3, 1, 5), x(3, 5, 6)),
+    "single columns": lambda x: (x(3, 4, 5), x(3, 5, 1)),
+    "outer products": lambda x: (x(3, 4, 1), x(3, 1, 6)),
+    "inner products": lambda x: (x(3, 1, 5), x(3, 5, 1)),
+    "of repeated rows": lambda x: (x(3, 1, 5).repeat(4, 1)[:, :1].repeat(2, 1), x(3, 5, 6)),
+    "matrices": lambda x: (x(4, 5), x(5, 6)),
+    "no samples": lambda x: (x(0, 4, 5), x(0, 5, 6)),
+    "nothing to add": lambda x: (x(3, 4, 0), x(3, 0, 6)),
+}
+
+
+@pytest.mark.parametrize("name", CASES_OF_PRODUCTS)
+def test_products_in_every_layout(name):
+    send = mpchain.get_device("@cupy:0").send
+    a, b = CASES_OF_PRODUCTS[name](lambda *shape: send(np.random.randn(*shape)))
+    right = a.get() @ b.get()
+    np.testing.assert_allclose(matmul(a, b).get(), right, 1e-12, 1e-12)
+    gaps = mpchain.get_array_module(a).empty((*right.shape, 2))[..., 0]
+    np.testing.assert_allclose(matmul(a, b, out=gaps).get(), right, 1e-12, 1e-12)
+    half = matmul(a.astype("e"), b.astype("f"))
+    assert half.dtype == np.float32
+    np.testing.assert_allclose(half.get(), right, 0.01, 0.01)
 
 
 def test_what_is_refused():
@@ -159,7 +249,7 @@ def test_launches_of_dropout(double):
     y = F.dropout(x, 0.5)
     y.grad = y.array
     y.backward()
-    assert double.launches.total() == 3, double.launches
+    assert double.launches.total() == 4, double.launches
 
 
 @pytest.mark.parametrize("function, n_launches", [(F.linear, 2), (F.matmul, 1)])

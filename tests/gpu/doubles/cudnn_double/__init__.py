@@ -12,6 +12,7 @@ import json
 
 import numpy as np
 from cupy import _machine
+from cupy._pointers import block_at, view_at
 
 from cudnn_double import nodes
 
@@ -268,7 +269,7 @@ class pygraph:
         size = self.get_workspace_size()
         if not size:
             return
-        block = _block(pointer, size, "the workspace")
+        block = block_at(pointer, size, "the workspace", ALIGNMENT)
         block.access(stream, writes=True)
         start = pointer - block.ptr
         used = block.host.reshape(-1).view(np.uint8)[start : start + size]
@@ -278,25 +279,10 @@ class pygraph:
         used[...] = 0xA5
 
 
-def _block(pointer, size, what):
-    block = _machine.pool.block_of(pointer)
-    if block is None or pointer + size > block.ptr + block.size:
-        raise RuntimeError(f"{what}: {size} bytes at {pointer:#x} are not in an array's memory")
-    if block.device_id != _machine.here.device:
-        raise RuntimeError(f"{what} is on device {block.device_id}")
-    if pointer % ALIGNMENT:
-        raise RuntimeError(f"{what} is at {pointer:#x}, which is not a multiple of {ALIGNMENT}")
-    return block
-
-
 def _view(pointer, x):
     """Returns the array that a tensor is, and its block of memory."""
-    dtype = np.dtype(_DTYPES[x["data_type"]])
-    strides = [n * dtype.itemsize for n in x["stride"]]
-    size = sum((n - 1) * s for n, s in zip(x["dim"], strides)) + dtype.itemsize
-    block = _block(pointer, size, f"tensor {x['uid']}")
-    whole = block.host.reshape(-1, order="A").view(np.uint8)
-    return np.ndarray(x["dim"], dtype, whole, pointer - block.ptr, strides), block
+    dtype = _DTYPES[x["data_type"]]
+    return view_at(pointer, x["dim"], x["stride"], dtype, f"tensor {x['uid']}", ALIGNMENT)
 
 
 def _by_value(pointer, x):

@@ -21,6 +21,7 @@ from cupy._machine import (
     place,
     wait_on_host,
 )
+from cupy._products import PRODUCTS, launches_beside
 
 SCALARS = (bool, int, float, complex, np.generic)
 VIEWS = set(
@@ -36,6 +37,9 @@ WAITS = set("argwhere bincount compress extract flatnonzero nonzero unique delet
 """Functions that wait for the device, since the shape of the result depends on values."""
 JOIN = set("column_stack concatenate dstack hstack stack vstack".split())
 """Functions that launch a kernel for each array, if there are 8 at most."""
+
+DRAWS = set("rand random random_sample ranf sample".split())
+"""Draws by cuRAND's own kernel; another one changes what it has drawn."""
 
 
 class OutOfBoundsError(RuntimeError):
@@ -122,8 +126,13 @@ def run(name, function, args, kwargs, writes=()):
     if name in ALLOCATE or (name in VIEWS and not new and not written):
         return result
     check_current_device(name, arrays)
-    for _ in arrays if name in JOIN and len(arrays) <= 8 else range(1):
-        launch(name, arrays, [*new, *written])
+    beside = arrays[1:] and [name] * (len(arrays) - 1) if name in JOIN and len(arrays) <= 8 else []
+    if name in PRODUCTS:
+        beside = launches_beside(host_args[:2], host_kwargs.get("out"))
+    if name in DRAWS:
+        beside = ["generate"]
+    for launched in (name, *beside):
+        launch(launched, arrays, [*new, *written])
     return result
 
 

@@ -14,7 +14,7 @@ from cupy._machine import (
     null_stream,
     pool,
 )
-from cupy.cuda import nccl, nvtx, runtime
+from cupy.cuda import cublas, nccl, nvtx, runtime
 
 Stream.null = null_stream(0)
 
@@ -27,6 +27,11 @@ def is_available():
 def get_device_id():
     """Returns the number of the current device."""
     return Device().id
+
+
+def get_cublas_handle():
+    """Returns the handle of the current device."""
+    return Device().id + 1
 
 
 def get_elapsed_time(start_event, end_event):

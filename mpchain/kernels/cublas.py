@@ -1,0 +1,115 @@
+"""Products of stacked matrices on GPUs by cuBLAS, which takes them as they lie in memory.
+
+CuPy's own product copies matrices that are transposed or have gaps, launches kernels to find those
+that are repeated, and multiplies half precision in single. This one takes transposed matrices and
+rows with gaps as they are, repeats a matrix by a stride of zero, and multiplies half precision by
+tensor cores, summed in single precision.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.typing import Array
+
+_TYPES = {"float16": "16F", "bfloat16": "16BF", "float32": "32F", "float64": "64F"}
+_NUMBERS = {  # one and zero, in the host's memory
+    dtype: (np.ones((), dtype), np.zeros((), dtype)) for dtype in (np.float32, np.float64)
+}
+_LARGEST = (1 << 31) - 1
+
+
+def _matrix(x):
+    """Returns whether the matrices of a stack are transposed, and from one row to the next.
+
+    None if neither the rows nor the columns are contiguous.
+    """
+    (rows, columns), (of_row, of_column) = x.shape[-2:], (s // x.itemsize for s in x.strides[-2:])
+    if (columns == 1 or of_column == 1) and (rows == 1 or of_row >= columns):
+        return False, of_row if rows > 1 else columns
+    if (rows == 1 or of_row == 1) and (columns == 1 or of_column >= rows):
+        return True, of_column if columns > 1 else rows
+    return None
+
+
+def _step(x, stack):
+    """Returns the elements from one matrix to the next, 0 if one is repeated, else None."""
+    missing = len(stack) + 2 - x.ndim
+    own = [0 if n == 1 else s // x.itemsize for n, s in zip(x.shape[:-2], x.strides)]
+    axes = [(n, s) for n, s in zip(stack, [0] * missing + own) if n > 1]
+    for (_, outer), (n, inner) in itertools.pairwise(axes):
+        if outer != n * inner:
+            return None
+    step = axes[-1][1] if axes else 0
+    return step if step >= 0 else None
+
+
+def _operand(x, stack):
+    """Returns the array, whether it is transposed, the elements to the next row and matrix."""
+    matrix, step = _matrix(x), _step(x, stack)
+    if matrix is None or step is None:
+        xp = cuda.get_array_module(x)
+        if math.prod(x.shape[:-2]) not in (1, math.prod(stack)):  # repeated along one axis of two
+            x = xp.broadcast_to(x, (*stack, *x.shape[-2:]))
+        x = xp.ascontiguousarray(x)
+        matrix, step = _matrix(x), _step(x, stack)
+    return x, *matrix, step
+
+
+def _takes(a, b, out):
+    """Whether these are stacks of matrices, on GPUs, that cuBLAS multiplies."""
+    arrays = (a, b) if out is None else (a, b, out)
+    if (
+        not all(map(cuda.is_gpu_array, arrays))
+        or max(a.ndim, b.ndim) < 3
+        or min(a.ndim, b.ndim) < 2
+    ):
+        return False
+    if len({x.dtype for x in arrays}) > 1 or a.dtype.name not in _TYPES or not (a.size and b.size):
+        return False
+    largest = max(*a.shape[-2:], b.shape[-1], math.prod(_stack(a, b)))
+    return largest < _LARGEST // 2 and (out is None or out.flags.c_contiguous)
+
+
+def _stack(a, b):
+    return np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+
+
+def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
+    """The product of two stacks of matrices, as ``numpy.matmul``.
+
+    Args:
+        a: array (..., n, k).
+        b: array (..., k, m).
+        out: where to put the result (..., n, m); None means a new array.
+
+    Example:
+        >>> matmul(np.ones((2, 3)), np.ones((3, 1)))
+        array([[3.],
+               [3.]])
+    """
+    if not _takes(a, b, out):
+        return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
+    xp, stack = cuda.get_array_module(a), _stack(a, b)
+    n_rows, n_inner, n_columns = *a.shape[-2:], b.shape[-1]
+    if out is None:
+        out = xp.empty((*stack, n_rows, n_columns), a.dtype)
+    n, (a, turn_a, row_a, next_a) = math.prod(stack), _operand(a, stack)
+    b, turn_b, row_b, next_b = _operand(b, stack)
+    are_alike = next_b == 0 and not turn_a and (n == 1 or next_a == n_rows * row_a)
+    if are_alike and n_rows * n < _LARGEST:
+        n_rows, n = n_rows * n, 1  # all rows of a meet the same matrix
+    library, kind = xp.cuda.cublas, getattr(xp.cuda.runtime, f"CUDA_R_{_TYPES[a.dtype.name]}")
+    wide = np.float64 if a.dtype == np.float64 else np.float32
+    one, zero = (x.ctypes.data for x in _NUMBERS[wide])
+    compute = library.CUBLAS_COMPUTE_64F if wide is np.float64 else library.CUBLAS_COMPUTE_32F
+    # cuBLAS stores columns, so that it sees transposes: out^T = b^T a^T.
+    library.gemmStridedBatchedEx(
+        *(xp.cuda.get_cublas_handle(), int(turn_b), int(turn_a), n_columns, n_rows, n_inner, one),
+        *(b.data.ptr, kind, row_b, next_b, a.data.ptr, kind, row_a, next_a, zero),
+        *(out.data.ptr, kind, n_columns, n_rows * n_columns, n, compute),
+        library.CUBLAS_GEMM_DEFAULT,
+    )
+    return out

@@ -1,0 +1,30 @@
+"""Products of matrices: what CuPy launches for them beside the product, and cuBLAS itself."""
+
+import numpy as np
+
+PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "dot"}
+
+
+def launches_beside(operands, out):
+    """Returns the names of what CuPy 14 launches beside the kernel of the product itself.
+
+    Of two matrices it copies those without contiguous rows or columns. Of stacks it copies all that
+    are not contiguous, widens half precision, and finds repeated matrices by kernels.
+    """
+    a, b = operands
+    if not (a.size and b.size):
+        return []
+    dtype, n_axes = np.result_type(a, b), max(a.ndim, b.ndim)
+    if n_axes <= 2:
+        casts = ["astype" for x in operands if x.dtype != dtype]
+        gaps = [x for x in operands if x.ndim == 2 and not (x.flags.c_contiguous or x.flags.forc)]
+        return [*casts, *("copy" for _ in gaps)]
+    wide = np.dtype(np.float32) if dtype == np.float16 else dtype
+    names = ["copy" for x in operands if x.dtype != wide or not x.flags.c_contiguous]
+    stacks = [x.shape[:-2] for x in operands]
+    stack = np.broadcast_shapes(*stacks)
+    if any((1,) * (len(stack) - len(s)) + s != stack for s in stacks):
+        names += ["mat_ptrs"] * 3 * len(stack)
+    if wide != dtype or (out is not None and not (out.flags.c_contiguous and out.dtype == wide)):
+        names.append("copy")
+    return names
