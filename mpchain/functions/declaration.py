@@ -168,7 +168,7 @@ class Declaration:
 
     def apply(self, inputs: Sequence, constants: Sequence = ()) -> Any:
         """Applies the function to Variables or arrays; returns a Variable, or a tuple of them."""
-        is_narrow = any(is_bfloat16(x.dtype) for x in inputs if hasattr(x, "dtype"))
+        is_narrow = any(map(_is_bfloat16_array, inputs))
         node = self.node_class_in_single() if is_narrow else self.node_class()
         node.constants = constants
         outputs = node.apply(inputs)
@@ -272,6 +272,11 @@ class Declaration:
             part = "forward" if index is None else f"derivative_{index}"
             self._kernels[index] = fused_kernel(f"{self.name}_{part}", formula)
         return self._kernels[index]
+
+
+def _is_bfloat16_array(x):
+    dtype = getattr(x._array if isinstance(x, Variable) else x, "dtype", None)
+    return dtype is not None and is_bfloat16(dtype)
 
 
 def sums_over_rows(derivative: Callable) -> Callable:

@@ -19,7 +19,15 @@ from mpchain.serializers import sealed
 from mpchain.serializers.files import PathLike, crc32, parsing, replacing
 from mpchain.serializers.npz import restore
 from mpchain.serializers.restoring import StoredArrays
-from mpchain.serializers.values import as_bytes, from_array, from_bytes, is_none, to_array
+from mpchain.serializers.values import (
+    as_bytes,
+    as_stored,
+    from_array,
+    from_bytes,
+    is_none,
+    loaded_dtype,
+    to_array,
+)
 
 _MOST_UNWRITTEN = 1 << 20  # bytes that a dataset may claim without having been written
 _CHECKSUM = "mpchain crc32"
@@ -61,6 +69,7 @@ class HDF5Serializer(Serializer):
         if is_none(array):  # as Chainer stores None: a dataset without an element
             self.group.create_dataset(key, data=_load_h5py("HDF5Serializer").Empty("f"))
             return value
+        array = as_stored(array)
         plain = array if _is_known(array.dtype) else as_bytes(array)
         compression = self.compression if plain.size > 1 else None
         dataset = self.group.create_dataset(key, data=plain, compression=compression)
@@ -221,7 +230,7 @@ def _load_h5py(function):
 def _is_known(dtype):
     """Whether HDF5 has the dtype: not strings of characters, times and long doubles."""
     known = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
-    return known or (dtype.kind == "S" and dtype.itemsize > 0)
+    return known or (dtype.kind == "S" and dtype.itemsize > 0) or loaded_dtype(dtype) != dtype
 
 
 def _checksum(array):
@@ -267,7 +276,7 @@ def _header(dataset):
             raise ValueError(f"its {dataset.nbytes} bytes were never written")
         dtype = dataset.attrs.get(_DTYPE)
         if dtype is None:
-            return dataset.shape, dataset.dtype
+            return dataset.shape, loaded_dtype(dataset.dtype)
         return None if dtype == "None" else (dataset.shape[:-1], np.dtype(dtype))
 
 
@@ -280,7 +289,7 @@ def _read(dataset):
         if expected is not None and expected != _checksum(array):
             raise ValueError("it fails its checksum")
         dtype = dataset.attrs.get(_DTYPE)
-        return array if dtype is None else from_bytes(array, dtype)
+        return array.view(loaded_dtype(array.dtype)) if dtype is None else from_bytes(array, dtype)
 
 
 def _reading(dataset):

@@ -21,7 +21,14 @@ from numpy.lib import format as npy
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
 from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
 from mpchain.serializers.restoring import StoredArrays, restore_checked
-from mpchain.serializers.values import NONE_DTYPE, check_shape, from_array, to_array
+from mpchain.serializers.values import (
+    NONE_DTYPE,
+    as_stored,
+    check_shape,
+    from_array,
+    loaded_dtype,
+    to_array,
+)
 from mpchain.typing import Array
 
 _CHUNK = 1 << 20
@@ -231,6 +238,7 @@ def write_npz(file: File, arrays: Mapping[str, Array], compression: bool = False
 
 
 def _write_member(member, array):
+    array = as_stored(array)
     header = {"descr": npy.dtype_to_descr(array.dtype), "fortran_order": False}
     npy.write_array_header_1_0(member, header | {"shape": array.shape})
     data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
@@ -384,4 +392,4 @@ def _parse_header(content, size):
     expected = start + math.prod(shape) * dtype.itemsize
     if size != expected:
         raise ValueError(f"it has {size} bytes, but should have {expected}")
-    return (shape, dtype, fortran_order), start
+    return (shape, loaded_dtype(dtype), fortran_order), start

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.dtypes import as_dtype, is_bfloat16
 from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
 from mpchain.serializers.npz import DictionarySerializer, restore
 from mpchain.serializers.values import as_bytes, check_shape, from_bytes, is_none
@@ -55,8 +56,8 @@ def load_safetensors(
 ) -> None:
     """Restores an object from a safetensors file of :func:`save_safetensors` or another program.
 
-    The file is read and its checksums are verified before the object is changed. Arrays of
-    bfloat16, which NumPy does not have, become float32.
+    The file is read and its checksums are verified before the object is changed. bfloat16 arrays
+    of other programs become float32 where the object has no array for them.
 
     Args:
         file: a path, or a file object opened for reading bytes.
@@ -98,9 +99,12 @@ def write_safetensors(file: File, arrays: Mapping[str, Array]) -> None:
     for key, array in arrays.items():
         plain = _plain(array)
         tensors[key] = np.ascontiguousarray(plain).reshape(-1).view(np.uint8)
-        dtype = None if plain is array else "None" if is_none(array) else array.dtype.str
+        narrow = is_bfloat16(array.dtype)
+        stored = array.dtype.name if narrow else array.dtype.str
+        dtype = None if plain is array else "None" if is_none(array) else stored
         records[key] = [crc32(tensors[key]), dtype]
-        entries[key] = {"dtype": _CODES[plain.dtype.str], "shape": plain.shape}
+        code = "BF16" if narrow else _CODES[plain.dtype.str]
+        entries[key] = {"dtype": code, "shape": plain.shape}
     # Large elements first: each array is aligned to the size of its elements.
     order = sorted(entries, key=lambda key: -np.dtype(_DTYPES[entries[key]["dtype"]]).itemsize)
     for key in order:
@@ -116,6 +120,8 @@ def _plain(array):
     """The array, or its bytes if the format does not know the dtype; nothing for None."""
     if is_none(array):
         return np.empty(0, np.uint8)
+    if is_bfloat16(array.dtype):
+        return array.view(np.uint16)
     return array if array.dtype.str in _CODES else as_bytes(array)
 
 
@@ -200,6 +206,8 @@ def _parse(entry, data, record):
     if record is not None and crc32(content) != record[0]:
         raise ValueError("it fails its checksum")
     array = np.frombuffer(content, _DTYPES[code]).reshape(shape)
+    if record is not None and record[1] == "bfloat16":
+        return array.view(as_dtype("bfloat16"))
     if code == "BF16":  # the upper half of a float32
         return (array.astype("<u4") << 16).view("<f4")
     return array if record is None or record[1] is None else from_bytes(array, record[1])

@@ -6,11 +6,15 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.dtypes import as_dtype, is_bfloat16, is_floating
 from mpchain.serializer import SerializationError
 from mpchain.typing import Array
 
 NONE_DTYPE = np.dtype([("None", "?")])
 """None is stored as an empty array of this dtype."""
+
+_BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""bfloat16, which the formats do not know, is stored as integers whose field has its name."""
 
 
 def to_array(key: str, value: Any) -> Array:
@@ -31,12 +35,36 @@ def to_array(key: str, value: Any) -> Array:
         return np.empty(0, NONE_DTYPE)
     value = getattr(value, "array", value)
     array = np.asarray(cuda.to_cpu(value) if cuda.is_gpu_array(value) else value)
-    if array.dtype.kind in "OV":
+    if array.dtype.kind in "OV" and not is_bfloat16(array.dtype):
         raise TypeError(
             f"{key!r} cannot be saved: a value of type {type(value).__name__} becomes an array of "
             f"dtype {array.dtype}, and only numbers, booleans, strings and None are stored"
         )
     return array
+
+
+def as_stored(array: Array) -> Array:
+    """Returns the array that stands for an array in .npz and HDF5 files: a view of bfloat16, other
+    arrays as they are.
+
+    Example:
+        >>> as_stored(np.ones(2, mpchain.mixed_bf16)).dtype, as_stored(np.ones(2)).dtype
+        (dtype([('bfloat16', '<u2')]), dtype('float64'))
+    """
+    return array.view(_BFLOAT16) if is_bfloat16(array.dtype) else array
+
+
+def loaded_dtype(dtype: np.dtype) -> np.dtype:
+    """Returns the dtype for which one in a file stands; see :func:`as_stored`.
+
+    Raises:
+        ImportError: it is bfloat16, and ml_dtypes is not installed.
+
+    Example:
+        >>> loaded_dtype(np.dtype([("bfloat16", "<u2")])).name
+        'bfloat16'
+    """
+    return as_dtype("bfloat16") if dtype == _BFLOAT16 else dtype
 
 
 def is_none(array: Array) -> bool:
@@ -113,7 +141,9 @@ def from_array(key: str, array: Array, value: Any) -> Any:
     if target is None:
         return array.copy()
     if is_array(target):
-        backend.copyto(target, array)
+        # NumPy converts bfloat16 if asked to.
+        is_strange = is_bfloat16(array.dtype) or is_bfloat16(target.dtype)
+        backend.copyto(target, array.astype(target.dtype) if is_strange else array)
         return value
     if isinstance(value, (list, tuple)):
         return type(value)(array.tolist())
@@ -135,7 +165,8 @@ def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str
         return None if shape == () else f"{key!r} has shape {shape} in the file but {here}"
     if target.shape != shape:
         return f"{key!r} has shape {shape} in the file but {target.shape} in the object"
-    if not np.can_cast(dtype, target.dtype, "same_kind"):
+    converts = is_floating(dtype, target.dtype) or np.can_cast(dtype, target.dtype, "same_kind")
+    if not converts:
         return f"{key!r} has dtype {dtype} in the file but {target.dtype} in the object"
     return None
 

@@ -70,7 +70,7 @@ def _as_tuple(ys):
     return tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)
 
 
-def _on(device, function):
+def on(device, function):
     """Returns the function with the host arrays that it names, such as labels, on the device."""
     if device == "@numpy":
         return function
@@ -95,7 +95,7 @@ def _on(device, function):
 
 def _run(case, arrays, device):
     xs = [Variable(mpchain.get_device(device).send(x)) for x in arrays]
-    return xs, _as_tuple(_on(device, case.function)(*xs))
+    return xs, _as_tuple(on(device, case.function)(*xs))
 
 
 def _host(array):
@@ -160,7 +160,7 @@ def checks_of(table):
     @by_name
     def test_derivatives(case, device):
         arrays = inputs_of(case)
-        function = _on(device, case.function)
+        function = on(device, case.function)
         check_orders(weighted_sum(function, arrays), arrays, case.orders, device)
 
     @by_name

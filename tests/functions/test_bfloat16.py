@@ -9,7 +9,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable
-from tests.functions.table import inputs_of
+from tests.functions.table import inputs_of, on
 
 BFLOAT16 = mpchain.mixed_bf16.dtype
 # Numbers have 8 significant bits; functions that call several others round as often.
@@ -30,27 +30,30 @@ def _rows():
                     yield pytest.param(name, case, id=name)
 
 
-def _computed(case, arrays):
+def _computed(case, arrays, device):
     """Outputs, and gradients by the inputs."""
-    xs = [Variable(x) for x in arrays]
-    ys = case.function(*xs)
+    send = mpchain.get_device(device).send
+    xs = [Variable(send(x)) for x in arrays]
+    ys = on(device, case.function)(*xs)
     ys = tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)
+    values = [mpchain.cuda.to_cpu(y.array) for y in ys]
     if case.orders == 0:
-        return [y.array for y in ys], []
+        return values, []
     random = np.random.RandomState(1)
     for y in ys:
-        y.grad = random.uniform(0.5, 1.5, y.shape).astype(BFLOAT16).astype(y.dtype)
+        weight = np.asarray(random.uniform(0.5, 1.5, y.shape), BFLOAT16)
+        y.grad = send(np.asarray(weight, y.dtype))
     mpchain.backward(ys)
-    return [y.array for y in ys], [x.grad for x in xs]
+    return values, [mpchain.cuda.to_cpu(x.grad) for x in xs]
 
 
 @pytest.mark.parametrize("name, case", list(_rows()))
-def test_as_float32_rounded(name, case):
+def test_as_float32_rounded(name, case, device):
     narrow = [np.asarray(x, BFLOAT16) for x in inputs_of(case)]
     np.random.seed(0)
-    found = _computed(case, narrow)
+    found = _computed(case, narrow, device)
     np.random.seed(0)
-    expected = _computed(case, [x.astype(np.float32) for x in narrow])
+    expected = _computed(case, [x.astype(np.float32) for x in narrow], device)
     tolerance = 2.0**-4 if any(part in name for part in LONG) else TOLERANCE
     for ours, theirs in zip(found, expected, strict=True):
         for y, z in zip(ours, theirs, strict=True):

@@ -9,18 +9,27 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.dtypes import as_dtype, is_bfloat16, is_half
 from mpchain.typing import Array
 
 _Class = TypeVar("_Class", bound=type)
 
-WIRE_DTYPES = {
-    np.dtype(name): np.dtype("float32" if name == "float16" else name)
-    for name in ("int32", "int64", "float16", "float32", "float64")
-}
-"""The dtypes that ranks can exchange, and the dtype in which each is summed."""
+_NAMES = ("int32", "int64", "float16", "bfloat16", "float32", "float64")
+_DTYPES = {np.dtype(name) for name in _NAMES if name != "bfloat16"}
 
 PIECE = 2**30
 """Elements in one message: MPI libraries before version 4 count in 32-bit integers."""
+
+
+def summed_dtype(dtype: np.dtype) -> np.dtype | None:
+    """Returns the dtype in which ranks sum arrays of a dtype; None if they cannot exchange them.
+
+    >>> summed_dtype(np.dtype("float16")), summed_dtype(np.dtype("int8"))
+    (dtype('float32'), None)
+    """
+    if is_half(dtype):
+        return np.dtype(np.float32)
+    return dtype if dtype in _DTYPES else None
 
 
 def check_array(function: str, argument: str, x: Any) -> Array:
@@ -40,10 +49,9 @@ def check_array(function: str, argument: str, x: Any) -> Array:
             f"{function}: {argument} must be a NumPy or CuPy array, not {type(x).__name__} "
             "(for other objects, use the methods whose names end in _obj)"
         )
-    if x.dtype not in WIRE_DTYPES:
-        allowed = ", ".join(map(str, WIRE_DTYPES))
+    if summed_dtype(x.dtype) is None:
         raise TypeError(
-            f"{function}: {argument} has dtype {x.dtype}, but must have one of {allowed}"
+            f"{function}: {argument} has dtype {x.dtype}, but must have one of {', '.join(_NAMES)}"
         )
     return x
 
@@ -79,7 +87,8 @@ def describe(x: Array) -> tuple[tuple[int, ...], str, bool]:
     >>> describe(np.zeros((2, 3)))
     ((2, 3), '<f8', False)
     """
-    return x.shape, x.dtype.str, cuda.is_gpu_array(x)
+    dtype = x.dtype.name if is_bfloat16(x.dtype) else x.dtype.str
+    return x.shape, dtype, cuda.is_gpu_array(x)
 
 
 def make_room(description: tuple[tuple[int, ...], str, bool]) -> Array:
@@ -90,7 +99,7 @@ def make_room(description: tuple[tuple[int, ...], str, bool]) -> Array:
     """
     shape, dtype, on_gpu = description
     xp = cuda.cupy if on_gpu and cuda.available else np
-    return xp.empty(shape, dtype)
+    return xp.empty(shape, as_dtype(dtype))
 
 
 def contiguous(x: Array) -> Array:

@@ -12,7 +12,6 @@ import numpy as np
 
 from mpchain import backend, configuration
 from mpchain.distributed.communicators.arrays import (
-    WIRE_DTYPES,
     check_array,
     check_arrays,
     check_parts,
@@ -21,6 +20,7 @@ from mpchain.distributed.communicators.arrays import (
     make_room,
     on_gpu_of_arrays,
     partition,
+    summed_dtype,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.loses_ranks import LosesRanks
@@ -38,8 +38,8 @@ class Communicator(PointToPoint, LosesRanks):
     :meth:`barrier`, :meth:`iallreduce` and the methods whose names begin with an underscore. All
     checks, all shapes and dtypes, and everything that follows from the transport are here.
 
-    Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, float32 or float64; float16 is
-    summed in float32. Received arrays are on the kind of device that they were sent from.
+    Arrays are NumPy or CuPy arrays of dtype int32, int64, float16, bfloat16, float32 or float64, on
+    whose kind of device they are received. float16 and bfloat16 are summed in float32.
 
     Operations whose names begin with i (``iallreduce``, ...) only begin. Every rank must begin the
     same ones in the same order, and leave the arrays alone until they are complete. They return a
@@ -294,7 +294,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.gradient_dtype(np.dtype("float16"))
         dtype('float32')
         """
-        return WIRE_DTYPES[dtype]
+        return summed_dtype(dtype)
 
     # Collectives on arrays
 
@@ -387,7 +387,7 @@ class Communicator(PointToPoint, LosesRanks):
         """Returns a copy of an array in the dtype in which it is summed."""
         x = check_array(function, "x", x)
         self._check_alike(function, x)
-        return x.astype(WIRE_DTYPES[x.dtype], order="C")
+        return x.astype(summed_dtype(x.dtype), order="C")
 
     def _rounded(self, function, total, dtype):
         """Returns a sum in the dtype of the addends; in debug mode, raises unless it is finite."""
@@ -410,7 +410,7 @@ class Communicator(PointToPoint, LosesRanks):
             held = ", ".join(f"rank {r}: {p.shape} {p.dtype}" for r, p in enumerate(parts))
             raise ValueError(f"reduce_scatter: the arrays for rank {self.rank} differ: {held}")
         dtype = parts[0].dtype
-        total = parts[0].astype(WIRE_DTYPES[dtype])
+        total = parts[0].astype(summed_dtype(dtype))
         for part in parts[1:]:
             total += part
         return total.astype(dtype, copy=False)
@@ -579,7 +579,7 @@ class Communicator(PointToPoint, LosesRanks):
         check_array(function, "x", x)
         if isinstance(x, np.generic) or not x.flags.c_contiguous:
             raise ValueError(f"{function}: x must be contiguous, but has strides {x.strides}")
-        if is_summed and WIRE_DTYPES[x.dtype] != x.dtype:
+        if is_summed and summed_dtype(x.dtype) != x.dtype:
             raise ValueError(f"{function}: x must not be {x.dtype}, to be summed in place")
 
     def _check_parts(self, function, x):

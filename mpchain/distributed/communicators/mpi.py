@@ -20,6 +20,7 @@ from mpchain.distributed.communicators.arrays import (
     byte_pieces,
     check_array,
     contiguous,
+    describe,
     make_room,
     on_gpu_of_arrays,
     pieces,
@@ -549,7 +550,7 @@ def _head(data):
 
 def _like(x, array):
     """Returns room for a host array on the device of ``x``; the array itself, on the host."""
-    return array if isinstance(x, np.ndarray) else make_room((array.shape, array.dtype.str, True))
+    return array if isinstance(x, np.ndarray) else make_room((*describe(array)[:2], True))
 
 
 def _begin(steps, result, buffer):

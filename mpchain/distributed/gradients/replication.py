@@ -9,7 +9,7 @@ from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.configuration import using_config
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.communicators.arrays import WIRE_DTYPES
+from mpchain.distributed.communicators.arrays import summed_dtype
 from mpchain.distributed.gradients.persistents import Persistent
 from mpchain.parameter_tree import is_array
 from mpchain.utils.flat_layout import layouts
@@ -116,7 +116,7 @@ def _broadcast(comm, arrays, root):
     for i, array in enumerate(arrays):
         if (
             array.nbytes >= BUCKET_BYTES // 16
-            and array.dtype in WIRE_DTYPES
+            and summed_dtype(array.dtype)
             and array.flags.c_contiguous
         ):
             requests.append((comm.ibcast(array, root), None))

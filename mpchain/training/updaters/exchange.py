@@ -11,6 +11,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.dtypes import is_half
 from mpchain.iterators.shared_memory import Segment
 from mpchain.utils.flat_layout import layouts
 from mpchain.variable import Parameter
@@ -108,8 +109,8 @@ def _layouts(params):
 
 
 def _sum_dtype(layout):
-    """Gradients in float16 are summed in float32."""
-    return np.dtype(np.float32) if layout.dtype == np.float16 else layout.dtype
+    """Gradients in float16 and bfloat16 are summed in float32."""
+    return np.dtype(np.float32) if is_half(layout.dtype) else layout.dtype
 
 
 def _specifications(layouts):

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import using_config
 from mpchain.distributed import communicators
@@ -16,7 +17,7 @@ from tests.distributed.devices import assert_array_equal, on_gpus, xp
 ON_GPUS = True
 
 
-DTYPES = ["int32", "int64", "float16", "float32", "float64"]
+DTYPES = ["int32", "int64", "float16", "float32", "float64", mpchain.mixed_bf16.dtype]
 SHAPES = [(), (0,), (5,), (2, 3, 4)]
 
 
@@ -39,7 +40,7 @@ def any_comm(request, comm, monkeypatch):
     return comm
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_allreduce(any_comm, dtype, shape):
     x = values(any_comm.rank, dtype, shape)
@@ -54,14 +55,17 @@ def test_allreduce_of_a_transposed_array(comm):
     same(y, sum(values(r) for r in range(comm.size)).T)
 
 
-def test_allreduce_sums_float16_in_float32(comm):
-    # In float16, 2048 + 1 is 2048 again, on however many ranks; the sum of all is exact in float32.
-    x = xp.array([2048 if comm.rank == 0 else 1], np.float16)
-    expected = np.float16(2048 + (comm.size - 1))
-    same(comm.allreduce(x), xp.array([expected]))
+@pytest.mark.parametrize(
+    ("dtype", "large"), [(np.float16, 2048), (mpchain.mixed_bf16.dtype, 256)], ids=str
+)
+def test_allreduce_sums_half_precision_in_float32(comm, dtype, large):
+    # There, large + 1 is large again, on however many ranks; the sum of all is exact in float32.
+    x = xp.array([large if comm.rank == 0 else 1]).astype(dtype)
+    expected = xp.array([large + (comm.size - 1)]).astype(dtype)
+    same(comm.allreduce(x), expected)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_reduce(any_comm, dtype):
     for root in range(any_comm.size):
         y = any_comm.reduce(values(any_comm.rank, dtype), root)
@@ -71,7 +75,7 @@ def test_reduce(any_comm, dtype):
             assert y is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_reduce_scatter(any_comm, dtype):
     # The array for rank i has i + 1 columns.
     xs = [values(any_comm.rank, dtype, (2, i + 1)) for i in range(any_comm.size)]
@@ -80,7 +84,7 @@ def test_reduce_scatter(any_comm, dtype):
     same(y, sum(values(r, "float64", shape) for r in range(any_comm.size)).astype(dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_bcast(any_comm, dtype, shape):
     for root in range(any_comm.size):
@@ -88,7 +92,7 @@ def test_bcast(any_comm, dtype, shape):
         same(any_comm.bcast(x, root), values(root, dtype, shape))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gather_of_different_shapes(any_comm, dtype):
     for root in range(any_comm.size):
         ys = any_comm.gather(values(any_comm.rank, dtype, (any_comm.rank, 2)), root)
@@ -100,7 +104,7 @@ def test_gather_of_different_shapes(any_comm, dtype):
             assert ys is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_allgather_of_different_shapes(any_comm, dtype):
     ys = any_comm.allgather(values(any_comm.rank, dtype, (2,) * any_comm.rank))
     assert isinstance(ys, tuple) and len(ys) == any_comm.size
@@ -108,7 +112,7 @@ def test_allgather_of_different_shapes(any_comm, dtype):
         same(y, values(r, dtype, (2,) * r))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_alltoall(any_comm, dtype):
     ys = any_comm.alltoall([values(any_comm.rank, dtype, (i, 3)) for i in range(any_comm.size)])
     assert isinstance(ys, tuple) and len(ys) == any_comm.size
@@ -116,7 +120,7 @@ def test_alltoall(any_comm, dtype):
         same(y, values(r, dtype, (any_comm.rank, 3)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("whole", [False, True], ids=["list", "array"])
 def test_scatter(any_comm, dtype, whole):
     for root in range(any_comm.size):
@@ -127,7 +131,7 @@ def test_scatter(any_comm, dtype, whole):
         same(any_comm.scatter(xs, root), values(any_comm.rank, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_send_and_receive_around_a_ring(any_comm, dtype):
     before, after = (any_comm.rank - 1) % any_comm.size, (any_comm.rank + 1) % any_comm.size
     message = values(any_comm.rank, dtype), xp.array(any_comm.rank, dtype), xp.empty((0, 2), dtype)
@@ -261,7 +265,7 @@ def test_other_collectives_while_sums_are_under_way(comm):
             same(x, xp.full(x.shape, float(sum(range(1, comm.size + 1)))))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_ibcast_and_iallgather(any_comm, dtype, shape):
     root = any_comm.size - 1
@@ -475,7 +479,7 @@ def test_config(comm):
         (1.0, "x must be a NumPy or CuPy array, not float"),
         (
             xp.ones(2, np.uint8),
-            "has dtype uint8, but must have one of int32, int64, float16, float32",
+            "has dtype uint8, but must have one of int32, int64, float16, bfloat16, float32",
         ),
         (xp.ones(2, ">f4"), "has dtype >f4"),
         (xp.ones(2, complex), "has dtype complex128"),

@@ -10,7 +10,7 @@ import pytest
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers
-from mpchain.configuration import using_config
+from mpchain.configuration import mixed_bf16, using_config
 from mpchain.distributed import create_multi_node_optimizer
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
@@ -276,6 +276,29 @@ def test_with_loss_scale(comm):
         else:
             optimizer.update(model.loss, x, t)
     assert_close(model, expected)
+
+
+def test_bfloat16(comm):
+    """Gradients are rounded on each rank, and their sum is as exact as those of one process."""
+    models = []
+    for _ in range(2):
+        np.random.seed(1)
+        with using_config("dtype", mixed_bf16):
+            models.append(on_device(MLP()))
+    expected, model = models
+    plain = optimizers.SGD(lr=0.1).setup(expected)
+    optimizer = create_multi_node_optimizer(optimizers.SGD(lr=0.1), comm).setup(model)
+    for each in (plain, optimizer):
+        each.use_fp32_update()
+    for step in range(3):
+        x, t = (array.astype(mixed_bf16.dtype) for array in batch(7, step))
+        plain.update(expected.loss, x, t)
+        x, t = part((x, t), comm)
+        optimizer.n_samples = len(x)
+        optimizer.update(model.loss, x, t)
+    assert {p.dtype for p in model.params()} == {mixed_bf16.dtype}
+    assert_close(model, expected, 2.0**-6)
+    assert_alike(comm, model)
 
 
 @pytest.mark.parametrize("counts", [(4, 1, 2), (3, 4), (0, 7), (7, 0)], ids=str)

@@ -8,7 +8,7 @@ import pytest
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
-from mpchain.configuration import using_config
+from mpchain.configuration import mixed_bf16, using_config
 from mpchain.distributed import create_multi_node_optimizer, create_sharded_optimizer
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
@@ -134,14 +134,15 @@ def test_a_hook_after_the_update_of_one_parameter(comm):
         train(sharded, comm, 1)
 
 
-def test_float32_copies_of_float16_parameters(comm):
-    plain, sharded = both(optimizers.Adam, comm, [HOOKS["decay"]], np.float16)
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), mixed_bf16.dtype], ids=str)
+def test_float32_copies_of_half_precision_parameters(comm, dtype):
+    plain, sharded = both(optimizers.Adam, comm, [HOOKS["decay"]], dtype)
     for optimizer in (plain, sharded):
         optimizer.use_fp32_update()
         optimizer.loss_scaling(scale=128.0)
-        with using_config("dtype", np.dtype("float16")):
-            train(optimizer, comm, 5, dtype=np.float16)
-    assert sharded.target.l1.W.dtype == np.float16
+        with using_config("dtype", dtype):
+            train(optimizer, comm, 5, dtype=dtype)
+    assert sharded.target.l1.W.dtype == dtype
     assert_same(sharded.target, plain.target)
 
 

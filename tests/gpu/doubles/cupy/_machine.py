@@ -522,6 +522,7 @@ def copy_between_devices(source, target):
 def check_dtype(dtype):
     """Returns the NumPy dtype; ValueError for one that CuPy does not have."""
     dtype = np.dtype(dtype)
-    if dtype.kind not in "biufc" or (dtype.itemsize == 16 and dtype.kind != "c"):
+    is_plain = dtype.kind in "biufc" and (dtype.itemsize < 16 or dtype.kind == "c")
+    if not is_plain and dtype.name != "bfloat16":
         raise ValueError(f"Unsupported dtype {dtype}")
     return dtype
