@@ -38,7 +38,7 @@ def check_array(function: str, argument: str, x: Any) -> Array:
     >>> check_array("allreduce", "x", np.float32(2))
     array(2., dtype=float32)
     """
-    if type(x) is np.ndarray and x.dtype in WIRE_DTYPES:
+    if type(x) is np.ndarray and x.dtype in _DTYPES:
         return x
     if isinstance(x, np.generic):
         x = np.asarray(x)
