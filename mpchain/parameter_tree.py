@@ -298,8 +298,19 @@ class ParameterTree(DeviceResident):
 
     def params(self, include_uninit: bool = True) -> Iterator[Parameter]:
         """Yields the parameters of this link and all below it (see :meth:`namedparams`)."""
-        for _, param in self.namedparams(include_uninit):
-            yield param
+        found: dict[int, Parameter] = {}
+        self._collect_params(found)
+        for param in found.values():
+            if include_uninit or param.is_initialized:
+                yield param
+
+    def _collect_params(self, found):
+        """Adds parameters by identity, in the order of :meth:`namedparams`, without their paths."""
+        for name in sorted(self._params):
+            param = self.__dict__[name]
+            found.setdefault(id(param), param)
+        for _, child in self._named_children():
+            child._collect_params(found)
 
     def count_params(self) -> int:
         """Returns the number of elements of all parameters; warns if some have no array yet."""

@@ -25,6 +25,9 @@ _SMALL = 1024
 _GATHERED = 1 << 14
 """Elements per joint update, chosen to stay in cache."""
 
+_WORTH_GATHERING, _WORTH_GATHERING_WITHOUT_STATES = 2, 16
+"""Small parameters that are copied into flat buffers: fewer are updated one by one."""
+
 _TIMINGS = ("auto", "pre", "post")
 
 
@@ -402,9 +405,9 @@ def as_python_number(value: Any) -> Any:
 def update_all(params: Iterable[Parameter]) -> None:
     """Updates parameters, with the same bits as their ``update`` methods one after the other.
 
-    Small ones whose rules take the same step with the same numbers are copied into flat buffers,
-    updated in one call and copied back, which takes less time. Parameters and states stay the same
-    array objects.
+    Those whose rules take the same step with the same numbers are updated together, which takes
+    less time: small ones are copied into flat buffers, updated in one call and copied back.
+    Parameters and states stay the same array objects.
 
     Example:
         >>> model = L.Linear(1, 1, initialW=2.0)
@@ -424,19 +427,18 @@ def update_all(params: Iterable[Parameter]) -> None:
         if is_gpu_array(group[0].array):
             _update_group_on_gpu(group)
         else:
-            for portion in _portions(group):
-                _update_group(portion)
+            _update_group(group)
 
 
-def _portions(params):
-    """Yields the parameters in lists of at most ``_GATHERED`` elements."""
+def _portions(small):
+    """Yields arrays with gradients and states in lists of at most ``_GATHERED`` elements."""
     portion, size = [], 0
-    for param in params:
-        n = param.array.size
+    for part in small:
+        n = part[0].size
         if size + n > _GATHERED:
             yield portion
             portion, size = [], 0
-        portion.append(param)
+        portion.append(part)
         size += n
     yield portion
 
@@ -444,10 +446,10 @@ def _portions(params):
 def _group_of(param):
     """Returns what parameters have in common that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
-    on_gpu = is_gpu_array(array)
+    on_gpu = type(array) is not np.ndarray and is_gpu_array(array)
     if (
         type(grad) is not type(array)
-        or not (on_gpu or (type(array) is np.ndarray and array.size <= _SMALL))
+        or not (on_gpu or type(array) is np.ndarray)
         or array.dtype.char not in ("efd" if on_gpu else "fd")
         or grad.dtype != array.dtype
         or not _takes_plain_steps(type(param), type(rule))
@@ -457,7 +459,7 @@ def _group_of(param):
         or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
     ):
         return None
-    key = type(rule), id(rule.hyperparam.parent), rule.t, array.dtype.char
+    key = type(rule), id(rule.hyperparam._parent), rule.t, array.dtype.char
     if on_gpu:
         key += (array.device.id,)
     if len(vars(rule)) > len(_ATTRIBUTES):  # on which the numbers of a step may depend, too
@@ -493,11 +495,26 @@ def _update_group(params):
     rules = [param.update_rule for param in params]
     for rule, param in zip(rules, params, strict=True):
         rule.prepare(param)
-    written = [[param.array for param in params]]
-    written += [[rule.state[name] for rule in rules] for name in rules[0].states]
+    step, names, scalars = rules[0].step, rules[0].states, rules[0].scalars()
+    small = []
+    for param, own in zip(params, rules, strict=True):
+        states = [own.state[name] for name in names]
+        if param.array.size <= _SMALL:
+            small.append((param.array, param.grad, states))
+        else:
+            take_step(step, param.array, param.grad, states, scalars)
+    if len(small) >= (_WORTH_GATHERING if names else _WORTH_GATHERING_WITHOUT_STATES):
+        for portion in _portions(small):
+            _update_gathered(portion, step, scalars)
+    else:
+        for array, grad, states in small:
+            take_step(step, array, grad, states, scalars)
+
+
+def _update_gathered(portion, step, scalars):
+    written = [[array for array, _, _ in portion], *zip(*[states for _, _, states in portion])]
     flat = [_gathered(arrays) for arrays in written]
-    grad = _gathered([param.grad for param in params])
-    take_step(rules[0].step, flat[0], grad, flat[1:], rules[0].scalars())
+    take_step(step, flat[0], _gathered([grad for _, grad, _ in portion]), flat[1:], scalars)
     for arrays, values in zip(written, flat, strict=True):
         start = 0
         for array in arrays:

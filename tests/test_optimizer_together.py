@@ -66,7 +66,7 @@ def alone(monkeypatch):
 
     def call(function, *args):
         with monkeypatch.context() as patch:
-            patch.setattr(update_rule, "_SMALL", -1)
+            patch.setattr(update_rule, "_group_of", lambda param: None)
             return function(*args)
 
     return call
@@ -81,16 +81,30 @@ def test_the_same_to_the_bit(name, dtype, alone, gathered):
     apart.add_hook(optimizer_hooks.WeightDecay(0.1))
     steps(together, 4)
     is_elementwise = together.target.p0.update_rule.is_elementwise
-    assert (gathered == [7] * 4) == (is_elementwise and dtype != np.float16)
+    assert (gathered == [8] * 4) == (is_elementwise and dtype != np.float16)
     alone(steps, apart, 4)
     assert_same(together, apart)
 
 
-def test_gathered_in_portions_that_stay_in_the_cache(gathered, alone):
+def test_gathered_in_portions_that_stay_in_the_cache(monkeypatch, alone):
+    update_gathered, gathered = update_rule._update_gathered, []
+    monkeypatch.setattr(
+        update_rule,
+        "_update_gathered",
+        lambda part, *args: gathered.append(len(part)) or update_gathered(part, *args),
+    )
     together, apart = (optimizers.Adam().setup(model_of([(1000,)] * 40)) for _ in range(2))
     steps(together)
     assert gathered == [16, 16, 8]
     alone(steps, apart)
+    assert_same(together, apart)
+
+
+@pytest.mark.parametrize("n", [3, 40])
+def test_steps_without_states_are_the_same_one_by_one_and_in_one_buffer(n, alone):
+    together, apart = (optimizers.SGD().setup(model_of([(10,), (2, 2)] * n)) for _ in range(2))
+    steps(together, 2)
+    alone(steps, apart, 2)
     assert_same(together, apart)
 
 
@@ -138,7 +152,7 @@ def test_numbers_of_one_parameter(gathered, alone):
 
     together, apart = (optimizers.Adam().setup(model_of()) for _ in range(2))
     differ(together)
-    assert gathered == [1, 2] * 2 or gathered == [2, 1] * 2  # p1 and p7; p5 alone
+    assert gathered == [1, 3] * 2 or gathered == [3, 1] * 2  # p1, p6 and p7; p5 alone
     alone(differ, apart)
     assert_same(together, apart)
 
@@ -146,7 +160,7 @@ def test_numbers_of_one_parameter(gathered, alone):
 def test_dtypes_are_not_mixed(gathered):
     link = Chain(a=model_of(), b=model_of(dtype=np.float64))
     steps(optimizers.SGD().setup(link))
-    assert gathered == [7, 7]
+    assert gathered == [8, 8]
 
 
 def test_gradients_of_another_dtype_or_none_at_all(gathered):
