@@ -311,8 +311,10 @@ class TestCounts:
         arrays = [cupy.zeros(3) for _ in range(9)]
         for n, expected in ((3, 3), (8, 8), (9, 1)):
             cupy.double.reset()
-            cupy.concatenate(arrays[:n])
+            joined = cupy.concatenate(arrays[:n])
             assert cupy.double.launches.total() == expected
+            cupy.concatenate(arrays[:n], out=joined)
+            assert cupy.double.launches.total() == 2 * expected
 
     def test_masks_wait_for_their_count(self, cupy):
         x = cupy.arange(3)

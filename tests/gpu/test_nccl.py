@@ -44,6 +44,15 @@ def test_sources_are_kept_until_nccl_has_read_them(communicator):
 
 
 @pytest.mark.gpu
+def test_work_of_nccl_comes_after_kernels_before_it_and_before_those_after_it(communicator):
+    import cupy
+
+    x = cupy.ones((3, 4), "f") * 2
+    assert (communicator.iallgather(x).Wait() + 1).get().tolist() == [[[3] * 4] * 3]
+    assert not cupy.double.faults
+
+
+@pytest.mark.gpu
 def test_what_is_complete_keeps_no_sources(communicator):
     """Also where the work ends while it is asked for."""
     import cupy

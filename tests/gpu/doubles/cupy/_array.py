@@ -126,7 +126,8 @@ def run(name, function, args, kwargs, writes=()):
     if name in ALLOCATE or (name in VIEWS and not new and not written):
         return result
     check_current_device(name, arrays)
-    beside = arrays[1:] and [name] * (len(arrays) - 1) if name in JOIN and len(arrays) <= 8 else []
+    n_joined = len(arrays) - len(written) if name in JOIN else 1
+    beside = [name] * (n_joined - 1) if n_joined <= 8 else []
     if name in PRODUCTS:
         beside = launches_beside(host_args[:2], host_kwargs.get("out"))
     if name in DRAWS:
