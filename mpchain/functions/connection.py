@@ -27,7 +27,9 @@ def _linear_input_derivative(g, W):
 
 @sums_over_rows
 def _linear_weights_derivative(g, x):
-    return np.matmul(np.transpose(g), x)
+    if isinstance(g, Variable):
+        return np.matmul(np.transpose(g), x)
+    return kernels.product(g.T, x)
 
 
 @differentiable(

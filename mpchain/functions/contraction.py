@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaration import differentiable
@@ -26,12 +27,13 @@ def _multiplied(a, b):
     """
     if a.dtype == np.float16 and not is_gpu_array(a):
         return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
-    return product(a, b)
+    is_plain = isinstance(a, np.ndarray) and a.ndim == b.ndim == 2
+    return kernels.product(a, b) if is_plain else product(a, b)
 
 
 @differentiable(
-    lambda g, b, a_shape: sum_to.on(product(g, np.swapaxes(b, -1, -2)), a_shape),
-    lambda g, a, b_shape: sum_to.on(product(np.swapaxes(a, -1, -2), g), b_shape),
+    lambda g, b, a_shape: sum_to.on(_matrix_product.on(g, np.swapaxes(b, -1, -2)), a_shape),
+    lambda g, a, b_shape: sum_to.on(_matrix_product.on(np.swapaxes(a, -1, -2), g), b_shape),
 )
 def _matrix_product(a, b):
     return _multiplied(a, b)

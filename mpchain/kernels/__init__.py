@@ -11,6 +11,7 @@ Example:
     >>> mpchain.kernels.linear(x, W, None).shape
     (2, 4)
     >>> print(mpchain.kernels.explain("linear", x, W, None))
+    linear: onednn: no: not two arrays of single precision
     linear: cudnn: no: not CuPy arrays
     linear: numpy_cpu: no: not few rows and many weights
     linear: reference: runs
@@ -69,6 +70,7 @@ def explain(operation: str, *args: Any) -> str:
 
     Example:
         >>> print(explain("linear", np.zeros((2, 3)), np.zeros((4, 3)), None))
+        linear: onednn: no: not two arrays of single precision
         linear: cudnn: no: not CuPy arrays
         linear: numpy_cpu: no: not few rows and many weights
         linear: reference: runs

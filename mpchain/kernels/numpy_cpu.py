@@ -11,8 +11,13 @@ _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
 _FEW_ROWS, _MUCH_TO_REARRANGE = range(4, 49), 1 << 18
 
 
-def _refuse_unless_few_rows(x, W, b):
-    """Takes those products that BLAS spends on rearranging W."""
+def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
+    """Takes those products that BLAS spends on rearranging W.
+
+    Example:
+        >>> refuse_unless_few_rows(np.ones((5, 2)), np.ones((3, 2)), None)
+        'not few rows and many weights'
+    """
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"
     if x.ndim != 2 or x.shape[0] not in _FEW_ROWS or W.size < _MUCH_TO_REARRANGE:
@@ -22,7 +27,7 @@ def _refuse_unless_few_rows(x, W, b):
     return None
 
 
-@reference.linear.kernel("numpy_cpu", _refuse_unless_few_rows)
+@reference.linear.kernel("numpy_cpu", refuse_unless_few_rows)
 def _linear_of_few_rows(x, W, b):
     """y^T = W x^T + b."""
     y = np.ascontiguousarray(reference.product(W, x.T).T)

@@ -3,8 +3,13 @@
 The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2), the numbers below are those of
 its headers. It chooses blocked layouts; what is given and returned is plain (N, C, ...), so a call
 is up to two reorders in, the convolution, and one out. Those of one geometry are made once.
+
+Its threads are those of OpenMP (libgomp). NumPy's BLAS has threads too, and both kinds wait in a
+loop for more work: where they take turns, each keeps the other from its core. So with several
+threads all large products are oneDNN's, and NumPy's BLAS keeps its threads for other programs.
 """
 
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -19,6 +24,7 @@ import numpy as np
 
 from mpchain.configuration import config
 from mpchain.kernels import reference
+from mpchain.kernels.numpy_cpu import refuse_unless_few_rows
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -35,6 +41,12 @@ _LEAST_CHANNELS_OF_GROUPS = 3
 _MANY_CHANNELS = 128
 _LEAST_WINDOWS = {"output": 16, "input": 1, "filter": 64}  # with many channels
 _FEW_ROWS, _MANY_WEIGHTS = range(4, 65), 1 << 18
+# Multiplications of a product. From the first number on, OpenBLAS uses its threads; from the
+# second, oneDNN gains more on one thread than calling it costs.
+_SHARED, _LARGE = 1 << 18, 1 << 21
+# With fewer, waking a thread takes longer than what it could do. It waits for 0.5 ms for more work
+# (libgomp's own number is 30 times as large), which is longer than the pauses within a step.
+_WORTH_THREADS, _SPINS = 1 << 22, "10000"
 
 # For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
 _KINDS = {
@@ -67,7 +79,8 @@ class _Library:
     """The loaded library, with an engine and a stream; every call is checked."""
 
     def __init__(self, path):
-        self.c = ctypes.CDLL(path)
+        with _short_waits():
+            self.c = ctypes.CDLL(path)
         self.c.dnnl_version.restype = ctypes.POINTER(_Version)
         version = self.c.dnnl_version().contents
         if (version.major, version.minor) != _VERSION:
@@ -84,7 +97,12 @@ class _Library:
             *operand,
         ]
         # The OpenMP runtime that it was loaded with.
-        self.threads = ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
+        self.openmp = ctypes.CDLL("libgomp.so.1")
+        self.threads = self.openmp.omp_get_max_threads()
+        if self.threads > 1 and self.openmp.omp_get_dynamic():
+            raise OSError("OMP_DYNAMIC may leave it fewer threads than it waits for")
+        if self.threads > self.openmp.omp_get_thread_limit():
+            raise OSError("OMP_THREAD_LIMIT leaves it fewer threads than it waits for")
         self.lock = threading.Lock()
         self.buffer = np.empty(0, np.uint8)
         self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
@@ -100,6 +118,23 @@ class _Library:
         if status:
             raise RuntimeError(f"onednn: {name} failed with status {status}")
 
+    @contextlib.contextmanager
+    def limited_to(self, threads):
+        """Context manager: this thread's calls use that many threads."""
+        before = self.openmp.omp_get_max_threads()
+        self.openmp.omp_set_num_threads(threads)
+        try:
+            yield
+        finally:
+            self.openmp.omp_set_num_threads(before)
+
+    def without_threads(self):
+        """Makes it usable in a forked process, which has none of the threads."""
+        self.threads = 1
+        self.openmp.omp_set_num_threads(1)
+        self.lock = threading.Lock()  # of another thread, perhaps, which is no more
+        _convolution.cache_clear()  # they wait for the number of threads that they were made for
+
     def arena(self, memories):
         """Returns addresses for memories of given sizes, which all convolutions use in turn."""
         starts = [0, *itertools.accumulate(-(-size // 64) * 64 for _, size in memories)]
@@ -107,6 +142,19 @@ class _Library:
             self.buffer = np.empty(starts[-1] + 64, np.uint8)
         begin = self.buffer.ctypes.data
         return [ctypes.c_void_p(begin + start) for start in starts[:-1]]
+
+
+@contextlib.contextmanager
+def _short_waits():
+    """Context manager: OpenMP, if it is loaded now, waits briefly; the user's settings win."""
+    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = _SPINS
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]  # which other programs do not inherit
 
 
 @functools.cache
@@ -118,7 +166,9 @@ def _library():
         path = os.path.join(folder, "lib", "libdnnl.so.3")
         if os.path.exists(path):
             try:
-                return _Library(path)
+                library = _Library(path)
+                os.register_at_fork(after_in_child=library.without_threads)
+                return library
             except (OSError, RuntimeError) as error:
                 return f"{path} cannot be used: {error}"
     return "onednn-cpu-gomp is not installed (pip install 'mpchain[cpu]')"
@@ -138,6 +188,12 @@ class _Convolution:
         self.library = library
         self.made = []
         self.shapes = shapes
+        work = math.prod(shapes["y"]) * math.prod(shapes["W"][-1 - len(window.ksize) :])
+        self.threads = library.threads if work >= _WORTH_THREADS else 1
+        with library.limited_to(self.threads):
+            self._prepare(operation, window)
+
+    def _prepare(self, operation, window):
         descriptor = self._descriptor(operation, window)
         primitive = self._make("dnnl_primitive_create", descriptor)
         kinds = _KINDS[operation]
@@ -148,7 +204,7 @@ class _Convolution:
         self.steps = [*reorders, (primitive, _arguments(zip(kinds, memories)))]
         if result[1]:
             self.steps.append(result[1])
-        self.result_shape = shapes[_ARRAYS[kinds[2]]]
+        self.result_shape = self.shapes[_ARRAYS[kinds[2]]]
 
     def _make(self, name, *args):
         made = self.library.make(name, *args)
@@ -208,7 +264,7 @@ class _Convolution:
         result = np.empty(self.result_shape, np.float32)
         library, c = self.library, self.library.c
         arrays = [np.ascontiguousarray(first), np.ascontiguousarray(second), result]
-        with library.lock:
+        with library.lock, library.limited_to(self.threads):
             for memory, array in zip(self.plain, arrays):
                 c.dnnl_memory_set_data_handle(memory, ctypes.c_void_p(array.ctypes.data))
             for memory, pointer in zip(self.blocked, library.arena(self.blocked)):
@@ -259,11 +315,10 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     """Returns why a convolution is not taken, None if it is.
 
     Taken is what was measured faster than a matrix product of the windows side by side: all
-    channels by themselves; and with one thread windows of several elements, with enough channels
-    for the library's blocks, but not so many that the filters outweigh the windows. With several
-    threads, its workers and those of NumPy's BLAS wait for one another in a loop, and a network's
-    step takes longer. Where ``config.kernels`` names onednn it takes all that it can, and
-    ``config.autotune`` measures.
+    channels by themselves; and windows of several elements, with enough channels for the library's
+    blocks, but not so many that the filters outweigh the windows. With several threads, so is all
+    else that is large: the product would be one of NumPy's BLAS, whose threads are others. Where
+    ``config.kernels`` names onednn it takes all that it can, and ``config.autotune`` measures.
 
     Example:
         >>> refusal("output", np.ones((1, 1, 3)), np.ones((1, 1, 2)), None)
@@ -287,17 +342,18 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     if window.groups > 1:
         least = 1 if is_depthwise else max(least, _LEAST_CHANNELS_OF_GROUPS)
     has_many = in_channels >= _MANY_CHANNELS
-    if (
+    is_slower = (
         window.n_elements == 1
         or in_channels < least
         or (has_many and math.prod(window.out_size) < _LEAST_WINDOWS[operation])
-    ):
+    )
+    weights = second.size if operation != "filter" else second.shape[1] * in_channels
+    weights *= window.n_elements if operation == "filter" else 1
+    is_small = first.shape[0] * math.prod(window.out_size) * weights <= _SHARED
+    reason = why_absent()
+    if is_slower and (reason or is_small or _library().threads == 1):
         return "not worth it: NumPy is as fast"
-    if (reason := why_absent()) is not None:
-        return reason
-    if not is_depthwise and _library().threads > 1:
-        return f"{_library().threads} threads, with which NumPy is faster"
-    return None
+    return reason
 
 
 @reference.convolution_output.kernel("onednn", functools.partial(refusal, "output"))
@@ -330,35 +386,60 @@ def _rows(x):
     return (b"T", right) if down == 1 and right >= x.shape[0] else None
 
 
-def _refuse_product(a, b):
-    """Takes what was measured faster than NumPy's BLAS: one result of few rows or columns."""
+def _refuse_product(a, b, out=None):
+    """Takes what was measured faster than NumPy's BLAS, or what that would use its threads for."""
     if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
         return "not two NumPy arrays of two axes"
     if a.dtype != np.float32 or b.dtype != np.float32:
         return "not two arrays of single precision"
-    if min(a.shape[0], b.shape[1]) not in _FEW_ROWS or max(a.size, b.size) < _MANY_WEIGHTS:
+    work = a.size * b.shape[1]
+    if work <= _SHARED:
         return "not worth it: NumPy is as fast"
     if (reason := why_absent()) is not None:
         return reason
-    if _library().threads > 1:
-        return f"{_library().threads} threads, with which NumPy is faster"
-    if _rows(a) is None or _rows(b) is None:
+    is_thin = min(a.shape[0], b.shape[1]) in _FEW_ROWS and max(a.size, b.size) >= _MANY_WEIGHTS
+    if work < _LARGE and not is_thin and _library().threads == 1:
+        return "not worth it: NumPy is as fast"
+    if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
         return "an array that has gaps"
     return None
 
 
+def _is_writable(y):
+    return y.dtype == np.float32 and (_rows(y) or "?")[0] == b"N"
+
+
 @reference.product.kernel("onednn", _refuse_product)
-def _product(a, b):
+def _product(a, b, out=None):
     """a b."""
-    y = np.empty((a.shape[0], b.shape[1]), np.float32)
-    (of_a, a_step), (of_b, b_step) = _rows(a), _rows(b)
+    y = np.empty((a.shape[0], b.shape[1]), np.float32) if out is None else out
+    (of_a, a_step), (of_b, b_step), (_, y_step) = _rows(a), _rows(b), _rows(y)
     sizes = a.shape[0], b.shape[1], a.shape[1]
-    operands = a.ctypes.data, a_step, b.ctypes.data, b_step
+    pointers = [x.__array_interface__["data"][0] for x in (a, b, y)]
     library = _library()
     status = library.c.dnnl_sgemm(
-        of_a, of_b, *sizes, 1.0, *operands, 0.0, y.ctypes.data, b.shape[1]
+        of_a, of_b, *sizes, 1.0, pointers[0], a_step, pointers[1], b_step, 0.0, pointers[2], y_step
     )
     library.check("dnnl_sgemm", status)
+    return y
+
+
+def _refuse_linear(x, W, b):
+    if not isinstance(x, np.ndarray):
+        return "not NumPy arrays"
+    if b is not None and b.dtype != x.dtype:
+        return "a bias of another dtype"
+    if x.size * W.shape[0] > _SHARED and refuse_unless_few_rows(x, W, b) is None:
+        return "few rows: W x^T is faster"
+    return _refuse_product(x, W.T)
+
+
+@reference.linear.kernel("onednn", _refuse_linear)
+def _linear(x, W, b):
+    """y = x W^T + b."""
+    y = _product(x, W.T)
+    if b is not None:
+        y += b
     return y
 
 
@@ -374,7 +455,7 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
     """Returns a function and its arguments that write the product of two matrices to ``y``.
 
     They are for calls that are repeated on the same memory, of which none is too small. None if
-    the library is absent or has several threads, and for arrays that it does not take.
+    the library is absent, and for arrays that it does not take.
 
     Example:
         >>> prepared_product(np.ones((2, 3)), np.ones((3, 4)), np.ones((2, 4)))  # double precision
@@ -382,7 +463,7 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
     arrays = a, b, y
     if any(x.ndim != 2 or x.dtype != np.float32 or not x.size for x in arrays):
         return None
-    if why_absent() is not None or _library().threads > 1:
+    if why_absent() is not None:
         return None
     (of_a, a_step), (of_b, b_step), (of_y, y_step) = [_rows(x) or (b"", 0) for x in arrays]
     if not of_a or not of_b or of_y != b"N":

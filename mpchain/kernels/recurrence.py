@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from mpchain.kernels.reference import product
 from mpchain.typing import Array, Arrays
 
 Spans: TypeAlias = list[slice]
@@ -57,12 +58,12 @@ class Lstm:
         gates, h, c = gates.copy(), h.copy(), c.copy()
         size = h.shape[1]
         y, tanh_c, h_before, c_before = np.empty((4, len(gates), size), gates.dtype)
-        product = np.empty((len(h), 4 * size), gates.dtype)
+        work = np.empty((len(h), 4 * size), gates.dtype)
         for rows in spans:
             n = rows.stop - rows.start
             g, hn, cn, t = gates[rows], h[:n], c[:n], tanh_c[rows]
             h_before[rows], c_before[rows] = hn, cn
-            g += np.matmul(hn, R.T, out=product[:n])
+            g += product(hn, R.T, work[:n])
             np.tanh(g[:, :size], out=g[:, :size])
             _sigmoid(g[:, size:])
             a, i, f, o = (g[:, k * size : (k + 1) * size] for k in range(4))
@@ -98,8 +99,8 @@ class Lstm:
             _spread(gcn, ggates[:, : 3 * size])
             ggates[:, 3 * size :] *= g
             gcn *= f[rows]
-            np.matmul(ggates, R, out=ghn)
-        return factors, factors.T @ h_before, gh, gc
+            product(ggates, R, ghn)
+        return factors, product(factors.T, h_before), gh, gc
 
 
 class Gru:
@@ -117,12 +118,12 @@ class Gru:
         h, size = h.copy(), h.shape[1]
         gates = np.empty_like(x)
         y, u_n, h_before = np.empty((3, len(x), size), x.dtype)
-        product = np.empty((len(h), 3 * size), x.dtype)
+        work = np.empty((len(h), 3 * size), x.dtype)
         for rows in spans:
             n = rows.stop - rows.start
-            g, hn, u = gates[rows], h[:n], product[:n]
+            g, hn, u = gates[rows], h[:n], work[:n]
             h_before[rows] = hn
-            np.matmul(hn, R.T, out=u)
+            product(hn, R.T, u)
             u += b
             u_n[rows] = u[:, 2 * size :]
             np.add(x[rows, : 2 * size], u[:, : 2 * size], out=g[:, : 2 * size])
@@ -153,11 +154,11 @@ class Gru:
             g, ghn, gu = gy[rows], gh[:n], factors[rows]
             g += ghn
             _spread(g, gu)
-            np.matmul(gu, R, out=ghn)
+            product(gu, R, ghn)
             ghn += g * z[rows]
         gx = factors.copy()
         np.multiply(gy, of_n, out=gx[:, 2 * size :])
-        return gx, factors.T @ h_before, factors.sum(axis=0), gh
+        return gx, product(factors.T, h_before), factors.sum(axis=0), gh
 
 
 class Simple:
@@ -180,7 +181,7 @@ class Simple:
             n = rows.stop - rows.start
             g, hn = y[rows], h[:n]
             h_before[rows] = hn
-            np.matmul(hn, R.T, out=g)
+            product(hn, R.T, g)
             g += x[rows]
             if self.is_tanh:
                 np.tanh(g, out=g)
@@ -198,5 +199,5 @@ class Simple:
             g, ghn = gy[rows], gh[:n]
             g += ghn
             g *= slope[rows]
-            np.matmul(g, R, out=ghn)
-        return gy, gy.T @ h_before, gh
+            product(g, R, ghn)
+        return gy, product(gy.T, h_before), gh

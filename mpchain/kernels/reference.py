@@ -33,15 +33,15 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
 
 
 @Operation
-def product(a: Array, b: Array) -> Array:
-    """The product of two matrices.
+def product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """The product of two matrices, which is written to ``out`` if that is given.
 
     Example:
         >>> product(np.ones((2, 3)), np.ones((3, 1)))
         array([[3.],
                [3.]])
     """
-    return a @ b
+    return a @ b if out is None else np.matmul(a, b, out=out)
 
 
 @Operation

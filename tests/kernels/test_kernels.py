@@ -384,9 +384,8 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
 def test_every_kernel_takes_some_of_the_cases():
     for operation, cases in CASES.items():
         for kernel in kernels.operations[operation].kernels[:-1]:
-            absent = onednn.why_absent() or onednn._library().threads > 1
             if kernel.library.startswith(("cuda", "cudnn")) or (
-                kernel.library == "onednn" and absent
+                kernel.library == "onednn" and onednn.why_absent()
             ):
                 continue
             taken = [
@@ -439,8 +438,13 @@ def test_what_onednn_takes(operation, monkeypatch):
     assert _refusal(operation, "many channels", **float32) == few_windows
     assert _refusal(operation, "no samples", **float32) == "an array without elements"
     library.threads = 2
-    assert _refusal(operation, "large", **float32) == "2 threads, with which NumPy is faster"
-    assert _refusal(operation, "large, depthwise", **float32) is None
+    for name in ("large", "large, depthwise"):
+        assert _refusal(operation, name, **float32) is None
+    assert _refusal(operation, "grouped", **float32) == not_worth_it
+    with monkeypatch.context() as all_is_large:
+        all_is_large.setattr(onednn, "_SHARED", 0)
+        for name in ("grouped", "many channels"):
+            assert _refusal(operation, name, **float32) is None
     for name, value in (("autotune", True), ("kernels", ("numpy_cpu", "onednn"))):
         with mpchain.using_config(name, value):
             assert _refusal(operation, "large", **float32) is None

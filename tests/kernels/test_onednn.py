@@ -1,16 +1,21 @@
-"""Products of matrices that oneDNN is prepared for."""
+"""Products of matrices by oneDNN, and its threads."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from mpchain import kernels
 from mpchain.kernels import onednn
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
+def library():
     if onednn.why_absent():
         pytest.skip(onednn.why_absent())
-    monkeypatch.setattr(onednn._library(), "threads", 1)
+    return onednn._library()
 
 
 @pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 4, 5), (1, 7, 2), (6, 1, 4), (33, 65, 1)])
@@ -47,3 +52,114 @@ def test_a_product_is_written_into_a_part_of_an_array():
 )
 def test_other_arrays_are_not_taken(a, b, y):
     assert onednn.prepared_product(a, b, y) is None
+
+
+def _matrices(m, k, n):
+    random = np.random.RandomState(0)
+    return random.randint(-3, 4, (m, k)).astype("f"), random.randint(-3, 4, (k, n)).astype("f")
+
+
+@pytest.mark.parametrize(
+    "threads, taken",
+    [
+        (1, [(128, 128, 128), (20, 512, 512), (20, 60, 2000), (512, 512, 20)]),
+        (2, [(128, 128, 128), (65, 64, 64), (1, 512, 513), (512, 513, 1)]),
+    ],
+)
+def test_large_products_are_onednns(threads, taken, monkeypatch, library):
+    monkeypatch.setattr(library, "threads", threads)
+    for sizes in taken:
+        a, b = _matrices(*sizes)
+        for x, y in ((a, b), (a.T.copy().T, b), (a, b.T.copy().T)):
+            assert kernels.product.select(x, y).library == "onednn"
+            np.testing.assert_array_equal(kernels.product(x, y), a.astype(int) @ b.astype(int))
+    for sizes in [(64, 64, 64), *[(64, 64, 128)] * (threads == 1)]:
+        assert kernels.product.select(*_matrices(*sizes)).library == "reference"
+
+
+def test_products_are_written_where_they_belong():
+    a, b = _matrices(130, 130, 130)
+    gaps, turned = np.zeros((130, 260), "f")[:, ::2], np.zeros((130, 130), "f").T
+    for out in (np.zeros((130, 130), "f"), np.zeros((130, 150), "f")[:, 9:139], gaps, turned):
+        assert kernels.product(a, b, out) is out
+        np.testing.assert_array_equal(out, a.astype(int) @ b.astype(int))
+
+
+def test_linear_maps_of_many_rows_are_onednns():
+    x, W = _matrices(130, 130, 130)
+    b = np.arange(130, dtype="f")
+    for bias, library in ((None, "onednn"), (b, "onednn"), (b.astype(float), "reference")):
+        assert kernels.linear.select(x, W, bias).library == library
+        right = x.astype(int) @ W.T.astype(int) + (0 if bias is None else bias)
+        np.testing.assert_array_equal(kernels.linear(x, W, bias), right)
+    x, W = _matrices(20, 512, 512)
+    assert kernels.linear.select(x, W, None).library == "numpy_cpu"
+
+
+WITH_TWO_THREADS = """
+import os, threading, numpy as np
+from mpchain import kernels
+from mpchain.kernels import onednn
+from mpchain.kernels.window import Window
+
+library = onednn._library()
+assert library.threads == library.openmp.omp_get_max_threads() == 2
+assert "GOMP_SPINCOUNT" not in os.environ
+random = np.random.RandomState(0)
+x, W = random.rand(4, 8, 20, 20).astype("f"), random.rand(16, 8, 3, 3).astype("f")
+window = Window((3, 3), (1, 1), (1, 1), (1, 1), 1, (20, 20), (20, 20))
+y = random.rand(4, 16, 20, 20).astype("f")
+a, b = random.rand(300, 700).astype("f"), random.rand(700, 300).astype("f")
+
+def results():
+    assert kernels.convolution_output.select(x, W, window).library == "onednn"
+    return [
+        kernels.convolution_output(x, W, window).tobytes(),
+        kernels.convolution_input(y, W, window).tobytes(),
+        kernels.convolution_filter(x, y, window).tobytes(),
+        kernels.product(a, b).tobytes(),
+    ]
+
+def close(first, second):
+    return all(np.allclose(*(np.frombuffer(v, "f") for v in p), 1e-4) for p in zip(first, second))
+
+expected = results()
+assert all(results() == expected for _ in range(20))
+found = []
+threads = [threading.Thread(target=lambda: found.append(results())) for _ in range(3)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert found == [expected] * 3
+library.lock.acquire()  # as another thread does when this one forks
+child = os.fork()
+if not child:
+    good = library.threads == 1 and close(results(), expected)
+    os._exit(0 if good else 3)
+library.lock.release()
+assert os.waitpid(child, 0)[1] == 0
+assert results() == expected and library.threads == 2
+"""
+
+
+def _run(program, **variables):
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_"))}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", **variables},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_two_threads_compute_the_same_bits_each_time_and_forked_processes_do_without():
+    done = _run(WITH_TWO_THREADS)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name, value", [("OMP_DYNAMIC", "true"), ("OMP_THREAD_LIMIT", "1")])
+def test_it_is_not_used_where_it_would_wait_for_threads_that_never_come(name, value):
+    done = _run("from mpchain.kernels import onednn; print(onednn.why_absent())", **{name: value})
+    assert f"{name} " in done.stdout, done.stderr

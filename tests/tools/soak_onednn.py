@@ -1,0 +1,73 @@
+"""Runs oneDNN's convolutions and products with several threads for a long time.
+
+    python -m tests.tools.soak_onednn [--minutes 60] [--threads 2] [--seed 0]
+
+Convolutions have random geometries, three spatial axes as often as fewer, and products random
+sizes; each result must have the bits of the reference's. If one call takes longer than a minute,
+the stacks of all threads are printed and the program ends: threads wait for each other forever.
+The seed on the last line is that of the block of cases which hung.
+"""
+
+import argparse
+import faulthandler
+import os
+import sys
+import time
+
+LIMIT = 60.0  # seconds that one case may take, which takes milliseconds
+CASES = 200  # of a seed
+
+
+def _check_convolutions(rng):
+    import mpchain
+    from tests.kernels import test_geometries as geometries
+
+    with mpchain.using_config("kernels", ("onednn",)):
+        for i in range(CASES):
+            faulthandler.dump_traceback_later(LIMIT, exit=True)
+            case = geometries._draw_convolution(rng, deep=i % 2)
+            if wrong := geometries._wrong_convolutions(geometries.Memory(), rng, *case):
+                raise SystemExit(f"{case}: {wrong}")
+
+
+def _check_products(rng):
+    import numpy as np
+
+    from mpchain.kernels import onednn
+
+    for _ in range(CASES):
+        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        m, k, n = np.exp(rng.uniform(0, 6.5, 3)).astype(int)
+        # Sums of small integers are exact in any order.
+        a = rng.integers(-3, 4, (m, k)).astype("f")
+        b = rng.integers(-3, 4, (k, n)).astype("f")
+        turned = [np.ascontiguousarray(x.T).T if rng.integers(2) else x for x in (a, b)]
+        if not np.array_equal(onednn._product(*turned), a.astype(int) @ b.astype(int)):
+            raise SystemExit(f"a product of {m}x{k} by {k}x{n} is wrong")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    # Before NumPy and OpenMP are loaded, which read these once.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(args.threads)
+    import numpy as np
+
+    end, seed = time.monotonic() + args.minutes * 60, args.seed
+    while time.monotonic() < end:
+        print(f"seed {seed}", end="\r", file=sys.stderr, flush=True)
+        rng = np.random.default_rng(seed)
+        _check_convolutions(rng)
+        _check_products(rng)
+        seed += 1
+    faulthandler.cancel_dump_traceback_later()
+    n = (seed - args.seed) * CASES
+    print(f"{args.minutes:g} minutes: {3 * n} convolutions and {n} products, all right")
+
+
+if __name__ == "__main__":
+    main()
