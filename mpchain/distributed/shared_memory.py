@@ -9,7 +9,7 @@ import math
 import mmap
 import os
 import platform
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,11 +120,18 @@ class SharedArray:
     def part(self, index: int, n_parts: int) -> list[Array]:
         """Returns, for each rank of the host, one of ``n_parts`` even parts of its array."""
         n = self.rooms[0].size
-        place = slice(n * index // n_parts, n * (index + 1) // n_parts)
+        return self.at(slice(n * index // n_parts, n * (index + 1) // n_parts))
+
+    def at(self, place: slice) -> list[Array]:
+        """Returns, for each rank of the host, the elements of its array at a place."""
         return [
             rooms[counters[_ROOM]][place]
             for rooms, counters in zip(self._rooms, self._counters, strict=True)
         ]
+
+    def of_host(self) -> Array:
+        """Returns the array of the host's first rank, which all may use together."""
+        return self._rooms[0][0]
 
 
 def make_shared_arrays(
@@ -208,20 +215,91 @@ def sum_in_shared_memory(
         yield
     for part, sum_between_hosts in sums_between_hosts.items():
         total, *others = shared.part(part, n_parts)
-        chunks = [slice(i, i + _CHUNK) for i in range(0, total.size, _CHUNK)]
         is_final = sum_between_hosts is None
-        for chunk in chunks:
-            for x in others:
-                np.add(total[chunk], x[chunk], out=total[chunk])
+        for chunk in _chunks(total):
+            _add_to(total, others, chunk)
             if is_final:  # while the chunk is in the cache
                 _copy_to(others, total, chunk)
         if not is_final:
             yield from sum_between_hosts(total)
-            for chunk in chunks:
+            for chunk in _chunks(total):
                 _copy_to(others, total, chunk)
     shared.come_to(SUMMED)
     while not shared.all_came_to(SUMMED):
         yield
+
+
+def sum_pieces_in_shared_memory(
+    shared: SharedArray,
+    places: Mapping[int, Sequence[slice]],
+    sum_between_hosts: Callable,
+    own: slice,
+    room: int = 0,
+) -> Generator[None, None, None]:
+    """Sums a piece of shared arrays for each rank, as a generator, with the bits of
+    :func:`sum_in_shared_memory`.
+
+    The other pieces of the arrays have no certain values afterwards.
+
+    Args:
+        shared: the array.
+        places: for each part that this rank sums on its host, the place of the piece of one rank
+            of each host, which may be empty.
+        sum_between_hosts: a generator function that is called with the part and the sums over this
+            host's ranks of its pieces; it returns the sum of this rank's over the hosts.
+        own: the place of this rank's piece.
+        room: which of this rank's arrays is summed; other ranks may use others.
+    """
+    shared.use(room)
+    shared.come_to(FILLED)
+    while not shared.all_came_to(FILLED):
+        yield
+    for part, of_hosts in places.items():
+        pieces = []
+        for place in of_hosts:
+            total, *others = shared.at(place)
+            for chunk in _chunks(total):
+                _add_to(total, others, chunk)
+            pieces.append(total)
+        total = yield from sum_between_hosts(part, pieces)
+        if total.size:  # not on a smaller host, which has no rank for it
+            shared.rooms[room][own] = total
+    shared.come_to(SUMMED)
+    while not shared.all_came_to(SUMMED):
+        yield
+
+
+def gather_in_shared_memory(
+    shared: SharedArray, own: Array, piece: Array, exchanges: Iterable[Generator]
+) -> Generator[None, None, None]:
+    """Gathers a piece of each rank in one array of the host, as a generator.
+
+    The array stays as it is until this rank begins to gather again.
+
+    Args:
+        shared: the array.
+        own: the place in it of this rank's piece.
+        piece: what is copied there.
+        exchanges: generators that exchange pieces with other hosts.
+    """
+    shared.come_to(FILLED)  # this rank has read what was gathered before
+    while not shared.all_came_to(FILLED):
+        yield
+    own[...] = piece
+    for exchange in exchanges:
+        yield from exchange
+    shared.come_to(SUMMED)
+    while not shared.all_came_to(SUMMED):
+        yield
+
+
+def _chunks(total):
+    return [slice(i, i + _CHUNK) for i in range(0, total.size, _CHUNK)]
+
+
+def _add_to(total, others, chunk):
+    for x in others:
+        np.add(total[chunk], x[chunk], out=total[chunk])
 
 
 def _copy_to(others, total, chunk):

@@ -9,7 +9,8 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
-from mpchain.dtypes import as_dtype, is_bfloat16, is_half
+from mpchain.distributed.communicators.half_precision import HALF_PRECISION
+from mpchain.dtypes import as_dtype, is_bfloat16, is_floating, is_half
 from mpchain.typing import Array
 
 _Class = TypeVar("_Class", bound=type)
@@ -64,6 +65,64 @@ def check_arrays(function: str, argument: str, xs: Any, size: int) -> list[Array
             f"{function}: {argument} must hold {size} arrays, one per rank, not {held}"
         )
     return [check_array(function, f"{argument}[{rank}]", x) for rank, x in enumerate(xs)]
+
+
+def check_contiguous(function: str, x: Any) -> None:
+    """Raises ValueError, or TypeError, if ``x`` is not a contiguous array.
+
+    >>> check_contiguous("ibcast", np.ones(2))
+    """
+    check_array(function, "x", x)
+    if isinstance(x, np.generic) or not x.flags.c_contiguous:
+        raise ValueError(f"{function}: x must be contiguous, but has strides {x.strides}")
+
+
+def check_addends(
+    function: str, x: Any, wire_dtype: str | None, wire_dtypes: Sequence[str | None]
+) -> None:
+    """Raises ValueError, or TypeError, if ``x`` cannot be summed in place.
+
+    >>> check_addends("iallreduce", np.ones(2), "float16", [None, "float16"])
+    """
+    check_contiguous(function, x)
+    if summed_dtype(x.dtype) != x.dtype:
+        raise ValueError(f"{function}: x must not be {x.dtype}, to be summed in place")
+    if wire_dtype not in wire_dtypes or (wire_dtype is not None and not is_floating(x.dtype)):
+        raise ValueError(
+            f"{function}: wire_dtype must be one of {', '.join(map(str, wire_dtypes))}, and "
+            f"None unless x is a float array; it is {wire_dtype!r}, for {x.dtype}"
+        )
+
+
+def check_pieces(function: str, x: Any, size: int, wire_dtype: str | None = None) -> None:
+    """Raises ValueError, or TypeError, if ``x`` does not hold an addend for each rank.
+
+    >>> check_pieces("ireduce_scatter", np.ones((2, 3)), size=2)
+    """
+    check_addends(function, x, wire_dtype, (None, *HALF_PRECISION))
+    if x.ndim == 0 or len(x) != size:
+        raise ValueError(
+            f"{function}: x must hold {size} arrays, one per rank, but has shape {x.shape}"
+        )
+
+
+def check_room(function: str, x: Any, out: Array | None, size: int) -> Array:
+    """Returns ``x`` as :func:`check_array`; raises ValueError if ``out``, unless it is None, is no
+    room for such an array of each rank.
+
+    >>> check_room("iallgather", np.ones(2), np.empty((3, 2)), size=3)
+    array([1., 1.])
+    """
+    x = check_array(function, "x", x)
+    if out is not None:
+        kind = f"contiguous NumPy array of shape {(size, *x.shape)} and dtype {x.dtype}"
+        is_room = isinstance(out, np.ndarray) and out.flags.c_contiguous
+        if not is_room or (out.shape, out.dtype) != ((size, *x.shape), x.dtype):
+            raise ValueError(
+                f"{function}: out must be a {kind}, but is a {type(out).__name__} of shape "
+                f"{out.shape} and dtype {out.dtype}"
+            )
+    return x
 
 
 def check_parts(function: str, parts: Sequence[Array] | None, x: Array) -> None:

@@ -1,11 +1,18 @@
 """Arrays that ranks sum often."""
 
 import functools
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mpchain.distributed.communicators import progress
-from mpchain.distributed.shared_memory import SharedArray, sum_in_shared_memory
+from mpchain.distributed.shared_memory import (
+    SharedArray,
+    gather_in_shared_memory,
+    sum_in_shared_memory,
+    sum_pieces_in_shared_memory,
+)
 from mpchain.typing import Array
 
 
@@ -40,6 +47,27 @@ class Buffer:
         :func:`~mpchain.distributed.communicators.progress.sum_over`."""
         return progress.sum_over(self._group, self.array, self._tag, narrow)
 
+    def sum_pieces(self, narrow: Any) -> Generator[None, None, None]:
+        """Sums the piece of this rank over the ranks, as a generator; the array has an equal piece
+        for each rank, in their order. The other pieces have no certain values afterwards."""
+        pieces = list(self.array.reshape(len(self._group.ranks), -1))
+        stages = _stages(self._group, narrow)
+        total = yield from progress.sum_pieces(stages, pieces, self._tag, narrow)
+        pieces[self._group.index][...] = total
+
+    def gather(self, piece: Array, n_ranks: int) -> Generator[None, None, Array]:
+        """Gathers a flat piece of each rank at the beginning of the array, as a generator.
+
+        Returns:
+            The array that holds them, flat.
+        """
+        whole = self.array.view(piece.dtype)[: piece.size * n_ranks]
+        pieces = list(whole.reshape(n_ranks, -1))
+        pieces[self._group.index][...] = piece
+        stages = _stages(self._group)
+        yield from progress.exchange_pieces(stages, pieces, self._tag + 1)
+        return whole
+
 
 class SharedBuffer(Buffer):
     """The same if the ranks of a host share memory: only sums of a host's ranks are sent.
@@ -48,7 +76,9 @@ class SharedBuffer(Buffer):
         shared: the arrays of the host's ranks.
         room: which of this rank's arrays this is.
         groups: the ranks that sum a part over the hosts, by part.
-        n_parts: the number of parts.
+        n_parts: the number of parts of a sum.
+        hosts: the ranks of each host, in the order of the hosts.
+        rank: this rank.
         tag: see :class:`Buffer`.
     """
 
@@ -58,10 +88,13 @@ class SharedBuffer(Buffer):
         room: int,
         groups: Mapping[int, progress.Group],
         n_parts: int,
+        hosts: Sequence[Sequence[int]],
+        rank: int,
         tag: int,
     ):
         super().__init__(shared.rooms[room], None, tag)
         self._shared, self._room, self._groups, self._n_parts = shared, room, groups, n_parts
+        self._hosts, self._rank = hosts, rank
 
     def sum(self, narrow: Any) -> Generator[None, None, None]:
         sums = {
@@ -69,5 +102,47 @@ class SharedBuffer(Buffer):
             if len(group.ranks) > 1
             else None
             for part, group in self._groups.items()
+            if part < self._n_parts
         }
         return sum_in_shared_memory(self._shared, sums, self._n_parts, self._room)
+
+    def _places(self, n):
+        """Returns for each part the places of its ranks' pieces of ``n`` elements, by host: a part
+        of pieces has the rank of that number on each host that has one."""
+        owners = {part: [host[part : part + 1] for host in self._hosts] for part in self._groups}
+        return {
+            part: [slice(n * ranks[0], n * (ranks[0] + 1)) if ranks else slice(0) for ranks in of]
+            for part, of in owners.items()
+        }
+
+    def sum_pieces(self, narrow: Any) -> Generator[None, None, None]:
+        n = self.array.size // sum(map(len, self._hosts))
+
+        def sum_between_hosts(part, pieces):
+            stages = _stages(self._groups[part], narrow)
+            return progress.sum_pieces(stages, pieces, self._tag, narrow)
+
+        own = slice(n * self._rank, n * (self._rank + 1))
+        places = self._places(n)
+        return sum_pieces_in_shared_memory(self._shared, places, sum_between_hosts, own, self._room)
+
+    def gather(self, piece: Array, n_ranks: int) -> Generator[None, None, Array]:
+        n = piece.nbytes
+        of_host = self._shared.of_host().view(np.uint8)
+        exchanges = [
+            progress.exchange_pieces(
+                _stages(self._groups[part]), [of_host[place] for place in places], self._tag + 1
+            )
+            for part, places in self._places(n).items()
+        ]
+        own = of_host[n * self._rank : n * (self._rank + 1)]
+        yield from gather_in_shared_memory(self._shared, own, piece.view(np.uint8), exchanges)
+        return of_host[: n * n_ranks].view(piece.dtype)
+
+
+def _stages(group, narrow=None):
+    """Returns the groups in which pieces are summed or exchanged, none for one rank. Narrow sums
+    have one stage, which rounds once."""
+    if len(group.ranks) == 1:
+        return []
+    return group.stages if narrow is None else [group]

@@ -12,9 +12,13 @@ import numpy as np
 
 from mpchain import backend, configuration
 from mpchain.distributed.communicators.arrays import (
+    check_addends,
     check_array,
     check_arrays,
+    check_contiguous,
     check_parts,
+    check_pieces,
+    check_room,
     contiguous,
     describe,
     make_room,
@@ -151,33 +155,49 @@ class Communicator(PointToPoint, LosesRanks):
         array([1., 1.])
         """
         self._check_rank("ibcast", "root", root)
-        self._check_contiguous("ibcast", x)
+        check_contiguous("ibcast", x)
         return Request(x)
 
-    def iallgather(self, x: Array) -> Request:
+    def iallgather(self, x: Array, out: Array | None = None) -> Request:
         """Begins to gather all ranks' arrays, which have the same shape and dtype.
 
+        Args:
+            x: the array.
+            out: None, or on all ranks room for the result: a contiguous host array of shape
+                (size, ...). If it begins where an array from :meth:`make_buffers` does, hosts send
+                each other only once what they gather.
+
         Returns:
-            A request whose result is a new array of shape (size, ...).
+            A request whose result is a new array of shape (size, ...), or what is in ``out``. In
+            a buffer that is memory which the ranks of a host share: none may write to it, and it
+            stays as it is until this rank begins to gather in the buffer again.
 
         >>> comm.iallgather(np.ones(2)).Wait()
         array([[1., 1.]])
         """
-        return Request(check_array("iallgather", "x", x)[None].copy())
+        x = check_room("iallgather", x, out, self.size)
+        if out is None:
+            return Request(x[None].copy())
+        out[0] = x
+        return Request(out)
 
-    def ireduce_scatter(self, x: Array) -> Request:
+    def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
         """Begins to sum over the ranks the arrays at this rank's place in their ``x``.
 
         Args:
-            x: contiguous array of shape (size, ...), dtype int32, int64, float32 or float64.
+            x: contiguous array of shape (size, ...), dtype int32, int64, float32 or float64. An
+                array from :meth:`make_buffers`, in that shape, is summed in place: hosts send each
+                other only sums, and what it holds for other ranks is lost.
+            wire_dtype: ``float16``, ``bfloat16`` or None; see :meth:`iallreduce`.
 
         Returns:
-            A request whose result is a new array of shape ``x.shape[1:]``.
+            A request whose result is a new array of shape ``x.shape[1:]``, or that part of the
+            buffer.
 
         >>> comm.ireduce_scatter(np.ones((comm.size, 2))).Wait()
         array([1., 1.])
         """
-        self._check_parts("ireduce_scatter", x)
+        check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         return Request(x[0].copy())
 
     def iallreduce(
@@ -211,13 +231,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.iallreduce(np.ones(2)).Wait()
         array([1., 1.])
         """
-        self._check_contiguous("iallreduce", x, is_summed=True)
-        wire_dtypes = ("sparse", *HALF_PRECISION)
-        if wire_dtype is not None and (wire_dtype not in wire_dtypes or not is_floating(x.dtype)):
-            raise ValueError(
-                f"iallreduce: wire_dtype must be one of None, {', '.join(wire_dtypes)}, and "
-                f"None unless x is a float array; it is {wire_dtype!r}, for {x.dtype}"
-            )
+        check_addends("iallreduce", x, wire_dtype, (None, "sparse", *HALF_PRECISION))
         check_parts("iallreduce", parts, x)
         return self._begin_sum_of_products(x, wire_dtype, factor, parts)
 
@@ -573,20 +587,6 @@ class Communicator(PointToPoint, LosesRanks):
         if name not in self._config:
             raise ValueError(
                 f"{function}: no entry {name!r}; there are {', '.join(sorted(self._config))}"
-            )
-
-    def _check_contiguous(self, function, x, is_summed=False):
-        check_array(function, "x", x)
-        if isinstance(x, np.generic) or not x.flags.c_contiguous:
-            raise ValueError(f"{function}: x must be contiguous, but has strides {x.strides}")
-        if is_summed and summed_dtype(x.dtype) != x.dtype:
-            raise ValueError(f"{function}: x must not be {x.dtype}, to be summed in place")
-
-    def _check_parts(self, function, x):
-        self._check_contiguous(function, x, is_summed=True)
-        if x.ndim == 0 or len(x) != self.size:
-            raise ValueError(
-                f"{function}: x must hold {self.size} arrays, one per rank, but has shape {x.shape}"
             )
 
     def _check_alike(self, function, x):

@@ -18,7 +18,9 @@ from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.arrays import (
     PIECE,
     byte_pieces,
-    check_array,
+    check_contiguous,
+    check_pieces,
+    check_room,
     contiguous,
     describe,
     make_room,
@@ -334,27 +336,37 @@ class MpiCommunicator(Communicator):
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
         self._check_rank("ibcast", "root", root)
-        self._check_contiguous("ibcast", x)
+        check_contiguous("ibcast", x)
         self._check_no_part("ibcast")
         buffer = self._host_copy(x)
         requests = [self._everyone.library_comm.Ibcast(p, root) for p in byte_pieces(buffer)]
         return _begin(self._everyone.until_complete(requests), x, buffer)
 
-    def iallgather(self, x: Array) -> Request:
-        x = contiguous(check_array("iallgather", "x", x))
+    def iallgather(self, x: Array, out: Array | None = None) -> Request:
+        x = contiguous(check_room("iallgather", x, out, self.size))
+        made = None if out is None else self._made(out)
+        if made is not None and made.array.nbytes >= out.nbytes:
+            return progress.PendingOperation(_shaped(made.gather(x.reshape(-1), self.size), out))
         buffer = self._host_copy(x)
-        gathered = np.empty((self.size, *x.shape), x.dtype)
+        gathered = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         gathered[self.rank] = buffer
         rows = list(gathered.reshape(self.size, -1))  # views, also where each has one element
         steps = self._everyone.exchange(rows, [buffer] * self.size, self._next_tag())
         return _begin(steps, _like(x, gathered), gathered)
 
-    def ireduce_scatter(self, x: Array) -> Request:
-        self._check_parts("ireduce_scatter", x)
+    def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
+        check_pieces("ireduce_scatter", x, self.size, wire_dtype)
+        narrow = HALF_PRECISION.get(wire_dtype)
+        if isinstance(x, np.ndarray) and x.size:
+            made = self._made(x)
+            if made is not None and made.fits(x):
+                mine = x[self.rank]
+                return _begin(made.sum_pieces(narrow), mine, mine)
         buffer = self._host_copy(x)
         parts = list(buffer.reshape(self.size, -1))
         total = np.empty(x.shape[1:], x.dtype)
-        steps = progress.sum_slice(self._everyone, parts, total.reshape(-1), self._next_tag())
+        tag = self._next_tag()
+        steps = progress.sum_slice(self._everyone, parts, total.reshape(-1), tag, narrow)
         return _begin(steps, _like(x, total), total)
 
     def begin_sum(self, x: Array, wire_dtype: str | None = None) -> Request:
@@ -362,7 +374,7 @@ class MpiCommunicator(Communicator):
             return Request(x)
         narrow = progress.SPARSE if wire_dtype == "sparse" else HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray):
-            made = self._buffers.get(x.__array_interface__["data"][0])
+            made = self._made(x)
             if made is not None and made.fits(x):
                 return _begin(made.sum(narrow), x, x)
         # All ranks must begin the library's sums in one order, which parts of others are not in.
@@ -372,6 +384,10 @@ class MpiCommunicator(Communicator):
         else:
             steps = progress.sum_over(self._everyone, buffer, self._next_tag(), narrow)
         return _begin(steps, x, buffer)
+
+    def _made(self, x):
+        """Returns the buffer that begins where an array does, or None."""
+        return self._buffers.get(x.__array_interface__["data"][0])
 
     def _next_tag(self):
         """Returns a tag, by which operations that are pending at the same time differ.
@@ -459,8 +475,10 @@ class MpiCommunicator(Communicator):
                 # On the ranks of smaller hosts, parts of a large array follow one another.
                 is_large = n * np.dtype(dtype).itemsize > LARGE_PART * max(sizes)
                 n_parts = max(sizes) if is_large else min(sizes)
-                own = {part: group for part, group in groups.items() if part < n_parts}
-                made += [SharedBuffer(shared[i], r, own, n_parts, tag) for r in range(n_rooms)]
+                places = self._hosts, self.rank, tag
+                made += [
+                    SharedBuffer(shared[i], r, groups, n_parts, *places) for r in range(n_rooms)
+                ]
         for buffer in made:
             self._buffers[buffer.array.ctypes.data] = buffer
         return [np.asarray(buffer) for buffer in made]
@@ -555,6 +573,12 @@ def _like(x, array):
 
 def _begin(steps, result, buffer):
     return progress.PendingOperation(_copied(steps, result, buffer))
+
+
+def _shaped(steps, out):
+    """Returns what the steps return, in the shape of an array."""
+    whole = yield from steps
+    return whole.reshape(out.shape)
 
 
 def _copied(steps, result, buffer):

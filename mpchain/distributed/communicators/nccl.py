@@ -13,7 +13,13 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.distributed.communicators import progress
-from mpchain.distributed.communicators.arrays import check_array, contiguous, on_gpu_of_arrays
+from mpchain.distributed.communicators.arrays import (
+    check_array,
+    check_contiguous,
+    check_pieces,
+    contiguous,
+    on_gpu_of_arrays,
+)
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.nccl_bindings import SUM, TYPES, Connection, new_identity
@@ -288,23 +294,28 @@ class NcclCommunicator(MpiCommunicator):
         if not cuda.is_gpu_array(x):
             return super().ibcast(x, root)
         self._check_rank("ibcast", "root", root)
-        self._check_contiguous("ibcast", x)
+        check_contiguous("ibcast", x)
         return _OnStream(self, self._begin("broadcast", x, x, root), x)
 
-    def iallgather(self, x: Array) -> Request:
-        if not cuda.is_gpu_array(x):
-            return super().iallgather(x)
+    def iallgather(self, x: Array, out: Array | None = None) -> Request:
+        if not cuda.is_gpu_array(x) or out is not None:
+            return super().iallgather(x, out)
         x = contiguous(check_array("iallgather", "x", x))
         gathered = cuda.cupy.empty((self.size, *x.shape), x.dtype)
         return _OnStream(self, self._begin("all_gather", x, gathered), gathered)
 
-    def ireduce_scatter(self, x: Array) -> Request:
+    def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
         if not cuda.is_gpu_array(x):
-            return super().ireduce_scatter(x)
-        self._check_parts("ireduce_scatter", x)
+            return super().ireduce_scatter(x, wire_dtype)
+        check_pieces("ireduce_scatter", x, self.size, wire_dtype)
         total = cuda.cupy.empty(x.shape[1:], x.dtype)
-        event = self._begin("reduce_scatter", x, total, SUM)
-        return _OnStream(self, event, total)
+        narrow = HALF_PRECISION.get(wire_dtype)
+        if narrow is None:
+            return _OnStream(self, self._begin("reduce_scatter", x, total, SUM), total)
+        sent = narrow.encode(x)
+        received = cuda.cupy.empty(x.shape[1:], sent.dtype)
+        event = self._begin("reduce_scatter", sent, received, SUM, dtype_name=wire_dtype)
+        return _OnStream(self, event, total, lambda: narrow.decode(received, x.dtype))
 
     def finalize(self) -> None:
         """Destroys NCCL's communicator and frees those of MPI; collective."""

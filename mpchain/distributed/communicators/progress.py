@@ -338,3 +338,63 @@ def sum_slice(
     for part in parts[1:-1]:
         total = np.add(total, part, out=scratch)
     np.add(total, parts[-1], out=out)
+
+
+def sum_pieces(
+    stages: list[Group], pieces: list[Array], tag: int, narrow: Any = None
+) -> Generator[None, None, Array]:
+    """Sums a piece for each rank over the ranks, as a generator, which returns this rank's.
+
+    Args:
+        stages: those of the group of ranks; none for one rank.
+        pieces: this rank's addends, one for each rank; their sizes may differ, but not between
+            ranks.
+        tag: tag of the messages.
+        narrow: see :func:`sum_over`.
+    """
+    if not stages:
+        return pieces[0]
+    group, *further = stages
+    rows = [pieces[i :: len(group.ranks)] for i in range(len(group.ranks))]
+    joined = [_joined(row) for row in rows]
+    total = np.empty_like(joined[group.index])
+    yield from sum_slice(group, joined, total, tag, narrow)
+    mine = _cut(total, [x.size for x in rows[group.index]])
+    return (yield from sum_pieces(further, mine, tag, narrow))
+
+
+def exchange_pieces(
+    stages: list[Group], pieces: list[Array], tag: int
+) -> Generator[None, None, None]:
+    """Fills a piece of each rank, of which this rank has filled its own, as a generator.
+
+    Args:
+        stages: those of the group of ranks; none for one rank.
+        pieces: flat contiguous arrays, one for each rank, of the same sizes on all of them.
+        tag: tag of the messages.
+    """
+    if not stages:
+        return
+    group, *further = stages
+    n = len(group.ranks)
+    yield from exchange_pieces(further, pieces[group.index :: n], tag)
+    own = _joined(pieces[group.index :: n])
+    if not further:
+        yield from group.exchange(pieces, [own] * n, tag)
+        return
+    rows = [pieces[i::n] for i in range(n)]
+    joined = [np.empty(sum(x.size for x in row), own.dtype) for row in rows]
+    joined[group.index] = own
+    yield from group.exchange(joined, [own] * n, tag)
+    for row, x in zip(rows, joined, strict=True):
+        for piece, values in zip(row, _cut(x, [y.size for y in row]), strict=True):
+            piece[...] = values
+
+
+def _joined(arrays):
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _cut(array, sizes):
+    ends = list(itertools.accumulate(sizes, initial=0))
+    return [array[begin:end] for begin, end in itertools.pairwise(ends)]

@@ -265,3 +265,57 @@ def test_a_small_host_sums_several_parts(on_hosts, monkeypatch):
         for request in requests:
             request.Wait()
         check([small, large], on_hosts.size, step)
+
+
+@pytest.mark.parametrize("in_stages", [False, True], ids=["at once", "in stages"])
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "refused"])
+def test_pieces_of_buffers(on_hosts, in_stages, is_shared, monkeypatch):
+    """A piece is the sum that its rank gets of the whole, and all ranks gather the pieces."""
+    if in_stages:
+        monkeypatch.setattr(progress, "MOST_AT_ONCE", 2)
+    if not is_shared:
+        monkeypatch.setattr(mpi, "make_shared_arrays", lambda *args: None)
+    size, rank = on_hosts.size, on_hosts.rank
+    sizes = [1001, 3, 70_000]
+    buffers = on_hosts.make_buffers([(size * n, "float32") for n in sizes])
+    wholes = on_hosts.make_buffers([(size * n, "float32") for n in sizes])
+    (room,) = on_hosts.make_buffers([(size * max(sizes), "int64")])
+    for step in range(3):
+        for i, (x, whole) in enumerate(zip(buffers, wholes, strict=True)):
+            whole[...] = np.random.RandomState([rank, i, step]).uniform(-1, 1, whole.size)
+            x[...] = whole
+        order = np.random.RandomState([step, rank]).permutation(len(sizes))
+        sums = [on_hosts.begin_sum(whole) for whole in wholes]
+        scattered = {i: on_hosts.ireduce_scatter(buffers[i].reshape(size, -1)) for i in order}
+        for i, n in enumerate(sizes):
+            piece, whole = scattered[i].Wait(), sums[i].Wait()
+            assert np.shares_memory(piece, buffers[i])
+            np.testing.assert_array_equal(piece, whole[n * rank : n * (rank + 1)])
+            out = room.view("float32")[: size * n].reshape(size, n)
+            gathered = on_hosts.iallgather(piece, out).Wait()
+            np.testing.assert_array_equal(gathered.reshape(-1), whole)
+
+
+@pytest.mark.parametrize(("wire_dtype", "bits"), [("float16", 11), ("bfloat16", 8)])
+def test_pieces_are_narrow_between_hosts(on_hosts, wire_dtype, bits):
+    size, rank = on_hosts.size, on_hosts.rank
+    buffer, exact = on_hosts.make_buffers([(size * 1001, "float32")] * 2)
+    plain = buffer.reshape(size, -1).copy()
+    for x in (buffer, exact, plain.reshape(-1)):
+        x[...] = np.random.RandomState(rank).uniform(0.5, 1, x.size)
+    expected = on_hosts.iallreduce(exact).Wait().reshape(size, -1)[rank]
+    for x, is_sent in ((buffer, on_hosts.inter_size > 1), (plain, size > 1)):
+        sums = on_hosts.ireduce_scatter(x.reshape(size, -1), wire_dtype).Wait()
+        error = abs(sums / expected - 1).max()
+        assert error < 2.0 * 2.0**-bits and (error > 2.0 ** -(bits + 6)) == is_sent
+
+
+def test_room_for_what_is_gathered(comm):
+    out = np.empty((comm.size, 3))
+    assert comm.iallgather(np.full(3, comm.rank), out.astype(int)).Wait().shape == out.shape
+    assert comm.iallgather(np.full(3, float(comm.rank)), out).Wait() is out
+    assert out[:, 0].tolist() == list(range(comm.size))
+    with pytest.raises(ValueError, match=r"iallgather: out must be a contiguous NumPy array of"):
+        comm.iallgather(np.zeros(4), out)
+    with pytest.raises(ValueError, match="ireduce_scatter: wire_dtype must be one of None, flo"):
+        comm.ireduce_scatter(np.zeros((comm.size, 2)), "sparse")
