@@ -120,7 +120,9 @@ class Optimizer:
 
         Args:
             hook: called with the optimizer; or, if its attribute ``call_for_each_param`` is set,
-                with the update rule and parameter of each parameter.
+                with the update rule and parameter of each parameter. If its attribute
+                ``works_on_parts`` is set, a sharded optimizer calls it with parts of these
+                (:mod:`mpchain.optimizer_hooks`).
             name: the name by which it can be removed; None means its own name.
             timing: ``'pre'`` or ``'post'`` the update; ``'auto'`` means ``hook.timing``, or
                 else ``'pre'``.

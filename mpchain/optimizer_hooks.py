@@ -1,6 +1,11 @@
 """Optimizer hooks: changes to gradients before parameters are updated.
 
 A gradient may share its memory with others, so hooks replace gradients and never write into them.
+
+A hook whose class has the attribute ``works_on_parts``, true, computes the same if each rank calls
+it with a part of each parameter, which is flat: it treats elements on their own, or sums over ranks
+as :func:`mpchain.update_rule.square_sums` does. A sharded optimizer then need not give whole
+gradients to all ranks. A derived class says so itself.
 """
 
 import math
@@ -56,6 +61,7 @@ class WeightDecay(_ParameterHook):
     """
 
     name = "WeightDecay"
+    works_on_parts = True
 
     def __init__(self, rate: float):
         self.rate = rate
@@ -81,6 +87,7 @@ class Lasso(_ParameterHook):
     """
 
     name = "Lasso"
+    works_on_parts = True
 
     def __init__(self, rate: float):
         self.rate = rate
@@ -107,6 +114,7 @@ class GradientHardClipping(_ParameterHook):
     """
 
     name = "GradientHardClipping"
+    works_on_parts = True
 
     def __init__(self, lower_bound: float, upper_bound: float):
         if not lower_bound <= upper_bound:
@@ -224,6 +232,7 @@ class GradientClipping:
     """
 
     name = "GradientClipping"
+    works_on_parts = True
     call_for_each_param = False
     timing = "pre"
 

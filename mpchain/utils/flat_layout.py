@@ -42,6 +42,15 @@ class FlatLayout:
         self.slices[name], self._shapes[name] = slice(self.size, stop), shape
         self.size = stop
 
+    def renamed(self, names: Mapping[Hashable, Hashable]) -> "FlatLayout":
+        """Returns a layout of the same size with only some of the arrays, where they are, given
+        their new names by their present ones."""
+        layout = FlatLayout(self.dtype)
+        layout.size = self.size
+        layout.slices = {new: self.slices[name] for name, new in names.items()}
+        layout._shapes = {new: self._shapes[name] for name, new in names.items()}
+        return layout
+
     def views(self, flat: Array) -> dict[Any, Array]:
         """Returns the parts of a flat array by name, in the shapes of the named arrays."""
         return {name: flat[self.slices[name]].reshape(s) for name, s in self._shapes.items()}

@@ -22,6 +22,7 @@ from tests.distributed.communicators.test_hosts import HOSTS
 from tests.distributed.optimizers.test_multi_node import MLP
 
 N_FIRST, N_COUNTED = 3, 5
+N_UNITS = 5000
 LOCAL = {"Is_inter", "Is_intra", "Get_rank", "Get_size", "Get_group", "Free", "py2f", "Clone"}
 
 
@@ -31,7 +32,9 @@ def counting_class(calls):
 
     def counted(name):
         def call(self, *args, **kwargs):
-            calls[name] += threading.current_thread() is threading.main_thread()
+            if threading.current_thread() is threading.main_thread():
+                calls[name] += 1
+                calls["bytes"] += args[0].nbytes if name == "Isend" else 0
             return getattr(MPI.Intracomm, name)(self, *args, **kwargs)
 
         return call
@@ -57,9 +60,9 @@ def counted(request, comm, monkeypatch):
         yield made, calls
 
 
-def train(comm, calls, folder, create=create_multi_node_optimizer, n_values=2):
+def train(comm, calls, folder, create=create_multi_node_optimizer, n_values=2, n_units=4):
     """Returns the calls of each iteration after the first ones."""
-    model = MLP()
+    model = MLP(n_units=n_units)
 
     def loss(x):
         loss = F.mean(model(x) ** 2)
@@ -91,18 +94,31 @@ def test_calls_of_a_trainer(counted, folder):
     n_messages = 2 * 2 * (n_hosts - 1)
     for of_iteration in train(comm, calls, folder):
         of_iteration = +of_iteration
-        assert set(of_iteration) <= {"Isend", "Irecv"}
+        assert set(of_iteration) <= {"Isend", "Irecv", "bytes"}
         assert of_iteration["Isend"] == of_iteration["Irecv"]
         assert of_iteration["Isend"] in (n_messages, 0)
         assert n_hosts == 1 or comm.intra_size > 1 or of_iteration["Isend"] > 0
 
 
 def test_calls_of_a_sharded_optimizer(counted, folder):
-    """On one host none; between hosts that have several ranks one sum more."""
+    """On one host none; between hosts pieces of the bucket and of the parameters, which are as many
+    messages as the sum of the bucket, the sum of all else, and that of the norm to clip."""
     comm, calls = counted
-    if comm.inter_size == comm.size > 1:
-        pytest.skip("a rank of each host alone sends its part to all others")
-    n_messages = 3 * 2 * (comm.inter_size - 1)
+    n_hosts = comm.inter_size
     for of_iteration in train(comm, calls, folder, create_sharded_optimizer):
-        assert (+of_iteration)["Isend"] in (n_messages, 0)
-        assert set(+of_iteration) <= {"Isend", "Irecv"}
+        assert set(+of_iteration) <= {"Isend", "Irecv", "bytes"}
+        n_all = sum(comm.allgather_obj(of_iteration["Isend"]))
+        assert n_all <= 3 * 2 * (n_hosts - 1) * max(map(len, comm._hosts)) * n_hosts
+        assert n_hosts > 1 or n_all == 0
+
+
+@pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
+def test_bytes_between_hosts(counted, folder, create):
+    """A host sends gradients, and new parameters, as often as gradients alone are sent."""
+    comm, calls = counted
+    n_bytes = 4 * sum(param.size for param in MLP(n_units=N_UNITS).params())
+    small = 10_000  # the message of all else, and the norm to clip
+    for of_iteration in train(comm, calls, folder, create, n_units=N_UNITS):
+        n_all = sum(comm.allgather_obj(of_iteration["bytes"]))
+        assert n_all <= 2 * n_bytes * (comm.inter_size - 1) + small
+        assert n_all >= 2 * n_bytes * (comm.inter_size - 1)

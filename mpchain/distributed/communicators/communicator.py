@@ -168,9 +168,8 @@ class Communicator(PointToPoint, LosesRanks):
                 each other only once what they gather.
 
         Returns:
-            A request whose result is a new array of shape (size, ...), or what is in ``out``. In
-            a buffer that is memory which the ranks of a host share: none may write to it, and it
-            stays as it is until this rank begins to gather in the buffer again.
+            A request whose result is a new array of shape (size, ...), or ``out``. In a buffer, the
+            ranks of a host share the result; it stays until this rank gathers in the buffer again.
 
         >>> comm.iallgather(np.ones(2)).Wait()
         array([[1., 1.]])

@@ -57,6 +57,10 @@ class GradientReducer(Reducer):
             uses the communicator's configuration, by default exact sums.
         message: see :class:`Reducer`. It also counts who has which gradient.
 
+    Attributes:
+        asks: something that this rank asks of all in this step.
+        n_asking: how many ranks did so.
+
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
         >>> reducer = GradientReducer(comm)
@@ -66,6 +70,8 @@ class GradientReducer(Reducer):
         >>> reducer.finish(), param.grad
         (3, array([1., 1.], dtype=float32))
     """
+
+    asks, n_asking = False, 0
 
     def __init__(
         self,
@@ -140,24 +146,33 @@ class GradientReducer(Reducer):
         self._start_sums(lambda bucket: self._fill(bucket, factor))
         for bucket in self._buckets:
             counts += bucket.presence()
+        counts.append(self.asks)
         self._under_way.append(self.message.begin(counts))
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
         gradient. They are views into the buckets, or copies."""
-        while self._under_way:
-            self._wait_for_first()
-        n_samples, n_ranks, *counts = self.message.wait()
-        self._check_total(n_samples)
+        counts = self._complete()
         if self._comm.size > 1:
-            counts = dict(zip(self._bucket_of, counts, strict=True))
-            if not self._zero_fill:
-                self._check_presence(counts, n_ranks)
             for bucket in self._buckets:
                 self._means.update(bucket.gradients())
             if not all(counts.values()):
                 self._means.update({name: None for name, n in counts.items() if n == 0})
         return self._means
+
+    def _complete(self):
+        """Completes the sums; returns by name how many ranks have a gradient."""
+        while self._under_way:
+            self._wait_for_first()
+        n_samples, n_ranks, *counts = self.message.wait()
+        self._check_total(n_samples)
+        if self._comm.size == 1:
+            return {}
+        self.n_asking = counts.pop()
+        counts = dict(zip(self._bucket_of, counts, strict=True))
+        if not self._zero_fill:
+            self._check_presence(counts, n_ranks)
+        return counts
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         if hasattr(self._compression, "serialize"):
@@ -203,14 +218,7 @@ class GradientReducer(Reducer):
                 f"parameters must be initialized on all ranks or on none, but on ranks 0 and "
                 f"{self._comm.rank} this differs for {', '.join(sorted(unlike))}"
             )
-        on_gpu = any(param.xp is not np for param in params.values())
-        n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
-        self._buckets = [
-            (GpuBucket if on_gpu else Bucket)(
-                layout, params, self._comm.gradient_dtype(layout.dtype)
-            )
-            for layout in layouts(((name, params[name]) for name in order), *n_bytes)
-        ]
+        self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         total = self._total
         self._total, *arrays = self._comm.make_buffers(
@@ -221,6 +229,17 @@ class GradientReducer(Reducer):
         for i, bucket in enumerate(self._buckets):
             bucket.allocate(arrays[i * N_ROOMS : (i + 1) * N_ROOMS])
             bucket.begin(self._losses_are_weighted)
+
+    def _make_buckets(self, order):
+        """Returns the buckets of parameters, given their names in order."""
+        params = self._params
+        on_gpu = any(param.xp is not np for param in params.values())
+        n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
+        make = GpuBucket if on_gpu else Bucket
+        return [
+            make(layout, params, self._comm.gradient_dtype(layout.dtype))
+            for layout in layouts(((name, params[name]) for name in order), *n_bytes)
+        ]
 
     def _check_presence(self, counts, n_ranks):
         lacking = [name for name, n_present in counts.items() if 0 < n_present < n_ranks]
@@ -307,9 +326,10 @@ class Bucket:
                 "means over all ranks: copy them, or take them after the optimizer's update"
             )
 
-    def begin_sum(self, comm: Communicator) -> Request:
-        """Begins to replace ``values`` by their sum over the ranks, in ``wire_dtype``."""
-        return comm.iallreduce(self.values)
+    def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
+        """Begins to replace ``values`` by their sum over the ranks; for ``wire_dtype`` see
+        :meth:`mpchain.distributed.Communicator.iallreduce`."""
+        return comm.iallreduce(self.values, wire_dtype)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
         """Starts a step: nothing is taken yet. With weighted losses no gradient is multiplied."""
@@ -392,7 +412,9 @@ class GpuBucket(Bucket):
             self._factor = None
         return values
 
-    def begin_sum(self, comm: Communicator) -> Request:
+    def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
+        if wire_dtype is not None:
+            return super().begin_sum(comm, wire_dtype)
         if self._wire_dtype != self.layout.dtype:
             self._fill()
         parts = self._parts() if self._grads else None

@@ -43,7 +43,7 @@ def float16(comm: Communicator, bucket: "Bucket") -> Any:
         >>> make = mpchain.distributed.create_multi_node_optimizer
         >>> optimizer = make(optimizers.SGD(), comm, compression=compression.float16)
     """
-    return comm.iallreduce(bucket.values, wire_dtype="float16")
+    return bucket.begin_sum(comm, "float16")
 
 
 def bfloat16(comm: Communicator, bucket: "Bucket") -> Any:
@@ -54,7 +54,7 @@ def bfloat16(comm: Communicator, bucket: "Bucket") -> Any:
         >>> make = mpchain.distributed.create_multi_node_optimizer
         >>> optimizer = make(optimizers.SGD(), comm, compression=compression.bfloat16)
     """
-    return comm.iallreduce(bucket.values, wire_dtype="bfloat16")
+    return bucket.begin_sum(comm, "bfloat16")
 
 
 def configured(comm: Communicator) -> Callable[[Communicator, "Bucket"], Any]:

@@ -37,12 +37,22 @@ def may_draw(
         >>> may_draw(optimizer, optimizer.target.params())
         False
     """
-    return any(
-        type(hook) not in _DRAW_NOTHING and hook != own_hook
-        for part in [optimizer, *[param.update_rule for param in params]]
-        if part is not None and part._hooks
-        for _, hook in part._hooks.values()
-    )
+    hooks = all_hooks(optimizer, params)
+    return any(type(hook) not in _DRAW_NOTHING and hook != own_hook for hook in hooks)
+
+
+def all_hooks(optimizer: Optimizer, params: Iterable[Parameter]) -> Iterator[Callable[..., Any]]:
+    """Yields the hooks of an optimizer and of the update rules of parameters.
+
+    Example:
+        >>> optimizer = optimizers.SGD().setup(L.Linear(3, 2))
+        >>> optimizer.add_hook(print)
+        >>> list(all_hooks(optimizer, optimizer.target.params()))
+        [<built-in function print>]
+    """
+    for part in [optimizer, *[param.update_rule for param in params]]:
+        if part is not None and part._hooks:
+            yield from [hook for _, hook in part._hooks.values()]
 
 
 @contextlib.contextmanager

@@ -34,12 +34,12 @@ def _in_float64():
 class MLP(Chain):
     """A small model; its parameters are initialized by its first use if ``n_in`` is None."""
 
-    def __init__(self, n_in=3, ratio=None):
+    def __init__(self, n_in=3, ratio=None, n_units=4):
         super().__init__()
         self.ratio = ratio
         with self.init_scope():
-            self.l1 = L.Linear(n_in, 4)
-            self.l2 = L.Linear(None if n_in is None else 4, 2)
+            self.l1 = L.Linear(n_in, n_units)
+            self.l2 = L.Linear(None if n_in is None else n_units, 2)
 
     def forward(self, x):
         h = F.tanh(self.l1(x))

@@ -10,13 +10,16 @@ from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
 from mpchain.configuration import mixed_bf16, using_config
 from mpchain.distributed import create_multi_node_optimizer, create_sharded_optimizer
+from mpchain.distributed.communicators import MpiCommunicator, NcclCommunicator
 from mpchain.distributed.communicators.arrays import partition
+from mpchain.distributed.optimizers import sharded as sharded_module
 from mpchain.link import Chain
 from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule
 from tests.benchmarks import state_memory
 from tests.distributed import ranks
-from tests.distributed.devices import assert_array_equal, on_device, xp
+from tests.distributed.communicators.test_hosts import HOSTS
+from tests.distributed.devices import assert_allclose, assert_array_equal, on_device, xp
 
 ON_GPUS = True
 
@@ -105,7 +108,12 @@ def test_hooks_see_the_whole(comm, hook):
     with using_config("dtype", np.dtype("float64")):
         train(plain, comm, 3)
         train(sharded, comm, 3)
-    assert_same(sharded.target, plain.target)
+    if isinstance(hook, optimizer_hooks.GradientClipping):  # norms of parts are added
+        expected = dict(plain.target.namedparams())
+        for name, param in sharded.target.namedparams():
+            assert_allclose(param.array, expected[name].array, rtol=1e-13, err_msg=name)
+    else:
+        assert_same(sharded.target, plain.target)
 
 
 def test_hooks_after_the_update_see_all_parameters_updated(comm):
@@ -313,3 +321,178 @@ def test_memory_of_this_run(comm):
     }
     assert sum(sizes[True]) == sizes[False][0] == sizes[False][-1]
     assert ranks.ROOT.is_dir()
+
+
+@pytest.fixture(params=["one host", "a host each", "pairs", "alternating"])
+def on_hosts(request, comm, monkeypatch):
+    """A communicator whose ranks are on hosts as given."""
+    if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
+        pytest.skip("needs MPI")
+    split = lambda self: self.mpi_comm.Split(HOSTS[request.param](self.rank), self.rank)
+    monkeypatch.setattr(MpiCommunicator, "_split_by_host", split)
+    with MpiCommunicator(comm.mpi_comm) as made:
+        yield made
+
+
+def train_alone(actual, hooks, n_steps):
+    """Returns the model that one process trains."""
+    optimizer = make(lambda actual, comm: actual, actual(), None)
+    for hook in hooks:
+        optimizer.add_hook(hook)
+    np.random.seed(2)  # for parameters that are yet to be initialized
+    for step in range(n_steps):
+        optimizer.update(optimizer.target.loss, *batch(step))
+    return optimizer.target
+
+
+@pytest.mark.parametrize("bucket_bytes", [64, 4 << 20])
+def test_hosts_compute_what_one_process_does(on_hosts, bucket_bytes, monkeypatch):
+    """With one bucket and with several, whose last pieces are partly or wholly beyond its end."""
+    monkeypatch.setattr(sharded_module, "BUCKET_BYTES", bucket_bytes)
+    hooks = [optimizer_hooks.WeightDecay(0.01), optimizer_hooks.GradientClipping(0.1)]
+    with using_config("dtype", np.dtype("float64")):
+        alone = train_alone(optimizers.Adam, hooks, 4)
+        plain, sharded = both(optimizers.Adam, on_hosts, hooks)
+        train(plain, on_hosts, 4)
+        train(sharded, on_hosts, 4)
+    expected = dict(alone.namedparams())
+    alike = dict(plain.target.namedparams())
+    for name, param in sharded.target.namedparams():
+        assert_allclose(param.array, alike[name].array, rtol=1e-14, err_msg=name)
+        assert_allclose(param.array, expected[name].array, rtol=1e-12, err_msg=name)
+        assert (param.grad is None) == (on_hosts.size > 1)
+
+
+def test_a_hook_that_needs_whole_gradients(on_hosts, capfd):
+    """All ranks get them, and the reason is printed once."""
+    seen = []
+
+    def note(optimizer):
+        seen.append({name: p.grad.copy() for name, p in optimizer.target.namedparams()})
+
+    with using_config("dtype", np.dtype("float64")):
+        for optimizer in (pair := both(optimizers.Adam, on_hosts)):
+            train(optimizer, on_hosts, 1)
+            optimizer.add_hook(note)
+            train(optimizer, on_hosts, 2, first=1)
+            assert all(param.grad is not None for param in optimizer.target.params())
+            optimizer.remove_hook("note")
+            train(optimizer, on_hosts, 1, first=3)
+    plain, sharded = pair
+    assert_same(sharded.target, plain.target)
+    np.testing.assert_equal(seen[2:], seen[:2])
+    assert all((param.grad is None) == (on_hosts.size > 1) for param in sharded.target.params())
+    said = capfd.readouterr().err.count("hook note does not say that it works on parts")
+    assert said == (on_hosts.rank == 0 and on_hosts.size > 1)
+
+
+def test_one_rank_asks_for_whole_gradients(on_hosts):
+    with using_config("dtype", np.dtype("float64")):
+        plain, sharded = both(optimizers.Adam, on_hosts)
+        sharded.whole_gradients = on_hosts.rank == on_hosts.size - 1
+        train(plain, on_hosts, 2)
+        train(sharded, on_hosts, 2)
+    expected = dict(plain.target.namedparams())
+    for name, param in sharded.target.namedparams():
+        assert_array_equal(param.grad, expected[name].grad, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "hook", [optimizer_hooks.GradientNoise(0.1), optimizer_hooks.GradientLARS()]
+)
+def test_noise_and_layerwise_rates(on_hosts, hook):
+    with using_config("dtype", np.dtype("float64")):
+        plain, sharded = both(optimizers.Adam, on_hosts, [hook])
+        for optimizer in (plain, sharded):
+            train(optimizer, on_hosts, 3)
+    assert_same(sharded.target, plain.target)
+
+
+def test_whole_gradients_on_request(comm):
+    with using_config("dtype", np.dtype("float64")):
+        plain, sharded = both(optimizers.Adam, comm)
+        sharded.whole_gradients = True
+        train(plain, comm, 2)
+        train(sharded, comm, 2)
+    expected = dict(plain.target.namedparams())
+    for name, param in sharded.target.namedparams():
+        assert_array_equal(param.grad, expected[name].grad, err_msg=name)
+
+
+def test_an_optimizer_that_updates_in_its_own_way(on_hosts, capfd):
+    class Halved(optimizers.SGD):
+        def call_hooks(self, timing="pre"):
+            if timing == "pre":
+                for param in self.target.params():
+                    param.grad = param.grad / 2
+            super().call_hooks(timing)
+
+    with using_config("dtype", np.dtype("float64")):
+        plain, sharded = both(Halved, on_hosts)
+        train(plain, on_hosts, 3)
+        train(sharded, on_hosts, 3)
+    assert_same(sharded.target, plain.target)
+    said = capfd.readouterr().err.count("Halved overrides call_hooks")
+    assert said == (on_hosts.rank == 0 and on_hosts.size > 1)
+
+
+def test_a_hook_that_derives_from_one_for_parts(comm):
+    class Normed(optimizer_hooks.WeightDecay):
+        def new_grad(self, xp, p, g, rule, param):
+            return g / xp.sqrt((g * g).sum())
+
+    with using_config("dtype", np.dtype("float64")):
+        plain, sharded = both(optimizers.Adam, comm, [Normed(0.1)])
+        train(plain, comm, 3)
+        train(sharded, comm, 3)
+    assert_same(sharded.target, plain.target)
+
+
+def test_overflow_in_the_part_of_one_rank(on_hosts):
+    """All ranks skip the step."""
+
+    def spoilt(x, t):
+        loss = optimizer.target.loss(x, t)
+        return loss + F.sum(optimizer.target.l1.b * np.array([0, 0, 0, np.inf]))
+
+    with using_config("dtype", np.dtype("float64")):
+        plain, sharded = both(optimizers.Adam, on_hosts)
+        for optimizer in (plain, sharded):
+            optimizer.loss_scaling(interval=4)
+            optimizer.actual_optimizer._loss_scale = 8.0
+            train(optimizer, on_hosts, 1)
+            with pytest.warns(
+                RuntimeWarning, match="step 2 is skipped, because with loss scale 16"
+            ):
+                optimizer.update(spoilt, *batch(1))
+            train(optimizer, on_hosts, 2, first=2)
+    assert plain.loss_scale == sharded.loss_scale < 16
+    assert_same(sharded.target, plain.target)
+
+
+def test_names_of_parameters_may_change(on_hosts):
+    """Parts belong to parameters, not to names, which two links of equal shapes exchange here."""
+
+    class Two(Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.a, self.b = L.Linear(3, 2), L.Linear(3, 2)
+            self.order = [self.a, self.b]
+
+        def loss(self, x, t):
+            first, second = self.order
+            return F.mean_squared_error(first(x) + F.tanh(2 * second(x)), t)
+
+    results = []
+    for create in (create_multi_node_optimizer, create_sharded_optimizer):
+        with using_config("dtype", np.dtype("float64")):
+            optimizer = make(create, optimizers.Adam(), on_hosts, model=Two)
+            model = optimizer.target
+            train(optimizer, on_hosts, 2)
+            del model.a, model.b
+            with model.init_scope():
+                model.b, model.a = model.order
+            train(optimizer, on_hosts, 2, first=2)
+        results.append(model)
+    assert_same(*results)

@@ -1,0 +1,198 @@
+"""Averaging gradients so that each rank gets those of its own part of the parameters alone."""
+
+import collections
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.gradients.buckets import Bucket, GradientReducer
+from mpchain.typing import Array
+from mpchain.utils.flat_layout import FlatLayout
+from mpchain.variable import Parameter
+
+
+class ScatteringReducer(GradientReducer):
+    """Sums gradients over the ranks, each part of them on one rank, which alone gets it.
+
+    This is half of what it takes to sum them on all ranks; the parameters' ``grad`` is then None.
+    The ranks get the other half, whole gradients, in each step in which one of them asks.
+
+    Gradients on GPUs, and those of parameters without a layout, are summed on all ranks.
+
+    Args:
+        comm, zero_fill, compression: see :class:`GradientReducer`; the compression must be exact
+            or half precision.
+
+    Attributes:
+        layouts: flat arrays of parameters. Rank i has part i of each (``FlatLayout.part``).
+        pieces: after :meth:`finish`, this rank's parts of gradients by name: flat arrays, or None
+            where no rank has a gradient. None if the gradients are whole.
+        has_gathered: whether the gradients are whole because ranks asked.
+
+    Example:
+        >>> param = mpchain.Parameter(np.zeros(2, np.float32))
+        >>> reducer = ScatteringReducer(comm)
+        >>> reducer.watch({"/W": param})
+        >>> reducer.begin(n_samples=3)
+        >>> param.grad = np.ones(2, np.float32)
+        >>> reducer.finish(), param.grad  # whole, on one rank
+        (3, array([1., 1.], dtype=float32))
+    """
+
+    layouts: Sequence[FlatLayout] = ()
+    pieces: dict[str, Array | None] | None = None
+    has_gathered = False
+
+    def __init__(
+        self,
+        comm: Communicator,
+        *,
+        zero_fill: bool = True,
+        compression: Callable[[Communicator, Bucket], Any] | None = None,
+    ):
+        super().__init__(comm, zero_fill=zero_fill, compression=compression)
+        self._gathering = Gathering(comm)
+
+    def means(self) -> dict[str, Array | None]:
+        self.pieces = None
+        divided = [x for x in self._buckets or () if isinstance(x, ScatteredBucket)]
+        if divided:
+            counts = self._complete()
+            self.has_gathered = self.n_asking > 0
+            if self.has_gathered:
+                self._gathering.gather(bucket.piece_and_use() for bucket in divided)
+            else:
+                self.pieces = {
+                    name: piece if counts[name] else None
+                    for bucket in divided
+                    for name, piece in bucket.pieces().items()
+                }
+                for name in self.pieces:
+                    self._params[name].grad = None
+        return super().means()
+
+    def _make_buckets(self, order):
+        params = self._params
+        known = self.layouts
+        if any(param.xp is not np for param in params.values()) or not self._comm.sums_gradients:
+            known = []
+        buckets = [
+            ScatteredBucket(layout, params, self._comm.gradient_dtype(layout.dtype), self._comm)
+            for layout in known
+        ]
+        names = {name for bucket in buckets for name in bucket.names}
+        buckets += super()._make_buckets([name for name in order if name not in names])
+        last = {name: i for i, name in enumerate(order)}
+        return sorted(buckets, key=lambda bucket: max(map(last.get, bucket.names)))
+
+
+class ScatteredBucket(Bucket):
+    """Gradients of one dtype in one flat array, which has an equal piece for each rank.
+
+    Args:
+        layout, params, wire_dtype: see :class:`Bucket`.
+        comm: the ranks.
+
+    Example:
+        >>> params = dict(L.Linear(2, 2).namedparams())
+        >>> layout = FlatLayout(np.float32)
+        >>> layout.append("/W", (2, 2))
+        >>> bucket = ScatteredBucket(layout, params, np.dtype(np.float32), comm)
+        >>> bucket.allocate([np.zeros(*bucket.specification)])
+        >>> bucket.begin(), bucket.take("/W", factor=1)
+        (None, True)
+        >>> _ = bucket.begin_sum(comm).Wait()
+        >>> bucket.pieces()["/W"]
+        array([0., 0., 0., 0.], dtype=float32)
+    """
+
+    _is_whole = False
+
+    def __init__(
+        self,
+        layout: FlatLayout,
+        params: Mapping[str, Parameter],
+        wire_dtype: np.dtype,
+        comm: Communicator,
+    ):
+        super().__init__(layout, params, wire_dtype)
+        self._rank, self._size = comm.rank, comm.size
+        self._parts = layout.part(comm.rank, comm.size)
+
+    @property
+    def specification(self) -> tuple[int, np.dtype]:
+        return self._size * -(-self.layout.size // self._size), self._wire_dtype
+
+    def begin(self, losses_are_weighted: bool = False) -> None:
+        super().begin(losses_are_weighted)
+        self._is_whole = False
+
+    def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
+        return comm.ireduce_scatter(self.values.reshape(self._size, -1), wire_dtype)
+
+    def pieces(self) -> dict[str, Array]:
+        """Returns this rank's part of each gradient, flat, in the gradients' dtype."""
+        pieces = {}
+        for name, part in self._parts.items():
+            begin = self.layout.slices[name].start
+            piece = self.values[begin + part.start : begin + part.stop]
+            pieces[name] = piece.astype(self.layout.dtype, copy=False)
+        return pieces
+
+    def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
+        """Returns what :meth:`Gathering.gather` takes to make the gradients whole."""
+        return self.values.reshape(self._size, -1)[self._rank], self._set_whole
+
+    def _set_whole(self, values):
+        self.values[...] = values
+        self._is_whole = True
+
+    def gradients(self) -> dict[str, Array]:
+        """Returns what :class:`Bucket` does once all ranks have whole gradients, before nothing."""
+        return super().gradients() if self._is_whole else {}
+
+
+class Gathering:
+    """Gathers flat arrays of which each rank has an equal piece.
+
+    Args:
+        comm: the ranks.
+
+    Example:
+        >>> Gathering(comm).gather([(np.ones(2), print)])
+        [1. 1.]
+    """
+
+    def __init__(self, comm: Communicator):
+        self._comm, self._rooms = comm, []
+
+    def gather(self, pieces: Iterable[tuple[Array, Callable[[Array], None]]]) -> None:
+        """Gathers arrays one after the other, two at a time, so that copies overlap messages.
+
+        Args:
+            pieces: pairs of this rank's piece, of the same size on all ranks, and a function that
+                is called with the whole array, which it must not keep.
+        """
+        under_way = collections.deque()
+        for i, (piece, use) in enumerate(pieces):
+            if len(under_way) == 2:
+                _use_first(under_way)
+            room = self._room(i % 2, piece) if isinstance(piece, np.ndarray) else None
+            under_way.append((self._comm.iallgather(piece, room), use))
+        while under_way:
+            _use_first(under_way)
+
+    def _room(self, i, piece):
+        n_bytes = piece.nbytes * self._comm.size
+        if not self._rooms or self._rooms[0].nbytes < n_bytes:
+            self._rooms = self._comm.make_buffers([(-(-n_bytes // 8), np.int64)] * 2)
+        flat = self._rooms[i].view(piece.dtype)[: piece.size * self._comm.size]
+        return flat.reshape(self._comm.size, -1)
+
+
+def _use_first(under_way):
+    request, use = under_way.popleft()
+    use(request.Wait().reshape(-1))
