@@ -94,7 +94,7 @@ class Reducer:
 
     def _check_total(self, n):
         """Checks the known number of samples of all ranks, given the sum of theirs."""
-        if n != self._n_total:
+        if n != self.n_samples():
             raise ValueError(
                 f"MultiNodeOptimizer.update: the batch of all ranks has {self._n_total} samples, "
                 f"as given to comm.batch or known from the iterator, but the ranks have {n:g} "
