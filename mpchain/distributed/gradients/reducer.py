@@ -7,6 +7,7 @@ import numpy as np
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.serializer import AbstractSerializer
+from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable
 
 
@@ -33,6 +34,8 @@ class Reducer:
     Attributes:
         parts_per_batch: the number of parts on each rank, if that is fixed. Then the gradients of
             each part are taken by :meth:`end_part`, and may be cleared before the next one.
+        pieces: if :meth:`finish` has given this rank only its part of some gradients, these parts
+            by name: flat arrays, or None where no rank has a gradient. None if all are whole.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
         message: what the ranks tell each other in :meth:`finish`, besides gradients.
         params: the parameters that are watched, also those that are not initialized.
@@ -45,6 +48,7 @@ class Reducer:
     """
 
     parts_per_batch: int | None = None
+    pieces: dict[str, Array | None] | None = None
     allows_dynamic_loss_scale = True
 
     def __init__(

@@ -28,8 +28,6 @@ class ScatteringReducer(GradientReducer):
 
     Attributes:
         layouts: flat arrays of parameters. Rank i has part i of each (``FlatLayout.part``).
-        pieces: after :meth:`finish`, this rank's parts of gradients by name: flat arrays, or None
-            where no rank has a gradient. None if the gradients are whole.
         has_gathered: whether the gradients are whole because ranks asked.
 
     Example:
@@ -43,7 +41,6 @@ class ScatteringReducer(GradientReducer):
     """
 
     layouts: Sequence[FlatLayout] = ()
-    pieces: dict[str, Array | None] | None = None
     has_gathered = False
 
     def __init__(

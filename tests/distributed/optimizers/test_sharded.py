@@ -496,3 +496,16 @@ def test_names_of_parameters_may_change(on_hosts):
             train(optimizer, on_hosts, 2, first=2)
         results.append(model)
     assert_same(*results)
+
+
+@pytest.mark.parametrize("hooks", [[], [optimizer_hooks.GradientClipping(0.1)]], ids=len)
+def test_reproducible(comm, hooks):
+    """Gradients are whole, and all bits are those of an ordinary optimizer."""
+    if comm.mpi_comm is None or isinstance(comm, NcclCommunicator):
+        pytest.skip("needs MPI")
+    with MpiCommunicator(comm.mpi_comm) as made, using_config("dtype", np.dtype("float64")):
+        made.micro_shards = 2 * comm.size
+        plain, sharded = both(optimizers.Adam, made, hooks)
+        train(plain, made, 3)
+        train(sharded, made, 3)
+    assert_same(sharded.target, plain.target)
