@@ -156,8 +156,32 @@ def fixed_batch_normalization(
 def _fixed(name, x, gamma, beta, mean, var, eps, axis):
     axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, mean=mean, var=var)
     gamma, beta, mean, var = (reshape(widened(p), shape) for p in (gamma, beta, mean, var))
-    y = (x - mean) * (gamma * (var + eps) ** -0.5) + beta
-    return cast(y, x.dtype)
+    return cast(_shifted_and_scaled(x, mean, gamma * (var + eps) ** -0.5, beta), x.dtype)
+
+
+_CACHED = 1 << 16  # elements: of larger arrays one sample at a time is worked on
+
+
+@differentiable(
+    lambda g, scale: g * scale,
+    lambda g, scale, mean_shape: -sum_to.on(g * scale, mean_shape),
+    lambda g, x, mean, scale_shape: sum_to.on(g * (x - mean), scale_shape),
+    lambda g, beta_shape: sum_to.on(g, beta_shape),
+)
+def _shifted_and_scaled(x, mean, scale, beta):
+    """(x - mean) scale + beta, in one piece of memory."""
+    dtype = np.result_type(x.dtype, mean.dtype, scale.dtype, beta.dtype)
+    if type(x) is not np.ndarray or x.size <= _CACHED or len(mean) > 1:
+        y = np.subtract(x, mean, dtype=dtype)
+        y *= scale
+        y += beta
+        return y
+    y = np.empty(x.shape, dtype)
+    for sample, part in zip(x, y):
+        np.subtract(sample, mean[0], out=part)
+        part *= scale[0]
+        part += beta[0]
+    return y
 
 
 def fixed_batch_renormalization(

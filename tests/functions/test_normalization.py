@@ -354,3 +354,17 @@ def test_groups_must_divide_the_channels():
             F.group_normalization(np.ones((2, 6)), groups, ones, ones)
         with pytest.raises(InvalidType, match="decorrelated_batch_normalization: groups"):
             F.decorrelated_batch_normalization(np.ones((2, 6)), groups=groups)
+
+
+@pytest.mark.parametrize("of_x, of_gamma", ["ee", "ef", "ff", "fd", "dd"])
+def test_fixed_normalization_of_large_arrays(of_x, of_gamma):
+    rng = np.random.default_rng(0)
+    x = (rng.random((3, 5, 70, 70)) + 3).astype(of_x)
+    gamma, beta, mean = (rng.random(5).astype(of_gamma) for _ in range(3))
+    var = (rng.random(5) + 1).astype(of_gamma)
+    y = F.fixed_batch_normalization(x, gamma, beta, mean, var).array
+    columns = (p.astype(float)[:, None, None] for p in (gamma, beta, mean, var))
+    gamma, beta, mean, var = columns
+    right = (x.astype(float) - mean) / np.sqrt(var + 2e-5) * gamma + beta
+    assert y.dtype == x.dtype
+    np.testing.assert_allclose(y, right, rtol=8 * np.finfo(of_x).eps, atol=8 * np.finfo(of_x).eps)

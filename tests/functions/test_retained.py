@@ -153,6 +153,7 @@ KEPT = {
     "sums_of_rows": "data x",
     "products_of_rows": "y x",
     "shift": "",
+    "shifted_and_scaled": "x mean scale",
     "take_rows": "",
     "take_along": "",
     "put_along": "",
