@@ -77,7 +77,7 @@ _WITHOUT_HOOKS = {
 }
 _WITH_HOOKS = {
     "before": "_node, _data = _Node(), ({inputs})\n    _node.constants = ({constants})\n"
-    "    _hooks = [*_config.function_hooks.values()]\n"
+    "    _hooks = _config.function_hooks.values()\n"
     "    for _hook in _hooks: _hook.forward_preprocess(_node, _data)",
     "after": "for _hook in _hooks: _hook.forward_postprocess(_node, _data)",
     "node": "",
@@ -121,10 +121,10 @@ def call(declaration: "Declaration") -> Callable:
         written = compile_text(declaration.name, _text(declaration, _WITHOUT_HOOKS), namespace)
         function.__code__, function.__defaults__ = written.__code__, written.__defaults__
 
-    def write_with_hooks(**arguments):
+    def write_with_hooks(*arguments):
         text = _text(declaration, _WITH_HOOKS)
         namespace["_with_hooks"] = compile_text(declaration.name, text, namespace)
-        return namespace["_with_hooks"](**arguments)
+        return namespace["_with_hooks"](*arguments)
 
     # A function keeps its globals for life: these are what the code to come will refer to.
     namespace = {"_write": write}
@@ -191,7 +191,7 @@ def _text(declaration, lines):
     kinds = "== 'V'" if declaration.any_dtype else "!= 'f'"
     unusual += [f"(_in_{x}.dtype is not _float32 and _in_{x}.dtype.kind {kinds})" for x in names]
     inputs = _join(f"_in_{x}" for x in names)
-    same = ", ".join(f"{p.name}={p.name}" for p in parameters)
+    same = _join(p.name for p in parameters)
     fields = {"inputs": inputs, "constants": constants, "same": same}
     return _CALL.format(
         **{place: line.format(**fields) for place, line in lines.items()},

@@ -40,15 +40,15 @@ class _Functions(FunctionHook):
 
     def __init__(self, recorder):
         self._now, self._record = recorder.now, recorder.spans.append
-        self._links, self._seen, self._starts = recorder.links, recorder.seen, {}
+        self._links = recorder.links
         self._names = {}  # by the id of code, since its hash takes long
         self._codes = []  # kept, so that no others get their ids
 
     def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        self._starts[id(function)] = self._now()
+        function.profile_start = self._now()
 
     def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        end, key, links, names = self._now(), id(function), self._links, self._names
+        end, links, names = self._now(), self._links, self._names
         # The name is that of the outermost public function: convolution_2d applies other nodes.
         found, frame = "", sys._getframe(3)  # above apply
         while frame is not None:
@@ -61,9 +61,8 @@ class _Functions(FunctionHook):
             found = name or found
             frame = frame.f_back
         name, link = found or function.label.lstrip("_"), links[-1] if links else None
-        span = self._starts.pop(key), end, "function", name, link, None
+        function.profile_span = span = function.profile_start, end, "function", name, link, None
         self._record(span)
-        self._seen[key] = span
 
     def _look(self, frame):
         """Returns the name of a public function, "" in its inside, None outside."""
@@ -110,7 +109,6 @@ class Recorder:
     Attributes:
         spans: tuples (start, end, kind, name, link or None, dict of details or None).
         links: the links that compute, the innermost last.
-        seen: the spans of functions, by the id of the node, for backward.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
         under_way: others, by the id of their request.
@@ -134,7 +132,7 @@ class Recorder:
         self._skip, self._last, self._on_full = skip, steps and skip + steps, on_full
         self.thread = threading.get_ident()
         self.spans, self.operations, self.memory = [], [], []
-        self.links, self.seen, self.targets, self.under_way, self.open = [], {}, {}, {}, set()
+        self.links, self.targets, self.under_way, self.open = [], {}, {}, set()
         self.label = self.trainer = self._step_start = None
         self.n_steps = self.work = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds

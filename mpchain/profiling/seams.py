@@ -166,7 +166,7 @@ class Seams:
         return call
 
     def _derivative(self, method):
-        seen, now, record = self._recorder.seen, self._recorder.now, self._recorder.spans.append
+        now, record = self._recorder.now, self._recorder.spans.append
 
         def pull_with_hooks(walk, function, targets, gys, hooks):
             if NAME not in hooks:  # another thread
@@ -176,7 +176,7 @@ class Seams:
                 gxs = walk._pull(function, targets, gys)
             else:
                 gxs = method(walk, function, targets, gys, hooks)
-            end, span = now(), seen.get(id(function))
+            end, span = now(), function.profile_span
             _, _, _, name, link, _ = span or (0, 0, "", function.label.lstrip("_"), None, None)
             record((start, end, "function", name, link, None))
             return gxs

@@ -1,10 +1,10 @@
 """What a profile costs: steps of LeNet-5 with and without one, by turns.
 
-``python -m tests.benchmarks.profiling [ROUNDS]`` prints lower quartiles of the thread's CPU time,
-which other programs on the machine disturb less than medians, and than the time of the clock: of a
-batch of 1 at 16x16, where a step is all overhead, for the cost of a span; and of batches of 24 at
-28x28. A turn is 100 steps, what a trainer's profile records: the interpreter adapts to the methods
-that a profile replaces, and back, in the first ones.
+``python -m tests.benchmarks.profiling [ROUNDS]`` prints the median of the ratios of turns of 50
+steps with a profile to the turns before and after it without one, in CPU time of the thread: for a
+batch of 1 at 16x16, where a step is all overhead; and for batches of 28x28 whose step takes about
+10 ms. The first steps of a turn do not count: the interpreter adapts to the methods that a profile
+replaces.
 """
 
 import sys
@@ -31,39 +31,44 @@ class LeNet(mpchain.Chain):
         return self.l2(F.relu(self.l1(x)))
 
 
-def compare(rounds, batch, size, steps=100):
-    """Prints the comparison for one size of images."""
+def compare(rounds, batch, size, steps=50, wanted=None):
+    """Prints the comparison; ``wanted`` is the seconds of a step, for which a batch is chosen."""
     model = L.Classifier(LeNet())
     # It learns next to nothing: gradients that vanish would be subnormal numbers, which are slow.
     optimizer = optimizers.MomentumSGD(lr=1e-9).setup(model)
-    x = np.random.RandomState(0).randn(batch, 1, size, size).astype("f")
-    t = np.zeros(batch, np.int32)
 
-    def take():
-        start = time.thread_time()
-        optimizer.update(model, x, t)
-        return time.thread_time() - start
+    def turn(batch):
+        x = np.random.RandomState(0).randn(batch, 1, size, size).astype("f")
+        t = np.zeros(batch, np.int32)
+        times = []
+        for _ in range(steps):
+            start = time.thread_time()
+            optimizer.update(model, x, t)
+            times.append(time.thread_time() - start)
+        return np.median(times[5:])
 
-    take()
-    off, on = [], []
+    turn(batch)
+    if wanted is not None:
+        batch = max(1, round(batch * wanted / turn(batch)))
+    off, on = [turn(batch)], []
     for _ in range(rounds):
-        off += [take() for _ in range(steps)][1:]
         with mpchain.profile() as profile:
-            on += [take() for _ in range(steps)][1:]  # the first one learns the names
+            on.append(turn(batch))
+        off.append(turn(batch))
+    ratios = 2 * np.array(on) / np.add(off[1:], off[:-1])
     n = sum(event["ph"] == "X" for event in profile.trace["traceEvents"]) / steps
-    before, after = (1e3 * np.percentile(times, 25) for times in (off, on))
-    cost = 1e3 * (after - before) / n
+    cost, before = np.median(ratios) - 1, np.median(off)
+    error = ratios.std() / rounds**0.5
     print(
-        f"batch of {batch}: {before:.3f} ms a step, {after:.3f} ms with a profile "
-        f"({100 * (after / before - 1):+.1f} %), {n:.0f} spans, {cost:.1f} us each: "
-        f"{100 * n * cost / 1e4:.1f} % of 10 ms"
+        f"batch of {batch}: {1e3 * before:.2f} ms a step, {100 * cost:+.1f} % with a profile "
+        f"(standard error {100 * error:.1f}), {n:.0f} spans, {1e6 * cost * before / n:.1f} us each"
     )
 
 
-def main(rounds=10):
+def main(rounds=20):
     """Prints the comparisons."""
     compare(rounds, batch=1, size=16)
-    compare(rounds, batch=24, size=28)
+    compare(rounds, batch=24, size=28, wanted=0.01)
 
 
 if __name__ == "__main__":
