@@ -35,6 +35,7 @@ def first_call(*args, **kwargs):
 
 _CALL = """
 def call({parameters}):
+    {first}
     try:
         {conversions}
     except TypeError as _error:
@@ -68,14 +69,16 @@ def call({parameters}):
     return _y
 """
 
-# What stands in the call before the body, after it, and where the node is made: without hooks, and
-# in a second text, with them.
+# What stands in the call first, before the body, after it, and where the node is made: without
+# hooks, and in a second text, with them.
 _WITHOUT_HOOKS = {
-    "before": "if _config.function_hooks:\n        return _with_hooks({same})",
+    "first": "if _config.function_hooks:\n        return _with_hooks({same})",
+    "before": "",
     "after": "",
     "node": "_node = _Node()",
 }
 _WITH_HOOKS = {
+    "first": "",
     "before": "_node, _data = _Node(), ({inputs})\n    _node.constants = ({constants})\n"
     "    _hooks = _config.function_hooks.values()\n"
     "    for _hook in _hooks: _hook.forward_preprocess(_node, _data)",

@@ -11,8 +11,6 @@ from mpchain import functions
 from mpchain.backends import cuda
 from mpchain.distributed import functions as distributed_functions
 from mpchain.function_hook import FunctionHook
-from mpchain.function_node import FunctionNode
-from mpchain.typing import Arrays
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
 NAME = "mpchain.profile"
@@ -39,30 +37,34 @@ class _Functions(FunctionHook):
     sees_nodes = True  # under compat, too
 
     def __init__(self, recorder):
-        self._now, self._record = recorder.now, recorder.spans.append
-        self._links = recorder.links
-        self._names = {}  # by the id of code, since its hash takes long
+        # Closures, since they read less than methods: this is done for each function.
+        now, record, links = recorder.now, recorder.spans.append, recorder.links
+        names, get_frame, look = {}, sys._getframe, self._look
+        self._names = names  # by the id of code, since its hash takes long
         self._codes = []  # kept, so that no others get their ids
 
-    def forward_preprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        function.profile_start = self._now()
+        def begin(function, in_data):
+            function.profile_start = now()
 
-    def forward_postprocess(self, function: FunctionNode, in_data: Arrays) -> None:
-        end, links, names = self._now(), self._links, self._names
-        # The name is that of the outermost public function: convolution_2d applies other nodes.
-        found, frame = "", sys._getframe(3)  # above apply
-        while frame is not None:
-            try:
-                name = names[id(frame.f_code)]
-            except KeyError:
-                name = self._look(frame)
-            if name is None:
-                break
-            found = name or found
-            frame = frame.f_back
-        name, link = found or function.label.lstrip("_"), links[-1] if links else None
-        function.profile_span = span = function.profile_start, end, "function", name, link, None
-        self._record(span)
+        def end(function, in_data):
+            end, found, frame = now(), "", get_frame(3)  # above apply
+            # The name is that of the outermost public function: convolution_2d applies other nodes.
+            while True:
+                try:
+                    name = names[id(frame.f_code)]
+                except KeyError:
+                    name = look(frame)
+                if name is None:
+                    break
+                if name:
+                    found = name
+                frame = frame.f_back
+            link = links[-1] if links else None
+            name = found or function.label.lstrip("_")
+            function.profile_span = span = function.profile_start, end, "function", name, link, None
+            record(span)
+
+        self.forward_preprocess, self.forward_postprocess = begin, end
 
     def _look(self, frame):
         """Returns the name of a public function, "" in its inside, None outside."""

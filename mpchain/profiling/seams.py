@@ -177,8 +177,10 @@ class Seams:
             else:
                 gxs = method(walk, function, targets, gys, hooks)
             end, span = now(), function.profile_span
-            _, _, _, name, link, _ = span or (0, 0, "", function.label.lstrip("_"), None, None)
-            record((start, end, "function", name, link, None))
+            if span is None:
+                record((start, end, "function", function.label.lstrip("_"), None, None))
+            else:
+                record((start, end, "function", span[3], span[4], None))
             return gxs
 
         return pull_with_hooks
