@@ -146,7 +146,8 @@ def backward_from(
             )
         y.grad_var = _ones(y, loss_scale)
     if on_leaf is not None and current.recorder is not None:
-        current.recorder.refuse("gradients are exchanged while backward runs")
+        if not hasattr(on_leaf, "replays"):
+            current.recorder.refuse("a function is called for each gradient while backward runs")
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)

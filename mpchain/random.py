@@ -48,6 +48,8 @@ def source(xp: Any, steps: Sequence[int] | None = None) -> Any:
         True
     """
     generator, recorder = _local.generator, current.recorder
+    if generator is not None and recorder is not None:
+        recorder.refuse("several ranks draw random numbers by sample")
     draws = xp.random if generator is None else _Source(generator, xp, steps)
     return draws if recorder is None else recorder.draws(draws)
 

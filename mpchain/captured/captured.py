@@ -135,6 +135,11 @@ class Captured:
             self._params += recorder.unknown_params
             step.plan = step.recorder = None
             step.n_attempts += 1
+        elif (
+            first is not None and first.numbers != recorder.numbers
+        ):  # gradients cannot be compared
+            step.plan = step.recorder = None
+            step.n_attempts += 1
         elif first is None:
             step.plan = Plan(recorder, inputs, result)
             step.recorder = recorder

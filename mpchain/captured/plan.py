@@ -105,8 +105,8 @@ class Plan:
             name = getattr(call.function, "__name__", call.function)
             if call.kind == "guard" and acted:
                 return f"a value decides what is done after {acted}"
-            if call.kind == "update":
-                acted = "an optimizer's update"
+            if call.kind in ("update", "send"):
+                acted = "an optimizer's update" if call.kind == "update" else "a message"
             for array in call.results:
                 if self._key(array) is None:
                     if id(owner_of(array)) not in self._outside:
@@ -166,7 +166,9 @@ class Plan:
         """What a replay calls: a kind, a function and its arguments."""
         if call.kind == "guard":
             return "call", _check_guard, (self._at(call.args[0]), call.args[1])
-        if call.kind in ("again", "update"):
+        if call.kind == "number":
+            return call.kind, call.function, (self._at(call.results[0]), call.results[0].copy())
+        if call.kind in ("again", "update", "send"):
             args = without_graph(call.args, self._at)
             return call.kind, call.function, (args, self._at_grads(call.grads))
         args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
@@ -205,6 +207,8 @@ class Plan:
                         f(*a)
                 except _Differs:
                     return "a value that decides what is done is another one", None
+            elif kind == "number":
+                args[0][...] = function()
             else:
                 arguments, grads = args
                 _set_grads(grads)
@@ -221,13 +225,13 @@ class Plan:
         """Runs the step up to the first update, and undoes what it changed.
 
         Returns:
-            Copies of the gradients that the update would find, or those at the end; None if a
-            value is another one than when the step was recorded.
+            Copies of the gradients that are sent, and those that the update would find, or those
+            at the end; None if a value is another one than when the step was recorded.
         """
         saved = [(array, array.copy()) for array in self.written]
         random_state = np.random.get_state() if self.has_draws else None
         self.load(arrays)
-        grads = self.final_grads
+        grads, sent = self.final_grads, []
         try:
             for kind, function, args in self._calls:
                 if kind == "update":
@@ -235,6 +239,10 @@ class Plan:
                     break
                 if kind == "call":
                     function(*args)
+                elif kind == "number":
+                    args[0][...] = args[1]
+                elif kind == "send":
+                    sent += [grad.copy() for _, grad in args[1] if grad is not None]
         except _Differs:
             return None
         finally:
@@ -242,7 +250,7 @@ class Plan:
                 array[...] = value
             if random_state is not None:
                 np.random.set_state(random_state)
-        return [None if grad is None else grad.copy() for _, grad in grads]
+        return [*sent, *(None if grad is None else grad.copy() for _, grad in grads)]
 
 
 def _why_kept(kept, recorder):

@@ -38,8 +38,9 @@ class Call(NamedTuple):
         results: the arrays that it wrote, which may be arguments.
         kind: ``'call'``; ``'guard'`` if ``args`` is an array that was read as a bool, and the bool;
             ``'again'`` if the call is to be repeated as it is, ``'update'`` if it is that of an
-            optimizer; ``'draw'`` if it draws.
-        grads: before an update, pairs of a parameter and its gradient.
+            optimizer, ``'send'`` if other ranks see it; ``'number'`` if it returns a number that
+            ``results`` holds; ``'draw'`` if it draws.
+        grads: before an update or a message, pairs of a parameter and its gradient.
 
     Example:
         >>> from mpchain.captured.recorder import Call
@@ -223,6 +224,16 @@ class _RecordedDraws:
         return draw
 
 
+class _Leaf(NamedTuple):
+    """Called when the gradient of a parameter is final."""
+
+    on_leaf: Callable
+    leaf: Variable
+
+    def __call__(self):
+        self.on_leaf(self.leaf)
+
+
 class Recorder:
     """Records the calls of one step.
 
@@ -238,6 +249,7 @@ class Recorder:
         unknown_links: links that an optimizer updates, but that are not in ``state``.
         unknown_params: parameters that functions got, but that are not in ``state``.
         mismatch: what is wrong with ``expected``, or None.
+        numbers: what functions returned that replays call again for numbers.
         left: the Variables that links keep for the next step, by attribute.
     """
 
@@ -255,6 +267,8 @@ class Recorder:
         self.mismatch: str | None = None
         self.values: dict[int, np.ndarray] = {}
         self.left: dict[Kept, Variable] = {}
+        self.numbers: list[float] = []
+        self._sent: list[np.ndarray] = []
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -333,24 +347,56 @@ class Recorder:
         """Returns what to draw from in place of ``generator``."""
         return _RecordedDraws(generator)
 
-    def call_again(self, function: Callable, args: tuple) -> Any:
+    def repeat(self, function: Callable, *args: Any) -> None:
+        """Notes a function that replays call, by which other ranks learn something."""
+        self.calls.append(Call(function, args, kind="send"))
+
+    def number(self, function: Callable[[], float], like: np.ndarray) -> np.ndarray:
+        """Returns an array like another, of a number that replays ask the function for again."""
+        self.numbers.append(function())
+        array = self._own(np.full(like.shape, self.numbers[-1], like.dtype))
+        self.calls.append(Call(function, (), {}, (array,), "number"))
+        return array
+
+    def on_leaf(self, on_leaf: Callable[[Variable], Any]) -> Callable[[Variable], Any]:
+        """Returns what calls a function when a gradient is final, as replays do."""
+
+        def call(leaf):
+            leaf.grad = plain(leaf.grad)
+            if leaf.grad is not None:
+                if id(owner_of(leaf.grad)) not in self.owners:
+                    self.refuse("a gradient was computed by means that are not recorded")
+                if self.expected is not None:
+                    self._sent.append(leaf.grad.copy())
+            grads = ((leaf, leaf.grad),)
+            self.calls.append(Call(_Leaf(on_leaf, leaf), kind="send", grads=grads))
+            current.recorder = None
+            try:
+                on_leaf(leaf)
+            finally:
+                current.recorder = self
+
+        call.replays = True
+        return call
+
+    def call_again(self, function: Callable, args: tuple, kind: str = "again") -> Any:
         """Calls a function that replays call again, with plain arrays and Variables without graph.
 
         The methods of optimizers find the parameters' gradients as they are at this point.
         """
-        optimizer, grads = getattr(function, "__self__", None), ()
+        owner, grads = getattr(function, "__self__", None), ()
+        optimizer = getattr(owner, "actual_optimizer", owner)
         if isinstance(optimizer, Optimizer):
             target = optimizer.target
             if not self.state.has(target):
                 self.unknown_links.append(target)
-            if optimizer.loss_scale is not None:
-                self.refuse("an optimizer scales the loss")
+            self._note_loss_scale(optimizer, is_number=optimizer is not owner)
             for param in target.params():
                 param.grad = plain(param.grad)
             grads = self.grads()
             self._check(grads)
-        call = Call(function, args, kind="update" if grads else "again", grads=grads)
-        self.calls.append(call)
+            kind = "update"
+        self.calls.append(Call(function, args, kind=kind, grads=grads))
         current.recorder = None
         self.state.unwrap()
         try:
@@ -358,6 +404,12 @@ class Recorder:
         finally:
             self.state.wrap(RecordedArray)
             current.recorder = self
+
+    def _note_loss_scale(self, optimizer, is_number):
+        if optimizer._loss_scale_growth is not None:
+            self.refuse("an optimizer's dynamic loss scale is another one in each step")
+        if optimizer.loss_scale is not None and not is_number:
+            self.state.scales.append((optimizer, optimizer.loss_scale))
 
     def keep_values(self) -> None:
         """Keeps copies of the arrays that were read, but not made or given."""
@@ -374,7 +426,7 @@ class Recorder:
         """Compares gradients with those that a replay of an earlier recording computed."""
         expected, self.expected = self.expected, None
         if expected is not None:
-            found = [g for _, g in grads]
+            found = [*self._sent, *(g for _, g in grads)]
             # Gradients that are zero but for rounding are compared with the others.
             sizes = (np.abs(g[np.isfinite(g)]) for g in found if g is not None)
             scale = max((np.max(size, initial=0) for size in sizes), default=0)

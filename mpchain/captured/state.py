@@ -43,6 +43,7 @@ class State:
 
     Attributes:
         params: all parameters that have arrays.
+        scales: pairs of an optimizer and the constant factor on its loss.
 
     Example:
         >>> from mpchain.captured.state import State
@@ -62,6 +63,7 @@ class State:
             for name in sorted(link._persistents)
         ]
         self._all_links = list(all_links.values())
+        self.scales: list[tuple[Optimizer, float]] = []
         self._buffers: dict[tuple, tuple[Kept, np.ndarray]] = {}
 
     @property
@@ -74,10 +76,13 @@ class State:
         return any(link is known for known in self.links)
 
     def fits(self) -> bool:
-        """Whether all parameters and persistent values are still the same objects."""
+        """Whether all parameters and persistent values are still the same objects, and losses are
+        scaled as before."""
         for param, array in zip(self.params, self._arrays):
             if param._array is not array:
                 return False
+        if any(optimizer.loss_scale != scale for optimizer, scale in self.scales):
+            return False
         return all(names.get(name) is value for names, name, value in self._persistents)
 
     def arrays(self) -> Iterator[np.ndarray]:
@@ -190,6 +195,7 @@ def found_in(function: Callable, kind: type) -> list:
         if id(value) in seen:
             continue
         seen.add(id(value))
+        value = getattr(value, "actual_optimizer", value)  # of one for several ranks
         if isinstance(value, Optimizer):
             value = value.target
         if isinstance(value, kind):

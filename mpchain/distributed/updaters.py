@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,13 @@ class MultiNodeUpdater(StandardUpdater):
             )
         self.communicator = communicator
         self.accumulation = accumulation
+
+    def _capture(self):
+        warnings.warn(
+            "MultiNodeUpdater: graph=True has no effect, as it combines what models report on all "
+            "ranks: use StandardUpdater, or mpchain.capture",
+            stacklevel=4,
+        )
 
     def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with this rank's samples, which may be none."""

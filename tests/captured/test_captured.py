@@ -257,13 +257,11 @@ class TestFallback:
 
         self.check(step, "sort changes an array")
 
-    def test_a_scaled_loss(self):
+    def test_a_dynamic_loss_scale(self):
         model = perceptron()
         optimizer = optimizers.SGD().setup(model)
-        optimizer.set_loss_scale(2.0)
-        self.check(
-            lambda x, t: optimizer.update(lambda: F.sum(model(x))), "an optimizer scales the loss"
-        )
+        optimizer.loss_scaling()
+        self.check(lambda x, t: optimizer.update(lambda: F.sum(model(x))), "dynamic loss scale")
 
     def test_debug_mode_and_hooks_see_each_operation(self):
         _, _, step = run_both(perceptron, optimizers.SGD, classifier_step)
@@ -300,23 +298,23 @@ class TestFallback:
                 step(np.ones((2, 4), "f"))
         assert all(type(p.array) is np.ndarray for p in model.params())
 
-    def test_gradients_of_several_ranks(self):
-        models = []
-        for is_captured in (False, True):
-            model = perceptron()
-            comm = mpchain.create_communicator("dummy")
-            optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
 
-            def step(x, t, model=model, optimizer=optimizer):
-                optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+def test_constant_loss_scales():
+    def make_step(model, optimizer):
+        optimizer.set_loss_scale(4.0)
 
-            if is_captured:
-                self.check(step, "exchanged")
-            else:
-                for i in range(5):
-                    step(*batch_of(i))
-            models.append(model)
-        assert_equal(*models)
+        return lambda x, t: optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+
+    models, _, step = run_both(perceptron, optimizers.SGD, make_step)
+    assert step.reason is None
+    assert_equal(*models)
+    optimizer = next(iter(step._steps.values())).state.scales[0][0]
+    optimizer.set_loss_scale(16.0)
+    reasons = []
+    for i in range(3):
+        step(*batch_of(i))
+        reasons.append(step.reason)
+    assert reasons == ["it is being recorded", "it is being recorded", None]
 
 
 def test_arrays_that_are_changed_in_part():
@@ -442,13 +440,6 @@ class TestUpdater:
                     updater.update()
                     seen.append({k: float(v.array) for k, v in reporter.observation.items()})
         return model, seen, updater
-
-    def test_optimizers_of_several_ranks_are_refused(self):
-        comm = mpchain.create_communicator("dummy")
-        optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(), comm)
-        batches = mpchain.iterators.SerialIterator([*zip(*batch_of(0))], BATCH)
-        with pytest.warns(UserWarning, match="graph=True has no effect with a MultiNodeOptimizer"):
-            StandardUpdater(batches, optimizer.setup(L.Classifier(perceptron())), graph=True)
 
     def test_updates_and_reports_are_the_same(self):
         (model, expected, _), (other, found, updater) = map(self.train, (False, True))

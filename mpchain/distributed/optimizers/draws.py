@@ -97,6 +97,9 @@ class SampleDraws:
     Args:
         comm: the ranks.
 
+    Attributes:
+        n_own: samples of this rank in the step so far.
+
     Example:
         >>> draws = SampleDraws(comm)
         >>> draws.set_up()
@@ -108,7 +111,7 @@ class SampleDraws:
     def __init__(self, comm: Communicator):
         self._comm = comm
         self._key = (0, 0)
-        self._n_turns = self._n_own = 0
+        self._n_turns = self.n_own = 0
         self._are_equal = True
 
     def set_up(self) -> None:
@@ -131,8 +134,8 @@ class SampleDraws:
         """
         counts = [_n_samples(*part) for part in parts]
         n = sum(counts)
-        first = self._first(n)
-        turn, self._n_turns, self._n_own = self._n_turns, self._n_turns + 1, self._n_own + n
+        first, turn = self._first(n), self._n_turns
+        self.count(n)
         comm, numbered = self._comm, []
         initializes = comm.micro_shards and not are_initialized(comm)
         n_streams = comm.micro_shards or comm.size
@@ -151,6 +154,11 @@ class SampleDraws:
             numbered.append((n_own, compute_loss))
         return numbered
 
+    def count(self, n: int) -> None:
+        """Counts an update of ``n`` samples of this rank, in which nothing draws by sample."""
+        self._n_turns += 1
+        self.n_own += n
+
     def _first(self, n):
         own = divided(self._comm)
         if own is not None and n == own.stop - own.start:
@@ -163,8 +171,8 @@ class SampleDraws:
     def finish(self, n_total: int) -> None:
         """Ends a step of ``n_total`` samples on all ranks together."""
         if n_total > 0:  # which are numbers of samples or, where these are unknown, of ranks
-            self._are_equal = n_total in (self._n_own * self._comm.size, self._comm.size)
-        self._n_turns = self._n_own = 0
+            self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
+        self._n_turns = self.n_own = 0
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the key."""

@@ -21,10 +21,12 @@ from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided
 from mpchain.distributed.optimizers.dry_run import DryRun
 from mpchain.distributed.optimizers.rank_states import RankStates
+from mpchain.distributed.optimizers.replays import Replays
 from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
+from mpchain.recording import outside
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, MissingKeyError
 from mpchain.variable import Variable
@@ -165,7 +167,7 @@ class MultiNodeOptimizer:
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
             _n_all_accumulated=0,  # those of all ranks; None if unknown
         )
-        vars(self)["_rank_states"] = RankStates(communicator)
+        vars(self).update(_rank_states=RankStates(communicator), _replays=Replays(self))
         communicator.dependents[self] = None
 
     def __getattr__(self, name: str) -> Any:
@@ -320,6 +322,7 @@ class MultiNodeOptimizer:
         if self._has_new_parameters():
             self._replicate()
         self._check_parts([n for n, _ in parts])
+        recorder = self._replays.recorder(parts, observations)
         self.n_samples = n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
         parts = self._draws.numbered(parts, self.t) or [(0, None)]
         if self._n_accumulated:
@@ -330,6 +333,8 @@ class MultiNodeOptimizer:
         if self._exchanges:
             reducer = self._reducer
             reducer.begin(n, n_total=n_total, losses_are_weighted=True)
+            if recorder is not None:
+                recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
         else:
             reducer.begin(n, losses_are_weighted=True)
         for i, (n_part, compute_loss) in enumerate(parts):
@@ -342,13 +347,13 @@ class MultiNodeOptimizer:
             if n_part != 0:
                 # Earlier parts only add to the gradients.
                 is_last = i == len(parts) - 1
-                self._backward(loss, weight, reducer.ready if is_last else None)
+                self._backward(loss, weight, reducer.ready if is_last else None, recorder)
             del loss
             reducer.end_part(n_part)
         if not self._exchanges:
             self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
             return None
-        self._finish(observations)
+        outside(self._finish, observations)
         return None if observations is None else self._reducer.message.means()
 
     def _n_samples(self):
@@ -499,12 +504,15 @@ class MultiNodeOptimizer:
     def _params(self):
         return dict(self.target.namedparams())
 
-    def _backward(self, loss, weight, on_leaf):
+    def _backward(self, loss, weight, on_leaf, recorder):
         if not isinstance(loss, Variable):
             raise TypeError(
                 "MultiNodeOptimizer.update: the loss function must return a Variable, "
                 f"not {type(loss).__name__}"
             )
+        if recorder is not None:
+            loss.grad = recorder.number(self._replays.weigh, loss.array)
+            on_leaf = recorder.on_leaf(self._replays.ready)
         scale = self.actual_optimizer.loss_scale
         if weight != 1:
             scale = weight * (1 if scale is None else scale)

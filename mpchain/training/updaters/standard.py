@@ -99,8 +99,9 @@ class StandardUpdater(Updater):
 
     def _capture(self):
         """What replays updates; None, with a warning, for optimizers that it does not know."""
-        kind = type(self._optimizers["main"]).__name__
-        if isinstance(self._optimizers["main"], GradientMethod):
+        main = self._optimizers["main"]
+        kind = type(main).__name__
+        if isinstance(getattr(main, "actual_optimizer", main), GradientMethod):
             return capture(self._update_optimizer)
         warnings.warn(
             f"{type(self).__name__}: graph=True has no effect with a {kind}: updates are replayed "
