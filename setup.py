@@ -146,6 +146,7 @@ setup(
         "mpchain": ["py.typed"],
         "mpchain.compat": ["*.txt"],
         "mpchain.page": ["assets/*"],
+        "mpchain.testing": ["*.json"],
         "mpchain_launch": ["py.typed"],
         "mpchain.examples": ["*/*.py", "*/README.md"],
     },

@@ -32,7 +32,7 @@ def check_gpu(path: str) -> list[Finding]:
     found = lines[-1] if lines else {"reason": f"the check did not end: {failure}"}
     found["messages"] = {"check": messages}
     if "checks" in found:
-        findings = _judge_versions(found["versions"])
+        findings = _judge_versions(found["versions"]) + _judge_names(found.get("contract"), path)
         findings += [_judge(name, each, path) for name, each in found["checks"].items()]
         findings += _check_ranks(found, path)
         findings += _measure_speed(found, path)
@@ -65,6 +65,17 @@ def _judge_versions(lines):
     plans, reason = versions["convolution"] == "planned", versions["convolution"]
     hint = "" if plans else f"{reason}; slower kernels run instead"
     return [*findings, Finding("cuDNN", OK if plans else NOTE, versions["cuDNN"], hint)]
+
+
+def _judge_names(differences, path):
+    """Returns the finding about CuPy's names, if these were compared."""
+    if differences is None:
+        return []
+    if not differences:
+        return [Finding("CuPy's names", OK, "those that mpchain is tested against")]
+    found = f"{len(differences)} are not as mpchain is tested against"
+    hint = f"these matter only if a check fails; {differences[0]}; all are in {path}"
+    return [Finding("CuPy's names", NOTE, found, hint)]
 
 
 def _judge(name, check, path, failed=FAILURE):

@@ -19,6 +19,7 @@ from mpchain.configuration import using_config
 from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.link import Chain
 from mpchain.runtime_info import print_runtime_info
+from mpchain.testing import cupy_contract
 from mpchain.variable import Variable
 
 TOLERANCE = 2e-3
@@ -229,6 +230,19 @@ def is_double() -> bool:
     return hasattr(cuda.cupy, "double")
 
 
+def contract() -> list[str] | None:
+    """Returns how the names and parameters of CuPy differ from those of the one that mpchain is
+    tested against; None without CuPy, or on its double, which is made of these.
+
+    Example:
+        >>> contract()  # doctest: +SKIP
+        []
+    """
+    if not cuda.available or is_double():
+        return None
+    return cupy_contract.differences(cupy_contract.read(), cupy_contract.known())
+
+
 def run(device_name: str) -> dict[str, object]:
     """Returns the versions of the libraries, and the result of each check.
 
@@ -239,7 +253,7 @@ def run(device_name: str) -> dict[str, object]:
 
     Example:
         >>> sorted(run("@numpy"))
-        ['GPUs', 'checks', 'device', 'is a double', 'versions']
+        ['GPUs', 'checks', 'contract', 'device', 'is a double', 'versions']
     """
     versions = io.StringIO()
     print_runtime_info(versions)
@@ -251,6 +265,7 @@ def run(device_name: str) -> dict[str, object]:
         "device": device_name,
         "GPUs": cuda.device_count(),
         "is a double": cuda.available and is_double(),
+        "contract": contract(),
         "versions": versions.getvalue().splitlines(),
         "checks": found,
     }

@@ -12,6 +12,8 @@ import sys
 import numpy as np
 import pytest
 
+from mpchain.testing import cupy_contract
+
 pytestmark = pytest.mark.slow
 
 FOLDER = pathlib.Path(__file__).parent
@@ -54,7 +56,7 @@ def test_the_double_in_a_process_of_its_own(request, tmp_path):
     assert "passed" in done.stdout
 
 
-def test_contract_is_that_of_the_installed_cupy(tmp_path):
+def test_contract_is_that_of_the_installed_cupy():
     environment = _environment()
     probe = [sys.executable, "-c", "import cupy, scipy; print(cupy.__version__)"]
     found = subprocess.run(
@@ -62,11 +64,20 @@ def test_contract_is_that_of_the_installed_cupy(tmp_path):
     )
     if found.returncode:
         pytest.skip(f"needs the real CuPy and SciPy: {found.stderr.strip().splitlines()[-1]}")
-    file = tmp_path / "contract.json"
-    command = [sys.executable, FOLDER / "make_contract.py", file]
-    subprocess.run(command, env=environment, check=True, timeout=120)
-    known = json.loads((FOLDER / "doubles" / "contract.json").read_text())
-    assert json.loads(file.read_text()) == known, "run tests/gpu/make_contract.py"
+    program = (
+        "import json; from mpchain.testing import cupy_contract as c; print(json.dumps(c.read()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    installed = json.loads(done.stdout)
+    assert installed == cupy_contract.known(), "run python -m mpchain.testing.cupy_contract"
+    assert cupy_contract.differences(installed, cupy_contract.known()) == []
 
 
 @pytest.mark.gpu

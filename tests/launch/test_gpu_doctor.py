@@ -90,6 +90,14 @@ def test_gpu_that_does_not_work(check, answer, reason):
     assert written["reason"] == reason
 
 
+@pytest.mark.parametrize(("differences", "verdict"), [([], "ok"), (["cupy.tri: missing"], "note")])
+def test_names_of_cupy(check, monkeypatch, differences, verdict):
+    monkeypatch.setattr(mpirun, "find", lambda: None)
+    (finding, _), _, _ = check((0, json.dumps({**json.loads(checked()), "contract": differences})))
+    assert finding.verdict == verdict
+    assert all(line in finding.hint for line in differences)
+
+
 def results(**found):
     return "".join(json.dumps({"name": name, **each}) + "\n" for name, each in found.items())
 

@@ -1,9 +1,9 @@
 """A strict double of CuPy on host memory: it refuses what CuPy refuses, and what it cannot see.
 
-It computes with NumPy, and has the names and parameters of the real CuPy (``contract.json``) and
-no others. It knows what NumPy does not: devices, streams and events, so that accesses to memory
-without an order are errors. ``cupy.double`` holds what happened. The environment variable
-CUPY_DOUBLE_DEVICES is the number of devices (2).
+It computes with NumPy, and has the names and parameters of the real CuPy, and no others
+(``mpchain.testing.cupy_contract``). It knows what NumPy does not: devices, streams and events, so
+that accesses to memory without an order are errors. ``cupy.double`` holds what happened. The
+environment variable CUPY_DOUBLE_DEVICES is the number of devices (2).
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""What the real CuPy has, as make_contract.py read it, and the checks of names and parameters."""
+"""What the real CuPy has, and the checks of names and parameters."""
 
 import functools
 import json
 import pathlib
 
-CONTRACT = json.loads(pathlib.Path(__file__).parents[1].joinpath("contract.json").read_text())
+_ROOT = pathlib.Path(__file__).parents[4]
+CONTRACT = json.loads((_ROOT / "mpchain" / "testing" / "cupy_contract.json").read_text())
 
 
 @functools.cache
