@@ -1,4 +1,4 @@
-"""Where a recording of a step listens: the slot of the thread's recorder.
+"""Where a recording of a step listens: the slots of the thread's recorder and graph.
 
 What computes by other means than NumPy's functions, or acts on more than arrays, asks here whether
 a recorder is at work (see :mod:`mpchain.captured`): kernels, draws, reports, optimizers' updates.
@@ -11,6 +11,7 @@ from typing import Any
 
 class _Current(threading.local):
     recorder: Any = None
+    graph: Any = None  # the graph of a GPU that is being captured
 
 
 current = _Current()

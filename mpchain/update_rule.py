@@ -314,7 +314,7 @@ class UpdateRule:
         if self.step is None:
             raise NotImplementedError(f"{type(self).__name__} does not implement update_core")
         states = [self.state[name] for name in self.states]
-        take_step(self.step, param.array, param.grad, states, self.scalars())
+        take_step(self.step, param.array, param.grad, states, self.scalars)
 
     def scalars(self) -> dict[str, Any]:
         """Returns a dict of the numbers that :attr:`step` takes: the hyperparameters, by name."""
@@ -452,7 +452,7 @@ def _group_of(param):
         or not (on_gpu or type(array) is np.ndarray)
         or array.dtype.char not in ("efd" if on_gpu else "fd")
         or grad.dtype != array.dtype
-        or not _takes_plain_steps(type(param), type(rule))
+        or not takes_plain_steps(type(param), type(rule))
         or not rule.enabled
         or rule._use_fp32_update
         or rule._hooks
@@ -468,7 +468,7 @@ def _group_of(param):
 
 
 @functools.cache
-def _takes_plain_steps(param_class, rule_class):
+def takes_plain_steps(param_class: type, rule_class: type) -> bool:
     """Returns whether parameters and rules of these classes update as declared, by ``step``."""
     names = (
         "update",
@@ -531,7 +531,7 @@ def _update_group_on_gpu(params):
         written = [[param.array for param in params]]
         written += [[rule.state[name] for rule in rules] for name in rules[0].states]
         grads = [param.grad for param in params]
-        if not take_steps(rules[0].step, written, grads, rules[0].scalars()):
+        if not take_steps(rules[0].step, written, grads, rules[0].scalars):
             for rule, param in zip(rules, params, strict=True):
                 rule.update_core(param)
 

@@ -17,6 +17,7 @@ import numpy as np
 from mpchain.backends.device import Device as _Device
 from mpchain.configuration import config
 from mpchain.from_pytorch import module_getattr as _module_getattr
+from mpchain.recording import current
 from mpchain.typing import Array, DTypeLike
 
 _max_workspace_size = 8 * 1024 * 1024
@@ -318,6 +319,8 @@ def to_gpu(array: Any, device: Any = None, stream: Any = None) -> Any:
     target = cupy.cuda.Device(device) if device is not None else cupy.cuda.Device()
     if is_gpu_array(array) and array.device.id == target.id:
         return array
+    if current.graph is not None and not is_gpu_array(array):
+        current.graph.refuse("it copies an array to a GPU")
     with target, stream if stream is not None else contextlib.nullcontext():
         return array.copy() if is_gpu_array(array) else cupy.asarray(_as_host_array(array))
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.captured.cuda_graph import GraphStep
 from mpchain.captured.plan import Plan
 from mpchain.captured.recorder import RecordedArray, Recorder, difference, plain, without_graph
 from mpchain.captured.state import State, found_in
@@ -30,6 +32,7 @@ class _Step:
         self.plan: Plan | None = None
         self.state: State | None = None
         self.recorder: Recorder | None = None
+        self.graph: GraphStep | None = None
 
 
 class Captured:
@@ -60,7 +63,7 @@ class Captured:
         self.reason: str | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray)]
+        arrays = [x for x in (*args, *kwargs.values()) if _is_array(x)]
         key = self._key(args, kwargs)
         if key is None or not self._lock.acquire(blocking=False):
             self.reason = self.reason if key is None else "another thread runs it"
@@ -77,7 +80,7 @@ class Captured:
             return None
         values = [*args, *kwargs.values()]
         shapes = [
-            (x.shape, x.dtype.char) if isinstance(x, np.ndarray) else (type(x), x) for x in values
+            (x.shape, x.dtype.char, str(x.device)) if _is_array(x) else (type(x), x) for x in values
         ]
         settings = config.train, config.enable_backprop, str(config.dtype), config.kernels
         key = (*shapes, *kwargs, len(args), settings)
@@ -95,6 +98,9 @@ class Captured:
                 self.reason = f"it was called with more than {_MOST_RECORDINGS} kinds of arguments"
                 return self._eager(args, kwargs)
             step = self._steps[key] = _Step()
+        if step.graph is not None:
+            self.reason, result = step.graph(arrays, args, kwargs)
+            return result
         if step.plan is not None and step.recorder is None and step.state.fits():
             self.reason, result = step.plan.replay(arrays)
             return result if self.reason is None else self._eager(args, kwargs)
@@ -122,9 +128,10 @@ class Captured:
         first, expected = step.recorder, None
         if first is None:
             step.state = State(self._links, self._params)
-            if not step.state.is_on_host:
-                self.reason = step.reason = "parameters are on a GPU"
-                return self._eager(args, kwargs)
+            if not step.state.is_on_host or any(map(is_gpu_array, arrays)):
+                step.graph = GraphStep(self._function, self._links, self._params)
+                self.reason, result = step.graph(arrays, args, kwargs)
+                return result
         else:
             expected = step.plan.rehearse(arrays)
         inputs = [x.copy() for x in arrays]
@@ -179,10 +186,11 @@ def _why_eager(args, kwargs):
         return "hooks of functions or links are in use"
     if current.recorder is not None:
         return "it is called by a function that is being recorded"
-    for x in (*args, *kwargs.values()):
-        if hasattr(x, "__cuda_array_interface__"):
-            return "its arguments are on a GPU"
     return None
+
+
+def _is_array(value):
+    return isinstance(value, np.ndarray) or is_gpu_array(value)
 
 
 def capture(function: Callable[..., Any]) -> Captured:

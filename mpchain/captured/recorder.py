@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.state import Kept, State
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
@@ -446,7 +447,7 @@ def without_graph(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
     """
     if isinstance(value, Variable):
         return Variable(convert(plain(value.array)), name=value.name, requires_grad=False)
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) or is_gpu_array(value):
         return convert(plain(value))
     if value.__class__ in (tuple, list):
         return value.__class__([without_graph(v, convert) for v in value])
@@ -480,11 +481,12 @@ def _place():
 def difference(first: Recorder, second: Recorder) -> str | None:
     """Returns what differs between two recordings of a step, None if they say the same.
 
-    Example:
-        >>> from mpchain.captured.recorder import Recorder, difference
-        >>> from mpchain.captured.state import State
-        >>> difference(Recorder(State([])), Recorder(State([]))) is None
-        True
+        Example:
+            >>> from mpchain.captured.recorder import Recorder, difference
+            >>> from mpchain.backends.cuda import is_gpu_array
+    from mpchain.captured.state import State
+            >>> difference(Recorder(State([])), Recorder(State([]))) is None
+            True
     """
     pair = _Pair(first, second)
     for a, b in zip(first.calls, second.calls):

@@ -3,7 +3,7 @@
 CuPy's own product copies matrices that are transposed or have gaps, launches kernels to find those
 that are repeated, and multiplies half precision in single. This one takes transposed matrices and
 rows with gaps as they are, repeats a matrix by a stride of zero, and multiplies half precision by
-tensor cores, summed in single precision.
+tensor cores, summed in single precision. In captured steps it multiplies single matrices, too.
 """
 
 import itertools
@@ -12,6 +12,8 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.kernels.cublas_library import captured_product
+from mpchain.recording import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "16F", "bfloat16": "16BF", "float32": "32F", "float64": "64F"}
@@ -63,7 +65,7 @@ def _takes(a, b, out):
     arrays = (a, b) if out is None else (a, b, out)
     if (
         not all(map(cuda.is_gpu_array, arrays))
-        or max(a.ndim, b.ndim) < 3
+        or (max(a.ndim, b.ndim) < 3 and current.graph is None)
         or min(a.ndim, b.ndim) < 2
     ):
         return False
@@ -106,7 +108,9 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     one, zero = (x.ctypes.data for x in _NUMBERS[wide])
     compute = library.CUBLAS_COMPUTE_64F if wide is np.float64 else library.CUBLAS_COMPUTE_32F
     # cuBLAS stores columns, so that it sees transposes: out^T = b^T a^T.
-    library.gemmStridedBatchedEx(
+    # CuPy refuses to call cuBLAS in a stream that captures.
+    multiply = library.gemmStridedBatchedEx if current.graph is None else captured_product
+    multiply(
         *(xp.cuda.get_cublas_handle(), int(turn_b), int(turn_a), n_columns, n_rows, n_inner, one),
         *(b.data.ptr, kind, row_b, next_b, a.data.ptr, kind, row_a, next_a, zero),
         *(out.data.ptr, kind, n_columns, n_rows * n_columns, n, compute),

@@ -4,6 +4,7 @@ The kernel is CUDA C, written from the trace of the step's body. It computes the
 as it joins no product with a sum.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.formulas.symbol import Symbol, in_order, operation_in_c, trace_step
+from mpchain.recording import current
 from mpchain.typing import Array
 
 _THREADS, _ELEMENTS = 256, 4096  # of a block
@@ -37,7 +39,10 @@ extern "C" __global__ void mpchain_step(const Arrays arrays{numbers}) {{
 
 
 def take_steps(
-    step: Callable, written: Sequence[Sequence[Array]], grads: Sequence[Array], scalars: dict
+    step: Callable,
+    written: Sequence[Sequence[Array]],
+    grads: Sequence[Array],
+    scalars: Callable[[], dict],
 ) -> bool:
     """Takes a step for parameters on the current GPU, by one kernel where their sizes fit into one.
 
@@ -46,14 +51,15 @@ def take_steps(
         written: the parameters; then, for each state of the step, those of the parameters. The
             arrays of one list have one dtype; those of a parameter have one shape.
         grads: the gradients, of one dtype.
-        scalars: numbers that ``step`` takes.
+        scalars: returns numbers that ``step`` takes. Before each replay of a captured step it is
+            asked again.
 
     Returns:
         Whether it did: some steps cannot be written as a kernel, and some arrays are not
         contiguous.
 
     Example:
-        >>> take_steps(step, [params, momenta], grads, {"lr": 0.1})  # doctest: +SKIP
+        >>> take_steps(step, [params, momenta], grads, lambda: {"lr": 0.1})  # doctest: +SKIP
         True
     """
     lists = [*written, grads]
@@ -64,19 +70,27 @@ def take_steps(
     if not all(array.flags.c_contiguous for arrays in written for array in arrays):
         return False
     computed = np.result_type(np.float32, *dtypes)
+    describe = functools.partial(_body, step, len(written), scalars, dtypes)
     try:
-        body, constants = _body(step, len(written), scalars, dtypes)
+        body, constants = describe()
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
         return False
     names = [*(f"a{i}" for i in range(len(written))), "g"]
-    numbers = [computed.type(x) for x in constants]
+    numbers: list[Any] = [computed.type(x) for x in constants]
+    declared = [f"T c{i}" for i in range(len(constants))]
+    if current.graph is not None:  # in which they would stay as they are
+        numbers = [current.graph.numbers_of(describe)]
+        declared = ["const double* numbers"]
+        body = (
+            "".join(f"    const T c{i} = (T)numbers[{i}];\n" for i in range(len(constants))) + body
+        )
     places = [i for i, grad in enumerate(grads) if grad.size]
     most = (_argument_bytes() - 8 * len(numbers) - 8) // (8 * len(lists) + 12)
     for start in range(0, len(places), most):
         portion = places[start : start + most]
         capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))  # few kernels
         kernel = cuda.raw(
-            _text(names, dtypes, capacity, body, _C_TYPES[computed.char], len(numbers)),
+            _text(names, dtypes, capacity, body, _C_TYPES[computed.char], declared),
             "mpchain_step",
             ("--fmad=false",),
         )
@@ -96,7 +110,7 @@ def _argument_bytes():
 def _body(step, n_written, scalars, dtypes):
     """Returns the statements for an element, and the numbers that they need."""
     names, constants = [f"a{i}" for i in range(n_written)], []
-    results = trace_step(step, names, scalars)
+    results = trace_step(step, names, scalars())
 
     def text_of(operand):
         if isinstance(operand, Symbol):
@@ -111,7 +125,7 @@ def _body(step, n_written, scalars, dtypes):
     return "\n".join("    " + line for line in lines), constants
 
 
-def _text(names, dtypes, capacity, body, kind, n_numbers):
+def _text(names, dtypes, capacity, body, kind, numbers):
     pointers = [
         f"  {'const ' if name == 'g' else ''}{_C_TYPES[dtype.char]}* {name}[{capacity}];"
         for name, dtype in zip(names, dtypes, strict=True)
@@ -121,7 +135,7 @@ def _text(names, dtypes, capacity, body, kind, n_numbers):
         headers=f"{headers}typedef {kind} T;\n",
         pointers="\n".join(pointers),
         capacity=capacity,
-        numbers="".join(f", T c{i}" for i in range(n_numbers)),
+        numbers="".join(f", {number}" for number in numbers),
         elements=_ELEMENTS,
         body=body,
     )

@@ -5,8 +5,10 @@ import math
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
+from mpchain.kernels.cublas import matmul
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window, layout
+from mpchain.recording import current
 from mpchain.typing import Array
 
 
@@ -26,7 +28,7 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
     """
     # On GPUs, products of half precision are summed in single anyway, and several times as fast.
     wide_x, wide_W = (x, W) if is_gpu_array(x) else _wide(x, W)
-    y = wide_x.dot(wide_W.T)
+    y = wide_x.dot(wide_W.T) if current.graph is None else matmul(wide_x, wide_W.T)
     if b is not None:
         y = y + b if b.dtype.itemsize > y.dtype.itemsize else _add_in_place(y, b)
     return y.astype(x.dtype, copy=False) if x.dtype == np.float16 else y
@@ -41,7 +43,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
         array([[3.],
                [3.]])
     """
-    return a @ b if out is None else np.matmul(a, b, out=out)
+    return matmul(a, b, out)
 
 
 @Operation

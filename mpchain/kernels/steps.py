@@ -6,15 +6,17 @@ cache, and one fused loop that numba compiles from the trace of the body.
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.cuda_steps import take_steps
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
+from mpchain.recording import current
 from mpchain.typing import Array
 
 _BLOCK_BYTES = 1 << 17
@@ -27,7 +29,11 @@ _elements_seen = {}
 
 
 def take_step(
-    step: Callable, param: Array, grad: Array, states: list[Array], scalars: dict[str, float]
+    step: Callable,
+    param: Array,
+    grad: Array,
+    states: list[Array],
+    scalars: dict[str, Any] | Callable[[], dict[str, Any]],
 ) -> None:
     """Applies an elementwise step to arrays in place.
 
@@ -36,7 +42,8 @@ def take_step(
             overwrite the arrays except ``grad``, and returns the new values of all but ``grad``.
         param, grad: the arrays, of one shape and on one device; ``grad`` is not changed.
         states: further arrays of that shape.
-        scalars: further arguments of ``step``, Python numbers.
+        scalars: further arguments of ``step``, Python numbers; or a function that returns them,
+            which captured steps ask again.
 
     Example:
         >>> p = np.array([1.0, 2.0])
@@ -47,9 +54,15 @@ def take_step(
     written = [param, *states]
     n = _BLOCK_BYTES // param.itemsize
     if not isinstance(param, np.ndarray):
-        if not take_steps(step, [[array] for array in written], [grad], scalars):
-            _step_once(step, written, grad, scalars)
+        read = scalars if callable(scalars) else lambda: scalars
+        is_taken = take_steps(step, [[array] for array in written], [grad], read)
+        if current.graph is not None and (read is not scalars or not is_taken):
+            current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
+        if not is_taken:
+            _step_once(step, written, grad, read())
         return
+    if callable(scalars):
+        scalars = scalars()
     if param.size <= n or not all(array.flags.c_contiguous for array in written):
         _step_once(step, written, grad, scalars)
         return
@@ -122,9 +135,11 @@ def share_gpu(arrays: Sequence[Array]) -> bool:
 
 
 def _square_sum(array):
-    xp = get_array_module(array)
     flat = array.reshape(-1).astype(np.promote_types(array.dtype, np.float32), copy=False)
-    return xp.vdot(flat, flat)
+    if isinstance(flat, np.ndarray):
+        return np.vdot(flat, flat)
+    square_sum = reduce("T x", "T y", "x * x", "a + b", "y = a", "0", "mpchain_square_sum")
+    return square_sum(flat)  # captured steps cannot hold CuPy's vdot
 
 
 _OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.divide, np.negative)}

@@ -30,6 +30,7 @@ _CLASSES = [
     "cupy.ufunc",
     "cupy.cuda.Device",
     "cupy.cuda.Event",
+    "cupy.cuda.Graph",
     "cupy.cuda.MemoryHook",
     "cupy.cuda.MemoryPool",
     "cupy.cuda.MemoryPointer",

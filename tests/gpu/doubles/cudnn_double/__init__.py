@@ -256,13 +256,21 @@ class pygraph:
             elif not x["is_virtual"]:
                 values[x["uid"]], blocks[x["uid"]] = _view(pointers[x["uid"]], x)
         self._use_workspace(workspace, stream, [values[uid] for uid in blocks])
-        _machine.ledger.launches["cudnn", _machine.place()] += 1
+        if stream.capture is None:
+            _machine.ledger.launches["cudnn", _machine.place()] += 1
         for uid, block in sorted(blocks.items(), key=lambda item: item[0] in made):
             block.access(stream, writes=uid in made)
         reads = {uid: x for uid, x in values.items() if uid not in made}
-        for uid, result in nodes.interpret(graph, reads).items():
-            if uid in values:
-                values[uid][...] = result
+
+        def again():
+            for uid, result in nodes.interpret(graph, reads).items():
+                if uid in values:
+                    values[uid][...] = result
+
+        if stream.capture is not None:
+            stream.capture.keep_blocks(blocks.values())
+            stream.capture.work.append(again)
+        again()
         executed.append(("+".join(node["tag"] for node in graph["nodes"]), self._plans[0][0]))
 
     def _use_workspace(self, pointer, stream, views):

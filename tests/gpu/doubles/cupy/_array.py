@@ -9,6 +9,7 @@ import numpy as np
 
 from cupy import _machine
 from cupy._contract import CONTRACT, check_parameters
+from cupy._graphs import in_use, refuse_copy, refuse_library
 from cupy._machine import (
     Device,
     Memory,
@@ -21,7 +22,7 @@ from cupy._machine import (
     place,
     wait_on_host,
 )
-from cupy._products import PRODUCTS, launches_beside
+from cupy._products import OTHER_PRODUCTS, PRODUCTS, launches_beside
 
 SCALARS = (bool, int, float, complex, np.generic)
 VIEWS = set(
@@ -108,6 +109,11 @@ def run(name, function, args, kwargs, writes=()):
     """Computes with NumPy, as a kernel of the current stream."""
     arrays = []
     host_args, host_kwargs = to_host(args, arrays), to_host(kwargs, arrays)
+    capture = in_use()
+    if capture is not None:
+        capture.keep(arrays)
+        if name in PRODUCTS | OTHER_PRODUCTS:
+            refuse_library("cuBLAS")
     busy = [array._memory for array in arrays if not array._memory.is_finished()]
     if name not in VIEWS:
         check_current_device(name, arrays)
@@ -115,8 +121,7 @@ def run(name, function, args, kwargs, writes=()):
         finish(arrays)
     if name in WAITS:
         wait_on_host(name)
-    with np.errstate(all="ignore"):  # a GPU does not warn
-        result = from_host(function(*host_args, **host_kwargs), arrays)
+    result = from_host(_quietly(function, host_args, host_kwargs), arrays)
     used = {id(array._memory) for array in arrays}
     new = [array for array in _leaves(result) if id(array._memory) not in used]
     if name in VIEWS and new and busy:  # it is no view, and has read too early
@@ -126,15 +131,35 @@ def run(name, function, args, kwargs, writes=()):
     if name in ALLOCATE or (name in VIEWS and not new and not written):
         return result
     check_current_device(name, arrays)
+    hosts = [array._host if id(array._memory) not in used else None for array in _leaves(result)]
+
+    def again():
+        made = _host_leaves(_quietly(function, host_args, host_kwargs))
+        for host, value in zip(hosts, made):
+            if host is not None:
+                host[...] = value
+
     n_joined = len(arrays) - len(written) if name in JOIN else 1
     beside = [name] * (n_joined - 1) if n_joined <= 8 else []
     if name in PRODUCTS:
         beside = launches_beside(host_args[:2], host_kwargs.get("out"))
     if name in DRAWS:
         beside = ["generate"]
-    for launched in (name, *beside):
+    launch(name, arrays, [*new, *written], again)
+    for launched in beside:
         launch(launched, arrays, [*new, *written])
     return result
+
+
+def _quietly(function, args, kwargs):
+    with np.errstate(all="ignore"):  # a GPU does not warn
+        return function(*args, **kwargs)
+
+
+def _host_leaves(result):
+    if isinstance(result, (tuple, list)):
+        return [leaf for item in result for leaf in _host_leaves(item)]
+    return [result] if isinstance(result, (np.ndarray, np.generic)) else []
 
 
 def finish(arrays):
@@ -235,6 +260,7 @@ class ndarray:
     def get(self, stream=None, order="C", out=None, blocking=True):
         with self.device:
             stream = stream or get_current_stream()
+            _machine.refuse_to_wait([stream])
             ledger.launches["get", place()] += 1
             self._memory.access(stream, writes=False)
             if blocking:
@@ -255,6 +281,7 @@ class ndarray:
             raise TypeError(f"{arr.dtype} array cannot be set to {self.dtype} array")
         if self.shape != arr.shape:
             raise ValueError(f"Shape mismatch. Old shape: {self.shape}, new shape: {arr.shape}")
+        refuse_copy()
         ledger.launches["set", place()] += 1
         with self.device:
             self._memory.access(stream or get_current_stream(), writes=True)
@@ -263,6 +290,7 @@ class ndarray:
     def _value(self, what):
         with self.device:
             stream = get_current_stream()
+            _machine.refuse_to_wait([stream])
             self._memory.access(stream, writes=False)
             wait_on_host(what, stream)
         return self._host
@@ -307,6 +335,7 @@ class ndarray:
         """Copies the array to the current device."""
         if self._memory.device_id == _machine.here.device:
             return run("copy", lambda host: host.copy(order), (self,), {})
+        refuse_copy()
         finish([self])
         copied = from_host(self._host.copy(order))
         _machine.copy_between_devices(self._memory, copied._memory)

@@ -6,6 +6,7 @@ import numpy as np
 
 from cupy._array import SCALARS, ndarray, refuse_host_arrays, run, to_host
 from cupy._contract import CONTRACT, check_name, check_parameters
+from cupy._graphs import refuse_copy, refuse_library
 from cupy._machine import check_dtype
 
 FROM_HOST = set("array asarray asanyarray ascontiguousarray asfortranarray".split())
@@ -72,6 +73,8 @@ def call(module, name, function, *args, **kwargs):
     """Calls NumPy's function of that name where CuPy takes these arguments."""
     check_parameters(module, name, args, kwargs)
     kwargs.pop("blocking", None)
+    if module == "cupy.linalg":
+        refuse_library("cuSOLVER")
     if name in ON_HOST:
         return function(*to_host(args, []), **to_host(kwargs, []))
     if kwargs.get("dtype") is not None:
@@ -85,6 +88,8 @@ def call(module, name, function, *args, **kwargs):
     elif args and not isinstance(args[0], ndarray):
         if kwargs.get("copy", True) is False:
             kwargs["copy"] = None  # CuPy's copy=False allows the copy to the device
+        if np.ndim(args[0]):
+            refuse_copy()
         function = functools.partial(_copied, function)
     return run(name, function, args, kwargs, writes=args[:1] if name in WRITE else ())
 

@@ -13,6 +13,7 @@ import tempfile
 import numpy as np
 
 from cupy._array import SCALARS, finish, ndarray
+from cupy._graphs import in_use
 from cupy._machine import check_current_device, check_dtype, launch, ledger, pool
 
 CACHE = pathlib.Path(tempfile.gettempdir()) / f"cupy_double_{os.getuid()}"
@@ -133,9 +134,16 @@ class _Kernel:
             [(sizes[0], sizes.__array_interface__["data"][0] + 8) for sizes in described], np.int64
         )
         dims = np.array([len(shape), *shape], np.int64)
-        finish([x for x in [*ins, *outs] if isinstance(x, ndarray)])
-        run(ctypes.c_void_p(pointers.ctypes.data), ctypes.c_void_p(dims.ctypes.data))
-        launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs)
+        used = [x for x in [*ins, *outs] if isinstance(x, ndarray)]
+        finish(used)
+        if (capture := in_use()) is not None:
+            capture.keep(used)
+
+        def again(_keep=(views, described)):
+            run(ctypes.c_void_p(pointers.ctypes.data), ctypes.c_void_p(dims.ctypes.data))
+
+        again()
+        launch(self.name, [x for x in ins if isinstance(x, ndarray)], outs, again)
 
     def _text(self, letters, dtypes, body):
         aliases = "".join(f"typedef {C_TYPES[t.name]} {c};\n" for c, t in letters.items())
@@ -358,13 +366,20 @@ class RawKernel:
         pointers = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
         dims = [*grid, *[1] * (3 - len(grid)), *block, *[1] * (3 - len(block)), shared_mem]
         library = compile_text(text, "-std=c++14 -O1 -nostdlib") if at_once else compile_text(text)
-        wrong = library.run_threads(
-            pointers, (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_long * 7)(*map(int, dims))
-        )
+        if (capture := in_use()) is not None:
+            capture.keep(arrays)
+        hosts = [array._memory.host for array in arrays]
+
+        def again(_keep=(values, hosts)):
+            return library.run_threads(
+                pointers, (ctypes.c_long * len(sizes))(*sizes), (ctypes.c_long * 7)(*map(int, dims))
+            )
+
+        wrong = again()
         if wrong:
             kind, size = self._types[wrong - 1], sizes[wrong - 1]
             raise TypeError(f"{self.name}: {size} bytes given for the {kind} (argument {wrong})")
-        launch(self.name, arrays, writes)
+        launch(self.name, arrays, writes, again)
 
     def _pointed_to(self, struct):
         """Returns (whether it is const, array) for the arrays that a struct of arguments names."""

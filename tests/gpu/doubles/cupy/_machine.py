@@ -7,6 +7,7 @@ its own next. An access to memory without an order between it and an earlier one
 
 import atexit
 import collections
+import contextlib
 import functools
 import itertools
 import os
@@ -17,6 +18,8 @@ import time
 import weakref
 
 import numpy as np
+
+from cupy._records import CUDARuntimeError, Fate, History, RaceError
 
 N_DEVICES = int(os.environ.get("CUPY_DOUBLE_DEVICES", "2"))
 _HERE = str(pathlib.Path(__file__).parents[1])
@@ -52,14 +55,6 @@ def _print_faults():
     print(end="\n".join(ledger.faults), file=sys.stderr)
 
 
-class RaceError(RuntimeError):
-    """Two accesses to memory that no event and no wait puts in order."""
-
-
-class CUDARuntimeError(RuntimeError):
-    """An error that the CUDA runtime would return."""
-
-
 def place():
     """Returns file:line of the innermost frame outside of the double."""
     frame = sys._getframe(1)
@@ -74,9 +69,10 @@ def _is_inside(file):
 
 
 class _Here(threading.local):
-    """The current device and streams of a thread."""
+    """The current device, streams and memory pool of a thread."""
 
     device = 0
+    pool = None
 
     def __init__(self):
         self.streams = {}
@@ -99,9 +95,7 @@ class Device:
     def pci_bus_id(self):
         return f"0000:{self.id:02X}:00.0"
 
-    @property
-    def attributes(self):
-        return {}
+    attributes = property(lambda self: {})
 
     def use(self):
         if not 0 <= self.id < N_DEVICES:
@@ -174,7 +168,7 @@ class Event:
     """A point in a stream's work."""
 
     def __init__(self, block=False, disable_timing=False, interprocess=False):
-        self._clock = None
+        self._clock = self.capture = None
         self._seconds = None
         self._is_timing = not disable_timing
 
@@ -182,12 +176,19 @@ class Event:
         stream = stream or get_current_stream()
         self._clock = dict(_joined(stream)._clock)
         self._seconds = time.perf_counter()
+        self.capture = stream.capture
 
     @property
     def done(self):
+        self._refuse_if_captured()
         return self._clock is None or _is_over(self._clock)
 
+    def _refuse_if_captured(self):
+        if self.capture is not None:
+            raise CUDARuntimeError("cudaErrorCapturedEvent: an event of a stream that captures")
+
     def synchronize(self):
+        self._refuse_if_captured()
         ledger.synchronizations["Event.synchronize", place()] += 1
         if self._clock is not None:
             _wait(self._clock)
@@ -196,7 +197,6 @@ class Event:
 class Stream(_Agent):
     """A queue of work; ``non_blocking`` ones do not wait for the null stream."""
 
-    is_capturing = False
     ptds = False
 
     def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
@@ -204,6 +204,7 @@ class Stream(_Agent):
         self._is_null = null
         self.is_non_blocking = non_blocking
         self.device_id = here.device
+        self.capture = None
         self.priority = priority or 0
         self.ptr = 0 if null else 0x10000 + self._number
         self._outer = []
@@ -234,10 +235,36 @@ class Stream(_Agent):
     def wait_event(self, event):
         if event._clock is None:
             raise RuntimeError("Stream.wait_event: the event was never recorded, so nothing waits")
+        if self.capture is None and event.capture is not None:
+            if self not in event.capture.streams:
+                event.capture.streams.append(self)
+            self.capture = event.capture
+        elif self.capture is not event.capture:
+            self.capture.refuse("Isolation", "it waits for work that is not captured with it")
         self._learn(event._clock)
+
+    def is_capturing(self):
+        return self.capture is not None
+
+    def begin_capture(self, mode=None):
+        from cupy._graphs import Capture
+
+        if self._is_null:
+            raise RuntimeError("cannot capture on the default (legacy) stream")
+        if not self.is_non_blocking:
+            raise RuntimeError("the double captures non-blocking streams only")
+        if self.capture is not None:
+            raise CUDARuntimeError("cudaErrorIllegalState: the stream captures already")
+        self.capture = Capture(self)
+
+    def end_capture(self):
+        if self.capture is None:
+            raise CUDARuntimeError("cudaErrorIllegalState: the stream does not capture")
+        return self.capture.end(self)
 
     @property
     def done(self):
+        refuse_to_wait([self])
         return _is_over(_joined(self)._clock)
 
     def add_callback(self, callback, arg):
@@ -293,8 +320,16 @@ def stream_of(number):
     return next((stream for stream in _members(_streams) if stream.ptr == number), None)
 
 
+def refuse_to_wait(streams):
+    """Raises CUDA's error if one of the streams captures."""
+    for stream in streams:
+        if stream.capture is not None:
+            stream.capture.refuse("Unsupported", "operation not permitted when stream is capturing")
+
+
 def wait_on_host(what, *streams):
     """Lets the host wait for streams, and counts that."""
+    refuse_to_wait(streams or [get_current_stream()])
     ledger.synchronizations[what, place()] += 1
     for stream in streams or [get_current_stream()]:
         _wait(_joined(stream)._clock)
@@ -337,10 +372,14 @@ class Memory:
         self.size = host.nbytes
         self.device_id = here.device
         self._stream = get_current_stream()
-        self._written = None
-        self._read = {}
+        self._history = History()
         self._tickets = []
-        self._line = place()
+        self.line = place()
+        owner = here.pool or pool
+        owner.n_served += 1
+        self.fate = Fate(owner)
+        if self._stream.capture is not None:
+            self._stream.capture.allocate(self)
         for hook in hooks:
             sizes = {"device_id": self.device_id, "mem_size": self.size}
             hook.malloc_postprocess(**sizes, size=self.size, mem_ptr=self.ptr, pmem_id=id(self))
@@ -351,14 +390,19 @@ class Memory:
     def __del__(self):
         if _host is None:  # the interpreter ends
             return
-        stamps = [*self._read.values(), *filter(None, [self._written])]
+        owner = self.fate.pool()
+        self.fate.freed_at = owner.n_served if owner is not None else 0
+        capture = self._stream.capture
+        if owner is not pool and capture is None:
+            return
+        stamps = self._history.stamps() if capture is None else capture.stamps_of(self)
         if all(stamp[0] == self._stream._number for stamp, _ in stamps):
             return
         self._stream._learn(_host._clock)
         for stamp, line in stamps:
             if not _joined(self._stream)._knows(stamp):
                 ledger.faults.append(
-                    f"memory allocated at {self._line} is freed at {place()}, and reused by the "
+                    f"memory allocated at {self.line} is freed at {place()}, and reused by the "
                     f"stream that it was allocated on, while another stream may still use it "
                     f"(at {line}): keep the array, or let that stream wait for an event"
                 )
@@ -386,9 +430,12 @@ class Memory:
         line = place()
         with _lock:
             _joined(stream)
-            earlier = [self._written] if self._written else []
+            capture, history = stream.capture, self._history
+            if capture is not None:
+                history = capture.history_of(self, writes)
+            earlier = [history.written] if history.written else []
             if writes:
-                earlier += self._read.values()
+                earlier += history.read.values()
             for stamp, other_line in earlier:
                 if not stream._knows(stamp):
                     fault = (
@@ -406,9 +453,9 @@ class Memory:
                 self._tickets.append(ticket)
                 _in_flight.append((stamp[0], ticket, self.host))
             if writes:
-                self._read, self._written = {}, stamp
+                history.read, history.written = {}, stamp
             else:
-                self._read[stream._number] = stamp
+                history.read[stream._number] = stamp
 
 
 class MemoryPointer:
@@ -423,10 +470,18 @@ class MemoryPointer:
 
 
 class MemoryPool:
-    """Counts the memory of all live arrays."""
+    """Counts the memory of all live arrays, if it is the one that all share.
+
+    Attributes:
+        n_served: how many blocks it gave.
+    """
 
     def __init__(self):
         self.blocks = weakref.WeakSet()
+        self.n_served = 0
+
+    def malloc(self, size):
+        """Names the pool in using_allocator."""
 
     def block_of(self, pointer):
         """Returns the block that an address is in; None if there is none."""
@@ -439,7 +494,8 @@ class MemoryPool:
         return self.used_bytes()
 
     def free_all_blocks(self, stream=None):
-        """Does nothing: no free memory is kept."""
+        """Returns free memory to CUDA, also that of graphs."""
+        self.n_served += 1
 
     def free_bytes(self):
         return 0
@@ -449,6 +505,16 @@ class MemoryPool:
 
 
 pool = MemoryPool()
+
+
+@contextlib.contextmanager
+def using_allocator(allocator=None):
+    """Context manager: this thread allocates from the pool that ``allocator`` is a method of."""
+    outer, here.pool = here.pool, getattr(allocator, "__self__", None)
+    try:
+        yield
+    finally:
+        here.pool = outer
 
 
 class MemoryHook:
@@ -494,10 +560,16 @@ def check_current_device(name, arrays):
             )
 
 
-def launch(name, reads, writes):
-    """Counts a kernel in the current stream, and notes its accesses to memory."""
-    ledger.launches[name, place()] += 1
+def launch(name, reads, writes, again=None):
+    """Counts a kernel in the current stream, and notes its accesses to memory.
+
+    If the stream captures, ``again`` is what launches of the graph call.
+    """
     stream = get_current_stream()
+    if stream.capture is None:
+        ledger.launches[name, place()] += 1
+    elif again is not None:
+        stream.capture.work.append(again)
     written = {id(array._memory): array._memory for array in writes}
     for memory in {id(array._memory): array._memory for array in reads}.values():
         if id(memory) not in written:

@@ -3,6 +3,7 @@
 import numpy as np
 
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "dot"}
+OTHER_PRODUCTS = {"__imatmul__", "vdot", "inner", "tensordot", "einsum"}
 
 
 def launches_beside(operands, out):

@@ -7,6 +7,7 @@ import numpy as np
 from cupy import _machine
 from cupy._array import refuse_host_arrays, run
 from cupy._contract import check_name, check_parameters
+from cupy._graphs import refuse_library
 from cupy._machine import check_dtype
 
 _states = {}
@@ -28,6 +29,7 @@ class RandomState:
         return functools.partial(self._draw, "cupy.random.RandomState", name)
 
     def _draw(self, module, name, *args, dtype=None, **kwargs):
+        refuse_library("cuRAND")
         given = kwargs if dtype is None else {**kwargs, "dtype": dtype}
         check_parameters(module, name, args, given)
         refuse_host_arrays(name, [*args, *kwargs.values()])

@@ -1,5 +1,6 @@
 """Devices, streams, events and memory."""
 
+from cupy._graphs import Graph
 from cupy._machine import (
     Device,
     Event,
@@ -13,6 +14,7 @@ from cupy._machine import (
     get_current_stream,
     null_stream,
     pool,
+    using_allocator,
 )
 from cupy.cuda import cublas, nccl, nvtx, runtime
 
@@ -31,6 +33,9 @@ def get_device_id():
 
 def get_cublas_handle():
     """Returns the handle of the current device."""
+    import cublas_double
+
+    cublas_double.load()
     return Device().id + 1
 
 

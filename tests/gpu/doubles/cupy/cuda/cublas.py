@@ -3,6 +3,7 @@
 import numpy as np
 
 from cupy import _machine
+from cupy._graphs import in_use, refuse_library
 from cupy._pointers import view_at
 from cupy.cuda import runtime
 
@@ -34,8 +35,14 @@ def _matrices(name, pointer, kind, n, step, rows, columns, ld):
     return view_at(pointer, shape, strides, _TYPES[kind], name, np.dtype(_TYPES[kind]).itemsize)
 
 
-def gemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, *others):
+def gemmStridedBatchedEx(*args):
     """Computes C = alpha op(A) op(B) + beta C for each of several matrices."""
+    refuse_library("cuBLAS")
+    multiply(*args)
+
+
+def multiply(handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, *others):
+    """The same, in streams that capture, too; for the C interface."""
     B, Btype, ldb, strideB, beta, C, Ctype, ldc, strideC, count, compute, _ = others
     if handle != _machine.here.device + 1:
         raise CUBLASError("CUBLAS_STATUS_NOT_INITIALIZED: the handle of another device")
@@ -49,11 +56,22 @@ def gemmStridedBatchedEx(handle, transa, transb, m, n, k, alpha, A, Atype, lda, 
     a, a_block = _matrices("A", A, Atype, count, strideA, *((k, m) if transa else (m, k)), lda)
     b, b_block = _matrices("B", B, Btype, count, strideB, *((n, k) if transb else (k, n)), ldb)
     c, c_block = _matrices("C", C, Ctype, count, strideC, m, n, ldc)
-    stream = _machine.get_current_stream()
+    stream, capture = _machine.get_current_stream(), in_use()
     for block, writes in ((a_block, False), (b_block, False), (c_block, True)):
         block.access(stream, writes=writes)
-    _machine.ledger.launches["gemm", _machine.place()] += 1
     a = a.swapaxes(1, 2) if transa else a
     b = b.swapaxes(1, 2) if transb else b
-    with np.errstate(all="ignore"):
-        c[...] = a.astype(wide) @ b.astype(wide)
+
+    def again():
+        with np.errstate(all="ignore"):
+            if count == 1 and a.dtype == wide:  # with the same bits as CuPy's product of two
+                c[0].T[...] = b[0].T.dot(a[0].T)
+            else:
+                c[...] = a.astype(wide) @ b.astype(wide)
+
+    if capture is None:
+        _machine.ledger.launches["gemm", _machine.place()] += 1
+    else:
+        capture.keep_blocks([a_block, b_block, c_block])
+        capture.work.append(again)
+    again()

@@ -1,0 +1,513 @@
+"""Steps on GPUs: captured as a CUDA graph, which one call of the driver launches.
+
+A graph holds the kernels of a whole step, with the addresses of their arrays. What changes from
+step to step is brought to it before each launch: the arguments, by copies; random draws, which are
+made again; and the numbers of optimizers, such as learning rates, by a kernel that writes them
+where the optimizers' kernels read them.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.captured.recorder import without_graph
+from mpchain.captured.state import State, found_in
+from mpchain.kernels.cublas_library import workspace_bytes
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
+from mpchain.recording import current
+from mpchain.typing import Array
+from mpchain.update_rule import takes_plain_steps
+from mpchain.variable import Parameter, Variable
+
+_MOST_ATTEMPTS = 3
+_MOST_NUMBERS = 8192
+_AT_ONCE = 256  # numbers that a kernel brings, as a part of its arguments
+_STORE = f"""struct Numbers {{ double of[{_AT_ONCE}]; }};
+extern "C" __global__ void mpchain_store_numbers(const Numbers numbers, double* to, int n) {{
+  int i = threadIdx.x;
+  if (i < n) to[i] = numbers.of[i];
+}}
+"""
+
+
+class _Refused(Exception):
+    """The step cannot be captured, for the reason that is the argument."""
+
+
+class _Differs(Exception):
+    """What an optimizer computes is written differently than when it was captured."""
+
+
+class _Listener:
+    """A recorder that changes nothing; see :class:`mpchain.captured.recorder.Recorder`."""
+
+    def saw(self, variables: Sequence[Variable]) -> None:
+        pass
+
+    def operation(self, operation: Any, args: tuple) -> Any:
+        return operation.select(*args).compute(*args)
+
+    def draws(self, generator: Any) -> Any:
+        return generator
+
+    def call_again(self, function: Callable, args: tuple) -> Any:
+        return function(*args)
+
+    def refuse(self, reason: str) -> None:
+        raise _Refused(reason)
+
+
+class _Draws:
+    """Passes for a generator: ``draw`` gets its methods, their names and arguments."""
+
+    def __init__(self, generator, draw):
+        self._generator, self._draw = generator, draw
+
+    def __getattr__(self, name):
+        return functools.partial(self._draw, name, getattr(self._generator, name))
+
+
+class _Repeated(_Listener):
+    """Lets a step draw what a replay drew."""
+
+    def __init__(self, drawn):
+        self._drawn, self.reason = iter(drawn), None
+
+    def draws(self, generator):
+        return _Draws(generator, self._draw)
+
+    def _draw(self, name, function, *args, **kwargs):
+        of_replay, array = next(self._drawn, (None, None))
+        if of_replay == (name, args, kwargs):
+            return array.copy()
+        self.reason = f"it draws by {name} in one step, but not in another"
+        return function(*args, **kwargs)
+
+    def refuse(self, reason):
+        self.reason = reason
+
+
+class CudaGraph(_Listener):
+    """A step that was captured.
+
+    Args:
+        state: what it may change beside the arrays that it makes.
+        arrays: its arguments.
+
+    Attributes:
+        unknown_params: parameters that functions got, but that are not in ``state``.
+        workspace: memory for cuBLAS.
+    """
+
+    def __init__(self, state: State, arrays: Sequence[Array]):
+        self.state, self.unknown_params = state, []
+        self._known = {id(param) for param in state.params}
+        self._cupy = cuda.cupy
+        on_gpu = (x for x in (*(p.array for p in state.params), *arrays) if cuda.is_gpu_array(x))
+        self.device = next(on_gpu).device
+        self._kept: list[Any] = []
+        self._again: list[tuple[Callable, tuple]] = []
+        self._draws: list[tuple] = []
+        self._numbers: list[tuple[Callable, str, int, int]] = []
+        self._n_numbers = 0
+        self._counts: list[tuple[Any, int]] = []
+        self._updates: list[tuple[Optimizer, list]] = []
+        self._states: list[tuple[dict, str, Array]] = []
+        with self.device:
+            self._pool = self._cupy.cuda.MemoryPool()
+            with self._cupy.cuda.using_allocator(self._pool.malloc):
+                capability = int(self.device.compute_capability)
+                self.workspace = self._cupy.empty(workspace_bytes(capability), np.uint8)
+                self._stored = self._cupy.zeros(_MOST_NUMBERS, np.float64)
+                self._inputs = [x.copy() for x in arrays]
+
+    # What code asks that is being captured.
+
+    def saw(self, variables: Sequence[Variable]) -> None:
+        for x in variables:
+            if id(x) in self._carried:
+                raise _Refused("links carry state from step to step, which graphs do not")
+            if x.creator_node is None:
+                self._kept.append(x.array)
+                if isinstance(x, Parameter) and id(x) not in self._known:
+                    self.unknown_params.append(x)
+
+    def draws(self, generator: Any) -> Any:
+        return _Draws(generator, self._draw)
+
+    def _draw(self, name, function, *args, **kwargs):
+        if any(cuda.is_gpu_array(x) for x in (*args, *kwargs.values())):
+            raise _Refused(f"{name} draws by arrays")
+        with self._outer:
+            array = function(*args, **kwargs)
+        self._draws.append(
+            ((name, args, kwargs), functools.partial(function, *args, **kwargs), array)
+        )
+        return array
+
+    def call_again(self, function: Callable, args: tuple) -> None:
+        owner = getattr(function, "__self__", None)
+        if not isinstance(owner, Optimizer):
+            self._again.append((function, without_graph(args, _itself)))
+            return
+        if owner.loss_scale is not None:
+            raise _Refused("an optimizer scales the loss")
+        rules = [p.update_rule for p in owner.target.params() if p.update_rule is not None]
+        counted = [(x, x.t) for x in (owner, *rules)]
+        try:
+            function(*args)
+        finally:
+            self._counts += [(x, x.t - t) for x, t in counted if x.t != t]
+        for param in owner.target.params(include_uninit=False):
+            rule = param.update_rule
+            if rule is None:
+                continue
+            if not takes_plain_steps(type(param), type(rule)):
+                raise _Refused(f"{type(rule).__name__} updates by code whose numbers may change")
+            if rule._fp32_param is not None:
+                raise _Refused("float32 copies of parameters are replaced in each step")
+            self._states += [(rule.state, k, x) for k, x in (rule.state or {}).items()]
+        self._updates.append((owner, _settings(owner)))
+
+    def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
+        """Returns where a kernel finds its numbers.
+
+        Args:
+            describe: returns the text of the kernel and its numbers. It is asked before each
+                launch.
+        """
+        text, numbers = describe()
+        begin, self._n_numbers = self._n_numbers, self._n_numbers + len(numbers)
+        if self._n_numbers > _MOST_NUMBERS:
+            raise _Refused(f"its optimizers have more than {_MOST_NUMBERS} numbers")
+        self._numbers.append((describe, text, begin, self._n_numbers))
+        return self._stored[begin : max(self._n_numbers, begin + 1)]
+
+    # Capturing and replaying.
+
+    def capture(self, function: Callable, args: Sequence, kwargs: dict) -> None:
+        """Captures what the function does. The GPU has done nothing of it then.
+
+        Raises:
+            Exception: it cannot be captured; counts of optimizers are as before.
+        """
+        inputs = iter(self._inputs)
+        args = [next(inputs) if cuda.is_gpu_array(x) else x for x in args]
+        kwargs = {k: next(inputs) if cuda.is_gpu_array(x) else x for k, x in kwargs.items()}
+        before = {id(p): p._grad for p in self.state.params}
+        carried = (x for link in _parts(self.state.links) for x in vars(link).values())
+        self._carried = {
+            id(x) for x in carried if isinstance(x, Variable) and not isinstance(x, Parameter)
+        }
+        try:
+            with self._at_work():
+                result = function(*args, **kwargs)
+                self._result = without_graph(result, _itself)
+                self._grads = [
+                    (p, p.grad) for p in self.state.params if p.grad is not before[id(p)]
+                ]
+                result = None
+        except BaseException:
+            self._count(-1)
+            raise
+        self._unchanged = {id(x) for x in self._arrays()}
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        cupy = self._cupy
+        with self.device:
+            self._outer, stream = (
+                cupy.cuda.get_current_stream(),
+                cupy.cuda.Stream(non_blocking=True),
+            )
+            with stream, cupy.cuda.using_allocator(self._pool.malloc):
+                stream.begin_capture()
+                current.recorder = current.graph = self
+                try:
+                    yield
+                except BaseException:
+                    with contextlib.suppress(Exception):  # that there is no graph
+                        stream.end_capture()
+                    raise
+                finally:
+                    current.recorder = current.graph = None
+                self._graph = stream.end_capture()
+
+    def fits(self) -> bool:
+        """Whether parameters, states and hooks are those that were captured."""
+        return (
+            self.state.fits()
+            and all(states.get(name) is array for states, name, array in self._states)
+            and all(_settings(optimizer) == settings for optimizer, settings in self._updates)
+        )
+
+    def launch(self) -> Any:
+        """Runs the step for the first time, on the arguments with which it was captured."""
+        with self.device:
+            self._store(self._numbers_now())
+            return self._launched()
+
+    def replay(self, arrays: Sequence[Array]) -> Any:
+        """Runs the step on arguments; returns its result.
+
+        Raises:
+            _Differs: it has done nothing.
+        """
+        with self.device:
+            self._begin(arrays)
+            return self._launched()
+
+    def _begin(self, arrays):
+        self._count(1)
+        try:
+            numbers = self._numbers_now()
+        except _Differs:
+            self._count(-1)
+            raise
+        self._store(numbers)
+        for place, array in zip(self._inputs, arrays, strict=True):
+            self._cupy.copyto(place, array)
+        for _, draw, array in self._draws:
+            self._cupy.copyto(array, draw())
+
+    def _launched(self):
+        self._graph.launch()
+        for param, grad in self._grads:
+            param._grad, param._grad_var = grad, None
+        for function, args in self._again:
+            function(*without_graph(args, self._copied))
+        return without_graph(self._result, self._copied)
+
+    def _copied(self, array):
+        return array if id(array) in self._unchanged else array.copy()
+
+    def _count(self, direction):
+        for counted, n in self._counts:
+            counted.t += direction * n
+
+    def _numbers_now(self):
+        values = np.zeros(self._n_numbers)
+        for describe, text, begin, end in self._numbers:
+            found, numbers = describe()
+            if found != text or len(numbers) != end - begin:
+                raise _Differs
+            values[begin:end] = numbers
+        return values
+
+    def _store(self, values):
+        kernel = cuda.raw(_STORE, "mpchain_store_numbers")
+        for begin in range(0, len(values), _AT_ONCE):
+            portion = values[begin : begin + _AT_ONCE]
+            numbers = np.zeros(1, [("of", np.float64, _AT_ONCE)])
+            numbers["of"][0, : len(portion)] = portion
+            kernel((1,), (_AT_ONCE,), (numbers, self._stored[begin:], np.int32(len(portion))))
+
+    def _arrays(self):
+        """The arrays that a step may change."""
+        yield from (p.array for p in self.state.params)
+        yield from (v for _, _, v in self.state._persistents if cuda.is_gpu_array(v))
+        yield from (x for _, _, x in self._states if cuda.is_gpu_array(x))
+
+    def compare(
+        self, arrays: Sequence[Array], function: Callable[[], Any]
+    ) -> tuple[Any, str | None]:
+        """Calls the step as always, and compares what it computes with what a replay computes.
+
+        Returns:
+            What it returned, and what differs, None if nothing does.
+        """
+        with self.device:
+            before = [(x, x.get()) for x in self._arrays()]
+            self._begin(arrays)
+            self._graph.launch()
+            drawn = [(what, array) for what, _, array in self._draws]
+            expected = self._outcome([g for _, g in self._grads], self._result)
+            for array, value in before:
+                array.set(value)
+            self._count(-1)
+            current.recorder = listener = _Repeated(drawn)
+            try:
+                result = function()
+            finally:
+                current.recorder = None
+            found = self._outcome([p.grad for p, _ in self._grads], result)
+        return result, listener.reason or _difference(expected, found)
+
+    def _outcome(self, grads, result):
+        """Copies of what a step computes, on the host: gradients, results, persistent values."""
+        results: list[Array] = []
+        without_graph(result, results.append)
+        persistents = (v for _, _, v in self.state._persistents)
+        parts = {"gradients": grads, "results": results, "persistent values": persistents}
+        return {k: [x.get() for x in xs if cuda.is_gpu_array(x)] for k, xs in parts.items()}
+
+
+def _parts(links):
+    """Returns links and the links that they hold, once each."""
+    return list({id(part): part for link in links for part in link.links()}.values())
+
+
+def _itself(array):
+    return array
+
+
+def _difference(expected, found):
+    for what, arrays in found.items():
+        others = expected[what]
+        # Values that are zero but for rounding are compared with the others.
+        sizes = (np.abs(x[np.isfinite(x)]) for x in arrays)
+        scale = max((float(np.max(x, initial=0)) for x in sizes), default=0)
+        if len(arrays) != len(others) or not all(
+            _are_close(x, y, scale) for x, y in zip(arrays, others)
+        ):
+            return f"a replay computed other {what}"
+    return None
+
+
+def _are_close(found, expected, scale):
+    kind = found.dtype if found.dtype.kind in "fc" else np.dtype(np.float64)
+    tolerance = float(np.sqrt(np.finfo(kind).eps))
+    return np.allclose(found, expected, rtol=tolerance, atol=scale * tolerance, equal_nan=True)
+
+
+def _settings(optimizer):
+    """What decides which kernels an optimizer launches, and the numbers that are parts of them."""
+    values = [optimizer.loss_scale]
+    for timing in ("pre", "post"):
+        for hook in optimizer._hooks.at(timing):
+            values += [timing, id(hook), *_attributes(hook)]
+    for param in optimizer.target.params(include_uninit=False):
+        if (rule := param.update_rule) is not None:
+            hooks = [id(h) for timing in ("pre", "post") for h in rule._hooks.at(timing)]
+            n_own = len(vars(rule.hyperparam))
+            values.append((id(rule), rule.enabled, rule.t - optimizer.t, n_own, *hooks))
+    return values
+
+
+def _attributes(thing):
+    for name, value in getattr(thing, "__dict__", {}).items():
+        is_simple = value is None or isinstance(value, (bool, int, float, str))
+        yield name, value if is_simple else id(value)
+
+
+class GraphStep:
+    """A function on GPUs for arguments of certain shapes: captured, compared, then replayed.
+
+    Args:
+        function: the function.
+        links, params: what it changes.
+    """
+
+    def __init__(self, function: Callable, links: list[Link], params: list):
+        self._function, self._links, self._params = function, links, params
+        self._graph: CudaGraph | None = None
+        self._is_compared = False
+        self._n_attempts = 0
+        self._reason: str | None = None
+
+    def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
+        """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        if self._reason is not None:
+            return self._reason, self._eager(args, kwargs)
+        if any(not cuda.is_gpu_array(x) for x in arrays):
+            return self._refuse(
+                "an argument is on the host, but parameters are on a GPU", args, kwargs
+            )
+        if self._graph is not None and not self._graph.fits():
+            self._forget()
+        if self._graph is not None and self._is_compared:
+            with contextlib.suppress(_Differs):
+                return None, self._graph.replay(arrays)
+            self._forget()
+        elif self._graph is not None:
+            try:
+                result, reason = self._graph.compare(
+                    arrays, lambda: self._function(*args, **kwargs)
+                )
+            except _Differs:
+                self._forget()
+            else:
+                self._is_compared, self._n_attempts = True, 0
+                if reason is not None:
+                    self._warn(reason)
+                return self._reason or "it is being recorded", without_graph(result, _itself)
+        return self._capture(arrays, args, kwargs)
+
+    def _forget(self):
+        self._graph, self._is_compared = None, False
+
+    def _eager(self, args, kwargs):
+        return without_graph(self._function(*args, **kwargs), _itself)
+
+    def _capture(self, arrays, args, kwargs):
+        self._n_attempts += 1
+        if self._n_attempts > _MOST_ATTEMPTS:
+            reason = "parameters, persistent values or hooks are replaced in each step"
+            return self._refuse(reason, args, kwargs)
+        graph = CudaGraph(State(self._links, self._params), arrays)
+        graph._kept += found_in(self._function, cuda.ndarray)
+        grads = [(p, p._grad, p._grad_var) for p in graph.state.params]
+        attributes = [(link, dict(vars(link))) for link in _parts(self._links)]
+        reason = None
+        try:
+            graph.capture(self._function, args, kwargs)
+        except _Refused as refused:
+            reason = f"{refused}{_place(refused)}"
+        except Exception as error:
+            reason = _explain(error)
+        if reason is None and not graph.unknown_params:
+            self._graph = graph
+            return "it is being recorded", graph.launch()
+        if reason is None:
+            graph._count(-1)
+            self._params += graph.unknown_params
+        for param, grad, grad_var in grads:
+            param._grad, param._grad_var = grad, grad_var
+        for link, before in attributes:  # such as states that were not computed
+            vars(link).clear()
+            vars(link).update(before)
+        del graph
+        self._n_attempts -= reason is not None
+        if reason is not None:
+            return self._refuse(reason, args, kwargs)
+        return "it is being recorded", self._eager(args, kwargs)
+
+    def _refuse(self, reason, args, kwargs):
+        result = self._eager(args, kwargs)  # first: an error may have been the reason
+        self._warn(reason)
+        return reason, result
+
+    def _warn(self, reason):
+        self._forget()
+        self._reason = reason
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        warnings.warn(f"capture: {name} is not replayed: {reason}", stacklevel=6)
+
+
+def _explain(error):
+    """Returns why a step could not be captured, from the error that ended it."""
+    text = f"{error}"
+    if "capturing" in text or "StreamCapture" in text or "CapturedEvent" in text:
+        return f"it reads the values of an array, or waits for the GPU{_place(error)}"
+    return f"{type(error).__name__}: {text}{_place(error)}"
+
+
+def _place(error):
+    """Where the code outside of mpchain and of array libraries is that an error came through."""
+    inside = [os.path.dirname(vars(sys.modules[name])["__file__"]) for name in ("mpchain", "cupy")]
+    inside += [os.path.dirname(contextlib.__file__)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*inside, "<"))
+    ]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

@@ -1,0 +1,364 @@
+"""Captured steps on GPUs: equal to steps that run as always, bit by bit on the double of CuPy."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain import optimizer_hooks, optimizers, serializers
+from mpchain.training.updaters import StandardUpdater
+from tests.captured.test_captured import (
+    BATCH,
+    batch_of,
+    classifier_step,
+    convolutional,
+    penalty_step,
+    perceptron,
+    values_of,
+)
+
+pytestmark = pytest.mark.gpu
+GPU = "@cupy:0"
+
+
+def send(batch):
+    return [mpchain.get_device(GPU).send(x) for x in batch]
+
+
+def on_host(values):
+    return {name: getattr(x, "get", lambda x=x: x)() for name, x in values_of(values).items()}
+
+
+def assert_same(model, other):
+    others = on_host(other)
+    for name, value in on_host(model).items():
+        np.testing.assert_array_equal(value, others[name], err_msg=name)
+
+
+def run_both(make_model, make_optimizer, make_step, n_steps=7, shape=(5,), each=None):
+    """Trains two equal models, one of them captured; returns both, results, captured step."""
+    models, results = [], []
+    for is_captured in (False, True):
+        mpchain.cuda.cupy.random.seed(3)
+        model = make_model()
+        model.to_device(GPU)
+        optimizer = make_optimizer().setup(model)
+        step = make_step(model, optimizer)
+        step = mpchain.capture(step) if is_captured else step
+        found = []
+        for i in range(n_steps):
+            if each is not None:
+                each(optimizer, i)
+            found.append(step(*send(batch_of(i, shape=shape))))
+        models.append(model)
+        results.append(found)
+    return models, results, step
+
+
+@pytest.mark.parametrize(
+    "make_optimizer", [optimizers.SGD, optimizers.MomentumSGD, optimizers.Adam]
+)
+def test_steps_are_replayed_with_the_same_bits(make_optimizer):
+    models, losses, step = run_both(perceptron, make_optimizer, classifier_step)
+    assert step.reason is None
+    for expected, found in zip(*losses):
+        assert float(expected.array) == float(found.array)
+    assert_same(*models)
+    for p, q in zip(*[m.params() for m in models]):
+        np.testing.assert_array_equal(p.grad.get(), q.grad.get())
+        assert p.update_rule.t == q.update_rule.t == 7
+
+
+def rates(optimizer, i):
+    name = "alpha" if hasattr(optimizer, "alpha") else "lr"
+    setattr(optimizer, name, 0.1 / (i + 1))
+
+
+@pytest.mark.parametrize("make_optimizer", [optimizers.SGD, optimizers.AdamW, optimizers.RAdam])
+def test_rates_of_a_schedule_reach_the_graph(make_optimizer):
+    models, _, step = run_both(perceptron, make_optimizer, classifier_step, 10, each=rates)
+    assert step.reason is None
+    assert_same(*models)
+
+
+def test_a_rate_that_changes_after_many_replays_reaches_the_graph():
+    def each(optimizer, i):
+        optimizer.lr = 0.1 if i < 6 else 0.01
+
+    models, _, step = run_both(perceptron, optimizers.MomentumSGD, classifier_step, 8, each=each)
+    assert step.reason is None
+    assert_same(*models)
+
+
+def test_hooks_act_in_the_graph():
+    def make_step(model, optimizer):
+        optimizer.add_hook(optimizer_hooks.GradientClipping(0.1))
+        optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
+        return classifier_step(model, optimizer)
+
+    models, _, step = run_both(perceptron, optimizers.Adam, make_step, each=rates)
+    assert step.reason is None
+    assert_same(*models)
+
+
+def test_attributes_of_hooks_that_change_lead_to_another_graph():
+    def make_step(model, optimizer):
+        optimizer.add_hook(optimizer_hooks.WeightDecay(0.1))
+        return classifier_step(model, optimizer)
+
+    def each(optimizer, i):
+        (hook,) = optimizer._hooks.at("pre")
+        hook.rate = 0.1 if i < 5 else 0.2
+
+    models, _, step = run_both(perceptron, optimizers.SGD, make_step, 9, each=each)
+    assert step.reason is None
+    assert_same(*models)
+
+
+def test_a_rate_of_one_parameter_leads_to_another_graph():
+    def each(optimizer, i):
+        if i == 5:
+            next(optimizer.target.params()).update_rule.hyperparam.lr = 0.5
+
+    models, _, step = run_both(perceptron, optimizers.SGD, classifier_step, 9, each=each)
+    assert step.reason is None
+    assert_same(*models)
+
+
+def test_gradients_of_gradients_are_replayed():
+    models, results, step = run_both(perceptron, optimizers.Adam, penalty_step)
+    assert step.reason is None
+    for expected, found in zip(*results):
+        assert float(found["loss"].array) == float(expected["loss"].array)
+        assert float(found["norm"]) == float(expected["norm"])
+    assert len({id(y["norm"]) for y in results[1]}) == len(results[1])
+    assert_same(*models)
+
+
+def test_dropout_draws_and_running_statistics_move_in_replays():
+    models, losses, step = run_both(convolutional, optimizers.SGD, classifier_step, 8, (1, 8, 8))
+    assert step.reason is None
+    assert len({float(y.array) for y in losses[1]}) == 8
+    assert_same(*models)
+
+
+def test_dropout_on_the_same_arguments_differs_in_each_replay():
+    @mpchain.capture
+    def step(x):
+        return F.dropout(x, 0.5).array
+
+    x = mpchain.get_device(GPU).send(np.ones(64, "f"))
+    found = {step(x).get().tobytes() for _ in range(6)}
+    assert step.reason is None
+    assert len(found) == 6
+
+
+def test_a_replay_launches_few_kernels():
+    double = getattr(mpchain.cuda.cupy, "double", None)
+    if double is None:
+        pytest.skip("counts on the double of CuPy: --gpu=double")
+    _, _, step = run_both(perceptron, optimizers.Adam, classifier_step)
+    batch = send(batch_of(0))
+    double.reset()
+    step(*batch)
+    names = [name for name, _ in double.launches.elements()]
+    # The arguments, the optimizer's numbers, all else, and the copy of the loss.
+    assert sorted(names) == ["copy", "copyto", "copyto", "graph", "mpchain_store_numbers"]
+    assert not double.synchronizations
+
+
+def test_a_graph_has_memory_when_what_it_used_has_no_other_owner():
+    xp = mpchain.cuda.cupy
+    factor = [xp.full(5, 2, "f")]
+    model = perceptron()
+    model.to_device(GPU)
+
+    def make(value):
+        constant = xp.full(5, value, "f")
+        return mpchain.capture(lambda x: model(x * mpchain.Variable(constant)).array)
+
+    step = make(2)
+    x = send(batch_of(0))[0]
+    for _ in range(4):
+        found = step(x)
+    del factor
+    assert step.reason is None
+    np.testing.assert_array_equal(found.get(), model(x * 2).array.get())
+
+
+class TestFallback:
+    """What is not replayed runs as always, and says why."""
+
+    def check(self, function, reason, n=5):
+        step = mpchain.capture(function)
+        with pytest.warns(UserWarning, match=reason):
+            found = [step(*send(batch_of(i))) for i in range(n)]
+        assert step.reason is not None
+        return found
+
+    @pytest.fixture
+    def model(self):
+        model = perceptron()
+        model.to_device(GPU)
+        return model
+
+    def test_values_that_are_read(self, model):
+        found = self.check(
+            lambda x, t: float(F.sum(model(x)).array), r"reads the values .*test_cuda_graph\.py"
+        )
+        expected = [float(F.sum(model(send(batch_of(i))[0])).array) for i in range(5)]
+        assert found == expected
+
+    def test_waits_for_the_gpu(self, model):
+        null = mpchain.cuda.cupy.cuda.Stream.null
+
+        def step(x, t):
+            mpchain.cuda.cupy.cuda.get_current_stream().synchronize()
+            return model(x)
+
+        self.check(step, "waits for the GPU")
+        assert null.done
+
+    def test_numbers_that_change(self, model):
+        count = iter(range(100))
+        self.check(lambda x, t: F.sum(model(x)) * next(count), "a replay computed other results")
+
+    def test_arrays_from_the_host(self, model):
+        self.check(
+            lambda x, t: F.sum(model(x + mpchain.get_device(GPU).send(np.ones(5, "f")))),
+            "it copies an array to a GPU",
+        )
+
+    def test_arguments_on_the_host(self, model):
+        step = mpchain.capture(lambda n: F.sum(model[0].W) + len(n))
+        with pytest.warns(UserWarning, match="an argument is on the host"):
+            for _ in range(4):
+                step(np.ones(2))
+
+    def test_a_scaled_loss(self, model):
+        optimizer = optimizers.SGD().setup(model)
+        optimizer.set_loss_scale(2.0)
+        self.check(
+            lambda x, t: optimizer.update(lambda: F.sum(model(x))), "an optimizer scales the loss"
+        )
+        assert optimizer.t == 5
+
+    def test_rules_that_update_by_other_code(self, model):
+        optimizer = optimizers.LAMB().setup(model)
+        self.check(
+            lambda x, t: optimizer.update(lambda: F.sum(model(x))), "LAMBRule|reads the values"
+        )
+        assert optimizer.t == 5
+
+    def test_float32_copies(self):
+        model = mpchain.Sequential(L.Linear(5, 3))
+        for param in model.params():
+            param.array = param.array.astype("e")
+        model.to_device(GPU)
+        optimizer = optimizers.SGD(0.1).setup(model)
+        optimizer.use_fp32_update()
+        optimizer.set_loss_scale(1.0)
+        optimizer.set_loss_scale(None)
+        optimizer._has_looked_for_half = True
+        self.check(
+            lambda x, t: optimizer.update(lambda: F.sum(model(x.astype("e")))), "float32 copies"
+        )
+
+    def test_state_that_links_carry(self):
+        models = []
+        for _ in range(2):
+            np.random.seed(0)
+            models.append(mpchain.Sequential(L.LSTM(5, 4), L.Linear(4, 3)))
+            models[-1].to_device(GPU)
+        found = self.check(lambda x, t: models[0](x).array, "links carry state")
+        for i, y in enumerate(found):
+            np.testing.assert_array_equal(y.get(), models[1](send(batch_of(i))[0]).array.get())
+
+    def test_an_error_is_the_users(self, model):
+        step = mpchain.capture(lambda x: model(x))
+        x = mpchain.get_device(GPU).send(np.ones((2, 4), "f"))
+        for _ in range(2):
+            with pytest.raises(mpchain.utils.type_check.InvalidType):
+                step(x)
+
+
+class TestChanges:
+    """What may change between replays."""
+
+    def test_each_shape_has_a_graph(self):
+        models = [perceptron(), perceptron()]
+        for model in models:
+            model.to_device(GPU)
+        steps = [classifier_step(m, optimizers.SGD(0.1).setup(m)) for m in models]
+        steps[1] = mpchain.capture(steps[1])
+        for i in range(10):
+            for step in steps:
+                step(*send(batch_of(i, 6 if i % 2 else 4)))
+        assert steps[1].reason is None
+        assert_same(*models)
+
+    def test_values_that_are_loaded_count(self):
+        model = perceptron()
+        model.to_device(GPU)
+        predict = mpchain.capture(lambda x: model(x).array)
+        x = send(batch_of(0))[0]
+        for _ in range(4):
+            predict(x)
+        model[0].W.array[...] = 2
+        np.testing.assert_array_equal(predict(x).get(), model(x).array.get())
+        assert predict.reason is None
+        model[0].W.array = model[0].W.array * 2
+        for reason in ("it is being recorded", "it is being recorded", None):
+            np.testing.assert_array_equal(predict(x).get(), model(x).array.get())
+            assert predict.reason == reason
+
+    def test_a_snapshot_that_is_loaded_counts(self):
+        models = []
+        for is_captured in (False, True):
+            model = perceptron()
+            model.to_device(GPU)
+            optimizer = optimizers.Adam().setup(model)
+            step = classifier_step(model, optimizer)
+            step = mpchain.capture(step) if is_captured else step
+            saved = {}
+            for i in range(9):
+                if i == 2:
+                    optimizer.serialize(serializers.DictionarySerializer(saved))
+                    saved = {k: getattr(x, "get", lambda x=x: x)() for k, x in saved.items()}
+                if i == 6:
+                    optimizer.serialize(serializers.NpzDeserializer(saved))
+                step(*send(batch_of(i)))
+            models.append(model)
+            assert optimizer.t == 5
+        assert step.reason is None or "recorded" in step.reason
+        assert_same(*models)
+
+
+class TestUpdater:
+    def train(self, graph, n=9):
+        mpchain.cuda.cupy.random.seed(1)
+        model = L.Classifier(convolutional())
+        data = [*zip(*batch_of(0, 20, (1, 8, 8)))]
+        batches = mpchain.iterators.SerialIterator(data, BATCH, shuffle=False)
+        optimizer = optimizers.MomentumSGD(0.05).setup(model)
+        updater = StandardUpdater(batches, optimizer, device=GPU, graph=graph)
+        reporter = mpchain.Reporter()
+        reporter.add_observer("main", model)
+        seen = []
+        with reporter, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(n):
+                with mpchain.report_scope({}):
+                    updater.update()
+                    seen.append({k: float(v.array) for k, v in reporter.observation.items()})
+        return model, seen, updater
+
+    def test_updates_and_reports_are_the_same(self):
+        (model, expected, _), (other, found, updater) = map(self.train, (False, True))
+        assert updater._captured.reason is None
+        assert_same(model, other)
+        assert found == expected
+        assert all(set(values) == {"main/loss", "main/accuracy"} for values in found)

@@ -1,0 +1,170 @@
+"""Captures of streams, and the graphs that come of them.
+
+What is captured is computed nevertheless, as shapes of results are needed, but without effect: at
+the end memory that existed before gets its values back, and what was made is filled with NaN. A
+graph computes all of it again at the same addresses. It keeps no memory, as CUDA's does not, but
+notices memory that was freed and may have got another owner.
+"""
+
+import weakref
+
+import numpy as np
+
+from cupy import _machine
+from cupy._machine import get_current_stream, ledger, place
+from cupy._records import CaptureError, CUDARuntimeError, History
+
+
+class _Use:
+    """A graph's use of a block of memory."""
+
+    def __init__(self, memory):
+        self.memory, self.fate, self.line = weakref.ref(memory), memory.fate, memory.line
+        self.history, self.writes = History(), False
+
+    def why_lost(self, n_served):
+        """Returns why the memory may belong to others, or None."""
+        if self.memory() is not None:
+            return None
+        pool = self.fate.pool()
+        if pool is None:
+            return "was returned to CUDA with its pool"
+        if pool is _machine.pool or pool.n_served > max(self.fate.freed_at, n_served[pool]):
+            return "was freed and may have another owner"
+        return None
+
+
+class Capture:
+    """Work that is being captured.
+
+    Args:
+        origin: the stream that began.
+    """
+
+    def __init__(self, origin):
+        self.origin, self.streams = origin, [origin]
+        self._uses, self._saved, self._made, self.work = {}, {}, {}, []
+        self._invalid = False
+
+    def refuse(self, code, what):
+        """Raises CUDA's error for a call, after which there can be no graph."""
+        self._invalid = True
+        raise CUDARuntimeError(f"cudaErrorStreamCapture{code}: {what}")
+
+    def allocate(self, memory):
+        """Takes note of memory that is allocated in a stream that captures."""
+        if memory.fate.pool() is _machine.pool:
+            self._invalid = True
+            raise CaptureError(
+                "memory is allocated from the pool that all share, in a stream that captures: "
+                "others would get it before the graph runs: use a pool of its own"
+            )
+        self._made[id(memory.host)] = memory.host
+
+    def keep(self, arrays):
+        """Keeps the values of arrays, which are about to be computed with."""
+        self.keep_blocks([array._memory for array in arrays])
+
+    def keep_blocks(self, blocks):
+        """Keeps the values of blocks of memory."""
+        for host in [block.host for block in blocks]:
+            if id(host) not in self._made and id(host) not in self._saved:
+                self._saved[id(host)] = host, host.copy()
+
+    def history_of(self, memory, writes):
+        """Returns the accesses to memory within this capture."""
+        if memory.fate not in self._uses:
+            self._uses[memory.fate] = _Use(memory)
+        use = self._uses[memory.fate]
+        use.writes |= writes
+        return use.history
+
+    def stamps_of(self, memory):
+        """Returns the stamps of these accesses."""
+        use = self._uses.get(memory.fate)
+        return [] if use is None else use.history.stamps()
+
+    def end(self, stream):
+        """Undoes what was computed; returns the graph."""
+        is_unjoined = any(
+            not stream._knows((other._number, other._clock[other._number]))
+            for other in self.streams
+        )
+        for other in self.streams:
+            other.capture = None
+        for host, values in self._saved.values():
+            host[...] = values
+        for host in self._made.values():
+            host.reshape(-1, order="A").view(np.uint8)[...] = 0xFF
+        for what, is_so in (
+            ("Unmatched", stream is not self.origin),
+            ("Invalidated", self._invalid),
+            ("Unjoined", is_unjoined),
+        ):
+            if is_so:
+                raise CUDARuntimeError(f"cudaErrorStreamCapture{what}: there is no graph")
+        return Graph._of(self)
+
+
+class Graph:
+    """Captured work."""
+
+    def __init__(self, *args, **kwargs):
+        raise NotImplementedError(
+            "currently this class cannot be initiated by the user and must be created via stream "
+            "capture"
+        )
+
+    @classmethod
+    def _of(cls, capture):
+        self = object.__new__(cls)
+        self._device_id = capture.origin.device_id
+        self._uses, self._work = [*capture._uses.values()], capture.work
+        pools = {use.fate.pool() for use in self._uses} - {None}
+        self._n_served = weakref.WeakKeyDictionary({pool: pool.n_served for pool in pools})
+        return self
+
+    def upload(self, stream=None):
+        """Does nothing: there is nothing to prepare."""
+
+    def launch(self, stream=None):
+        """Does the work, as one piece of work of a stream."""
+        stream = stream or get_current_stream()
+        if stream.capture is not None:
+            raise CaptureError("the double has no graphs within graphs")
+        if stream.device_id != self._device_id:
+            raise CUDARuntimeError("cudaErrorInvalidResourceHandle: a stream of another device")
+        for use in self._uses:
+            if why := use.why_lost(self._n_served):
+                fault = f"a graph uses memory, allocated at {use.line}, that {why}"
+                ledger.faults.append(fault)
+                raise CaptureError(fault)
+        ledger.launches["graph", place()] += 1
+        for use in self._uses:
+            if (memory := use.memory()) is not None:
+                memory.access(stream, use.writes)
+        for again in self._work:
+            again()
+
+
+def in_use():
+    """Returns the capture that the current stream takes part in, or None."""
+    return get_current_stream().capture
+
+
+def refuse_library(name):
+    """Raises NotImplementedError in a stream that captures, as CuPy does for that library."""
+    if in_use() is not None:
+        raise NotImplementedError(
+            f"calling {name} API during stream capture is currently unsupported"
+        )
+
+
+def refuse_copy():
+    """Raises CaptureError for a copy from the host, in a stream that captures."""
+    if in_use() is not None:
+        in_use()._invalid = True
+        raise CaptureError(
+            "a copy from the host's memory is captured by its address: each launch would copy "
+            "what is there by then"
+        )

@@ -1,0 +1,43 @@
+"""What is noted of memory, and the errors that come of it."""
+
+import weakref
+
+
+class RaceError(RuntimeError):
+    """Two accesses to memory that no event and no wait puts in order."""
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error that the CUDA runtime would return."""
+
+
+class CaptureError(RuntimeError):
+    """What would become a wrong graph, though CUDA does not notice."""
+
+
+class History:
+    """The accesses to a block of memory that later ones need an order with.
+
+    Attributes:
+        written: (stamp, line) of the last write, or None.
+        read: the same of reads since then, by the number of the stream.
+    """
+
+    def __init__(self):
+        self.written, self.read = None, {}
+
+    def stamps(self):
+        """Returns all (stamp, line)."""
+        return [*self.read.values(), *filter(None, [self.written])]
+
+
+class Fate:
+    """What became of a block of memory, which outlives it.
+
+    Attributes:
+        pool: refers to the pool that has the block.
+        freed_at: how many blocks the pool had served when this one was freed; None if it lives.
+    """
+
+    def __init__(self, pool):
+        self.pool, self.freed_at = weakref.ref(pool), None
