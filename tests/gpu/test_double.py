@@ -496,3 +496,9 @@ class TestValues:
         ):
             public = {key for key in vars(owner) if not key.startswith("_")}
             assert public <= CONTRACT[name].keys(), name
+
+
+def test_reductions_of_nothing(cupy):
+    total = cupy.ReductionKernel("T x", "T y", "x * x", "a + b", "y = a", "0", "total_of_squares")
+    np.testing.assert_array_equal(total(cupy.zeros((2, 0)), axis=1).get(), [0, 0])
+    assert float(total(cupy.zeros(0))) == 0

@@ -287,7 +287,7 @@ class ReductionKernel(_Kernel):
             f"_type_reduce _b = static_cast<_type_reduce>({self.map_expr});\n"
             f"if (_is_first) {{ _a = _b; _is_first = false; }}\n"
             f"else {{ _type_reduce a = _a, b = _b; _a = ({self.reduce_expr}); }}\n}}\n"
-            f"_ind.set(_o * _n);\nauto&& {name} = _raw_{name}[_ind];\n"
+            f"_ind.set(_o * max<ptrdiff_t>(_n, 1));\nauto&& {name} = _raw_{name}[_ind];\n"
             f"_type_reduce a = _a; {self.post_map_expr};\n}}\n"
         )
         written = self._ordered(total, shape, axes)

@@ -29,7 +29,11 @@ struct CIndexer {
   }
   ptrdiff_t size() const { return length; }
   void set(ptrdiff_t i) {
-    for (int k = dims[0] - 1; k >= 0; k--) { at[k] = i % dims[1 + k]; i /= dims[1 + k]; }
+    for (int k = dims[0] - 1; k >= 0; k--) {
+      ptrdiff_t n = dims[1 + k] ? dims[1 + k] : 1;  // of a reduction of nothing
+      at[k] = i % n;
+      i /= n;
+    }
   }
 };
 
