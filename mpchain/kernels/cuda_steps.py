@@ -80,10 +80,7 @@ def take_steps(
     declared = [f"T c{i}" for i in range(len(constants))]
     if current.graph is not None:  # in which they would stay as they are
         numbers = [current.graph.numbers_of(describe)]
-        declared = ["const double* numbers"]
-        body = (
-            "".join(f"    const T c{i} = (T)numbers[{i}];\n" for i in range(len(constants))) + body
-        )
+        declared, body = _reading_numbers(body, len(constants))
     places = [i for i, grad in enumerate(grads) if grad.size]
     most = (_argument_bytes() - 8 * len(numbers) - 8) // (8 * len(lists) + 12)
     for start in range(0, len(places), most):
@@ -123,6 +120,12 @@ def _body(step, n_written, scalars, dtypes):
     for name, result, dtype in zip(names, results, dtypes[:-1], strict=True):
         lines.append(f"arrays.{name}[k][i] = ({_C_TYPES[dtype.char]}){text_of(result)};")
     return "\n".join("    " + line for line in lines), constants
+
+
+def _reading_numbers(body, n):
+    """Returns the parameters and the statements of a kernel that finds its numbers in memory."""
+    lines = [f"    const T c{i} = (T)numbers[{i}];" for i in range(n)]
+    return ["const double* numbers"], "\n".join([*lines, body])
 
 
 def _text(names, dtypes, capacity, body, kind, numbers):

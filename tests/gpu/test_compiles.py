@@ -9,6 +9,7 @@ import pytest
 
 from mpchain import kernels, optimizers
 from mpchain.backends import cuda
+from mpchain.captured import cuda_graph
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
@@ -149,14 +150,21 @@ def test_steps_of_optimizers(c_dtype, architecture):
         n = 1 + len(rule.states)
         state = np.promote_types(dtype, np.float32)
         dtypes = [np.dtype(dtype), *[state] * (n - 1), np.dtype(dtype)]
-        body, constants = cuda_steps._body(rule.step, n, rule.scalars(), dtypes)
+        body, constants = cuda_steps._body(rule.step, n, rule.scalars, dtypes)
         names = [*(f"a{i}" for i in range(n)), "g"]
         kind = "double" if dtype == "float64" else "float"
         capacity = (32764 - 8 * len(constants) - 8) // (8 * len(dtypes) + 12)
-        text = cuda_steps._text(names, dtypes, capacity, body, kind, len(constants))
-        _check(text.replace(dtype, c_dtype), architecture, "--fmad=false")
+        given = [f"T c{i}" for i in range(len(constants))], body
+        for declared, lines in (given, cuda_steps._reading_numbers(body, len(constants))):
+            text = cuda_steps._text(names, dtypes, capacity, lines, kind, declared)
+            _check(text.replace(dtype, c_dtype), architecture, "--fmad=false")
         found += 1
     assert found >= 12
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_kernel_that_brings_numbers_to_captured_steps(architecture):
+    _check(cuda_graph._STORE, architecture)
 
 
 def test_a_warning_and_an_error_are_found():
