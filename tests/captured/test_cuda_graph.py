@@ -277,6 +277,26 @@ class TestFallback:
         for i, y in enumerate(found):
             np.testing.assert_array_equal(y.get(), models[1](send(batch_of(i))[0]).array.get())
 
+    def test_gradients_of_several_ranks(self):
+        models = []
+        for is_captured in (False, True):
+            models.append(perceptron())
+            models[-1].to_device(GPU)
+            comm = mpchain.create_communicator("dummy")
+            optimizer = mpchain.create_multi_node_optimizer(optimizers.SGD(0.1), comm)
+            optimizer.setup(models[-1])
+
+            def step(x, t, model=models[-1], optimizer=optimizer):
+                optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+
+            if is_captured:
+                self.check(step, "no messages between ranks")
+            else:
+                for i in range(5):
+                    step(*send(batch_of(i)))
+            assert optimizer.t == 5
+        assert_same(*models)
+
     def test_an_error_is_the_users(self, model):
         step = mpchain.capture(lambda x: model(x))
         x = mpchain.get_device(GPU).send(np.ones((2, 4), "f"))

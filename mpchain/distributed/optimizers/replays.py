@@ -41,6 +41,8 @@ class Replays:
 
     def _why_not(self, parts, observations):
         optimizer = self._optimizer
+        if current.graph is not None:
+            return "graphs of GPUs hold no messages between ranks yet"
         if len(parts) > 1 or optimizer._reducer.parts_per_batch or optimizer._n_accumulated:
             return "a multi-node optimizer processes the batch in parts"
         if type(optimizer._reducer) is not GradientReducer or not optimizer._exchanges:
