@@ -211,7 +211,7 @@ def _referred_to(function):
     owner = getattr(function, "__self__", None)
     values += [owner, *getattr(owner, "__dict__", {}).values()]
     code = getattr(function, "__func__", function)
-    if inspect.isfunction(code) and code.__module__.partition(".")[0] != "mpchain":
+    if inspect.isfunction(code) and (code.__module__ or "").partition(".")[0] != "mpchain":
         values += [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
         try:
             names = inspect.getclosurevars(code)

@@ -5,6 +5,7 @@ parameters, a ResNet-50 at 64x64, and an LSTM language model, both by NStepLSTM 
 units that are called step by step (``unrolled``; DDP by nn.LSTM):
 
 * ``mpchain``, ``ddp``, and ``chainermn`` if MPCHAIN_TEST_CHAINER_PYTHON names its interpreter;
+* ``captured``: mpchain, the step captured;
 * ``independent``: two processes of mpchain that run at the same time without exchanging anything,
   which is what the machine can do at best; the same with PyTorch;
 * ``no exchange``: mpchain with the communicator ``dummy``: what it takes longer to exchange is what
@@ -98,6 +99,9 @@ optimizer = distributed.create_multi_node_optimizer(optimizer, comm).setup(model
 def step():
     optimizer.update(loss)
 """
+_CAPTURED = """
+step = chainer.capture(step)
+"""
 _TRAIN_ALONE = """
 optimizer = chainer.optimizers.MomentumSGD(lr=0.001).setup(model)
 def step():
@@ -184,6 +188,7 @@ def groups(model):
         Group(
             "chainermn", data + _CHAINERMN + _CHAINER_MODEL[model] + train, python=chainer_python()
         ),
+        Group("captured", ours + train + _CAPTURED),
         Group("independent", ours + _TRAIN_ALONE, "alone"),
         Group("independent (torch)", torch + _TORCH_TRAIN, "alone"),
         Group("no exchange", ours + dummy),

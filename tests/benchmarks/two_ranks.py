@@ -52,18 +52,19 @@ def _milliseconds(group):
 def _against(title, ours, theirs, rounds, repetitions=1):
     """A row for two groups that do the same."""
     ratios = compare(title, [ours, theirs], theirs.name, rounds, repetitions)
-    return [title, _milliseconds(ours), f"{ratios[ours.name]:.2f}", "", ""]
+    return [title, _milliseconds(ours), f"{ratios[ours.name]:.2f}", "", "", ""]
 
 
 def _steps(model, rounds, repetitions):
     """A row for a training step."""
     groups = {group.name: group for group in steps.groups(model)}
-    chosen = [groups[name] for name in ("mpchain", "ddp", "independent")]
+    chosen = [groups[name] for name in ("mpchain", "captured", "ddp", "independent")]
     four = Group("four ranks", groups["mpchain"].workload, n=4) if model != "unrolled" else None
     title = f"a step of {model}"
     ratios = compare(title, chosen + [four] * bool(four), "mpchain", rounds, repetitions)
-    cells = [_milliseconds(chosen[0]), f"{1 / ratios['ddp']:.2f}", f"{ratios['independent']:.2f}"]
-    return [title, *cells, f"{2 / ratios['four ranks']:.2f}" if four else ""]
+    to_ddp = [f"{ratios[name] / ratios['ddp']:.2f}" for name in ("mpchain", "captured")]
+    four_to_two = f"{2 / ratios['four ranks']:.2f}" if four else ""
+    return [title, _milliseconds(chosen[0]), *to_ddp, f"{ratios['independent']:.2f}", four_to_two]
 
 
 def table(rounds):
@@ -87,8 +88,8 @@ def table(rounds):
             3,
         ),
     ]
-    head = ["two ranks of one thread", "ms", "/ DDP, gloo", "throughput / two processes"]
-    head.append("throughput of four ranks / of two")
+    head = ["two ranks of one thread", "ms", "/ DDP, gloo", "captured / DDP"]
+    head += ["throughput / two processes", "throughput of four ranks / of two"]
     lines = ["## Two ranks, wall time", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
 

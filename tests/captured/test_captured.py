@@ -561,3 +561,11 @@ def test_variables_that_links_change_in_place_keep_their_values():
     found = [float(step(np.ones(2, "f")).array) for _ in range(6)]
     assert step.reason is None
     assert found == [2, 4, 6, 8, 10, 12]
+
+
+def test_functions_of_no_module():
+    names = {"mpchain": mpchain, "model": perceptron()}
+    exec("step = mpchain.capture(lambda x: model(x).array)", names)
+    for i in range(4):
+        names["step"](batch_of(i)[0])
+    assert names["step"].reason is None
