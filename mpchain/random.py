@@ -95,6 +95,26 @@ def sorted_samples(order: np.ndarray) -> Iterator[None]:
         _local.order = outer
 
 
+def counters(xp: Any, shape: tuple[int, ...]) -> kernels.Counters:
+    """Returns what a kernel draws an array of that shape from, without storing random numbers.
+
+    Outside of the updates of a multi-node optimizer it depends on the seed of CuPy's generator.
+
+    Args:
+        xp: CuPy, or NumPy within such an update.
+
+    Example:
+        >>> from mpchain.random import SampleGenerator, counters
+        >>> with SampleGenerator((1, 2), step=7, first=4, n=2).in_use():
+        ...     counters(np, (2, 5))
+        Counters(first=4, n_rows=2, call=0, step=7, low=1, high=2)
+    """
+    if _local.generator is not None:
+        return _local.generator.counters(shape)
+    seed = int(xp.random.get_random_state()._get_seed(max(math.prod(shape), 1)))
+    return kernels.Counters(0, 1, 0, 0, seed % (1 << 32), seed >> 32)
+
+
 def is_by_sample() -> bool:
     """Whether draws belong to samples now.
 
@@ -190,12 +210,28 @@ class SampleGenerator:
         samples, blocks, n_rows, (low, high) = self._rows(xp, shape, steps)
         n_row_words = math.prod(shape) * n_words // n_rows if n_rows else 0
         n_blocks = -(-n_row_words // 4)
-        call = self._turn * _CALLS + self.n_calls
-        self.n_calls += 1
-        counters = samples, blocks * n_blocks, n_blocks, call, self._step
+        counters = samples, blocks * n_blocks, n_blocks, self._next_call(), self._step
         words = kernels.random_words(*counters, low, high)
         words = words.reshape(n_rows, -1)[:, :n_row_words]
         return words.reshape(*shape, n_words)
+
+    def counters(self, shape: tuple[int, ...]) -> kernels.Counters:
+        """Returns what the next call of :meth:`words` draws one word per element from."""
+        (low, high), n = self._key, self._n
+        first, n_rows = self._first, n
+        if not self._has_samples(shape):
+            first, n_rows, high = 0, 1, self._of_stream(high)
+        return kernels.Counters(first, n_rows, self._next_call(), self._step, low, high)
+
+    def _next_call(self):
+        self.n_calls += 1
+        return self._turn * _CALLS + self.n_calls - 1
+
+    def _has_samples(self, shape):
+        return self._n and shape and shape[0] % self._n == 0
+
+    def _of_stream(self, high):
+        return (high + (self._stream + 1) * 0x9E3779B9) % (1 << 32)
 
     def _rows(self, xp, shape, steps):
         """Returns the sample of each row, its number among the sample's rows, and the key."""
@@ -205,11 +241,11 @@ class SampleGenerator:
             order = np.arange(n) if _local.order is None else _local.order
             samples = self._first + np.concatenate([order[:n_rows] for n_rows in steps])
             blocks = np.repeat(np.arange(len(steps)), steps)
-        elif n and shape and shape[0] % n == 0:
+        elif self._has_samples(shape):
             samples, blocks = np.arange(self._first, self._first + n), np.zeros(n, np.int64)
         else:
             samples = blocks = np.zeros(1 if math.prod(shape) else 0, np.int64)
-            high = (high + (self._stream + 1) * 0x9E3779B9) % (1 << 32)
+            high = self._of_stream(high)
         return xp.asarray(samples), xp.asarray(blocks), len(samples), (low, high)
 
     def is_repeated_batch(self, shape: tuple[int, ...]) -> bool:

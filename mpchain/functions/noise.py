@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import backend, random
+from mpchain import backend, kernels, random
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.configuration import config
 from mpchain.dtypes import is_floating
@@ -13,9 +13,10 @@ from mpchain.functions.activation import softmax
 from mpchain.functions.array import reshape
 from mpchain.functions.connection import linear
 from mpchain.functions.contraction import matmul
-from mpchain.functions.declaration import elementwise
+from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import exp, where
 from mpchain.functions.precision import differ, mixed
+from mpchain.recording import current
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -54,7 +55,7 @@ def dropout(
     if not config.train:
         return (x, None) if return_mask else x
     if mask is None and not return_mask and _is_fused(x):
-        return _drop(x, _draws(x), ratio)
+        return _drop(x, random.counters(x.xp, x.shape), ratio)
     if mask is None:
         mask = dropout_mask(x, ratio)
     check(mask.shape == x.shape, "dropout", "mask must have the shape of x", x=x, mask=mask)
@@ -78,34 +79,32 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     h, x = as_variable(h), as_variable(x)
     alike = h.shape == x.shape and h.dtype == x.dtype and is_floating(x.dtype)
     if config.train and alike and _is_fused(x):
-        return _add_dropped(h, x, _draws(x), ratio)
+        return _add_dropped(h, x, random.counters(x.xp, x.shape), ratio)
     return h + dropout(x, ratio)
 
 
-# Dropout on GPUs: one kernel for what takes several on whole arrays.
+# Dropout on GPUs: one kernel, which draws for itself; backward draws the same again.
 
 
 def _is_fused(x):
-    return is_gpu_array(x.array) and not random.is_by_sample()
+    return is_gpu_array(x.array) and current.recorder is None
 
 
-def _draws(x):
-    draws = random.source(x.xp).random_sample(x.shape, dtype=np.promote_types(x.dtype, "f"))
-    return draws.astype(x.dtype, copy=False)
+@differentiable(lambda g, counters, ratio: _drop.on(g, counters, ratio))
+def _drop(x, counters, ratio):
+    return kernels.drop(x, None, counters, ratio)
 
 
-def _dropped(x, draws, ratio):
-    return np.where(np.greater_equal(draws, ratio), x * (1 / (1 - ratio)), 0)
+@differentiable(lambda g: g, lambda g, counters, ratio: _drop.on(g, counters, ratio))
+def _add_dropped(h, x, counters, ratio):
+    return kernels.drop(x, h, counters, ratio)
 
 
-@elementwise(_dropped, None)
-def _drop(x, draws, ratio):
-    return _dropped(x, draws, ratio)
+class _Masks:
+    """Passes for a generator, whose draws a recorder repeats."""
 
-
-@elementwise(lambda g: g, _dropped, None)
-def _add_dropped(h, x, draws, ratio):
-    return h + _dropped(x, draws, ratio)
+    def mask(self, xp, shape, dtype, ratio):
+        return kernels.drop(xp.ones(shape, dtype), None, random.counters(xp, shape), ratio)
 
 
 def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> Array:
@@ -119,7 +118,11 @@ def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> 
         (2, 3)
     """
     _check_ratio("dropout", ratio)
-    draws = random.source(backend.get_array_module(x), steps)
+    xp, recorder = backend.get_array_module(x), current.recorder
+    if xp is not np and steps is None:
+        masks = _Masks() if recorder is None else recorder.draws(_Masks())
+        return masks.mask(xp, x.shape, x.dtype, ratio)
+    draws = random.source(xp, steps)
     keep = draws.random_sample(x.shape) >= ratio
     return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
 

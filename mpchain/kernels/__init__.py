@@ -33,7 +33,7 @@ from mpchain.kernels import (  # these add kernels to the operations
     onednn,
 )
 from mpchain.kernels.operation import Operation
-from mpchain.kernels.philox import random_words
+from mpchain.kernels.philox import Counters, drop, random_words
 from mpchain.kernels.reference import (
     attention,
     attention_gradient,

@@ -1,5 +1,7 @@
 """The counter-based generator Philox4x32-10: random words as a function of counters and a key."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from mpchain.backends.cuda import get_array_module
@@ -12,6 +14,29 @@ _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
 _CHUNK = 1 << 13  # blocks whose words stay in the cache through all rounds
+
+
+class Counters(NamedTuple):
+    """Where the random words of an array come from; see :func:`random_words`.
+
+    Attributes:
+        first: the sample of the first row; the others have the next numbers.
+        n_rows: the number of rows, into which the elements are divided in their order.
+        call, step: two more counters.
+        low, high: the key.
+
+    Example:
+        >>> from mpchain.kernels import Counters
+        >>> Counters(first=4, n_rows=2, call=0, step=7, low=1, high=2).n_rows
+        2
+    """
+
+    first: int
+    n_rows: int
+    call: int
+    step: int
+    low: int
+    high: int
 
 
 @Operation
@@ -51,6 +76,29 @@ def random_words(
         for i, result in enumerate(results):
             words[place, i] = result
     return words.reshape(len(samples), 4 * n_blocks)
+
+
+@Operation
+def drop(x: Array, h: Array | None, counters: Counters, ratio: float) -> Array:
+    """h + dropout(x): elements whose uniform random number is below ``ratio`` are zeroed.
+
+    The number is (word + 1/2) / 2**32 for the word of the element.
+
+    Args:
+        h: array of the shape and dtype of ``x``, or None for zero.
+
+    Example:
+        >>> from mpchain.kernels import Counters, drop
+        >>> drop(np.ones(4), None, Counters(0, 1, 0, 0, 0, 0), 0.5)
+        array([0., 2., 2., 2.])
+    """
+    xp, n_rows = get_array_module(x), counters.n_rows
+    samples = xp.arange(counters.first, counters.first + n_rows)
+    n = x.size // n_rows
+    words = random_words(samples, xp.zeros_like(samples), -(-n // 4), *counters[2:])[:, :n]
+    is_kept = ((words + 0.5) / 2.0**32 >= ratio).reshape(x.shape)
+    y = xp.where(is_kept, x * x.dtype.type(1 / (1 - ratio)), x.dtype.type(0))
+    return y if h is None else h + y
 
 
 def _rounds(counters, low, high):

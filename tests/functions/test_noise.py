@@ -7,7 +7,7 @@ import pytest
 
 import mpchain
 import mpchain.functions as F
-from mpchain import Variable
+from mpchain import Variable, kernels
 from mpchain.functions import noise
 from mpchain.random import SampleGenerator, source
 from mpchain.utils.type_check import InvalidType
@@ -17,7 +17,8 @@ from tests.reference import torch
 pytestmark = pytest.mark.slow
 
 _EPS = np.random.RandomState(1).randn(3, 4)
-_DRAWS = np.random.RandomState(3).randint(0, 8, (3, 4)) / 8
+_COUNTERS = kernels.Counters(first=0, n_rows=3, call=0, step=0, low=7, high=0)
+_DRAWS = kernels.random_words(np.arange(3), np.zeros(3, int), 1, 0, 0, 7, 0) / 2.0**32
 _MASK = np.random.RandomState(2).randint(0, 2, (2, 3, 4)).astype(bool)
 
 
@@ -57,13 +58,13 @@ _SHAPES = (2, 4), (3, 4), (3,)
 TABLE = [
     row(
         "drop",
-        lambda x: noise._drop(x, x.device.send(_DRAWS.astype(x.dtype)), 0.25),
+        lambda x: noise._drop(x, _COUNTERS, 0.25),
         lambda x: x * torch.as_tensor(_DRAWS >= 0.25) / 0.75,
         (3, 4),
     ),
     row(
         "add_dropped",
-        lambda h, x: noise._add_dropped(h, x, x.device.send(_DRAWS.astype(x.dtype)), 0.25),
+        lambda h, x: noise._add_dropped(h, x, _COUNTERS, 0.25),
         lambda h, x: h + x * torch.as_tensor(_DRAWS >= 0.25) / 0.75,
         (3, 4),
         (3, 4),

@@ -82,7 +82,7 @@ _WORDS = np.arange(70, dtype=np.int32).reshape(2, 35) % 20
 CASES = {
     "perceptron": (_Mlp, optimizers.Adam, (_PIXELS[:, 0, 0, :8].copy(), _LABELS), 23),
     "ResNet-50": (_ResNet, optimizers.MomentumSGD, (_PIXELS, _LABELS), 721),
-    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 374),
+    "transformer": (_Transformer, optimizers.Adam, (_WORDS[:, :8].copy(),), 326),
     "language model": (_LanguageModel, optimizers.SGD, (_WORDS,), 379),
 }
 

@@ -13,7 +13,14 @@ from mpchain.captured import cuda_graph
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
-from mpchain.kernels import cuda_joining, cuda_random, cuda_reductions, cuda_steps, cuda_windows
+from mpchain.kernels import (
+    cublas,
+    cuda_joining,
+    cuda_random,
+    cuda_reductions,
+    cuda_steps,
+    cuda_windows,
+)
 from mpchain.optimizer import GradientMethod
 from tests.gpu import nvrtc
 from tests.kernels.test_kernels import CASES
@@ -187,6 +194,7 @@ def _own_kernels(dtype):
         patch.setattr(cuda, "raw", record)
         patch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
         patch.setitem(sys.modules, "cupy", np)
+        patch.setattr(cublas, "_takes", lambda *arrays: False)
         for module in (cuda_joining._kernel, cuda_reductions._compiled, cuda_windows._kernel):
             patch.setattr(inspect.getmodule(module), module.__name__, module.__wrapped__)
         for operation, cases in CASES.items():
@@ -211,7 +219,8 @@ def _as(dtype, arguments):
     ]
 
 
-_NUMBERS = {"int32": "int", "int64": "long long", "uint32": "unsigned int"}
+_NUMBERS = {"int32": "int", "int64": "long long"}
+_NUMBERS |= {"uint32": "unsigned int", "uint64": "unsigned long long"}
 
 
 def _with_types(in_params, out_params, operation, name, dtype):

@@ -286,6 +286,14 @@ CASES = {
         "small": lambda: (_random(5, 3), _random(3, 2)),
         "nothing to add": lambda: (_random(5, 0), _random(0, 2)),
     },
+    "drop": {
+        "plain": lambda: (_random(3, 5), None, kernels.Counters(0, 1, 2, 3, 4, 5), 0.25),
+        "added": lambda: (_random(3, 5), _random(3, 5), kernels.Counters(0, 1, 2, 3, 4, 5), 0.5),
+        "by sample": lambda: (_random(6, 7), None, kernels.Counters(2**32 - 1, 3, 1, 0, 9, 9), 0.3),
+        "nothing": lambda: (_random(4, 5), None, kernels.Counters(0, 1, 0, 0, 0, 0), 0.0),
+        "nearly all": lambda: (_random(9), None, kernels.Counters(0, 1, 0, 0, 0, 0), 0.999),
+        "no samples": lambda: (_random(0, 5), None, kernels.Counters(0, 1, 0, 0, 0, 0), 0.5),
+    },
     "sum_rows": {
         "few": lambda: (_random(3, 5), np.array([1, 0, 1]), 4),
         "none": lambda: (_random(0, 5), np.zeros(0, np.intp), 4),

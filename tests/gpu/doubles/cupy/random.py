@@ -1,6 +1,7 @@
 """Random numbers: NumPy's, of one generator for each device that differs from NumPy's."""
 
 import functools
+import os
 
 import numpy as np
 
@@ -20,9 +21,15 @@ class RandomState:
         self.seed(seed)
 
     def seed(self, seed=None):
+        # CuPy's own kernels get this number, which the host counts.
+        self._rk_seed = int.from_bytes(os.urandom(8)) if seed is None else int(seed)
         # The same seed draws other numbers than NumPy's generator.
         seed = None if seed is None else [int(seed) % 2**32, 0x6770]
         self._generator = np.random.RandomState(seed)
+
+    def _get_seed(self, size):
+        seed, self._rk_seed = self._rk_seed, (self._rk_seed + size) % (2**64 - 1)
+        return seed
 
     def __getattr__(self, name):
         check_name("cupy.random.RandomState", name)
