@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import kernels
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value, registering
 from mpchain.exporters.onnx.tracing import Dim
 from mpchain.functions.fused_attention import composed_attention
@@ -412,6 +413,16 @@ def _linear(g, x, W, b=None):
         return g.add("Gemm", x, W, b, transB=1)
     y = g.add("MatMul", x, g.add("Transpose", W, perm=[1, 0]))  # runtimes do that once
     return y if b is None else g.add("Add", y, b)
+
+
+@_of("drop")
+def _drop(g, x, counters, ratio):
+    return g.add("Mul", x, kernels.drop(np.ones(x.shape, x.dtype), None, counters, ratio))
+
+
+@_of("add_dropped")
+def _add_dropped(g, h, x, counters, ratio):
+    return g.add("Add", h, _drop(g, x, counters, ratio))
 
 
 @_of("add_and_order")
