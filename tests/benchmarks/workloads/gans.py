@@ -37,10 +37,11 @@ def dcgan_ours(lib):
         made = generator(z)
         y_made, y_real = critic(made), critic(x)
         losses = F.mean(F.softplus(-y_made)), F.mean(F.softplus(y_made) + F.softplus(-y_real))
+        # As in PyTorch below: each loss concerns one of the models, and no other gradients.
         for loss, optimizer in zip(losses, optimizers):
-            generator.cleargrads()
-            critic.cleargrads()
-            loss.backward()
+            params = list(optimizer.target.params())
+            for param, grad in zip(params, lib.grad([loss], params)):
+                param.grad = grad.array
             optimizer.update()
 
     train = common.captured(train)
