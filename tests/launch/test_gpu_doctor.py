@@ -168,19 +168,37 @@ def test_file_that_cannot_be_written(capsys):
     assert "--gpu no/such/folder/gpu.json: No such file or directory" in capsys.readouterr().err
 
 
+needs_double = pytest.mark.skipif(
+    not (shutil.which("g++") and mpirun.find()),
+    reason="the doubles need g++ and mpirun",
+)
+
+
+@pytest.fixture
+def examine(start, tmp_path):
+    """Function that runs the doctor on the doubles: its exit code, the findings, and the file."""
+
+    def examine(*folders, n_gpus=2):
+        path = os.pathsep.join(map(str, [*folders, DOUBLES, ROOT]))
+        variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        variables["CUPY_DOUBLE_DEVICES"] = str(n_gpus)
+        process = start("doctor", "--gpu", "gpu.json", "--json", env=variables).process
+        output, errors = process.communicate(timeout=800)
+        assert errors == ""
+        found = json.loads((tmp_path / "gpu.json").read_text())
+        return process.returncode, json.loads(output), found
+
+    return examine
+
+
+@needs_double
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not shutil.which("g++"), reason="the double of CuPy needs g++")
-@pytest.mark.skipif(not mpirun.find(), reason="needs mpirun")
 @pytest.mark.parametrize("n_gpus", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_double(start, tmp_path, n_gpus):
-    variables = {"PYTHONPATH": os.pathsep.join([str(DOUBLES), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    variables["CUPY_DOUBLE_DEVICES"] = str(n_gpus)
-    process = start("doctor", "--gpu", "gpu.json", "--json", env=variables).process
-    output, errors = process.communicate(timeout=800)
-    assert (process.returncode, errors) == (0, ""), output
-    found = json.loads((tmp_path / "gpu.json").read_text())
-    passed = {finding["item"] for finding in json.loads(output) if finding["verdict"] == "ok"}
+def test_double(examine, n_gpus):
+    code, findings, found = examine(n_gpus=n_gpus)
+    assert code == 0, findings
+    passed = {finding["item"] for finding in findings if finding["verdict"] == "ok"}
     assert {"GPU", "CuPy", *found["checks"]} <= passed
     ranks = ["two ranks"] if n_gpus == 2 else ["two ranks, one GPU", "two ranks, NCCL on one GPU"]
     for name in ranks:
@@ -189,3 +207,33 @@ def test_double(start, tmp_path, n_gpus):
         rows = [row for row in found["speed"][name] if "name" in row]
         assert len(rows) == 6 and all(row["milliseconds"]["step"] > 0 for row in rows), rows
     assert found["messages"]["check"] == ""  # such as accesses to memory without an order
+
+
+FAULTS = """
+import numpy as np
+import mpchain.functions as F
+from mpchain.distributed.communicators import nccl
+
+right, run = F.tanh, nccl.Connection.run
+F.tanh = lambda x: right(x) * (1 if isinstance(x.array, np.ndarray) else 1.01)
+
+def sum_half(self, name, *args, stream):
+    if name == "all_reduce":
+        args = *args[:2], args[2] // 2, *args[3:]
+    run(self, name, *args, stream=stream)
+
+nccl.Connection.run = sum_half
+"""
+
+
+@needs_double
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_planted_faults(examine, tmp_path):
+    """A function that is wrong by one percent on GPUs, and sums of the first half of arrays."""
+    (tmp_path / "sitecustomize.py").write_text(FAULTS)
+    code, findings, _ = examine(tmp_path)
+    failed = {finding["item"]: finding for finding in findings if finding["verdict"] == "FAIL"}
+    assert code == 1
+    assert failed["elementwise"]["found"].startswith("differs from the CPU by 1e-02 of the largest")
+    assert failed["two ranks: collectives"]["found"].startswith("differs from the CPU by ")
