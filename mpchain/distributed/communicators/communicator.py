@@ -470,9 +470,8 @@ class Communicator(PointToPoint, LosesRanks):
         n_shards = self.micro_shards or self.size
         if n_shards == self.size:
             return partition(n, self.rank, self.size)
-        first = self.rank * n_shards // self.size
-        last = (self.rank + 1) * n_shards // self.size - 1
-        return partition(n, first, n_shards)[0], partition(n, last, n_shards)[1]
+        first, end = (rank * n_shards // self.size for rank in (self.rank, self.rank + 1))
+        return partition(n, first, n_shards)[0], partition(n, end - 1, n_shards)[1]
 
     def allreduce_obj(self, obj: Any) -> Any:
         """Returns the sum of all ranks' objects, by their own ``+``, in the order of ranks.

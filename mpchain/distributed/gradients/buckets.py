@@ -352,13 +352,15 @@ class Bucket:
         grad = None if factor == 0 else self._params[name].grad
         self._taken[name] = grad is not None
         self._put(name, grad, factor)
-        return self.is_full
+        return len(self._taken) == len(self._params)
 
     def _put(self, name, grad, factor):
         view = self._room.views[name]
         put(view, grad, factor)
         if grad is not None and view.dtype == grad.dtype:
-            self._params[name].grad = view  # frees memory for the rest of backward
+            # Frees memory for the rest of backward. The view is as the gradient: no checks again.
+            param = self._params[name]
+            param._grad, param._grad_var = view, None
 
     def take_rest(self, factor: float) -> None:
         """Takes all gradients that have not been taken."""
@@ -504,10 +506,11 @@ class Room:
         # Each array is referred to by its attribute or dict and by getrefcount's argument, and
         # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
         # has become a Variable may be held as such, and counts as held.
-        if sys.getrefcount(self.values) > 2 + len(self.views):
-            return True
-        for name in self.views:
-            n_own = 2 if params is None else 2 + (params[name]._grad is self.views[name])
-            if sys.getrefcount(self.views[name]) > n_own:
-                return True
-        return False
+        views = self.views.values()
+        n_own = 2 * len(views)
+        if params is not None:
+            n_own += sum([params[name]._grad is view for name, view in self.views.items()])
+        return (
+            sys.getrefcount(self.values) > 2 + len(views)
+            or sum(map(sys.getrefcount, views)) > n_own
+        )

@@ -334,12 +334,13 @@ class _Values:
         for slot, own in enumerate(self.own, first):
             for name, (x, weight) in own.items():
                 place = self._places.get(name)
-                if place is None or (self._stays_on_gpu(x) and name not in self._on_gpu):
+                stays = name in self._on_gpu
+                if place is None or (not stays and self._stays_on_gpu(x)):
                     n_unknown += 1
                     continue
                 place += begin + slot * n_names
                 message[place] = weight  # the weights of all slots, then the sums
-                if name in self._on_gpu:
+                if stays:
                     on_gpu[slot, name] = x
                 else:
                     message[n_slots * n_names + place] = x
