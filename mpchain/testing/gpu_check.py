@@ -227,7 +227,9 @@ def is_double() -> bool:
         >>> if is_double():  # doctest: +SKIP
         ...     print("these times are not a GPU's")
     """
-    return hasattr(cuda.cupy, "double")
+    if not cuda.available:
+        return False
+    return cuda.cupy.cuda.runtime.getDeviceProperties(0)["name"] == b"double"
 
 
 def contract() -> list[str] | None:
@@ -264,7 +266,7 @@ def run(device_name: str) -> dict[str, object]:
     return {
         "device": device_name,
         "GPUs": cuda.device_count(),
-        "is a double": cuda.available and is_double(),
+        "is a double": is_double(),
         "contract": contract(),
         "versions": versions.getvalue().splitlines(),
         "checks": found,

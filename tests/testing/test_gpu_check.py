@@ -67,6 +67,11 @@ def test_trainings_run_on_the_second_gpu(monkeypatch):
 
 
 @pytest.mark.gpu
+def test_double_is_known(request):
+    assert gpu_check.is_double() == (request.config.option.gpu == "double")
+
+
+@pytest.mark.gpu
 def test_planted_fault_is_found(monkeypatch):
     """The GPU's value of a function is wrong by one percent."""
     right = mpchain.functions.tanh
