@@ -38,6 +38,7 @@ EXPANDED: dict[str, Callable[..., Any] | None] = {
     "lstm": None,
     "recurrent_layer": _composed_layer,
     "rms_normalization": None,
+    "shifted_and_scaled": lambda x, mean, scale, beta: (x - mean) * scale + beta,
     "slstm": None,
     "split_gates": None,
     "tree_lstm": None,
