@@ -242,6 +242,10 @@ def _multiply(trace, a, b):
     return value.affine(_per_channel(x, value), 0)
 
 
+def _shift_and_scale(trace, x, mean, scale, beta):
+    return _add(trace, _multiply(trace, _subtract(trace, x, mean), scale), beta)
+
+
 def _divide(trace, a, b):
     if not isinstance(a, _Value) or isinstance(b, _Value):
         raise NotImplementedError(
@@ -429,6 +433,7 @@ _READERS = {
     "negative": lambda trace, x: x.affine(-1, 0),
     "relu": _activation("ReLU"),
     "reshape": _reshape,
+    "shifted_and_scaled": _shift_and_scale,
     "sigmoid": _activation("Sigmoid"),
     "softmax": _softmax,
     "subtract": _subtract,
