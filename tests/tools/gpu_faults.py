@@ -172,6 +172,46 @@ FAULTS = [
         ("tests/testing/test_gpu_check.py", "-k", "gpu_is_as_the_cpu and LSTM"),
         "AssertionError: 0[.][0-9]",
     ),
+    Fault(
+        "a learning rate that stays in a graph",
+        "mpchain/kernels/cuda_steps.py",
+        "    if current.graph is not None:",
+        "    if False:",
+        ("tests/captured/test_cuda_graph.py", "-k", "rates_of_a_schedule"),
+        "Arrays are not equal",
+    ),
+    Fault(
+        "random draws that are not made again for a graph",
+        "mpchain/captured/cuda_graph.py",
+        "            self._cupy.copyto(array, draw())",
+        "            pass",
+        ("tests/captured/test_cuda_graph.py", "-k", "dropout"),
+        "Arrays are not equal",
+    ),
+    Fault(
+        "an array that a graph reads and does not keep",
+        "mpchain/captured/cuda_graph.py",
+        "                self._kept.append(x.array)",
+        "                pass",
+        ("tests/captured/test_cuda_graph.py", "-k", "keeps_the_arrays"),
+        "was freed and may have another owner",
+    ),
+    Fault(
+        "memory of a graph in the pool that all share",
+        "mpchain/captured/cuda_graph.py",
+        "            with stream, cupy.cuda.using_allocator(self._pool.malloc):",
+        "            with stream:",
+        ("tests/captured/test_cuda_graph.py", "-k", "the_same_bits"),
+        "the pool that all share",
+    ),
+    Fault(
+        "arguments that are not copied to a graph",
+        "mpchain/captured/cuda_graph.py",
+        "            self._cupy.copyto(place, array)",
+        "            pass",
+        ("tests/captured/test_cuda_graph.py", "-k", "the_same_bits"),
+        "a replay computed other",
+    ),
 ]
 
 
