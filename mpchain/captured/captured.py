@@ -83,6 +83,7 @@ class Captured:
             (x.shape, x.dtype.char, str(x.device)) if _is_array(x) else (type(x), x) for x in values
         ]
         settings = config.train, config.enable_backprop, str(config.dtype), config.kernels
+        settings += config.use_cudnn, config.cudnn_deterministic, config.use_cudnn_tensor_core
         key = (*shapes, *kwargs, len(args), settings)
         try:
             hash(key)
@@ -208,6 +209,7 @@ def capture(function: Callable[..., Any]) -> Captured:
     What Python decides is decided when a step is recorded: attributes that are changed later, such
     as a ratio or a factor, have no effect, but arguments and hyperparameters of optimizers have.
     Arrays that are neither arguments nor those of links and Variables count as constants.
+    On a GPU the second call is captured as a CUDA graph, and the third is compared with it.
     The gradients of parameters are overwritten by the next replay.
 
     Args:

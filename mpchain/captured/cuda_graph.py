@@ -229,7 +229,7 @@ class CudaGraph(_Listener):
                 cupy.cuda.get_current_stream(),
                 cupy.cuda.Stream(non_blocking=True),
             )
-            with stream, cupy.cuda.using_allocator(self._pool.malloc):
+            with stream, cupy.cuda.using_allocator(self._allocate):
                 stream.begin_capture()
                 current.recorder = current.graph = self
                 try:
@@ -241,6 +241,13 @@ class CudaGraph(_Listener):
                 finally:
                     current.recorder = current.graph = None
                 self._graph = stream.end_capture()
+
+    def _allocate(self, n_bytes):
+        before = self._pool.total_bytes()
+        memory = self._pool.malloc(n_bytes)
+        if self._pool.total_bytes() < before:  # it made room by what the graph uses
+            raise _Refused("the GPU's memory does not suffice for a graph")
+        return memory
 
     def fits(self) -> bool:
         """Whether parameters, states and hooks are those that were captured."""

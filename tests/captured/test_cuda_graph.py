@@ -293,6 +293,12 @@ class TestFallback:
             assert optimizer.t == 5
         assert_same(*models)
 
+    def test_memory_that_does_not_suffice(self, model, monkeypatch):
+        sizes = iter(range(10**6, 0, -1))
+        pool = mpchain.cuda.cupy.cuda.MemoryPool
+        monkeypatch.setattr(pool, "total_bytes", lambda self: next(sizes))
+        self.check(lambda x, t: model(x), "memory does not suffice")
+
     def test_an_error_is_the_users(self, model):
         step = mpchain.capture(lambda x: model(x))
         x = mpchain.get_device(GPU).send(np.ones((2, 4), "f"))

@@ -199,7 +199,7 @@ FAULTS = [
     Fault(
         "memory of a graph in the pool that all share",
         "mpchain/captured/cuda_graph.py",
-        "            with stream, cupy.cuda.using_allocator(self._pool.malloc):",
+        "            with stream, cupy.cuda.using_allocator(self._allocate):",
         "            with stream:",
         ("tests/captured/test_cuda_graph.py", "-k", "the_same_bits"),
         "the pool that all share",

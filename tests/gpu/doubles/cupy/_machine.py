@@ -69,10 +69,10 @@ def _is_inside(file):
 
 
 class _Here(threading.local):
-    """The current device, streams and memory pool of a thread."""
+    """The current device, streams and allocator of memory of a thread."""
 
     device = 0
-    pool = None
+    allocator = None
 
     def __init__(self):
         self.streams = {}
@@ -375,7 +375,7 @@ class Memory:
         self._history = History()
         self._tickets = []
         self.line = place()
-        owner = here.pool or pool
+        owner = here.allocator(self.size) if here.allocator else pool
         owner.n_served += 1
         self.fate = Fate(owner)
         if self._stream.capture is not None:
@@ -388,7 +388,7 @@ class Memory:
             pool.blocks.add(self)
 
     def __del__(self):
-        if _host is None:  # the interpreter ends
+        if _host is None or not hasattr(self, "fate"):  # the interpreter ends; there is no memory
             return
         owner = self.fate.pool()
         self.fate.freed_at = owner.n_served if owner is not None else 0
@@ -481,7 +481,8 @@ class MemoryPool:
         self.n_served = 0
 
     def malloc(self, size):
-        """Names the pool in using_allocator."""
+        """Returns the pool: the double allocates arrays, not bytes."""
+        return self
 
     def block_of(self, pointer):
         """Returns the block that an address is in; None if there is none."""
@@ -500,8 +501,7 @@ class MemoryPool:
     def free_bytes(self):
         return 0
 
-    def n_free_blocks(self):
-        return 0
+    n_free_blocks = free_bytes
 
 
 pool = MemoryPool()
@@ -509,12 +509,12 @@ pool = MemoryPool()
 
 @contextlib.contextmanager
 def using_allocator(allocator=None):
-    """Context manager: this thread allocates from the pool that ``allocator`` is a method of."""
-    outer, here.pool = here.pool, getattr(allocator, "__self__", None)
+    """Context manager: this thread allocates by a function, such as the method of a pool."""
+    outer, here.allocator = here.allocator, allocator
     try:
         yield
     finally:
-        here.pool = outer
+        here.allocator = outer
 
 
 class MemoryHook:
