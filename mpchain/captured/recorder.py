@@ -481,12 +481,11 @@ def _place():
 def difference(first: Recorder, second: Recorder) -> str | None:
     """Returns what differs between two recordings of a step, None if they say the same.
 
-        Example:
-            >>> from mpchain.captured.recorder import Recorder, difference
-            >>> from mpchain.backends.cuda import is_gpu_array
-    from mpchain.captured.state import State
-            >>> difference(Recorder(State([])), Recorder(State([]))) is None
-            True
+    Example:
+        >>> from mpchain.captured.recorder import Recorder, difference
+        >>> from mpchain.captured.state import State
+        >>> difference(Recorder(State([])), Recorder(State([]))) is None
+        True
     """
     pair = _Pair(first, second)
     for a, b in zip(first.calls, second.calls):
