@@ -26,7 +26,7 @@ def run(script, *options, n_ranks=1):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
