@@ -82,10 +82,11 @@ def _convolution(jax, x, W, stride=1, pad=0):
     return jax.lax.conv_general_dilated(x, W, (stride, stride), [(pad, pad)] * 2)
 
 
-def _pool(jax, x, size, stride, pad=0):
+def _pool(jax, x, size, stride, pads=(0, 0)):
     window, strides = (1, 1, size, size), (1, 1, stride, stride)
-    pads = [(0, 0), (0, 0), (pad, pad), (pad, pad)]
-    return jax.lax.reduce_window(x, -np.inf, jax.lax.max, window, strides, pads)
+    return jax.lax.reduce_window(
+        x, -np.inf, jax.lax.max, window, strides, [(0, 0), (0, 0), pads, pads]
+    )
 
 
 def _classifier(jax, forward, params, optimizer, x, t):
@@ -148,7 +149,7 @@ def resnet18(jax):
             y = (y - mean) * jax.lax.rsqrt(y.var((0, 2, 3), keepdims=True) + 1e-5)
             return y * gamma[:, None, None] + beta[:, None, None]
 
-        x = _pool(jax, relu(unit(x)), 3, 2, 1)
+        x = _pool(jax, relu(unit(x)), 3, 2, (1, 2))  # which covers all of it
         for has_side in blocks:
             y = unit(relu(unit(x)))
             x = relu(y + (unit(x) if has_side else x))
