@@ -14,6 +14,7 @@ from mpchain.functions.array import reshape, sum_to, swapaxes, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import get_item
 from mpchain.functions.reduction import sum
+from mpchain.kernels.blas import multiply_stacks
 from mpchain.kernels.cublas import matmul as product
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
@@ -27,8 +28,9 @@ def _multiplied(a, b):
     """
     if a.dtype == np.float16 and not is_gpu_array(a):
         return np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.result_type(a, b))
-    is_plain = isinstance(a, np.ndarray) and a.ndim == b.ndim == 2
-    return kernels.product(a, b) if is_plain else product(a, b)
+    if is_gpu_array(a):
+        return product(a, b)
+    return kernels.product(a, b) if a.ndim == b.ndim == 2 else multiply_stacks(a, b)
 
 
 @differentiable(

@@ -443,6 +443,19 @@ def _linear(x, W, b):
     return y
 
 
+def is_shared(work: int) -> bool:
+    """Returns whether NumPy's BLAS would use threads for a product beside those of oneDNN.
+
+    Args:
+        work: the number of multiplications.
+
+    Example:
+        >>> is_shared(10)
+        False
+    """
+    return work > _SHARED and why_absent() is None and _library().threads > 1
+
+
 class _Address(ctypes.c_void_p):
     """The address of an array, which it keeps."""
 
