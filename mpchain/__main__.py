@@ -15,6 +15,7 @@ BRINGS = {
     "mpi": "several ranks",
     "cpu": "faster convolutions, normalization, optimizers and draws on CPUs; special functions",
     "gpu": "GPUs",
+    "bfloat16": "bfloat16 arrays",
     "data": "data sets that work offline, and pictures",
     "plot": "plots of training, and progress bars",
     "metrics": "F1, BLEU and the like",
