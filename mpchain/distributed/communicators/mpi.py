@@ -331,19 +331,27 @@ class MpiCommunicator(Communicator):
 
     def ibarrier(self) -> Request:
         self._check_no_part("ibarrier")
+        self._enter()
         request = self._everyone.library_comm.Ibarrier()
         return progress.PendingOperation(self._everyone.until_complete([request]))
+
+    def _enter(self):
+        """Begins to communicate, as the watchdog sees it."""
+        if self._watch is not None and self._watch.announced is not None:
+            self._watch.enter()
 
     def ibcast(self, x: Array, root: int = 0) -> Request:
         self._check_rank("ibcast", "root", root)
         check_contiguous("ibcast", x)
         self._check_no_part("ibcast")
+        self._enter()
         buffer = self._host_copy(x)
         requests = [self._everyone.library_comm.Ibcast(p, root) for p in byte_pieces(buffer)]
         return _begin(self._everyone.until_complete(requests), x, buffer)
 
     def iallgather(self, x: Array, out: Array | None = None) -> Request:
         x = contiguous(check_room("iallgather", x, out, self.size))
+        self._enter()
         made = None if out is None else self._made(out)
         if made is not None and made.array.nbytes >= out.nbytes:
             return progress.PendingOperation(_shaped(made.gather(x.reshape(-1), self.size), out))
@@ -356,6 +364,7 @@ class MpiCommunicator(Communicator):
 
     def ireduce_scatter(self, x: Array, wire_dtype: str | None = None) -> Request:
         check_pieces("ireduce_scatter", x, self.size, wire_dtype)
+        self._enter()
         narrow = HALF_PRECISION.get(wire_dtype)
         if isinstance(x, np.ndarray) and x.size:
             made = self._made(x)

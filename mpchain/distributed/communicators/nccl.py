@@ -187,8 +187,7 @@ class NcclCommunicator(MpiCommunicator):
         Returns:
             The event after its work.
         """
-        if self._watch is not None and self._watch.announced is not None:
-            self._watch.enter()
+        self._enter()
         self._connect(sent)
         with self._beside(sent, received) as event:
             self._run(name, sent, received, *more, stream=self._stream, dtype_name=dtype_name)

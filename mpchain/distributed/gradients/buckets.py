@@ -289,9 +289,14 @@ class Bucket:
         return list(self._params)
 
     @property
+    def length(self) -> int:
+        """The number of elements of ``values``."""
+        return self.layout.size
+
+    @property
     def specification(self) -> tuple[int, np.dtype]:
         """The number of elements that the bucket needs in host memory, and their dtype."""
-        return self.layout.size, self._wire_dtype
+        return self.length, self._wire_dtype
 
     @property
     def values(self) -> Array:
@@ -437,7 +442,7 @@ class GpuBucket(Bucket):
         return True
 
     def _new_room(self):
-        room = Room(self._xp.zeros(self.layout.size, self._wire_dtype), self.layout)
+        room = Room(self._xp.zeros(self.length, self._wire_dtype), self.layout)
         self._rooms = [*self._rooms[-1:], room]
         return room
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators import Communicator, NcclCommunicator
 from mpchain.distributed.communicators.requests import Request
-from mpchain.distributed.gradients.buckets import Bucket, GradientReducer
+from mpchain.distributed.gradients.buckets import Bucket, GpuBucket, GradientReducer
 from mpchain.typing import Array
 from mpchain.utils.flat_layout import FlatLayout
 from mpchain.variable import Parameter
@@ -20,7 +20,8 @@ class ScatteringReducer(GradientReducer):
     This is half of what it takes to sum them on all ranks; the parameters' ``grad`` is then None.
     The ranks get the other half, whole gradients, in each step in which one of them asks.
 
-    Gradients on GPUs, and those of parameters without a layout, are summed on all ranks.
+    Gradients on GPUs that NCCL does not connect, and those of parameters without a layout, are
+    summed on all ranks.
 
     Args:
         comm, zero_fill, compression: see :class:`GradientReducer`; the compression must be exact
@@ -72,14 +73,15 @@ class ScatteringReducer(GradientReducer):
         return super().means()
 
     def _make_buckets(self, order):
-        params = self._params
-        known = self.layouts
-        if any(param.xp is not np for param in params.values()) or not self._comm.sums_gradients:
-            known = []
-        buckets = [
-            ScatteredBucket(layout, params, self._comm.gradient_dtype(layout.dtype), self._comm)
-            for layout in known
-        ]
+        params, comm = self._params, self._comm
+        on_gpu = any(param.xp is not np for param in params.values())
+        buckets = []
+        if comm.sums_gradients and (not on_gpu or isinstance(comm, NcclCommunicator)):
+            make = ScatteredGpuBucket if on_gpu else ScatteredBucket
+            buckets = [
+                make(layout, params, comm.gradient_dtype(layout.dtype), comm)
+                for layout in self.layouts
+            ]
         names = {name for bucket in buckets for name in bucket.names}
         buckets += super()._make_buckets([name for name in order if name not in names])
         last = {name: i for i, name in enumerate(order)}
@@ -107,6 +109,7 @@ class ScatteredBucket(Bucket):
     """
 
     _is_whole = False
+    _request = None  # whose result is this rank's piece
 
     def __init__(
         self,
@@ -117,31 +120,33 @@ class ScatteredBucket(Bucket):
     ):
         super().__init__(layout, params, wire_dtype)
         self._rank, self._size = comm.rank, comm.size
-        self._parts = layout.part(comm.rank, comm.size)
+        self._parts_of_rank = layout.part(comm.rank, comm.size)
 
     @property
-    def specification(self) -> tuple[int, np.dtype]:
-        return self._size * -(-self.layout.size // self._size), self._wire_dtype
+    def length(self) -> int:
+        return self._size * -(-self.layout.size // self._size)
 
     def begin(self, losses_are_weighted: bool = False) -> None:
+        self._is_whole, self._request = False, None
         super().begin(losses_are_weighted)
-        self._is_whole = False
 
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
-        return comm.ireduce_scatter(self.values.reshape(self._size, -1), wire_dtype)
+        self._request = comm.ireduce_scatter(self.values.reshape(self._size, -1), wire_dtype)
+        return self._request
 
     def pieces(self) -> dict[str, Array]:
         """Returns this rank's part of each gradient, flat, in the gradients' dtype."""
-        pieces = {}
-        for name, part in self._parts.items():
-            begin = self.layout.slices[name].start
-            piece = self.values[begin + part.start : begin + part.stop]
+        own, pieces = self._request.result, {}
+        for name, part in self._parts_of_rank.items():
+            begin = self.layout.slices[name].start - self._rank * own.size
+            has = part.start < part.stop
+            piece = own[begin + part.start : begin + part.stop] if has else own[:0]
             pieces[name] = piece.astype(self.layout.dtype, copy=False)
         return pieces
 
     def piece_and_use(self) -> tuple[Array, Callable[[Array], None]]:
         """Returns what :meth:`Gathering.gather` takes to make the gradients whole."""
-        return self.values.reshape(self._size, -1)[self._rank], self._set_whole
+        return self._request.result, self._set_whole
 
     def _set_whole(self, values):
         self.values[...] = values
@@ -150,6 +155,29 @@ class ScatteredBucket(Bucket):
     def gradients(self) -> dict[str, Array]:
         """Returns what :class:`Bucket` does once all ranks have whole gradients, before nothing."""
         return super().gradients() if self._is_whole else {}
+
+
+class ScatteredGpuBucket(ScatteredBucket, GpuBucket):
+    """The same on a GPU, for NCCL.
+
+    Args:
+        layout, params, wire_dtype, comm: see :class:`ScatteredBucket`.
+    """
+
+    @property
+    def specification(self) -> tuple[int, np.dtype]:
+        return 0, self._wire_dtype  # no host memory
+
+    def _fill(self):
+        if not self._grads:
+            return
+        parts, views = self._parts(), self._room.views.values()
+        if sum(part.size for part in parts) == self.layout.size:
+            self._xp.concatenate(parts, out=self._room.values[: self.layout.size])
+        else:  # the layout has places of parameters that are gone
+            for view, part in zip(views, parts, strict=True):
+                view[...] = part.reshape(view.shape)
+        self._set_gradients()
 
 
 class Gathering:

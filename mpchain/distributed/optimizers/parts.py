@@ -180,6 +180,8 @@ class RanksOfParts:
 
     def iallreduce(self, x: Array) -> Request:
         """Sums an array, whose numbers float64 holds, over the ranks."""
+        if not isinstance(x, np.ndarray):
+            return self._comm.iallreduce(x)
         if x.size not in self._rooms:
             (self._rooms[x.size],) = self._comm.make_buffers([(x.size, np.float64)])
         room = self._rooms[x.size]

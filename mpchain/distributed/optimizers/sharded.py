@@ -5,8 +5,14 @@ import functools
 import sys
 from typing import Any, Self
 
+import numpy as np
+
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.gradients.buckets import BUCKET_BYTES
+from mpchain.distributed.gradients.buckets import (
+    BUCKET_BYTES,
+    FIRST_GPU_BUCKET_BYTES,
+    GPU_BUCKET_BYTES,
+)
 from mpchain.distributed.gradients.scattering import Gathering, ScatteringReducer
 from mpchain.distributed.optimizers.multi_node import MultiNodeOptimizer, make_reducer
 from mpchain.distributed.optimizers.parts import PartsOfModel, RanksOfParts, Row, ShardedRule
@@ -66,7 +72,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
       or an optimizer that overrides how :class:`~mpchain.optimizer.GradientMethod` updates. This is
       printed once;
     * :attr:`whole_gradients`;
-    * gradients on a GPU, or a reproducible communicator.
+    * gradients on a GPU that NCCL does not connect, or a reproducible communicator.
 
     To save the whole state under its ordinary names, all ranks call :meth:`gather_state` just
     before one of them saves (:class:`mpchain.distributed.extensions.GatherState` does so in a
@@ -247,10 +253,12 @@ class ShardedOptimizer(MultiNodeOptimizer):
         """Divides the parameters that are not divided yet; the same ones on all ranks."""
         new = self._undivided()
         _check_rules(new)
+        on_gpu = any(param.xp is not np for param in new.values())
+        n_bytes = (GPU_BUCKET_BYTES, FIRST_GPU_BUCKET_BYTES) if on_gpu else (BUCKET_BYTES,)
         in_order_of_backward = reversed(new.items())  # more or less: the last links come first
         self._rows += [
             Row(self.communicator, layout, new)
-            for layout in layouts(in_order_of_backward, BUCKET_BYTES)
+            for layout in layouts(in_order_of_backward, *n_bytes)
         ]
         params = dict(self.target.namedparams(include_uninit=False))
         self._rows = [row for row in self._rows if row.keep(params)]

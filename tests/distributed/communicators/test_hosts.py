@@ -11,6 +11,7 @@ import pytest
 from mpchain.distributed import shared_memory
 from mpchain.distributed.communicators import MpiCommunicator, arrays, mpi, progress
 from mpchain.distributed.communicators.buffers import SharedBuffer
+from mpchain.distributed.watch import fingerprints
 
 HOSTS = {
     "one host": lambda rank: 0,
@@ -284,7 +285,7 @@ def test_pieces_of_buffers(on_hosts, in_stages, is_shared, monkeypatch):
         for i, (x, whole) in enumerate(zip(buffers, wholes, strict=True)):
             whole[...] = np.random.RandomState([rank, i, step]).uniform(-1, 1, whole.size)
             x[...] = whole
-        order = np.random.RandomState([step, rank]).permutation(len(sizes))
+        order = np.random.RandomState(step).permutation(len(sizes))
         sums = [on_hosts.begin_sum(whole) for whole in wholes]
         scattered = {i: on_hosts.ireduce_scatter(buffers[i].reshape(size, -1)) for i in order}
         for i, n in enumerate(sizes):
@@ -319,3 +320,21 @@ def test_room_for_what_is_gathered(comm):
         comm.iallgather(np.zeros(4), out)
     with pytest.raises(ValueError, match="ireduce_scatter: wire_dtype must be one of None, flo"):
         comm.ireduce_scatter(np.zeros((comm.size, 2)), "sparse")
+
+
+def test_operations_that_were_begun_are_watched(on_hosts):
+    """Otherwise nobody would notice a rank that does not take part."""
+    size = on_hosts.size
+    buffer, room = on_hosts.make_buffers([(2 * size, "float64")] * 2)
+    requests = [
+        on_hosts.ibarrier(),
+        on_hosts.ibcast(np.ones(2)),
+        on_hosts.iallreduce(np.ones(2)),
+        on_hosts.iallgather(np.ones(2)),
+        on_hosts.iallgather(np.ones(2), room.reshape(size, 2)),
+        on_hosts.ireduce_scatter(np.ones((size, 2))),
+        on_hosts.ireduce_scatter(buffer.reshape(size, 2)),
+    ]
+    for request in requests:
+        assert isinstance(request, fingerprints.Request) == (size > 1)
+        request.Wait()

@@ -408,6 +408,14 @@ def test_noise_and_layerwise_rates(on_hosts, hook):
     assert_same(sharded.target, plain.target)
 
 
+def test_gradients_after_an_update(comm):
+    """Those of a part alone are not shown as a gradient; on one rank they are whole."""
+    with using_config("dtype", np.dtype("float64")):
+        _, sharded = both(optimizers.Adam, comm)
+        train(sharded, comm, 2)
+    assert {param.grad is None for param in sharded.target.params()} == {comm.size > 1}
+
+
 def test_whole_gradients_on_request(comm):
     with using_config("dtype", np.dtype("float64")):
         plain, sharded = both(optimizers.Adam, comm)
