@@ -139,6 +139,34 @@ def test_gradients_of_gradients_are_replayed():
     assert_same(*models)
 
 
+def critic_step(model, optimizer):
+    def step(x, t):
+        x = mpchain.Variable(x)
+        (gx,) = mpchain.grad([F.sum(model(x))], [x], enable_double_backprop=True)
+        penalty = F.mean((F.sqrt(F.sum(gx**2, axis=(1, 2, 3)) + 1e-12) - 1) ** 2)
+        loss = F.mean(model(x)) + 10 * penalty
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+        return loss
+
+    return step
+
+
+def test_a_critic_of_convolutions_with_a_penalty_of_its_gradient():
+    def make_model():
+        np.random.seed(0)
+        layers = L.Convolution2D(1, 4, 4, stride=2, pad=1), F.leaky_relu
+        return mpchain.Sequential(*layers, L.Linear(64, 1))
+
+    models, _, step = run_both(make_model, optimizers.Adam, critic_step, 6, (1, 8, 8))
+    assert step.reason is None
+    others = on_host(models[1])
+    for name, value in on_host(models[0]).items():
+        # Products in captures may be summed in another order.
+        np.testing.assert_allclose(value, others[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_dropout_draws_and_running_statistics_move_in_replays():
     models, losses, step = run_both(convolutional, optimizers.SGD, classifier_step, 8, (1, 8, 8))
     assert step.reason is None
