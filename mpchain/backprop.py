@@ -157,7 +157,11 @@ def backward_from(
 
 def _ones(y, loss_scale=None):
     with cuda.get_device_from_array(y.array):
-        gy = y.xp.full_like(y.array, 1 if loss_scale is None else loss_scale)
+        if cuda.is_gpu_array(loss_scale):
+            gy = y.xp.ones_like(y.array)
+            gy *= loss_scale
+        else:
+            gy = y.xp.full_like(y.array, 1 if loss_scale is None else loss_scale)
     return variable.Variable(gy, requires_grad=False)
 
 

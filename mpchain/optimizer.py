@@ -17,15 +17,16 @@ from mpchain.dtypes import is_half
 from mpchain.from_pytorch import OPTIONS, with_names
 from mpchain.kernels.steps import share_gpu
 from mpchain.link import Link
-from mpchain.recording import outside
+from mpchain.loss_scale import MAXIMUM, LossScaleOnGpu
+from mpchain.recording import current, outside
 from mpchain.serializer import AbstractSerializer
-from mpchain.update_rule import HookList, if_saved, update_all
+from mpchain.update_rule import HookList, if_saved, takes_guarded_steps, update_all
 from mpchain.update_rule import Hyperparameter as Hyperparameter
 from mpchain.update_rule import HyperparameterProxy as HyperparameterProxy
 from mpchain.update_rule import UpdateRule as UpdateRule
 from mpchain.variable import Parameter, Variable
 
-_MAX_LOSS_SCALE = 65504.0  # the largest number in float16
+_OF_LOSS_SCALE = ("check_nan_in_grads", "is_safe_to_update", "update_loss_scale")
 
 
 @with_names("Optimizer")
@@ -55,6 +56,7 @@ class Optimizer:
     _loss_scale: float | None = None
     _loss_scale_growth: float | None = None  # factor after a good step, if it is dynamic
     _is_safe = True
+    _scale_on_gpu: LossScaleOnGpu | None = None  # what it knows after the host's, in its steps
     _hooks = None
 
     def setup(self, link: Link) -> Self:
@@ -73,6 +75,7 @@ class Optimizer:
             raise TypeError(f"{self._called('setup')}: link must be a Link, not {_kind(link)}")
         if next(link.params(), None) is None:
             _look_for_unregistered(link, self._called("setup"))
+        self._keep_on_host()
         self.target = link
         self.t = 0
         self.epoch = 0
@@ -167,8 +170,42 @@ class Optimizer:
     @property
     def loss_scale(self) -> float | None:
         """The factor on the loss of the next update, constant or dynamic; None for no factor.
-        Programs that call ``backward`` before ``update()`` pass it on."""
+
+        Programs that call ``backward`` before ``update()`` pass it on. The host waits for a GPU to
+        know a dynamic one.
+        """
+        self._learn(waits=True)
         return self._loss_scale
+
+    @property
+    def _factor(self):
+        """The loss scale, for ``backward``: a number, or an array on the GPU."""
+        return self._loss_scale if self._scale_on_gpu is None else self._scale_on_gpu.factor
+
+    def _learn(self, waits):
+        """Takes note of what the GPU has decided of steps; see :mod:`mpchain.loss_scale`."""
+        if self._scale_on_gpu is None:
+            return
+        for outcome in self._scale_on_gpu.outcomes(waits):
+            self._is_safe = not outcome.names
+            if outcome.names:
+                self._warn_of_skip(outcome.t, outcome.names)
+                for rule in outcome.rules:
+                    rule.t -= 1
+            self.update_loss_scale()
+
+    def _keep_on_host(self):
+        """Waits for what the GPU has decided, and goes on without."""
+        self._learn(waits=True)
+        self._scale_on_gpu = None
+
+    def _warn_of_skip(self, t, names):
+        warnings.warn(
+            f"{self._called('update')}: step {t} is skipped, because with loss scale "
+            f"{self._loss_scale} gradients are not finite: {', '.join(names)}",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
     def set_loss_scale(self, loss_scale: float | None) -> None:
         """Sets a constant factor on the loss, which keeps small float16 gradients from vanishing.
@@ -187,6 +224,7 @@ class Optimizer:
                 f"{self._called('set_loss_scale')}: loss_scale must be a positive number, "
                 f"not {loss_scale}"
             )
+        self._keep_on_host()
         self._loss_scale = loss_scale
         self._loss_scale_growth = None
 
@@ -227,15 +265,11 @@ class Optimizer:
                 names.append(f"some on other ranks than {comm.rank} of {comm.size}")
         if names:
             self._is_safe = False
-            warnings.warn(
-                f"{self._called('update')}: step {self.t + 1} is skipped, because with loss scale "
-                f"{self._loss_scale} gradients are not finite: {', '.join(names)}",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+            self._warn_of_skip(self.t + 1, names)
 
     def is_safe_to_update(self) -> bool:
         """Returns False if :meth:`check_nan_in_grads` found a gradient that is not finite."""
+        self._learn(waits=True)
         return self._is_safe
 
     def update_loss_scale(self) -> None:
@@ -245,7 +279,7 @@ class Optimizer:
         if not self._is_safe:
             self._loss_scale_growth = 2 ** (1 / self._loss_scale_interval)
         scale = self._loss_scale * (self._loss_scale_growth if self._is_safe else 0.5)
-        self._loss_scale = min(max(scale, 1.0), _MAX_LOSS_SCALE)
+        self._loss_scale = min(max(scale, 1.0), MAXIMUM)
 
     def _remove_loss_scale(self):
         if self._loss_scale not in (None, 1):
@@ -258,6 +292,7 @@ class Optimizer:
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the counts and the states of all parameters' update rules."""
         self._check_set_up("serialize")
+        self._keep_on_host()
         self.t = serializer("t", self.t)
         self.epoch = serializer("epoch", self.epoch)
         if self._loss_scale_growth is not None:
@@ -388,6 +423,10 @@ class GradientMethod(Optimizer):
             self._look_for_half(params)
         if any(param.grad is None for param in params):
             self.reallocate_cleared_grads()
+        if self._can_stay_on_gpu(params):
+            self._update_on_gpu(params)
+            return
+        self._keep_on_host()
         self.check_nan_in_grads()
         if self._is_safe:
             self._remove_loss_scale()
@@ -397,6 +436,45 @@ class GradientMethod(Optimizer):
             update_all(params)
             self.call_hooks("post")
         self.update_loss_scale()
+
+    def _can_stay_on_gpu(self, params):
+        """Whether a step that a dynamic loss scale skips can be skipped without the host."""
+        if self._loss_scale_growth is None or not params or current.graph is not None:
+            return False
+        grads, rules = [p.grad for p in params], [p.update_rule for p in params]
+        hooks = [*self._hooks.at("pre"), *self._hooks.at("post")]
+        return (
+            share_gpu(grads)
+            and all(grad.dtype.char in "efd" for grad in grads)
+            and all(p.divided_among is None for p in params)
+            and all(map(takes_guarded_steps, params, rules))
+            and all(getattr(hook, "changes_gradients_only", False) for hook in hooks)
+            and all(getattr(type(self), n) is getattr(Optimizer, n) for n in _OF_LOSS_SCALE)
+        )
+
+    def _update_on_gpu(self, params):
+        self._learn(waits=False)
+        if self._scale_on_gpu is None:
+            growth = 2 ** (1 / self._loss_scale_interval)
+            was_reduced = self._loss_scale_growth != 2
+            self._scale_on_gpu = LossScaleOnGpu(self._loss_scale, growth, was_reduced)
+        scale, named = self._scale_on_gpu, dict(self.target.namedparams())
+        self.t += 1
+        grads = [(name, p.grad) for name, p in named.items() if p.grad is not None]
+        scale.step(
+            self.t, grads, lambda: self._take_scaled_step(params), [p.update_rule for p in params]
+        )
+
+    def _take_scaled_step(self, params):
+        inverse, factors = 1 / self._factor, {}
+        for _, param in self.rules_and_params():
+            dtype = param.grad.dtype
+            if dtype not in factors:
+                factors[dtype] = inverse.astype(dtype)
+            param.grad = param.grad * factors[dtype]
+        self.call_hooks("pre")
+        update_all(params)
+        self.call_hooks("post")
 
     def _look_for_half(self, params):
         """Warns if settings that float16 and bfloat16 parameters need were not chosen."""
@@ -426,7 +504,7 @@ class GradientMethod(Optimizer):
         else:
             for param in self.target.params():
                 param.zerograd()
-        loss.backward(loss_scale=self._loss_scale)
+        loss.backward(loss_scale=self._factor)
 
 
 def _look_for_unregistered(link, called):

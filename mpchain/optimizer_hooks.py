@@ -29,10 +29,12 @@ class _ParameterHook:
         name: the name by which optimizers know it.
         call_for_each_param: whether it is called with update rule and parameter.
         timing: when it is called.
+        changes_gradients_only: whether calling it in a step that is skipped does nothing.
     """
 
     name: str
     call_for_each_param = True
+    changes_gradients_only = True
     timing = "pre"
 
     def __call__(self, rule: UpdateRule, param: Parameter) -> None:
@@ -234,6 +236,7 @@ class GradientClipping:
     name = "GradientClipping"
     works_on_parts = True
     call_for_each_param = False
+    changes_gradients_only = True
     timing = "pre"
 
     def __init__(self, threshold: float):

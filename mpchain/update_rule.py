@@ -314,7 +314,16 @@ class UpdateRule:
         if self.step is None:
             raise NotImplementedError(f"{type(self).__name__} does not implement update_core")
         states = [self.state[name] for name in self.states]
-        take_step(self.step, param.array, param.grad, states, self.scalars)
+        take_step(self.step, param.array, param.grad, states, self._scalars_after)
+
+    def _scalars_after(self, n_left_out=0):
+        """The numbers of a step, if so many of the updates that were counted were left out."""
+        if n_left_out == 0:
+            return self.scalars()
+        self.t -= n_left_out
+        scalars = self.scalars()
+        self.t += n_left_out
+        return scalars
 
     def scalars(self) -> dict[str, Any]:
         """Returns a dict of the numbers that :attr:`step` takes: the hyperparameters, by name."""
@@ -485,6 +494,17 @@ def takes_plain_steps(param_class: type, rule_class: type) -> bool:
     )
 
 
+def takes_guarded_steps(param: Parameter, rule: UpdateRule | None) -> bool:
+    """Returns whether a GPU can decide if ``rule`` updates ``param``: it does nothing but steps.
+
+    Example:
+        >>> takes_guarded_steps(mpchain.Parameter(np.zeros(2)), optimizers.Adam.rule())
+        True
+    """
+    is_plain = rule is not None and takes_plain_steps(type(param), type(rule))
+    return is_plain and rule.enabled and not rule._hooks
+
+
 _ATTRIBUTES = frozenset(vars(UpdateRule()))
 
 
@@ -531,7 +551,7 @@ def _update_group_on_gpu(params):
         written = [[param.array for param in params]]
         written += [[rule.state[name] for rule in rules] for name in rules[0].states]
         grads = [param.grad for param in params]
-        if not take_steps(rules[0].step, written, grads, rules[0].scalars):
+        if not take_steps(rules[0].step, written, grads, rules[0]._scalars_after):
             for rule, param in zip(rules, params, strict=True):
                 rule.update_core(param)
 

@@ -30,7 +30,10 @@ TABLE = [
     ("dataset datasets iterators serializer serializers reporter", "backend"),
     ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),
     ("exporters interop onnx", "link"),
-    ("optimizer update_rule optimizers optimizer_hooks function_hooks", "link kernels serializer"),
+    (
+        "optimizer loss_scale update_rule optimizers optimizer_hooks function_hooks",
+        "link kernels serializer",
+    ),
     ("captured", "optimizer"),
     ("link_hooks", "link function_hooks"),
     ("distributions", "functions"),

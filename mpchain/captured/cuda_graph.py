@@ -159,7 +159,7 @@ class CudaGraph(_Listener):
         if not isinstance(owner, Optimizer):
             self._again.append((function, without_graph(args, _itself)))
             return
-        if owner.loss_scale is not None:
+        if owner._loss_scale is not None:
             raise _Refused("an optimizer scales the loss")
         rules = [p.update_rule for p in owner.target.params() if p.update_rule is not None]
         counted = [(x, x.t) for x in (owner, *rules)]

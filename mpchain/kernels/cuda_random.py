@@ -64,7 +64,7 @@ def _refuse_drop(x: Array, h: Array | None, counters: Counters, ratio: float) ->
         return "not CuPy arrays"
     if h is not None and (h.shape != x.shape or h.dtype != x.dtype):
         return "arrays of different shapes or dtypes"
-    return None if x.dtype.kind == "f" and x.size else "not floating point, or no elements"
+    return None if x.dtype.char in "efd" and x.size else "not floating point, or no elements"
 
 
 @drop.kernel("cuda_random", _refuse_drop)

@@ -4,9 +4,11 @@ The kernel is CUDA C, written from the trace of the step's body. It computes the
 as it joins no product with a sum.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +25,8 @@ _TEXT = """{headers}struct Arrays {{
   int first_block[{capacity}];
   int n;
 }};
-extern "C" __global__ void mpchain_step(const Arrays arrays{numbers}) {{
+{types}extern "C" __global__ void {function}(const Arrays arrays{numbers}) {{
+{first}
   int k = 0;  // the arrays that this block works on
   for (int end = arrays.n; end - k > 1;) {{
     int middle = (k + end) / 2;
@@ -38,11 +41,58 @@ extern "C" __global__ void mpchain_step(const Arrays arrays{numbers}) {{
 """
 
 
+class Guard(NamedTuple):
+    """What the kernels of steps look up on the GPU.
+
+    Attributes:
+        found: int32 array; if its first element is not 0 they change nothing.
+        n_left_out: int32 array, whose first element is the number of steps that were left out.
+        n_known: how many of these the host knows of.
+        n_rows: one more than the number of steps of which the host does not know.
+
+    Example:
+        >>> guard = Guard(found, counts, 0, 1)  # doctest: +SKIP
+    """
+
+    found: Array
+    n_left_out: Array
+    n_known: int
+    n_rows: int
+
+    def wait(self) -> int | None:
+        """Returns how many steps were left out that the host did not know of; None if this one
+        is. The host waits for the GPU."""
+        return None if self.found[0] else int(self.n_left_out[0]) - self.n_known
+
+
+class _Guarding(threading.local):
+    guard: Guard | None = None
+
+
+guarding = _Guarding()
+"""Has the guard of the steps that this thread takes."""
+
+
+@contextlib.contextmanager
+def guarded(guard: Guard | None) -> Iterator[None]:
+    """Context manager: steps on the current GPU look up ``guard``.
+
+    Example:
+        >>> with guarded(guard):  # doctest: +SKIP
+        ...     update_all(params)
+    """
+    guarding.guard = guard
+    try:
+        yield
+    finally:
+        guarding.guard = None
+
+
 def take_steps(
     step: Callable,
     written: Sequence[Sequence[Array]],
     grads: Sequence[Array],
-    scalars: Callable[[], dict],
+    scalars: Callable[..., dict],
 ) -> bool:
     """Takes a step for parameters on the current GPU, by one kernel where their sizes fit into one.
 
@@ -52,7 +102,8 @@ def take_steps(
             arrays of one list have one dtype; those of a parameter have one shape.
         grads: the gradients, of one dtype.
         scalars: returns numbers that ``step`` takes. Before each replay of a captured step it is
-            asked again.
+            asked again. Within :func:`guarded` it is asked for each number of updates that may
+            have been left out, its argument.
 
     Returns:
         Whether it did: some steps cannot be written as a kernel, and some arrays are not
@@ -72,29 +123,109 @@ def take_steps(
     computed = np.result_type(np.float32, *dtypes)
     describe = functools.partial(_body, step, len(written), scalars, dtypes)
     try:
-        body, constants = describe()
+        bodies, constants = zip(*map(describe, range(_n_rows())))
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
         return False
-    names = [*(f"a{i}" for i in range(len(written))), "g"]
-    numbers: list[Any] = [computed.type(x) for x in constants]
-    declared = [f"T c{i}" for i in range(len(constants))]
+    if len(set(bodies)) > 1:
+        return False
+    numbers, texts = _numbers(bodies[0], constants, computed, describe)
+    function = _Function("mpchain_step", _C_TYPES[computed.char], *texts)
+    _launch(function, [*(f"a{i}" for i in range(len(written))), "g"], [*written, grads], numbers)
+    return True
+
+
+def _n_rows():
+    return 1 if guarding.guard is None else guarding.guard.n_rows
+
+
+def _numbers(body, rows, computed, describe):
+    """Returns the arguments that have a step's numbers, and the texts of :class:`_Function`."""
+    n = len(rows[0])
+    if guarding.guard is not None:
+        return _guarded_numbers(body, rows, computed)
     if current.graph is not None:  # in which they would stay as they are
-        numbers = [current.graph.numbers_of(describe)]
-        declared, body = _reading_numbers(body, len(constants))
-    places = [i for i, grad in enumerate(grads) if grad.size]
-    most = (_argument_bytes() - 8 * len(numbers) - 8) // (8 * len(lists) + 12)
+        return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
+    return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
+
+
+def _guarded_numbers(body, rows, computed):
+    guard, n = guarding.guard, len(rows[0])
+    table = np.zeros(1, np.dtype([("c", computed, (len(rows), max(n, 1)))]))
+    table["c"][0, :, :n] = rows
+    first = ["if (*found) return;", "const T* c = table.c[*left_out - n_known];"]
+    first += [f"T c{i} = c[{i}];" for i in range(n)]
+    declared = ["const Table table", "const int* found", "const int* left_out", "int n_known"]
+    types = f"struct Table {{ T c[{len(rows)}][{max(n, 1)}]; }};\n"
+    texts = declared, body, "\n".join("  " + line for line in first), types
+    return [table, guard.found, guard.n_left_out, np.int32(guard.n_known)], texts
+
+
+class _Function(NamedTuple):
+    """A kernel but for its arrays: its name, the type that it computes in, more parameters,
+    statements for an element, statements before all elements, and types of parameters."""
+
+    name: str
+    kind: str
+    declared: Sequence[str]
+    body: str
+    first: str = ""
+    types: str = ""
+
+
+def _launch(function, names, lists, more):
+    """Runs a kernel on lists of contiguous arrays, with more arguments."""
+    dtypes = [arrays[0].dtype for arrays in lists]
+    places = [i for i, array in enumerate(lists[-1]) if array.size]
+    most = _most(len(lists), more)
     for start in range(0, len(places), most):
         portion = places[start : start + most]
         capacity = min(most, max(32, 1 << (len(portion) - 1).bit_length()))  # few kernels
-        kernel = cuda.raw(
-            _text(names, dtypes, capacity, body, _C_TYPES[computed.char], declared),
-            "mpchain_step",
-            ("--fmad=false",),
-        )
-        arrays = [[part[i] for i in portion] for part in [*written, grads]]
-        table, n_blocks = _table(names, arrays, capacity)
-        kernel((n_blocks,), (_THREADS,), (table, *numbers))
-    return True
+        text = _text(function, names, dtypes, capacity)
+        kernel = cuda.raw(text, function.name, ("--fmad=false",))
+        table, n_blocks = _table(names, [[part[i] for i in portion] for part in lists], capacity)
+        kernel((n_blocks,), (_THREADS,), (table, *more))
+
+
+def find_not_finite(named: Sequence[tuple[str, Array]]) -> tuple[list[str], Array]:
+    """Finds arrays with elements that are not finite, by one kernel for those of a dtype.
+
+    Args:
+        named: names and arrays on the current GPU, of dtype float16, float32 or float64.
+
+    Returns:
+        The names in another order, and an int32 array on the GPU: whether there is such an array,
+        and for each name whether it is one.
+
+    Example:
+        >>> names, found = find_not_finite([("/l/W", grad)])  # doctest: +SKIP
+    """
+    groups: dict[Any, list] = {}
+    for name, array in named:
+        if array.size:
+            groups.setdefault(array.dtype, []).append((name, array))
+    names = [name for group in groups.values() for name, _ in group]
+    found = cuda.cupy.zeros(1 + len(names), np.int32)
+    first, most = 1, _most(1, [found, found])
+    for dtype, group in groups.items():
+        arrays = [x if x.flags.c_contiguous else x.copy("C") for _, x in group]
+        for start in range(0, len(arrays), most):  # in kernels that count their arrays from 0
+            portion = arrays[start : start + most]
+            _launch(_not_finite(dtype), ["g"], [portion], [found, found[first:]])
+            first += len(portion)
+    return names, found
+
+
+def _not_finite(dtype):
+    body = """    T x = (T)arrays.g[k][i];
+    if (!(x - x == 0)) found[0] = places[k] = 1;"""
+    kind = "double" if dtype.char == "d" else "float"
+    return _Function("mpchain_not_finite", kind, ["int* found", "int* places"], body)
+
+
+def _most(n_lists, more):
+    """Returns how many arrays of each list fit into the arguments of a kernel, beside others."""
+    n_bytes = sum(x.nbytes if isinstance(x, np.ndarray) else 8 for x in more)
+    return (_argument_bytes() - n_bytes - 8) // (8 * n_lists + 12)
 
 
 def _argument_bytes():
@@ -104,10 +235,10 @@ def _argument_bytes():
     return 32764 if is_recent else 4096
 
 
-def _body(step, n_written, scalars, dtypes):
+def _body(step, n_written, scalars, dtypes, n_left_out=0):
     """Returns the statements for an element, and the numbers that they need."""
     names, constants = [f"a{i}" for i in range(n_written)], []
-    results = trace_step(step, names, scalars())
+    results = trace_step(step, names, scalars(n_left_out) if n_left_out else scalars())
 
     def text_of(operand):
         if isinstance(operand, Symbol):
@@ -128,19 +259,22 @@ def _reading_numbers(body, n):
     return ["const double* numbers"], "\n".join([*lines, body])
 
 
-def _text(names, dtypes, capacity, body, kind, numbers):
+def _text(function, names, dtypes, capacity):
     pointers = [
         f"  {'const ' if name == 'g' else ''}{_C_TYPES[dtype.char]}* {name}[{capacity}];"
         for name, dtype in zip(names, dtypes, strict=True)
     ]
     headers = "#include <cupy/float16.cuh>\n" if any(d.char == "e" for d in dtypes) else ""
     return _TEXT.format(
-        headers=f"{headers}typedef {kind} T;\n",
+        headers=f"{headers}typedef {function.kind} T;\n",
+        types=function.types,
         pointers="\n".join(pointers),
         capacity=capacity,
-        numbers="".join(f", {number}" for number in numbers),
+        function=function.name,
+        numbers="".join(f", {parameter}" for parameter in function.declared),
+        first=function.first,
         elements=_ELEMENTS,
-        body=body,
+        body=function.body,
     )
 
 

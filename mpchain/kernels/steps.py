@@ -14,7 +14,7 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.formulas.text import compile_text
-from mpchain.kernels.cuda_steps import take_steps
+from mpchain.kernels.cuda_steps import guarding, take_steps
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
 from mpchain.recording import current
 from mpchain.typing import Array
@@ -33,7 +33,7 @@ def take_step(
     param: Array,
     grad: Array,
     states: list[Array],
-    scalars: dict[str, Any] | Callable[[], dict[str, Any]],
+    scalars: dict[str, Any] | Callable[..., dict[str, Any]],
 ) -> None:
     """Applies an elementwise step to arrays in place.
 
@@ -54,12 +54,13 @@ def take_step(
     written = [param, *states]
     n = _BLOCK_BYTES // param.itemsize
     if not isinstance(param, np.ndarray):
-        read = scalars if callable(scalars) else lambda: scalars
+        read = scalars if callable(scalars) else lambda *_: scalars
         is_taken = take_steps(step, [[array] for array in written], [grad], read)
         if current.graph is not None and (read is not scalars or not is_taken):
             current.graph.refuse(f"the numbers of {step.__qualname__} would stay as they are")
-        if not is_taken:
-            _step_once(step, written, grad, read())
+        n_left_out = 0 if is_taken or guarding.guard is None else guarding.guard.wait()
+        if not is_taken and n_left_out is not None:
+            _step_once(step, written, grad, read(n_left_out) if n_left_out else read())
         return
     if callable(scalars):
         scalars = scalars()

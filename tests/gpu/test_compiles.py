@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from mpchain import kernels, optimizers
+from mpchain import kernels, loss_scale, optimizers
 from mpchain.backends import cuda
 from mpchain.captured import cuda_graph
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
@@ -151,7 +151,8 @@ def test_elementwise_kernels(dtype, architecture):
 @pytest.mark.nightly
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("c_dtype", C_TYPES)
-def test_steps_of_optimizers(c_dtype, architecture):
+def test_steps_of_optimizers(c_dtype, architecture, monkeypatch):
+    monkeypatch.setattr(cuda_steps, "_argument_bytes", lambda: 32764)
     found, dtype = 0, IN_NUMPY[c_dtype]
     for _, rule in _rules():
         n = 1 + len(rule.states)
@@ -160,13 +161,25 @@ def test_steps_of_optimizers(c_dtype, architecture):
         body, constants = cuda_steps._body(rule.step, n, rule.scalars, dtypes)
         names = [*(f"a{i}" for i in range(n)), "g"]
         kind = "double" if dtype == "float64" else "float"
-        capacity = (32764 - 8 * len(constants) - 8) // (8 * len(dtypes) + 12)
-        given = [f"T c{i}" for i in range(len(constants))], body
-        for declared, lines in (given, cuda_steps._reading_numbers(body, len(constants))):
-            text = cuda_steps._text(names, dtypes, capacity, lines, kind, declared)
+        computed = np.dtype(kind[0])
+        given = cuda_steps._numbers(body, [constants], computed, None)
+        in_a_graph = [None], cuda_steps._reading_numbers(body, len(constants))
+        with cuda_steps.guarded(cuda_steps.Guard(None, None, 0, 3)):
+            under_a_guard = cuda_steps._numbers(body, [constants] * 3, computed, None)
+        for numbers, texts in (given, in_a_graph, under_a_guard):
+            function = cuda_steps._Function("mpchain_step", kind, *texts)
+            text = cuda_steps._text(function, names, dtypes, cuda_steps._most(len(dtypes), numbers))
             _check(text.replace(dtype, c_dtype), architecture, "--fmad=false")
         found += 1
     assert found >= 12
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_dynamic_loss_scale(architecture):
+    _check(loss_scale._TEXT, architecture)
+    for dtype in map(np.dtype, ("float16", "float32", "float64")):
+        text = cuda_steps._text(cuda_steps._not_finite(dtype), ["g"], [dtype], 32)
+        _check(text, architecture, "--fmad=false")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import mpchain
-import mpchain.links as L
 from mpchain import optimizers
 from mpchain.kernels import cuda_steps
 
@@ -138,21 +137,3 @@ def test_gradients_are_clipped_without_waiting(threshold, dtypes, request):
         actual = trained("@cupy:0")
     for array, expected in zip(actual, trained("@numpy"), strict=True):
         np.testing.assert_allclose(array, expected, *((2e-3,) * 2 if dtypes == "e" else (1e-6, 0)))
-
-
-@pytest.mark.gpu
-def test_a_dynamic_loss_scale_waits_once_in_a_step(double):
-    model = mpchain.ChainList(*(L.Linear(3, 2) for _ in range(4))).to_device("@cupy:0")
-    optimizer = optimizers.SGD().setup(model)
-    optimizer.loss_scaling()
-    for bad in (False, True):
-        for param in model.params():
-            param.grad = param.array.copy()
-        if bad:
-            model[2].b.grad[0] = np.nan
-            with pytest.warns(RuntimeWarning, match="gradients are not finite: /2/b$"):
-                optimizer.update()
-        else:
-            double.reset()
-            optimizer.update()
-            assert double.synchronizations.total() == 1, double.synchronizations

@@ -583,9 +583,8 @@ class Communicator(PointToPoint, LosesRanks):
 
     def _check_entry(self, function, name):
         if name not in self._config:
-            raise ValueError(
-                f"{function}: no entry {name!r}; there are {', '.join(sorted(self._config))}"
-            )
+            known = ", ".join(sorted(self._config))
+            raise ValueError(f"{function}: no entry {name!r}; there are {known}")
 
     def _check_alike(self, function, x):
         """In debug mode, raises ValueError on all ranks unless shape and dtype agree."""

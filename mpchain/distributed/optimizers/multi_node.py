@@ -513,7 +513,7 @@ class MultiNodeOptimizer:
         if recorder is not None:
             loss.grad = recorder.number(self._replays.weigh, loss.array)
             on_leaf = recorder.on_leaf(self._replays.ready)
-        scale = self.actual_optimizer.loss_scale
+        scale = self.actual_optimizer._factor
         if weight != 1:
             scale = weight * (1 if scale is None else scale)
         loss.backward(loss_scale=scale, on_leaf=on_leaf)

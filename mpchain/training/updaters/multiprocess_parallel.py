@@ -167,7 +167,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
                 observed = self._compute(batch)  # which initializes them
             self.setup_workers()
             self._exchange.publish(
-                lambda: self._send(_compute, self.get_optimizer("main")._loss_scale)
+                lambda: self._send(_compute, self.get_optimizer("main").loss_scale)
             )
             if observed is None:
                 observed = self._compute(batch)
@@ -181,7 +181,7 @@ class MultiprocessParallelUpdater(StandardUpdater):
 
     def _compute(self, batch):
         optimizer = self.get_optimizer("main")
-        model, scale = optimizer.target, optimizer._loss_scale
+        model, scale = optimizer.target, optimizer.loss_scale
         return compute_gradients(model, model, lambda: self.convert(batch), scale, collecting)
 
     def _collect(self, n, answers):

@@ -197,4 +197,5 @@ def _check_names(models, devices):
 
 def _scaled(optimizer, share):
     """A part's share of the samples, times the loss scale."""
-    return share if optimizer._loss_scale is None else share * optimizer._loss_scale
+    scale = optimizer.loss_scale
+    return share if scale is None else share * scale

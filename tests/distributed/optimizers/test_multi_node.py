@@ -414,6 +414,7 @@ def test_an_overflow_on_one_rank_is_everybodys(comm):
         pytest.warns(RuntimeWarning, match="step 1 is skipped, because with loss scale 1"),
     ):
         optimizer.update(model.loss, x, t)
+        assert not optimizer.is_safe_to_update()  # a GPU says so when it is asked
     for array, param in zip(before, model.params()):
         assert_array_equal(param.array, array)
     scales = []

@@ -1,0 +1,115 @@
+"""A dynamic loss scale that stays on a GPU, so that the host never waits for it.
+
+The kernels of a step find out there whether a gradient is not finite, and leave parameters and
+states as they are if so. The host learns of it when the GPU has come that far, which may be some
+steps later; until then it does not know how many updates each parameter had. The numbers of a step
+that depend on that, such as Adam's, are given to the kernels for each count that is possible.
+"""
+
+import collections
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain.backends import cuda
+from mpchain.kernels.cuda_steps import Guard, find_not_finite, guarded
+from mpchain.typing import Array
+
+MAXIMUM = 65504.0  # the largest number in float16
+
+_MOST_PENDING = 8
+"""Steps that the host may be ahead of what it knows; it then waits for the first of them."""
+
+_TEXT = f"""
+extern "C" __global__ void mpchain_loss_scale(
+    const int* found, double* scale, int* counts, double growth) {{
+  if (*found) {{
+    *scale *= 0.5;
+    counts[0] += 1;
+    counts[1] = 1;
+  }} else {{
+    *scale *= counts[1] ? growth : 2.0;
+  }}
+  if (*scale < 1.0) *scale = 1.0;
+  if (*scale > {MAXIMUM}) *scale = {MAXIMUM};
+}}
+"""
+
+
+class Outcome(NamedTuple):
+    """What the host learns of a step.
+
+    Attributes:
+        t: the number of the step.
+        rules: the update rules of the parameters.
+        names: the parameters whose gradients are not finite; empty if the step was taken.
+    """
+
+    t: int
+    rules: Sequence[Any]
+    names: Sequence[str]
+
+
+class LossScaleOnGpu:
+    """The scale, and the steps of which the host does not know yet whether they were left out.
+
+    Args:
+        scale: of the next step.
+        growth: what the scale is multiplied by after a good step, once one was left out.
+        was_reduced: whether one was left out already; before, the scale doubles.
+
+    Attributes:
+        factor: the scale, a float64 array on the current GPU.
+
+    Example:
+        >>> scale = LossScaleOnGpu(1.0, 1.0007, False)  # doctest: +SKIP
+    """
+
+    def __init__(self, scale: float, growth: float, was_reduced: bool):
+        xp = cuda.cupy
+        self.factor: Array = xp.full((), scale, np.float64)
+        self._counts = xp.full(2, was_reduced, np.int32)
+        self._growth, self._n_known = growth, int(was_reduced)
+        self._pending: collections.deque = collections.deque()
+
+    def step(
+        self, t: int, named: Sequence[tuple[str, Any]], update: Callable[[], Any], rules: Sequence
+    ) -> None:
+        """Takes a step of which the parameters see nothing if a gradient is not finite.
+
+        Args:
+            t: its number.
+            named: names and arrays of the gradients.
+            update: does it, by :func:`mpchain.kernels.cuda_steps.take_steps`.
+            rules: the update rules.
+        """
+        names, found = find_not_finite(named)
+        guard = Guard(found, self._counts, self._n_known, len(self._pending) + 1)
+        with guarded(guard):
+            update()
+        arguments = found, self.factor, self._counts, np.float64(self._growth)
+        cuda.raw(_TEXT, "mpchain_loss_scale")((1,), (1,), arguments)
+        memory = cuda.cupy.cuda.alloc_pinned_memory(found.nbytes)
+        flags = np.frombuffer(memory, found.dtype, found.size)
+        found.get(out=flags, blocking=False)
+        event = cuda.Event(disable_timing=True)
+        event.record()
+        self._pending.append((event, flags, found, names, t, rules))
+
+    def outcomes(self, waits: bool) -> Iterator[Outcome]:
+        """Yields what the host has learned of steps, in their order.
+
+        Args:
+            waits: whether to wait for the GPU until all is known.
+        """
+        while self._pending:
+            event, flags, _, names, t, rules = self._pending[0]
+            if waits or len(self._pending) >= _MOST_PENDING:
+                event.synchronize()
+            elif not event.done:
+                return
+            self._pending.popleft()
+            self._n_known += int(flags[0])
+            bad = [name for name, is_bad in zip(names, flags[1:], strict=True) if is_bad]
+            yield Outcome(t, rules, bad)
