@@ -16,6 +16,7 @@ LONG = [
     ("lstm", ["kill:0:step:5", "kill:1:step:5"]),
     ("wgan", ["kill:0:backward:9", "kill:2:forward:20"]),
     ("sharded", ["kill:2:checkpoint:2", "kill:0:recovery:1"]),
+    ("sharded", ["stop:1:step:5"]),  # while others wait for its part of the new parameters
     ("reproducible", ["stop:0:evaluator:1"]),
     ("loop", ["kill:0:ready:9", "kill:2:step:8"]),
     ("mlp", ["kill:1:setup:1"]),
