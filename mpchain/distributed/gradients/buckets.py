@@ -220,6 +220,7 @@ class GradientReducer(Reducer):
             )
         self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
+        self.n_samples()  # its sum may still be under way, in the array that is replaced here
         total = self._total
         self._total, *arrays = self._comm.make_buffers(
             [(1, total.dtype), *(bucket.specification for bucket in self._buckets)], N_ROOMS
