@@ -318,14 +318,15 @@ def _check_sizes(what, found, caffes):
         _fail(f"Caffe gives {what} the size {tuple(caffes)}, not {tuple(found)}")
 
 
-def _convolution(trace, x, W, window):
+def _convolution(trace, x, W, *others):
+    *biases, window = others
     axes = zip(window.in_size, *window[:4])
     sizes = [get_conv_outsize(size, k, s, p, d=d) for size, k, s, p, d in axes]
     _check_sizes("this convolution (without cover_all)", window.out_size, sizes)
     shape = (x.shape[0], W.shape[0], *window.out_size)
     param = _convolution_param(W.shape[0], window)
     product = _Product(trace, "Convolution", x, W, shape, "convolution_param", param)
-    return _Value(product, shape)
+    return _Value(product, shape, 1.0, _constant(biases[0], "the bias") if biases else 0.0)
 
 
 def _deconvolution(trace, x, W, window):
@@ -418,6 +419,7 @@ _READERS = {
     "concat": _concat,
     "convolution_input": _deconvolution,
     "convolution_output": _convolution,
+    "convolution_with_bias": _convolution,
     "divide": _divide,
     "divide_by_constant": lambda trace, x, c: x.affine(1 / c, 0),
     "identity": lambda trace, x: x,

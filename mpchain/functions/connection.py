@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mpchain import kernels
-from mpchain.backends.cuda import get_array_module
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
@@ -18,7 +18,7 @@ from mpchain.kernels.window import cache_windows
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import as_tuple
 from mpchain.utils.type_check import TypeInfo, check
-from mpchain.variable import Variable
+from mpchain.variable import Variable, as_array
 
 
 def _linear_input_derivative(g, W):
@@ -121,6 +121,15 @@ def _convolution_filter(x, y, window):
     return kernels.convolution_filter(x, y, window)
 
 
+@differentiable(
+    lambda gy, W, window: _convolution_input.on(gy, W, window),
+    lambda gy, x, window: _convolution_filter.on(x, gy, window),
+    lambda gy: sum_over.on(gy, (0, *range(2, gy.ndim))),
+)
+def _convolution_with_bias(x, W, b, window):
+    return kernels.convolution_with_bias(x, W, b, window)
+
+
 def _with_bias(name, y, b):
     if b is None:
         return y
@@ -186,7 +195,9 @@ def _convolution(name, n, x, W, b, *options):
     window = _convolution_windows(name, n, x.shape, x.dtype, W.shape, W.dtype, *options)
     if differ(x, W, b):
         return _mixed(_convolution, name, x, W, b, *options)
-    return _with_bias(name, _convolution_output(x, W, window), b)
+    if b is None or b.shape != W.shape[:1] or not is_gpu_array(as_array(x)):
+        return _with_bias(name, _convolution_output(x, W, window), b)
+    return _convolution_with_bias(x, W, b, window)
 
 
 @cache_windows

@@ -338,6 +338,12 @@ def _add_convolution(library, graph, first, second, open_slot, window):
     return [graph.conv_wgrad(image=first, loss=second, **geometry)]
 
 
+def _add_with_bias(library, graph, x, W, b, open_slot, window):
+    """Adds a convolution and its bias, which one kernel computes."""
+    (y,) = _add_convolution(library, graph, x, W, open_slot, window)
+    return [graph.bias(input=y, bias=b)]
+
+
 def _with_two_axes(window, tensors):
     """Gives windows on one axis a second, since cuDNN has none of a single axis."""
     if len(window.ksize) > 1:
@@ -351,7 +357,13 @@ def _with_two_axes(window, tensors):
 
 
 def convolution_request(
-    open_slot: str, first: tuple, second: tuple, dtype: str, window: Window, channels_last: bool
+    open_slot: str,
+    first: tuple,
+    second: tuple,
+    dtype: str,
+    window: Window,
+    channels_last: bool,
+    has_bias: bool = False,
 ) -> Request:
     """Returns the request for a convolution, or one of its adjoints.
 
@@ -361,18 +373,22 @@ def convolution_request(
         dtype: its name.
         window: the geometry.
         channels_last: the layout of all arrays.
+        has_bias: whether a bias is added to the output.
 
     Example:
         >>> window = Window((3,), (1,), (0,), (1,), 1, (5,), (3,))
         >>> convolution_request("output", (2, 4, 5), (6, 4, 3), "float32", window, False).writes
         (Tensor(shape=(2, 6, 1, 3), strides=(18, 3, 3, 1), dtype='float32'),)
     """
-    shapes = first, second, _result_shape(open_slot, first, second, window)
+    result = _result_shape(open_slot, first, second, window)
+    biases = [(1, result[1], *[1] * len(window.ksize))] if has_bias else []
+    shapes = first, second, *biases, result
     tensors = tuple(Tensor(shape, packed(shape, channels_last), dtype) for shape in shapes)
     window, tensors = _with_two_axes(window, tensors)
     # Tensor cores take channels last: the others are copied into the workspace.
     n_extra = sum(x.n_bytes for x in tensors)
-    return Request(_add_convolution, tensors[:2], tensors[2:], (open_slot, window), n_extra=n_extra)
+    add = _add_with_bias if has_bias else _add_convolution
+    return Request(add, tensors[:-1], tensors[-1:], (open_slot, window), n_extra=n_extra)
 
 
 def _result_shape(open_slot, first, second, window):
@@ -386,25 +402,27 @@ def _result_shape(open_slot, first, second, window):
 _request = functools.lru_cache(maxsize=1024)(convolution_request)
 
 
-def _request_of(open_slot, first, second, window):
-    last = _are_channels_last(first, second)
-    return _request(open_slot, first.shape, second.shape, first.dtype.name, window, last), last
+def _request_of(open_slot, first, second, window, biases):
+    last, has_bias = _are_channels_last(first, second), bool(biases)
+    geometry = first.shape, second.shape, first.dtype.name, window, last, has_bias
+    return _request(open_slot, *geometry), last
 
 
-def _refuse_convolution(open_slot, first, second, window):
-    if (reason := refusal(first, second)) is not None:
+def _refuse_convolution(open_slot, first, second, window, *biases):
+    if (reason := refusal(first, second, *biases)) is not None:
         return reason
     if len(window.ksize) > 3:
         return "more than three spatial axes"
-    plan = plan_of(_request_of(open_slot, first, second, window)[0], first.device)
+    plan = plan_of(_request_of(open_slot, first, second, window, biases)[0], first.device)
     return plan if isinstance(plan, str) else None
 
 
-def _convolution(open_slot, first, second, window):
-    request, last = _request_of(open_slot, first, second, window)
+def _convolution(open_slot, first, second, window, *biases):
+    request, last = _request_of(open_slot, first, second, window, biases)
     shape = _result_shape(open_slot, first.shape, second.shape, window)
     y = _empty(cuda.get_array_module(first), shape, first.dtype, last)
-    plan_of(request, first.device)(fit(first, last), fit(second, last), y)
+    biases = [fit(b.reshape(1, -1, *[1] * (first.ndim - 2)), last) for b in biases]
+    plan_of(request, first.device)(fit(first, last), fit(second, last), *biases, y)
     return y
 
 
@@ -412,6 +430,16 @@ def _convolution(open_slot, first, second, window):
 def convolution_output(x: Array, W: Array, window: Window) -> Array:
     """See :func:`mpchain.kernels.reference.convolution_output`."""
     return _convolution("output", x, W, window)
+
+
+def _refuse_with_bias(x, W, b, window):
+    return _refuse_convolution("output", x, W, window, b)
+
+
+@reference.convolution_with_bias.kernel("cudnn", _refuse_with_bias)
+def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array:
+    """See :func:`mpchain.kernels.reference.convolution_with_bias`."""
+    return _convolution("output", x, W, window, b)
 
 
 @reference.convolution_input.kernel("cudnn", functools.partial(_refuse_convolution, "input"))

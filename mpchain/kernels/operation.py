@@ -11,7 +11,7 @@ from mpchain.configuration import config
 from mpchain.recording import current
 
 _LIBRARIES = "onednn", "cudnn", "numba_cpu", "numpy_cpu"
-_LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_windows"
+_LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 
 

@@ -410,6 +410,19 @@ def convolution_output(x: Array, W: Array, window: Window) -> Array:
 
 
 @Operation
+def convolution_with_bias(x: Array, W: Array, b: Array, window: Window) -> Array:
+    """:func:`convolution_output` + b, for b (O,).
+
+    Example:
+        >>> from mpchain.kernels.window import Window
+        >>> window = Window((1,), (1,), (0,), (1,), 1, (2,), (2,))
+        >>> convolution_with_bias(np.ones((1, 1, 2)), np.ones((1, 1, 1)), np.ones(1), window)
+        array([[[2., 2.]]])
+    """
+    return _add_in_place(convolution_output(x, W, window), b.reshape(-1, *[1] * len(window.ksize)))
+
+
+@Operation
 def convolution_input(y: Array, W: Array, window: Window) -> Array:
     """The adjoint of x -> x * W: x (N, C, *in_size) from y (N, O, *out_size).
 

@@ -7,6 +7,8 @@ import pytest
 
 import mpchain.functions as F
 from mpchain import Variable
+from mpchain.functions import connection
+from mpchain.kernels.window import Window
 from mpchain.utils.type_check import InvalidType
 from tests.functions.table import checks_of, row, uncovered
 from tests.reference import torch
@@ -93,7 +95,16 @@ def _deformable_row(name, shapes, places, **options):
     return row(name, ours, theirs, *shapes, tolerance=tolerance)
 
 
+_WINDOW = Window((2, 3), (1, 2), (1, 0), (1, 1), 1, (3, 5), (4, 2))
 TABLE = [
+    row(
+        "convolution_with_bias",
+        lambda x, W, b: connection._convolution_with_bias(x, W, b, _WINDOW),
+        functools.partial(conv2d, stride=(1, 2), padding=(1, 0)),
+        (2, 2, 3, 5),
+        (3, 2, 2, 3),
+        (3,),
+    ),
     row(
         "depthwise_convolution_2d",
         functools.partial(F.depthwise_convolution_2d, stride=(1, 2), pad=1),

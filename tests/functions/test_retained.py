@@ -61,6 +61,7 @@ KEPT = {
     "linear": "x W",
     "linear_with_bias": "x W",
     "convolution_output": "x W",
+    "convolution_with_bias": "x W",
     "convolution_input": "y W",
     "convolution_filter": "x y",
     "softmax_cross_entropy": "x aux",

@@ -125,7 +125,7 @@ ATTENTION = {
     "other lengths": ((2, 3, 24, 32), (2, 3, 40, 32), (2, 3, 40, 16)),
     "GPT-2": (HEADS,) * 3,
 }
-OPERANDS = {"output": "xW", "input": "yW", "filter": "xy"}
+OPERANDS = {"output": "xW", "output + bias": "xW", "input": "yW", "filter": "xy"}
 
 
 def make_request(operation, dtype, case):
@@ -133,7 +133,9 @@ def make_request(operation, dtype, case):
     if operation in OPERANDS:
         first, second = (tuple(case[name]) for name in OPERANDS[operation])
         window = Window(*(tuple(x) if isinstance(x, (tuple, list)) else x for x in case["window"]))
-        return kernels.convolution_request(operation, first, second, dtype, window, False)
+        open_slot, _, has_bias = operation.partition(" + ")
+        geometry = window, False, bool(has_bias)
+        return kernels.convolution_request(open_slot, first, second, dtype, *geometry)
     if operation == "linear":
         n, n_in, n_out, has_bias = case
         return cudnn_products.linear_request(n, n_in, n_out, dtype, has_bias)

@@ -15,6 +15,7 @@ from tests.kernels.test_kernels import CASES
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 CONVOLUTIONS = ["convolution_output", "convolution_input", "convolution_filter"]
+CONVOLUTIONS += ["convolution_with_bias"]
 
 
 @pytest.fixture
@@ -43,6 +44,8 @@ def _misaligned(x):
 
 
 def _channels_last(x):
+    if x.ndim < 3:
+        return x
     xp = mpchain.get_array_module(x)
     return xp.moveaxis(xp.ascontiguousarray(xp.moveaxis(x, 1, -1)), -1, 1)
 
@@ -124,6 +127,15 @@ def test_channels_last_stay_last(operation, library):
     first, *others = arguments
     mixed = _check(operation, [LAYOUTS["fortran"](first), *others], np.float32)
     assert mixed.flags.c_contiguous
+
+
+def test_a_convolution_and_its_bias_are_one_graph(library, double):
+    x, W, b = (np.random.randn(*s).astype("f") for s in ((2, 4, 9, 9), (6, 4, 3, 3), (6,)))
+    x, W, b = (mpchain.Variable(mpchain.get_device("@cupy:0").send(v)) for v in (x, W, b))
+    double.reset()
+    F.convolution_2d(x, W, b, pad=1)
+    assert [tags for tags, _ in library.executed] == ["CONV_FPROP+POINTWISE"]
+    assert double.launches.total() == 1
 
 
 def test_plans_are_made_once_for_equal_arguments(library):
@@ -414,7 +426,8 @@ def test_networks_use_it(library, double):
 
     double.reset()
     on_gpu = derivatives("@cupy:0")
-    assert {tags for tags, _ in library.executed} == {"CONV_FPROP", "CONV_DGRAD", "CONV_WGRAD"}
+    tags = {"CONV_FPROP+POINTWISE", "CONV_FPROP", "CONV_DGRAD", "CONV_WGRAD"}
+    assert {tag for tag, _ in library.executed} == tags
     assert not any("unfold" in name for name, _ in double.launches)
     for result, right in zip(on_gpu, derivatives("@numpy"), strict=True):
         np.testing.assert_allclose(result, right, 1e-4, 1e-5 * np.abs(right).max())

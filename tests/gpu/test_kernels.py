@@ -260,6 +260,32 @@ def test_dropout_follows_the_seed_of_the_generator():
     assert (drawn[0][0] != drawn[0][1]).mean() > 0.3
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", CASES["sum_rows"])
+def test_sums_of_rows_in_a_fixed_order(name, dtype, double):
+    rows, ids, n = _arguments(CASES["sum_rows"][name](), dtype)
+    right = kernels.sum_rows(rows.get().astype("d"), ids.get(), n)
+    double.reset()
+    with mpchain.using_config("cudnn_deterministic", True):
+        chosen = kernels.sum_rows.select(rows, ids, n)
+        y = kernels.sum_rows(rows, ids, n)
+    assert chosen.library == ("cuda_rows" if rows.size else "reference")
+    assert not rows.size or not any(name == "add.at" for name, _ in double.launches)
+    tolerance = {np.float16: 4e-3, np.float32: 1e-5, np.float64: 1e-12}[dtype]
+    np.testing.assert_allclose(y.get(), right, tolerance, tolerance * 30)
+    assert y.dtype == dtype
+
+
+def test_the_gradient_of_an_embedding_is_the_same_each_time_if_that_is_wanted(double):
+    send = mpchain.get_device("@cupy:0").send
+    W = mpchain.Variable(send(np.random.randn(5, 3).astype("f")))
+    with mpchain.using_config("cudnn_deterministic", True):
+        F.sum(F.embed_id(send(np.array([[1, 4], [1, -1]], np.int32)), W, -1) ** 2).backward()
+    assert not any(name == "add.at" for name, _ in double.launches)
+    factors = np.array([0, 2, 0, 0, 1])[:, None]
+    np.testing.assert_allclose(W.grad.get(), 2 * factors * W.array.get(), 1e-5)
+
+
 def test_second_derivatives_of_dropout():
     x = mpchain.Variable(mpchain.get_device("@cupy:0").send(np.ones((4, 5))))
     y = F.dropout(x, 0.5)

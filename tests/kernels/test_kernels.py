@@ -261,6 +261,17 @@ def _attentions(of_gradient):
     }
 
 
+def _with_biases(cases):
+    def make(case):
+        def arguments():
+            x, W, window = case()
+            return x, W, _random(len(W)), window
+
+        return arguments
+
+    return {name: make(case) for name, case in cases.items()}
+
+
 CASES = {
     "attention": _attentions(False),
     "attention_gradient": _attentions(True),
@@ -321,6 +332,7 @@ CASES = {
         "g", "x", "gamma", "mean", "inverse_std", "axis"
     ),
     "convolution_output": _convolutions("x", "W"),
+    "convolution_with_bias": _with_biases(_convolutions("x", "W")),
     "convolution_input": _convolutions("y", "W"),
     "convolution_filter": _convolutions("x", "y"),
     "sum_windows": _poolings("x"),

@@ -37,10 +37,11 @@ def _padded(g, x, window, value):
     return pad(g, x, [*zip(begins, ends)], value, axes), [0] * 2 * len(begins)
 
 
-@_of("convolution_output")
-def _convolution_output(g, x, W, window):
+@_of("convolution_output", "convolution_with_bias")
+def _convolution_output(g, x, *parameters):
+    *parameters, window = parameters
     x, pads = _padded(g, x, window, 0)
-    return g.add("Conv", x, W, pads=pads, **_geometry(window, has_groups=True))
+    return g.add("Conv", x, *parameters, pads=pads, **_geometry(window, has_groups=True))
 
 
 @_of("convolution_input")
