@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from mpchain import kernels, loss_scale, optimizers
+from mpchain import config, kernels, loss_scale, optimizers
 from mpchain.backends import cuda
 from mpchain.captured import cuda_graph
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
@@ -208,6 +208,7 @@ def _own_kernels(dtype):
         patch.setattr(cuda, "is_gpu_array", lambda x: isinstance(x, np.ndarray))
         patch.setitem(sys.modules, "cupy", np)
         patch.setattr(cublas, "_takes", lambda *arrays: False)
+        patch.setattr(config, "cudnn_deterministic", True)
         for module in (cuda_joining._kernel, cuda_reductions._compiled, cuda_windows._kernel):
             patch.setattr(inspect.getmodule(module), module.__name__, module.__wrapped__)
         for operation, cases in CASES.items():
