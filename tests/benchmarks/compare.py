@@ -225,8 +225,12 @@ def table(names, threads, rounds, with_compile):
     print(f"{title}\n{'':24}", *(f"{cell:>18}" for cell in head[1:]))
     ratios, reasons = [], []
     for name in names:
-        workers, found = measure(name, kinds[name], threads, rounds)
-        check_losses(name, workers)
+        try:
+            workers, found = measure(name, kinds[name], threads, rounds)
+            check_losses(name, workers)
+        except (RuntimeError, ValueError) as error:  # the others are worth their time
+            reasons.append(f"- {name} was not measured: {error}")
+            continue
         cells, of_name = row_of(name, workers, found, most)
         ratios.append(of_name)
         lines.append(f"| {' | '.join(cells.get(column, '') for column in head)} |")
