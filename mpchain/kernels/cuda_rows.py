@@ -10,6 +10,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.dtypes import is_floating
 from mpchain.kernels import reference
 from mpchain.typing import Array
 
@@ -31,7 +32,7 @@ def _refuse(rows: Array, ids: Array, n: int) -> str | None:
         return "not CuPy arrays"
     if not config.cudnn_deterministic:
         return "config.cudnn_deterministic is not set: sums in any order take fewer kernels"
-    if rows.dtype.kind != "f":
+    if not is_floating(rows.dtype):
         return "not floating point"
     return None if rows.size and n else "no rows"
 
