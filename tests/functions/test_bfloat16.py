@@ -47,7 +47,6 @@ def _computed(case, arrays, device):
     return values, [mpchain.cuda.to_cpu(x.grad) for x in xs]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name, case", list(_rows()))
 def test_as_float32_rounded(name, case, device):
     narrow = [np.asarray(x, BFLOAT16) for x in inputs_of(case)]
