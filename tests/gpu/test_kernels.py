@@ -151,6 +151,8 @@ def test_products_in_every_layout(name):
     np.testing.assert_allclose(matmul(a, b).get(), right, 1e-12, 1e-12)
     gaps = mpchain.get_array_module(a).empty((*right.shape, 2))[..., 0]
     np.testing.assert_allclose(matmul(a, b, out=gaps).get(), right, 1e-12, 1e-12)
+    single = matmul(a.astype("f"), b.astype("f"))  # which keep the order of axes
+    np.testing.assert_allclose(single.get(), right, 1e-4, 1e-4)
     half = matmul(a.astype("e"), b.astype("f"))
     assert half.dtype == np.float32
     np.testing.assert_allclose(half.get(), right, 0.01, 0.01)

@@ -23,6 +23,7 @@ from cupy._machine import (
     wait_on_host,
 )
 from cupy._products import OTHER_PRODUCTS, PRODUCTS, launches_beside
+from cupy._records import bytes_of
 
 SCALARS = (bool, int, float, complex, np.generic)
 VIEWS = set(
@@ -183,7 +184,7 @@ class ndarray:
         else:
             self._memory = memptr.mem
             offset = memptr.ptr - memptr.mem.ptr
-            whole = np.frombuffer(memptr.mem.host.reshape(-1, order="A").view(np.uint8), np.uint8)
+            whole = np.frombuffer(bytes_of(memptr.mem.host), np.uint8)
             self._host = np.ndarray(shape, dtype, whole, offset, strides, order)
 
     @classmethod

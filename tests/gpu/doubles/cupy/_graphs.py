@@ -8,11 +8,9 @@ notices memory that was freed and may have got another owner.
 
 import weakref
 
-import numpy as np
-
 from cupy import _machine
 from cupy._machine import get_current_stream, ledger, place
-from cupy._records import CaptureError, CUDARuntimeError, History
+from cupy._records import CaptureError, CUDARuntimeError, History, bytes_of
 
 
 class _Use:
@@ -95,7 +93,7 @@ class Capture:
         for host, values in self._saved.values():
             host[...] = values
         for host in self._made.values():
-            host.reshape(-1, order="A").view(np.uint8)[...] = 0xFF
+            bytes_of(host)[...] = 0xFF
         for what, is_so in (
             ("Unmatched", stream is not self.origin),
             ("Invalidated", self._invalid),

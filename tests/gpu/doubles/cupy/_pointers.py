@@ -3,6 +3,7 @@
 import numpy as np
 
 from cupy import _machine
+from cupy._records import bytes_of
 
 
 def block_at(pointer, size, what, alignment=1):
@@ -23,5 +24,5 @@ def view_at(pointer, shape, strides, dtype, what, alignment=1):
     strides = [n * dtype.itemsize for n in strides]
     size = sum((n - 1) * s for n, s in zip(shape, strides)) + dtype.itemsize
     block = block_at(pointer, size, what, alignment)
-    whole = block.host.reshape(-1, order="A").view(np.uint8)
+    whole = bytes_of(block.host)
     return np.ndarray(shape, dtype, whole, pointer - block.ptr, strides), block

@@ -2,6 +2,8 @@
 
 import weakref
 
+import numpy as np
+
 
 class RaceError(RuntimeError):
     """Two accesses to memory that no event and no wait puts in order."""
@@ -41,3 +43,11 @@ class Fate:
 
     def __init__(self, pool):
         self.pool, self.freed_at = weakref.ref(pool), None
+
+
+def bytes_of(host):
+    """The bytes of an array that owns its memory, whose axes are in any order."""
+    order = np.argsort([-n for n in host.strides], kind="stable")
+    found = host.transpose(order).reshape(-1)
+    assert np.may_share_memory(found, host) or not host.size
+    return found.view(np.uint8)
