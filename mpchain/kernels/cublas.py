@@ -4,6 +4,9 @@ CuPy's own product copies matrices that are transposed or have gaps, launches ke
 that are repeated, and multiplies half precision in single. This one takes transposed matrices and
 rows with gaps as they are, repeats a matrix by a stride of zero, and multiplies half precision by
 tensor cores, summed in single precision. In captured steps it multiplies single matrices, too.
+
+With ``config.use_cudnn_tensor_core = "always"`` tensor cores multiply single precision, whose
+factors then keep ten bits (TF32), in all products, of two matrices, too.
 """
 
 import itertools
@@ -12,6 +15,7 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.configuration import config
 from mpchain.kernels.cublas_library import captured_product
 from mpchain.recording import current
 from mpchain.typing import Array
@@ -65,7 +69,7 @@ def _takes(a, b, out):
     arrays = (a, b) if out is None else (a, b, out)
     if (
         not all(map(cuda.is_gpu_array, arrays))
-        or (max(a.ndim, b.ndim) < 3 and current.graph is None)
+        or (max(a.ndim, b.ndim) < 3 and current.graph is None and not _rounds(a))
         or min(a.ndim, b.ndim) < 2
     ):
         return False
@@ -73,6 +77,11 @@ def _takes(a, b, out):
         return False
     largest = max(*a.shape[-2:], b.shape[-1], math.prod(_stack(a, b)))
     return largest < _LARGEST // 2 and (out is None or out.flags.c_contiguous)
+
+
+def _rounds(x):
+    """Whether tensor cores multiply single precision; CuPy asks an environment variable for it."""
+    return x.dtype == np.float32 and config.use_cudnn_tensor_core == "always"
 
 
 def _stack(a, b):
@@ -106,14 +115,14 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     library, kind = xp.cuda.cublas, getattr(xp.cuda.runtime, f"CUDA_R_{_TYPES[a.dtype.name]}")
     wide = np.float64 if a.dtype == np.float64 else np.float32
     one, zero = (x.ctypes.data for x in _NUMBERS[wide])
-    compute = library.CUBLAS_COMPUTE_64F if wide is np.float64 else library.CUBLAS_COMPUTE_32F
+    compute = "64F" if wide is np.float64 else "32F_FAST_TF32" if _rounds(a) else "32F"
     # cuBLAS stores columns, so that it sees transposes: out^T = b^T a^T.
     # CuPy refuses to call cuBLAS in a stream that captures.
     multiply = library.gemmStridedBatchedEx if current.graph is None else captured_product
     multiply(
         *(xp.cuda.get_cublas_handle(), int(turn_b), int(turn_a), n_columns, n_rows, n_inner, one),
         *(b.data.ptr, kind, row_b, next_b, a.data.ptr, kind, row_a, next_a, zero),
-        *(out.data.ptr, kind, n_columns, n_rows * n_columns, n, compute),
-        library.CUBLAS_GEMM_DEFAULT,
+        *(out.data.ptr, kind, n_columns, n_rows * n_columns, n),
+        *(getattr(library, f"CUBLAS_COMPUTE_{compute}"), library.CUBLAS_GEMM_DEFAULT),
     )
     return out

@@ -8,7 +8,6 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array, scatter_add
 from mpchain.kernels.cublas import matmul
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window, layout
-from mpchain.recording import current
 from mpchain.typing import Array
 
 
@@ -28,7 +27,7 @@ def linear(x: Array, W: Array, b: Array | None) -> Array:
     """
     # On GPUs, products of half precision are summed in single anyway, and several times as fast.
     wide_x, wide_W = (x, W) if is_gpu_array(x) else _wide(x, W)
-    y = wide_x.dot(wide_W.T) if current.graph is None else matmul(wide_x, wide_W.T)
+    y = matmul(wide_x, wide_W.T) if is_gpu_array(x) else wide_x.dot(wide_W.T)
     if b is not None:
         y = y + b if b.dtype.itemsize > y.dtype.itemsize else _add_in_place(y, b)
     return y.astype(x.dtype, copy=False) if x.dtype == np.float16 else y

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 
+from mpchain.configuration import using_config
 from mpchain.kernels import cudnn as kernels
 from mpchain.kernels import cudnn_attention, cudnn_normalization, cudnn_products
 from mpchain.kernels.window import Window
@@ -171,7 +172,7 @@ def _load_driver():
     return loaded
 
 
-def _plan(cudnn, drivers, gpu, operation, dtype, case):
+def _plan(cudnn, drivers, gpu, operation, dtype, case, tensor_cores="auto"):
     properties = GPUS[gpu]
     for driver in drivers:
         ctypes.c_int.in_dll(driver, "capability").value = properties["deviceVer"] // 10
@@ -182,7 +183,8 @@ def _plan(cudnn, drivers, gpu, operation, dtype, case):
     graph = kernels.make_graph(cudnn, request, device_property=device)
     described = json.loads(str(graph))
     limit = (8 << 20) + request.n_extra
-    kernels.make_plan(cudnn, graph, kernels.avoided_notes(dtype), limit)
+    with using_config("use_cudnn_tensor_core", tensor_cores):
+        kernels.make_plan(cudnn, graph, kernels.avoided_notes(dtype), limit)
     lowered = json.loads(str(graph))["nodes"]
     return {
         "graph": described,

@@ -48,7 +48,7 @@ def _check(requests, seconds):
     for request, planned in zip(requests, plan(requests, seconds), strict=True):
         assert "refused" not in planned, (request, planned)
         assert planned["workspace"] <= planned["limit"], request
-        graph = cudnn.make_graph(cudnn_double, cudnn_planner.make_request(*request[1:]))
+        graph = cudnn.make_graph(cudnn_double, cudnn_planner.make_request(*request[1:4]))
         assert _meaning(json.loads(str(graph))) == _meaning(planned["graph"]), request
         lowered.append(planned["lowered"])
     return lowered
@@ -111,6 +111,13 @@ def test_normalizations_of_models(operation, double):
 @pytest.mark.timeout(600)
 def test_products(double):
     _check(itertools.product(GPUS, ["linear"], DTYPES[:2], LINEAR), 500)
+
+
+@pytest.mark.long
+def test_products_of_single_precision_need_the_switch_for_tf32(double):
+    single = [(gpu, "linear", "float32", LINEAR[0]) for gpu in GPUS]
+    _check([(*request, "always") for request in single], 100)
+    assert all("refused" in planned for planned in plan(single, 60))
 
 
 @pytest.mark.nightly

@@ -186,7 +186,7 @@ def test_projections_by_one_product(shape, rows, biases, products, double):
     )
     double.reset()
     ys = project_heads(x, arrays[:3], arrays[3:], 2)
-    assert sum(n for (name, _), n in double.launches.items() if name == "dot") == products
+    assert sum(n for (name, _), n in double.launches.items() if name == "matmul") == products
     for y, W, b in zip(ys, arrays[:3], arrays[3:]):
         expected = F.linear(x, W, b, n_batch_axes=2).array.reshape(*shape[:2], 2, -1)
         np.testing.assert_allclose(y.array.get(), expected.get().swapaxes(1, 2), 1e-12)

@@ -8,6 +8,7 @@ from cupy._pointers import view_at
 from cupy.cuda import runtime
 
 CUBLAS_COMPUTE_32F = 68
+CUBLAS_COMPUTE_32F_FAST_TF32 = 77
 CUBLAS_COMPUTE_64F = 70
 CUBLAS_GEMM_DEFAULT = -1
 _TYPES = {
@@ -16,7 +17,11 @@ _TYPES = {
     runtime.CUDA_R_32F: "float32",
     runtime.CUDA_R_64F: "float64",
 }
-_COMPUTE = {CUBLAS_COMPUTE_32F: np.float32, CUBLAS_COMPUTE_64F: np.float64}
+_COMPUTE = {
+    CUBLAS_COMPUTE_32F: np.float32,
+    CUBLAS_COMPUTE_32F_FAST_TF32: np.float32,
+    CUBLAS_COMPUTE_64F: np.float64,
+}
 
 
 class CUBLASError(RuntimeError):
