@@ -132,6 +132,10 @@ class CudaGraph(_Listener):
 
     # What code asks that is being captured.
 
+    def keep(self, thing: Any) -> None:
+        """Keeps something alive that the graph's kernels need, such as their code."""
+        self._kept.append(thing)
+
     def saw(self, variables: Sequence[Variable]) -> None:
         for x in variables:
             if id(x) in self._carried:

@@ -27,11 +27,14 @@ from mpchain.backends import cuda
 from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.kernels.window import Window
+from mpchain.recording import current
 from mpchain.typing import Array
 
 _TYPES = {"float16": "HALF", "bfloat16": "BFLOAT16", "float32": "FLOAT", "float64": "DOUBLE"}
 ALIGNMENT = 16
 """Plans are made for addresses that are multiples of this number of bytes."""
+MOST_PLANS = 1024
+"""Plans that are kept; of more, those that were used least recently are made anew."""
 
 
 class Tensor(NamedTuple):
@@ -193,6 +196,10 @@ class _Plan:
         addresses = [*(x.data.ptr for x in arrays), *(x.ctypes.data for x in numbers)]
         pointers = dict(enumerate(addresses, 1))
         self._graph.execute(pointers, workspace.data.ptr if workspace is not None else 0, handle)
+        if (
+            current.graph is not None
+        ):  # it launches the plan's kernels, after that is forgotten, too
+            current.graph.keep(self)
 
 
 def avoided_notes(dtype: str) -> tuple[str, ...]:
@@ -214,7 +221,7 @@ def avoided_notes(dtype: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=MOST_PLANS)
 def _made(request, avoided, n_bytes, device_id):
     """Returns the plan, or the reason why there is none (str)."""
     library = _library()
@@ -399,7 +406,7 @@ def _result_shape(open_slot, first, second, window):
     return second[1], first[1] // window.groups, *window.ksize
 
 
-_request = functools.lru_cache(maxsize=1024)(convolution_request)
+_request = functools.lru_cache(maxsize=MOST_PLANS)(convolution_request)
 
 
 def _request_of(open_slot, first, second, window, biases):

@@ -1,7 +1,9 @@
 """cuDNN's kernels on its double, which runs graphs node by node on the memory they are given."""
 
 import contextlib
+import functools
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import kernels
-from mpchain.kernels import cudnn
+from mpchain.kernels import cudnn, cudnn_products
+from tests.gpu.test_graphs import Capturing
 from tests.kernels.test_kernels import CASES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -149,6 +152,79 @@ def test_plans_are_made_once_for_equal_arguments(library):
     with mpchain.using_config("cudnn_deterministic", True):
         _compute(operation, _arguments(operation, "2d"))
     assert cudnn._made.cache_info().misses == 5
+
+
+def _plan_of_rows(n):
+    request = cudnn_products.linear_request(n, 1, 1, "float16", False)
+    return cudnn.plan_of(request, mpchain.cuda.Device())
+
+
+def test_plans_that_were_used_least_recently_are_forgotten(library):
+    plans = [weakref.ref(_plan_of_rows(n + 1)) for n in range(cudnn.MOST_PLANS)]
+    assert _plan_of_rows(1) is plans[0]()
+    for n in range(cudnn.MOST_PLANS, cudnn.MOST_PLANS + 8):
+        _plan_of_rows(n + 1)
+    assert cudnn._made.cache_info().currsize == cudnn.MOST_PLANS
+    assert [n for n, plan in enumerate(plans) if plan() is None] == [*range(1, 9)]
+    made = cudnn._made.cache_info().misses
+    assert _plan_of_rows(1) is plans[0]() and cudnn._made.cache_info().misses == made
+    _plan_of_rows(2)
+    assert cudnn._made.cache_info().misses == made + 1
+
+
+@pytest.fixture
+def two_plans(library, monkeypatch):
+    """As if no more than two plans were kept."""
+    made = functools.lru_cache(maxsize=2)(cudnn._made.__wrapped__)
+    monkeypatch.setattr(cudnn, "_made", made)
+    return made
+
+
+def test_memory_of_forgotten_plans_serves_their_stream_again(two_plans, library, double):
+    import cupy
+
+    cases = [_arguments("convolution_output", "2d", dtype) for dtype in TOLERANCE]
+    rights = [_right("convolution_output", case) for case in cases]
+    pool, results = cupy.get_default_memory_pool(), []
+    used = pool.used_bytes()
+    for stream in [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]:
+        stream.wait_event(cupy.cuda.Stream.null.record())
+        with stream:
+            for _ in range(2):
+                results += [_compute("convolution_output", case) for case in cases]
+        stream.synchronize()
+    assert two_plans.cache_info().misses == 12 and two_plans.cache_info().currsize == 2
+    # No workspace is in use any more; a stream gets memory again without waiting.
+    assert pool.used_bytes() - used == sum(y.nbytes for y in results)
+    for y, right, dtype in zip(results, rights * 4, [*TOLERANCE] * 4, strict=True):
+        np.testing.assert_allclose(y.get(), right, TOLERANCE[dtype], 10 * TOLERANCE[dtype])
+    assert not double.faults
+
+
+def test_graphs_keep_the_plans_that_they_launch(two_plans, library, double):
+    import cupy
+
+    cases = [_arguments("convolution_output", "2d", dtype) for dtype in TOLERANCE]
+    with Capturing(cupy) as capturing:
+        ys = [_compute("convolution_output", case) for case in cases]
+    capturing.graph.launch()
+    for y, case in zip(ys, cases, strict=True):
+        tolerance = TOLERANCE[y.dtype.type]
+        right = _right("convolution_output", case)
+        np.testing.assert_allclose(y.get(), right, tolerance, 10 * tolerance)
+    capturing.kept.clear()
+    with pytest.raises(RuntimeError, match="a plan that is gone"):
+        capturing.graph.launch()
+
+
+def test_captured_steps_keep_the_plans_that_they_launch(library):
+    x, W, _ = _arguments("convolution_output", "2d")
+    forward = mpchain.capture(lambda x: F.convolution_2d(x, W, pad=1).array)
+    for _ in range(4):
+        y = forward(x)
+        cudnn._made.cache_clear()
+    assert forward.reason is None
+    np.testing.assert_array_equal(y.get(), F.convolution_2d(x, W, pad=1).array.get())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ class Capturing:
     def __init__(self, xp):
         self.pool, self.stream = xp.cuda.MemoryPool(), xp.cuda.Stream(non_blocking=True)
         self._allocator = xp.cuda.using_allocator(self.pool.malloc)
-        self.workspace = xp.empty(1024, np.uint8)
+        self.workspace, self.kept = xp.empty(1024, np.uint8), []
+        self.keep = self.kept.append
 
     def __enter__(self):
         self.stream.__enter__()

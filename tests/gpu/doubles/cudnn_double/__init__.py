@@ -9,6 +9,7 @@ mean what those of the real front end mean, test_cudnn_plans.py checks.
 import enum
 import itertools
 import json
+import weakref
 
 import numpy as np
 from cupy import _machine
@@ -261,8 +262,11 @@ class pygraph:
         for uid, block in sorted(blocks.items(), key=lambda item: item[0] in made):
             block.access(stream, writes=uid in made)
         reads = {uid: x for uid, x in values.items() if uid not in made}
+        plan = weakref.ref(self)
 
         def again():
+            if plan() is None:
+                raise RuntimeError("a graph launches kernels of a plan that is gone")
             for uid, result in nodes.interpret(graph, reads).items():
                 if uid in values:
                     values[uid][...] = result
