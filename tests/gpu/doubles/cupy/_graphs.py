@@ -59,6 +59,11 @@ class Capture:
             )
         self._made[id(memory.host)] = memory.host
 
+    def refuse_outside(self, memory):
+        """Raises CUDARuntimeError if memory, which a stream outside uses, is the graph's."""
+        if id(memory.host) in self._made:
+            self.refuse("Isolation", "a stream that does not capture uses what the graph computes")
+
     def keep(self, arrays):
         """Keeps the values of arrays, which are about to be computed with."""
         self.keep_blocks([array._memory for array in arrays])

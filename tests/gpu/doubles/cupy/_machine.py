@@ -91,10 +91,7 @@ class Device:
         self.id = here.device if device is None else int(device)
         self._outer = []
 
-    @property
-    def pci_bus_id(self):
-        return f"0000:{self.id:02X}:00.0"
-
+    pci_bus_id = property(lambda self: f"0000:{self.id:02X}:00.0")
     attributes = property(lambda self: {})
 
     def use(self):
@@ -431,7 +428,9 @@ class Memory:
         with _lock:
             _joined(stream)
             capture, history = stream.capture, self._history
-            if capture is not None:
+            if capture is None and self._stream.capture is not None:
+                self._stream.capture.refuse_outside(self)
+            elif capture is not None:
                 history = capture.history_of(self, writes)
             earlier = [history.written] if history.written else []
             if writes:

@@ -28,6 +28,9 @@ _Access = ctypes.CFUNCTYPE(
     _u64,
     ctypes.POINTER(ctypes.c_char),
 )
+_Captures = ctypes.CFUNCTYPE(_u64, _u64)
+_Captured = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _u64, _u64)
+_CURRENT = 2**64 - 1
 
 
 def build():
@@ -52,9 +55,10 @@ def load():
     """Returns the library, connected to the double of CuPy."""
     library = ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
     library.ncclDoubleWait.argtypes = library.ncclDoubleIsDone.argtypes = [ctypes.c_void_p, _u64]
+    library.ncclDoubleReplay.argtypes = library.ncclDoubleForget.argtypes = [ctypes.c_void_p, _u64]
     library.ncclGetLastError.argtypes = [ctypes.c_void_p]
     library.ncclGetLastError.restype = ctypes.c_char_p
-    library.ncclDoubleConnect(_current_device, _access)
+    library.ncclDoubleConnect(_current_device, _access, _captures, _captured)
     return library
 
 
@@ -73,10 +77,39 @@ class Ticket:
 
     def wait(self):
         """Waits until it is done; notes a fault, and raises, if it has failed."""
-        if load().ncclDoubleWait(self.comm, self._number):
-            why = load().ncclGetLastError(self.comm).decode()
-            _machine.ledger.faults.append(f"NCCL: {why}")
-            raise _machine.CUDARuntimeError(f"NCCL: {why}")
+        _check_result(self.comm, load().ncclDoubleWait(self.comm, self._number))
+
+
+def _check_result(comm, result):
+    if result:
+        why = load().ncclGetLastError(comm).decode()
+        _machine.ledger.faults.append(f"NCCL: {why}")
+        raise _machine.CUDARuntimeError(f"NCCL: {why}")
+
+
+class _CapturedGroup:
+    """Calls of a group that a graph holds; launches of the graph make them again."""
+
+    def __init__(self, comm, index):
+        self._comm, self._index, self._forget = comm, index, load().ncclDoubleForget
+
+    def __call__(self):
+        _check_result(self._comm, load().ncclDoubleReplay(self._comm, self._index))
+
+    def __del__(self):
+        self._forget(self._comm, self._index)
+
+
+@_Captures
+def _captures(number):
+    is_current = number == _CURRENT
+    stream = _machine.get_current_stream() if is_current else _machine.stream_of(number)
+    return 0 if stream is None or stream.capture is None else id(stream.capture)
+
+
+@_Captured
+def _captured(comm, index, number):
+    _machine.stream_of(number).capture.work.append(_CapturedGroup(comm, index))
 
 
 @_CurrentDevice
@@ -87,7 +120,7 @@ def _current_device():
 @_Access
 def _access(name, device, stream, pointer, n_bytes, writes, comm, number, why):
     try:
-        _check(name.decode(), device, stream, pointer, n_bytes, bool(writes), Ticket(comm, number))
+        _check(name.decode(), device, stream, pointer, n_bytes, bool(writes), comm, number)
     except Exception as error:  # C shall not see it
         text = str(error)
         if text not in _machine.ledger.faults:
@@ -97,7 +130,7 @@ def _access(name, device, stream, pointer, n_bytes, writes, comm, number, why):
     return 0
 
 
-def _check(name, device, stream_number, pointer, n_bytes, writes, ticket):
+def _check(name, device, stream_number, pointer, n_bytes, writes, comm, number):
     """Notes an access of NCCL to memory; raises for what NCCL cannot see."""
     name = f"nccl{name}"
     if _machine.here.device != device:
@@ -118,4 +151,5 @@ def _check(name, device, stream_number, pointer, n_bytes, writes, ticket):
     if not block.covers(pointer + n_bytes - 1):
         end = block.ptr + block.size - pointer
         raise ValueError(f"{name} uses {n_bytes} bytes of a buffer with {end}")
-    block.access(stream, writes, ticket)
+    # Captured work has no number: it is done when the graph is launched.
+    block.access(stream, writes, Ticket(comm, number) if number else None)

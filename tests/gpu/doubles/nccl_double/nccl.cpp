@@ -4,6 +4,8 @@
 // NCCL would hang or compute garbage (calls that differ between ranks, peers that do not come), the
 // work fails, and ncclGetLastError says why. Work that a revoked or aborted communicator leaves undone
 // counts as done, and fills what it was to write with ones (NaN). Sums are in the order of the ranks.
+// Calls on streams that capture are kept for the graph, whose launches make them again. Whether and
+// where a call was captured must be the same on all ranks, and graphs must end before the communicator.
 // The environment variable NCCL_DOUBLE_TIMEOUT limits the seconds for which a rank waits for another
 // (60).
 #include <fcntl.h>
@@ -63,10 +65,11 @@ struct BFloat16 {
 struct Call {
   char name[16];
   uint64_t count;
-  int type, reduction, root;
+  int type, reduction, root, captured;  // the number of a captured call; 0 if it is none
   string text() const {
     return string(name) + "(count=" + to_string(count) + ", type=" + to_string(type) +
-           ", op=" + to_string(reduction) + ", root=" + to_string(root) + ")";
+           ", op=" + to_string(reduction) + ", root=" + to_string(root) + ")" +
+           (captured ? ", captured as number " + to_string(captured) : "");
   }
 };
 
@@ -109,6 +112,8 @@ struct Comm {
   condition_variable changed;
   deque<Work> queue;
   uint64_t n_begun = 0, n_done = 0;
+  vector<vector<Work>> captured;  // the groups of captured calls
+  int n_captured = 0, n_in_graphs = 0;  // calls that were captured; groups that graphs hold
   atomic<bool> is_stopped{false}, is_closing{false}, is_closed{false};
   Result error = OK;
   string error_text;
@@ -120,14 +125,26 @@ typedef struct { char bytes[128]; } UniqueId;
 typedef int (*CurrentDevice)();
 typedef int (*Access)(const char* name, int device, uint64_t stream, uint64_t pointer, uint64_t bytes,
                       int writes, Comm* comm, uint64_t number, char* why);
+// Returns a number for what a stream captures, 0 if it does not; CURRENT is the calling thread's stream.
+typedef uint64_t (*Captures)(uint64_t stream);
+// Takes note of a captured group.
+typedef void (*Captured)(Comm* comm, uint64_t index, uint64_t stream);
+constexpr uint64_t CURRENT = ~0ull;
 
 namespace {
 
 CurrentDevice current_device = nullptr;
 Access access_memory = nullptr;
+Captures captures = nullptr;
+Captured note_captured = nullptr;
 thread_local string last_error;
 thread_local int depth = 0;
-thread_local vector<pair<Comm*, Work>> group;
+struct Member {
+  Comm* comm;
+  Work work;
+  uint64_t stream, capture;
+};
+thread_local vector<Member> group;
 atomic<uint64_t> n_groups{0};
 
 double now() {
@@ -333,6 +350,12 @@ Result check(Comm* comm) {
   return comm->error == OK ? OK : fail(comm->error, comm->error_text);
 }
 
+// Refuses what would wait for the device, or free what a graph uses.
+Result check_no_capture(const char* name) {
+  if (captures && captures(CURRENT)) return fail(INVALID_USAGE, string(name) + " is not permitted when the stream is capturing");
+  return OK;
+}
+
 Result end_group();
 
 // Checks a call, and appends it to the group, or hands it to the communicator's thread.
@@ -353,7 +376,8 @@ Result call(const char* name, const void* in, void* out, size_t in_count, size_t
   snprintf(work.call.name, sizeof work.call.name, "%s", name);
   work.call.count = count, work.call.type = type, work.call.reduction = reduction, work.call.root = root;
   work.in = (const char*)in, work.out = (char*)out;
-  work.number = ++comm->n_begun;
+  uint64_t capture = captures ? captures((uint64_t)stream) : 0;
+  work.number = capture ? 0 : ++comm->n_begun;
   work.left = count * WIDTH[type];
   work.out_bytes = out_count * WIDTH[type];
   if (access_memory) {
@@ -364,27 +388,47 @@ Result call(const char* name, const void* in, void* out, size_t in_count, size_t
     };
     bool reads = in != out || !out_count;  // in place, it writes
     if ((reads && refuses(in, in_count, 0)) || refuses(out, out_count, 1)) {
-      comm->n_begun--;
+      comm->n_begun -= !capture;
       return fail(INVALID_USAGE, why);
     }
   }
   bool is_alone = depth == 0;
   depth += is_alone;
-  group.push_back({comm, work});
+  if (capture) work.call.captured = ++comm->n_captured;
+  group.push_back({comm, work, (uint64_t)stream, capture});
   return is_alone ? end_group() : OK;
+}
+
+void enqueue(Comm* comm, Work work, uint64_t number) {
+  work.group = number;
+  lock_guard<mutex> held(comm->lock);
+  comm->queue.push_back(work);
+  comm->changed.notify_all();
 }
 
 Result end_group() {
   if (depth == 0) return fail(INVALID_USAGE, "ncclGroupEnd without ncclGroupStart");
   if (--depth) return OK;
-  uint64_t number = ++n_groups;
-  for (auto& [comm, work] : group) {
-    work.group = number;
-    lock_guard<mutex> held(comm->lock);
-    comm->queue.push_back(work);
-    comm->changed.notify_all();
+  vector<Member> members;
+  members.swap(group);
+  for (Member& member : members)
+    if (member.capture != members[0].capture)
+      return fail(INVALID_USAGE, "the streams of a group must all be captured by the same graph, or none of them");
+  if (!members.empty() && members[0].capture) {
+    map<Comm*, pair<vector<Work>, uint64_t>> by_comm;
+    for (Member& member : members) {
+      by_comm[member.comm].first.push_back(member.work);
+      by_comm[member.comm].second = member.stream;
+    }
+    for (auto& [comm, captured] : by_comm) {
+      comm->captured.push_back(captured.first);
+      comm->n_in_graphs++;
+      note_captured(comm, comm->captured.size() - 1, captured.second);
+    }
+    return OK;
   }
-  group.clear();
+  uint64_t number = ++n_groups;
+  for (Member& member : members) enqueue(member.comm, member.work, number);
   return OK;
 }
 
@@ -418,6 +462,8 @@ Result join(Comm** made, int size, const char* name, int rank, int device) {
 // Ends a communicator's thread. The object stays, to refuse later calls.
 Result close_comm(Comm* comm, bool must_finish) {
   if (!comm || comm->is_closed) return fail(INVALID_USAGE, "the communicator was destroyed before");
+  if (Result error = check_no_capture("the end of a communicator")) return error;
+  if (comm->n_in_graphs) return fail(INVALID_USAGE, "graphs hold work of the communicator: NCCL would wait until they are destroyed");
   Result error = OK;
   if (must_finish) error = comm->is_stopped ? fail(INVALID_USAGE, "a revoked communicator must be aborted: NCCL would hang") : wait_for(comm, comm->n_begun);
   if (must_finish && comm->is_stopped) return error;
@@ -440,7 +486,23 @@ Result close_comm(Comm* comm, bool must_finish) {
 
 extern "C" {
 
-void ncclDoubleConnect(CurrentDevice device, Access access) { current_device = device, access_memory = access; }
+void ncclDoubleConnect(CurrentDevice device, Access access, Captures captures_, Captured captured) {
+  current_device = device, access_memory = access, captures = captures_, note_captured = captured;
+}
+// What a graph that is launched does for a captured group. Waits until it is done.
+Result ncclDoubleReplay(Comm* comm, uint64_t index) {
+  if (Result error = check(comm)) return error;
+  uint64_t number = ++n_groups;
+  for (Work work : comm->captured[index]) {
+    work.number = ++comm->n_begun;
+    enqueue(comm, work, number);
+  }
+  return wait_for(comm, comm->n_begun);
+}
+void ncclDoubleForget(Comm* comm, uint64_t index) {
+  comm->captured[index].clear();
+  comm->n_in_graphs--;
+}
 int ncclDoubleIsDone(Comm* comm, uint64_t number) {
   lock_guard<mutex> held(comm->lock);
   return comm->n_done >= number || comm->is_closed;
@@ -463,6 +525,7 @@ const char* ncclGetLastError(Comm* comm) { return last_error.c_str(); }
 
 Result ncclCommInitRank(Comm** comm, int size, UniqueId id, int rank) {
   if (depth) return fail(INVALID_USAGE, "the double makes no communicators in groups");
+  if (Result error = check_no_capture("ncclCommInitRank")) return error;
   return join(comm, size, id.bytes, rank, current_device ? current_device() : rank);
 }
 Result ncclCommInitRankConfig(Comm** comm, int size, UniqueId id, int rank, void* config) { return ncclCommInitRank(comm, size, id, rank); }
@@ -477,6 +540,7 @@ static Result join_part(Comm* comm, const vector<int>& ranks, int label, Comm** 
 }
 Result ncclCommSplit(Comm* comm, int color, int key, Comm** made, void* config) {
   *made = nullptr;
+  if (Result error = check_no_capture("ncclCommSplit")) return error;
   if (Result error = check(comm)) return error;
   if (Result error = wait_for(comm, comm->n_begun)) return error;
   Shared& shared = *comm->shared;
@@ -496,6 +560,7 @@ Result ncclCommSplit(Comm* comm, int color, int key, Comm** made, void* config) 
 }
 Result ncclCommRevoke(Comm* comm, int flags) {
   if (Result error = check(comm)) return error;
+  if (Result error = check_no_capture("ncclCommRevoke")) return error;
   if (flags) return fail(INVALID_ARGUMENT, "the flags must be 0");
   comm->is_stopped = true;
   return wait_for(comm, comm->n_begun);
@@ -503,6 +568,7 @@ Result ncclCommRevoke(Comm* comm, int flags) {
 Result ncclCommShrink(Comm* comm, int* excluded, int n, Comm** made, void* config, int flags) {
   *made = nullptr;
   if (!comm || comm->is_closed) return fail(INVALID_USAGE, "the communicator was destroyed or aborted");
+  if (Result error = check_no_capture("ncclCommShrink")) return error;
   if (flags & 1) comm->is_stopped = true;
   else if (Result error = check(comm)) return error;
   vector<int> ranks;
@@ -513,6 +579,7 @@ Result ncclCommShrink(Comm* comm, int* excluded, int n, Comm** made, void* confi
 }
 Result ncclCommFinalize(Comm* comm) {
   if (Result error = check(comm)) return error;
+  if (Result error = check_no_capture("ncclCommFinalize")) return error;
   return wait_for(comm, comm->n_begun);
 }
 Result ncclCommDestroy(Comm* comm) { return close_comm(comm, true); }
