@@ -19,7 +19,7 @@ def _refused(cupy, match, function, n=1):
         try:
             function(rank)
         except RuntimeError as error:
-            raise error.with_traceback(None) from None  # in whose frames graphs would stay, before the end
+            raise error.with_traceback(None) from None  # whose frames would keep graphs
 
     with pytest.raises(RuntimeError, match=match):
         on_ranks(cupy, call, n=n)
