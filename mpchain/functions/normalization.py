@@ -13,7 +13,8 @@ from mpchain.functions.array import cast, reshape, sum_to, widened
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.precision import check_widths
 from mpchain.kernels.cuda_reductions import follow_statistics
-from mpchain.kernels.reference import mean_and_inverse_std, scale_gradients
+from mpchain.kernels.reference import mean_and_inverse_std
+from mpchain.kernels.rms import inverse_rms
 from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -263,15 +264,8 @@ def batch_renormalization(
 # Normalization of each sample by itself.
 
 
-def _inverse_rms(x, axis, eps):
-    average = np.mean if x.size else np.sum
-    return (average(x * x, axis=axis, keepdims=True) + eps) ** -0.5
-
-
 def _gradients(g, gamma, normalized, inverse, axis, is_centered):
     """The gradients of the input and of gamma; ``inverse`` is the scale of the input."""
-    if not isinstance(g, Variable):
-        return scale_gradients(g, gamma, normalized, inverse, axis, is_centered)
     n = g.size // max(inverse.size, 1)
     h = g * gamma
     gx = h - normalized * (np.sum(h * normalized, axis=axis, keepdims=True) / n)
@@ -407,16 +401,15 @@ def instance_normalization(x: Input, gamma: Input, beta: Input, eps: float = 1e-
 
 
 def _rms_normalization_derivative(g, x, gamma, aux, axis, eps):
-    inverse_rms = _inverse_rms(x, axis, eps) if isinstance(x, Variable) else aux
-    return _gradients(g, gamma, x * inverse_rms, inverse_rms, axis, False)
+    if not isinstance(g, Variable):
+        return kernels.rms_normalization_gradient(g, x, gamma, aux, axis)
+    inverse = inverse_rms(x, axis, eps) if isinstance(x, Variable) else aux
+    return _gradients(g, gamma, x * inverse, inverse, axis, False)
 
 
 @differentiable(joint=_rms_normalization_derivative, n_arrays=2)
 def _rms_normalization(x, gamma, axis, eps):
-    inverse_rms = _inverse_rms(x, axis, eps)
-    y = x * inverse_rms
-    y *= gamma
-    return y, inverse_rms
+    return kernels.rms_normalization(x, gamma, axis, eps)
 
 
 def rms_normalization(x: Input, gamma: Input, eps: float = 1e-5) -> Variable:

@@ -62,6 +62,7 @@ from mpchain.kernels.reference import (
     take_from_windows,
     unfold_windows,
 )
+from mpchain.kernels.rms import rms_normalization, rms_normalization_gradient
 
 operations = {value.name: value for value in list(vars().values()) if isinstance(value, Operation)}
 """Every operation by name."""

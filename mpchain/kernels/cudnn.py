@@ -196,10 +196,8 @@ class _Plan:
         addresses = [*(x.data.ptr for x in arrays), *(x.ctypes.data for x in numbers)]
         pointers = dict(enumerate(addresses, 1))
         self._graph.execute(pointers, workspace.data.ptr if workspace is not None else 0, handle)
-        if (
-            current.graph is not None
-        ):  # it launches the plan's kernels, after that is forgotten, too
-            current.graph.keep(self)
+        if current.graph is not None:
+            current.graph.keep(self)  # it launches the plan's kernels, also of a forgotten plan
 
 
 def avoided_notes(dtype: str) -> tuple[str, ...]:

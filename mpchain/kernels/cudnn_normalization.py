@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.kernels import reference
+from mpchain.kernels import reference, rms
 from mpchain.kernels.cudnn import Request, Tensor, fit, packed, plan_of, refusal, unasked
 from mpchain.typing import Array
 
@@ -117,7 +117,7 @@ def batch_normalization_gradient(
     return gx, g_gamma, g_beta
 
 
-# Layer normalization: all arrays are (rows, elements, 1, 1).
+# Layer and RMS normalization: all arrays are (rows, elements, 1, 1).
 
 
 def _add_layer_norm(library, graph, x, gamma, beta, eps):
@@ -133,9 +133,25 @@ def _add_layer_norm_gradient(library, graph, g, x, gamma, mean, inverse_std):
     )
 
 
+def _add_rms_norm(library, graph, x, gamma, eps):
+    training = library.norm_forward_phase.TRAINING
+    return graph.rmsnorm(norm_forward_phase=training, input=x, scale=gamma, epsilon=eps)
+
+
+def _add_rms_norm_gradient(library, graph, g, x, gamma, inverse):
+    return graph.rmsnorm_backward(
+        grad=g, input=x, scale=gamma, inv_variance=inverse, has_dbias=False
+    )
+
+
 @functools.lru_cache(maxsize=1024)
-def layer_request(of_gradient: bool, n_rows: int, n: int, dtype: str) -> Request:
+def layer_request(
+    of_gradient: bool, n_rows: int, n: int, dtype: str, is_centered: bool = True
+) -> Request:
     """Returns the request for a layer normalization of rows, or its gradient.
+
+    Args:
+        is_centered: False for RMS normalization, which has neither means nor beta.
 
     Example:
         >>> [x.shape for x in layer_request(False, 8, 3, "float32").writes]
@@ -146,25 +162,27 @@ def layer_request(of_gradient: bool, n_rows: int, n: int, dtype: str) -> Request
         Tensor(shape, packed(shape), kind)
         for shape, kind in zip(shapes, (dtype, "float32", "float32"))
     )
+    of_all, of_each = [of_elements] * (1 + is_centered), [of_rows] * (1 + is_centered)
     if of_gradient:
-        reads = x, x, of_elements, of_rows, of_rows
-        return Request(_add_layer_norm_gradient, reads, (x, of_elements, of_elements))
-    reads = x, of_elements, of_elements
-    return Request(_add_layer_norm, reads, (x, of_rows, of_rows), n_scalars=1)
+        add = _add_layer_norm_gradient if is_centered else _add_rms_norm_gradient
+        return Request(add, (x, x, of_elements, *of_each), (x, *of_all))
+    add = _add_layer_norm if is_centered else _add_rms_norm
+    return Request(add, (x, *of_all), (x, *of_each), n_scalars=1)
 
 
-def _layer_plan(of_gradient, x, n):
-    return plan_of(layer_request(of_gradient, x.size // n, n, x.dtype.name), x.device)
+def _layer_plan(of_gradient, x, n, is_centered):
+    request = layer_request(of_gradient, x.size // n, n, x.dtype.name, is_centered)
+    return plan_of(request, x.device)
 
 
-def _refuse_layer(of_gradient, x, gamma, axis, others):
+def _refuse_layer(of_gradient, x, gamma, axis, others, is_centered=True):
     if (reason := unasked(x, gamma, *others) or refusal(x, gamma, *others)) is not None:
         return reason
     if sorted(a % x.ndim for a in axis) != [*range(x.ndim - len(axis), x.ndim)]:
         return "not over trailing axes"
     if x.dtype != np.float32 or gamma.shape != x.shape[x.ndim - len(axis) :]:
         return "not of single precision, with a factor for each element of a row"
-    return _reason(_layer_plan(of_gradient, x, gamma.size))
+    return _reason(_layer_plan(of_gradient, x, gamma.size, is_centered))
 
 
 def _refuse_layer_norm(x, gamma, beta, axis, eps):
@@ -182,11 +200,16 @@ def sample_normalization(
     x: Array, gamma: Array, beta: Array, axis: tuple[int, ...], eps: float
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.sample_normalization`."""
+    return _normalize(x, [gamma, beta], axis, eps)
+
+
+def _normalize(x, parameters, axis, eps):
     xp, lead = cuda.get_array_module(x), x.shape[: x.ndim - len(axis)]
-    y, *statistics = (xp.empty(s, "f") for s in (x.shape, *[(*lead, *[1] * len(axis))] * 2))
-    plan = _layer_plan(False, x, gamma.size)
-    plan(fit(x), fit(gamma), fit(beta), y, *statistics, scalars=(eps,))
-    return y, *statistics
+    of_rows = (*lead, *[1] * len(axis))
+    results = [xp.empty(shape, "f") for shape in (x.shape, *(of_rows for _ in parameters))]
+    plan = _layer_plan(False, x, parameters[0].size, len(parameters) == 2)
+    plan(*map(fit, (x, *parameters)), *results, scalars=(eps,))
+    return tuple(results)
 
 
 @reference.sample_normalization_gradient.kernel(_NAME, _refuse_layer_norm_gradient)
@@ -194,8 +217,36 @@ def sample_normalization_gradient(
     g: Array, x: Array, gamma: Array, mean: Array, inverse_std: Array, axis: tuple[int, ...]
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.sample_normalization_gradient`."""
+    return _gradients(g, x, gamma, [mean, inverse_std])
+
+
+def _gradients(g, x, gamma, statistics):
     xp = cuda.get_array_module(x)
-    gx, *of_parameters = (xp.empty(y.shape, "f") for y in (x, gamma, gamma))
-    plan = _layer_plan(True, x, gamma.size)
-    plan(*map(fit, (g, x, gamma, mean, inverse_std)), gx, *of_parameters)
-    return gx, *of_parameters
+    results = [xp.empty(shape, "f") for shape in (x.shape, *(gamma.shape for _ in statistics))]
+    plan = _layer_plan(True, x, gamma.size, len(statistics) == 2)
+    plan(*map(fit, (g, x, gamma, *statistics)), *results)
+    return tuple(results)
+
+
+def _refuse_rms_norm(x, gamma, axis, eps):
+    return _refuse_layer(False, x, gamma, axis, [], False)
+
+
+def _refuse_rms_norm_gradient(g, x, gamma, inverse, axis):
+    return _refuse_layer(True, x, gamma, axis, [g, inverse], False)
+
+
+@rms.rms_normalization.kernel(_NAME, _refuse_rms_norm)
+def rms_normalization(
+    x: Array, gamma: Array, axis: tuple[int, ...], eps: float
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.rms.rms_normalization`."""
+    return _normalize(x, [gamma], axis, eps)
+
+
+@rms.rms_normalization_gradient.kernel(_NAME, _refuse_rms_norm_gradient)
+def rms_normalization_gradient(
+    g: Array, x: Array, gamma: Array, inverse: Array, axis: tuple[int, ...]
+) -> tuple[Array, ...]:
+    """See :func:`mpchain.kernels.rms.rms_normalization_gradient`."""
+    return _gradients(g, x, gamma, [inverse])

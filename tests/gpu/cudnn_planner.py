@@ -111,7 +111,8 @@ MODELS = {f"ResNet-50 {name}": case for name, case in _resnet50()}
 MODELS |= {f"DCGAN {name}": case for name, case in _dcgan()}
 IMAGES = [(4, 8, 6, 6), (32, 64, 112, 112), (32, 256, 56, 56), (32, 2048, 7, 7), (64, 512, 4, 4)]
 ROWS = [(16, 64), (8 * 1024, 768)]
-NORMALIZATIONS = {"batch": IMAGES, "batch_gradient": IMAGES, "layer": ROWS, "layer_gradient": ROWS}
+NORMALIZATIONS = {"batch": IMAGES, "batch_gradient": IMAGES}
+NORMALIZATIONS |= dict.fromkeys(("layer", "layer_gradient", "rms", "rms_gradient"), ROWS)
 LINEAR = [
     (16, 8, 24, True),
     (16, 8, 24, False),
@@ -150,7 +151,8 @@ def make_request(operation, dtype, case):
         return cudnn_attention.attention_request(of_gradient, arrays, dtype, *options)
     if operation.startswith("batch"):
         return cudnn_normalization.batch_request(of_gradient, tuple(case), dtype)
-    return cudnn_normalization.layer_request(of_gradient, *case, dtype)
+    is_centered = operation.startswith("layer")
+    return cudnn_normalization.layer_request(of_gradient, *case, dtype, is_centered)
 
 
 # The program.

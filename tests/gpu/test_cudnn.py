@@ -318,9 +318,27 @@ def test_batch_normalization(operation, dtype, layout, library, _named):
 
 @pytest.mark.parametrize("layout", ["contiguous", "reversed", "misaligned"])
 @pytest.mark.parametrize("operation", NORMALIZATIONS[2:])
-def test_layer_normalization(operation, layout, library, _named):
+def test_layer_and_rms_normalization(operation, layout, library, _named):
     for name in ("rows", "long rows", "many rows", "sequences", "images"):
         _check(operation, _arguments(operation, name, layout=layout), np.float32)
+
+
+def test_rms_normalization_in_networks(library, _named):
+    def derivatives(device):
+        draw, send = np.random.RandomState(0), mpchain.get_device(device).send
+        x, gamma = (mpchain.Variable(send(draw.randn(*s).astype("f"))) for s in ((3, 4, 8), (8,)))
+        y = F.rms_normalization(x, gamma)
+        first = mpchain.grad([y * y], [x, gamma], enable_double_backprop=True)
+        second = mpchain.grad([sum(F.sum(g * g) for g in first)], [x, gamma])
+        F.sum(y * y).backward()
+        return [mpchain.cuda.to_cpu(v) for v in (y.array, x.grad, gamma.grad)] + [
+            mpchain.cuda.to_cpu(v.array) for v in (*first, *second)
+        ]
+
+    on_gpu = derivatives("@cupy:0")
+    assert {tag for tag, _ in library.executed} == {"RMS_NORM", "RMS_NORM_BPROP"}
+    for result, right in zip(on_gpu, derivatives("@numpy"), strict=True):
+        np.testing.assert_allclose(result, right, 1e-4, 1e-5 * np.abs(right).max())
 
 
 @pytest.mark.parametrize("operation", NORMALIZATIONS)

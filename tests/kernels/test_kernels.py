@@ -331,6 +331,8 @@ CASES = {
     "sample_normalization_gradient": _sample_normalizations(
         "g", "x", "gamma", "mean", "inverse_std", "axis"
     ),
+    "rms_normalization": _sample_normalizations("x", "gamma", "axis", "eps"),
+    "rms_normalization_gradient": _sample_normalizations("g", "x", "gamma", "inverse_std", "axis"),
     "convolution_output": _convolutions("x", "W"),
     "convolution_with_bias": _with_biases(_convolutions("x", "W")),
     "convolution_input": _convolutions("y", "W"),

@@ -18,6 +18,7 @@ from mpchain.exporters.onnx.tracing import Dim
 from mpchain.functions.fused_attention import composed_attention
 from mpchain.functions.n_step import _composed_layer
 from mpchain.kernels.reference import mean_and_inverse_std
+from mpchain.kernels.rms import inverse_rms
 
 _END = np.iinfo(np.int64).max
 
@@ -37,7 +38,7 @@ EXPANDED: dict[str, Callable[..., Any] | None] = {
     "join_gates": None,
     "lstm": None,
     "recurrent_layer": _composed_layer,
-    "rms_normalization": None,
+    "rms_normalization": lambda x, gamma, axis, eps: x * inverse_rms(x, axis, eps) * gamma,
     "shifted_and_scaled": lambda x, mean, scale, beta: (x - mean) * scale + beta,
     "slstm": None,
     "split_gates": None,

@@ -162,6 +162,15 @@ class pygraph:
     def layernorm_backward(self, **ins):
         return self._normalize_backward("LAYER_NORM_BPROP", **ins)
 
+    def rmsnorm(self, *, norm_forward_phase, input, scale, epsilon):
+        ins = {"X": input, "SCALE": scale, "EPSILON": epsilon}
+        outs = ["Y", "INV_VARIANCE"]
+        return self._add("RMS_NORM", ins, outs, forward_phase=norm_forward_phase.name)
+
+    def rmsnorm_backward(self, *, grad, input, scale, inv_variance, has_dbias):
+        ins = {"DY": grad, "X": input, "SCALE": scale, "INV_VARIANCE": inv_variance}
+        return self._add("RMS_NORM_BPROP", ins, ["DX", "DSCALE", "DBIAS"][: 2 + has_dbias])
+
     def matmul(self, *, A, B):
         return self._add("MATMUL", {"A": A, "B": B}, ["C"], padding_value=0.0)[0]
 

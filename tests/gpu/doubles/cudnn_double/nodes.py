@@ -131,6 +131,19 @@ def _normalize_backward(node, ins, shapes):
     return {"DX": gx, **{port: x.sum(others, keepdims=True) for port, x in sums.items()}}
 
 
+def _divide_by_rms(node, ins, shapes):
+    x = ins["X"]
+    inverse = ((x * x).mean((1, 2, 3), keepdims=True) + ins["EPSILON"]) ** -0.5
+    return {"Y": x * inverse * ins["SCALE"], "INV_VARIANCE": inverse}
+
+
+def _divide_by_rms_backward(node, ins, shapes):
+    g, x, inverse = ins["DY"], ins["X"], ins["INV_VARIANCE"]
+    h = g * ins["SCALE"]
+    gx = inverse * h - x * inverse**3 * (h * x).mean((1, 2, 3), keepdims=True)
+    return {"DX": gx, "DSCALE": (g * x * inverse).sum(0, keepdims=True)}
+
+
 # Attention, row by row of each head.
 
 
@@ -184,4 +197,6 @@ _NODES = {
     "DBN": _normalize_backward,
     "LAYER_NORM": _normalize,
     "LAYER_NORM_BPROP": _normalize_backward,
+    "RMS_NORM": _divide_by_rms,
+    "RMS_NORM_BPROP": _divide_by_rms_backward,
 }
