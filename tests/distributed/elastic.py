@@ -2,14 +2,16 @@
 
 ``python -m tests.distributed.elastic --times 20`` trains each model of
 ``tests/distributed/elastic_models.py`` on four ranks undisturbed, then as often with ranks that
-kill or stop themselves: one, two at once, or one after the other, rank 0 among them. It ends with
-an error if losses, parameters or running averages differ by more than 1e-12, relative to the
-largest of each array; at all, if the communicator is reproducible. With ``--nccl BINDING``, each
-rank has an imitated GPU, and the double of NCCL sums the gradients.
+kill or stop themselves: one, two at once, or one after the other, rank 0 among them. Moments are
+drawn from those to which a rank comes undisturbed, and drawn again if training was over before all
+ranks were lost. It ends with an error if losses, parameters or running averages differ by more than
+1e-12, relative to the largest of each array; at all, if the communicator is reproducible. With
+``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums the gradients.
 """
 
 import argparse
 import collections
+import json
 import os
 import pathlib
 import re
@@ -28,34 +30,14 @@ from tests.distributed.elastic_models import FAULT, N_RANKS
 DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
 MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible")
 LIMIT = 1e-12
-_TIME_LIMIT = 120
+_TIME_LIMIT = 120  # seconds
 _BACK = re.compile(
     r"^mpchain: .*(?:started anew|went back (\d+) iterations to \d+ in ([\d.]+) s)", re.M
 )
 
-# How often each moment comes in a run of elastic_models, at most, by model.
-_COUNTS = {
-    "setup": 1,
-    "keep": 5,
-    "forward": 14,
-    "backward": 14,
-    "ready": 40,
-    "sum": 40,
-    "control": 14,
-    "step": 14,
-    "evaluator": 2,
-    "checkpoint": 3,
-    "checkpoint_end": 3,
-}
-_MORE = {"convnet": {"normalization": 14}, "reproducible": {"end_part": 30}}
-_ON_GPUS = {"connect": 1, "run": 16, "begun": 12}
-_FEWER = {
-    "reproducible": ("ready", "sum"),
-    "lstm": ("evaluator",),
-    "wgan": ("evaluator",),
-    "sharded": ("begun",),
-    "loop": ("evaluator", "checkpoint", "checkpoint_end", "control"),
-}
+_MOST_DRAWS = 10  # of faults, for a run in which all of them come to pass
+_BEFORE_COPIES = ("setup", "connect", "keep")  # moments after which nothing is recovered
+_KINDS = ("one", "two at once", "stopped", "two in a row")
 
 
 def why_not():
@@ -69,25 +51,25 @@ def why_not():
     return "" if library.startswith("Open MPI v5") else f"{library[:20].strip()} cannot lose ranks"
 
 
-def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None, spares=0):
+def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
     """Trains a model on several ranks; returns the arrays of its outcome and what was printed.
 
     Args:
         model, folder, faults: as in :mod:`~tests.distributed.elastic_models`.
-        n_ranks: number of ranks that train.
         nccl: a binding of NCCL, through which each rank uses an imitated GPU.
         spares: number of spare ranks.
+        limit: seconds after which it is ended.
 
     Raises:
         RuntimeError: the job has failed, or went past its time limit.
     """
-    n = str(n_ranks + spares)
+    n = str(N_RANKS + spares)
     command = [ranks._mpirun(), "-n", n, "--with-ft", "ulfm", sys.executable, "-m"]
     environ = ranks.environment() | {ranks.MARK: n, "MPCHAIN_SPARES": str(spares)}
     options = []
     if nccl is not None:
         options = [f"--nccl={nccl}"]
-        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * _TIME_LIMIT)  # as NCCL, which waits forever
+        environ["NCCL_DOUBLE_TIMEOUT"] = str(2 * limit)  # as NCCL, which waits forever
         environ["PYTHONPATH"] = os.pathsep.join([str(ranks.ROOT), str(DOUBLES)])
     process = subprocess.Popen(
         [*command, "tests.distributed.elastic_models", model, str(folder), *options, *faults],
@@ -100,7 +82,7 @@ def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None, spares=0):
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=_TIME_LIMIT)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         output = ranks.end(process)
         raise RuntimeError(f"{model} {' '.join(faults)}: past the time limit\n{output}") from None
@@ -110,21 +92,33 @@ def train(model, folder, faults=(), n_ranks=N_RANKS, nccl=None, spares=0):
         raise RuntimeError(f"{model}: processes {left} were left behind")
     outcome = pathlib.Path(folder, "outcome.npz")
     if ranks.PASSING_FAILURE in output and not outcome.exists():
-        return train(model, folder, faults, n_ranks, nccl, spares)
+        return train(model, folder, faults, nccl=nccl, spares=spares, limit=limit)
     if not outcome.exists() or FAULT in output:
         raise RuntimeError(f"{model} {' '.join(faults)}: exit {process.returncode}\n{output}")
     with np.load(outcome) as file:
         return dict(file), output
 
 
+def _times(folder, event):
+    """Returns when something happened, in order, with what else the names of files say."""
+    names = (path.name.split("_")[1:] for path in pathlib.Path(folder).glob(f"{event}_*"))
+    return sorted((float(seconds), *rest) for seconds, *rest in names)
+
+
 def delays(folder):
     """Returns the seconds after which each loss was first noticed."""
-    times = {
-        event: sorted(float(p.name.split("_")[1]) for p in pathlib.Path(folder).glob(f"{event}_*"))
-        for event in ("lost", "noticed")
-    }
-    first = (next((t for t in times["noticed"] if t > lost), np.nan) for lost in times["lost"])
-    return [seconds - lost for seconds, lost in zip(first, times["lost"], strict=True)]
+    noticed = [seconds for seconds, *_ in _times(folder, "noticed")]
+    first = lambda lost: next((seconds for seconds in noticed if seconds > lost), np.nan)
+    return [first(lost) - lost for lost, _ in _times(folder, "lost")]
+
+
+def came_to_pass(kind, faults, folder):
+    """Returns whether the ranks were lost as planned, of two in a row one after the other."""
+    lost = _times(folder, "lost")
+    if {rank for _, rank in lost} != {fault.split(":")[1] for fault in faults}:
+        return False
+    (begin, *_), (end, *_) = lost[0], lost[-1]
+    return kind != "two in a row" or any(begin < t < end for t, *_ in _times(folder, "noticed"))
 
 
 def _end_session(pid):
@@ -164,30 +158,63 @@ def is_as_good(model, outcome, reference):
     return difference(outcome, reference) <= LIMIT
 
 
-def draw_faults(random, model, nccl=None):
-    """Returns faults at random moments, and what kind they are."""
-    counts = _COUNTS | _MORE.get(model, {}) | (_ON_GPUS if nccl else {})
-    moments = [m for m in sorted(counts) if m not in _FEWER.get(model, ())]
+def draw_faults(random, counts, during=("recovery",)):
+    """Draws faults at random moments.
 
-    def draw(rank, kind="kill", moment=None):
-        moment = moment or moments[random.randint(len(moments))]
-        return f"{kind}:{rank}:{moment}:{random.randint(counts.get(moment, 1)) + 1}"
+    Args:
+        random: a ``RandomState``.
+        counts: for each rank, how often it comes to each moment.
+        during: moments that come while ranks recover from a loss.
 
-    kind = ["one", "two at once", "stopped", "two in a row"][min(random.randint(6), 3)]
+    Returns:
+        What kind the faults are, and a list of them.
+    """
+    kind = _KINDS[min(random.randint(6), 3)]
     first, second = (int(rank) for rank in random.permutation(N_RANKS)[:2])
     if random.randint(3) == 0:
         first, second = 0, second or 1
-    if kind == "one":
-        return kind, [draw(first)]
-    if kind == "stopped":
-        return kind, [draw(first, "stop")]
-    fault = draw(first)
+    at_once = counts[first] & counts[second]  # the lower ones
+    moment, count = _draw_moment(random, at_once if kind == "two at once" else counts[first])
+    fault = "stop" if kind == "stopped" else "kill"
+    faults = [f"{fault}:{first}:{moment}:{count}"]
     if kind == "two at once":
-        if fault.split(":")[2] == "checkpoint_end":  # which rank 0 alone does
-            fault = f"kill:{first}:forward:5"
-        return kind, [fault, fault.replace(f":{first}:", f":{second}:", 1)]
-    during = ["recovery", "shrink"][random.randint(2)] if nccl else "recovery"
-    return kind, [fault, draw(second, moment=during if random.randint(2) else None)]
+        faults.append(f"kill:{second}:{moment}:{count}")
+    elif kind == "two in a row":
+        moment_and_count = _draw_moment(random, counts[second])
+        if random.randint(2) and moment not in _BEFORE_COPIES:
+            moment_and_count = during[random.randint(len(during))], 1
+        faults.append("kill:{}:{}:{}".format(second, *moment_and_count))
+    return kind, faults
+
+
+def _draw_moment(random, counts):
+    moment = sorted(counts)[random.randint(len(counts))]
+    return moment, random.randint(counts[moment]) + 1
+
+
+def _undisturbed(model, **options):
+    """Returns the outcome of an undisturbed training, and how often each rank came to each
+    moment."""
+    with tempfile.TemporaryDirectory() as folder:
+        outcome, _ = train(model, folder, **options)
+        files = [pathlib.Path(folder, f"counts_{rank}.json") for rank in range(N_RANKS)]
+        return outcome, [collections.Counter(json.loads(file.read_text())) for file in files]
+
+
+def _compare(model, faults, reference, folder, **options):
+    """Trains with faults; returns whether the outcome is equal, the difference, and a text."""
+    begun = time.perf_counter()
+    try:
+        outcome, output = train(model, folder, faults, **options)
+    except RuntimeError as error:
+        return False, np.nan, f"FAILED\n{error}"
+    value = difference(outcome, reference)
+    back = _BACK.findall(output)
+    n_back, seconds = sum(int(n or 0) for n, _ in back), sum(float(s or 0) for _, s in back)
+    noticed = " ".join(f"{seconds:.2f}" for seconds in delays(folder))
+    text = f"{len(back):4}  {n_back:4} {seconds:5.2f}  {noticed:10} {value:.1e}"
+    taken = f"  ({time.perf_counter() - begun:.1f} s)"
+    return is_as_good(model, outcome, reference), value, text + taken
 
 
 def main():
@@ -197,40 +224,52 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--nccl", choices=BINDINGS, help="on imitated GPUs, through this binding")
     parser.add_argument("--spares", type=int, default=0, help="number of spare ranks")
+    parser.add_argument(
+        "--limit", type=float, default=_TIME_LIMIT, help="seconds after which a training is ended"
+    )
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(reason)
-    bad, counts = 0, collections.Counter()
+    during = ("recovery", "shrink") if options.nccl in ("pynccl", "nccl4py") else ("recovery",)
+    results, more = [], {"nccl": options.nccl, "limit": options.limit}
     print(f"{'model':12}  {'kind':12}  {'faults':36} lost  back   s    noticed/s  difference")
     for model in options.models:
-        with tempfile.TemporaryDirectory() as folder:
-            reference, _ = train(model, folder, nccl=options.nccl)
+        reference, counts = _undisturbed(model, **more)
         random = np.random.RandomState([options.seed, MODELS.index(model)])
-        for _ in range(options.times):
-            kind, faults = draw_faults(random, model, options.nccl)
-            begun, output, text = time.perf_counter(), "", ""
+        n_left, n_drawn = options.times, 0
+        while n_left:
+            kind, faults = draw_faults(random, counts, during)
             with tempfile.TemporaryDirectory() as folder:
-                try:
-                    more = {"nccl": options.nccl, "spares": options.spares}
-                    outcome, output = train(model, folder, faults, **more)
-                    noticed = " ".join(f"{seconds:.2f}" for seconds in delays(folder))
-                    value = difference(outcome, reference)
-                    text = f"{noticed:10} {value:.1e}"
-                    is_bad = not is_as_good(model, outcome, reference)
-                except RuntimeError as error:
-                    is_bad, text = True, f"FAILED\n{error}"
-            back = _BACK.findall(output)
-            n_back, seconds = sum(int(n or 0) for n, _ in back), sum(float(s or 0) for _, s in back)
-            counts[model, kind, "bad" if is_bad else "equal"] += 1
-            bad += is_bad
-            print(
-                f"{model:12}  {kind:12}  {' '.join(faults):36} {len(back):4}  {n_back:4} "
-                f"{seconds:5.2f}  {text}  ({time.perf_counter() - begun:.1f} s)",
-                flush=True,
-            )
-    for key, n in sorted(counts.items()):
+                is_equal, value, text = _compare(
+                    model, faults, reference, folder, spares=options.spares, **more
+                )
+                all_lost, noticed = came_to_pass(kind, faults, folder), delays(folder)
+            n_drawn += 1
+            result = "equal" if is_equal else "bad"
+            if is_equal and not all_lost:
+                result = "drawn again" if n_drawn < _MOST_DRAWS else "bad"
+                text += "  not all were lost as planned"
+            if result != "drawn again":
+                n_left, n_drawn = n_left - 1, 0
+            results.append((model, kind, result, value, noticed))
+            print(f"{model:12}  {kind:12}  {' '.join(faults):36} {text}", flush=True)
+    _print_summary(results)
+    n_bad = sum(result == "bad" for _, _, result, *_ in results)
+    sys.exit(f"{n_bad} runs differ or failed" if n_bad else 0)
+
+
+def _print_summary(results):
+    for key, n in sorted(collections.Counter(result[:3] for result in results).items()):
         print(*key, n)
-    sys.exit(f"{bad} runs differ or failed" if bad else 0)
+    for name in ("killed", "stopped"):
+        lists = [x for _, kind, _, _, x in results if (kind == "stopped") == (name == "stopped")]
+        seconds = [x for noticed in lists for x in noticed if not np.isnan(x)]
+        if seconds:
+            text = f"{np.mean(seconds):.2f} s on average, {max(seconds):.2f} s at most"
+            print(f"{len(seconds)} {name}: noticed after {text}")
+    n = collections.Counter(result for _, _, result, *_ in results)
+    worst = max((value for *_, value, _ in results if not np.isnan(value)), default=np.nan)
+    print(f"{n['equal']} equal, {n['drawn again']} drawn again, {n['bad']} bad; {worst:.1e} worst")
 
 
 if __name__ == "__main__":

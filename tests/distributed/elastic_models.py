@@ -3,11 +3,14 @@
 ``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
 fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
 it comes to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that
-is, writes losses, parameters and running averages into the folder. With a binding of NCCL, each
-rank uses a GPU.
+is, writes losses, parameters and running averages into the folder. Without faults, each rank writes
+how often it comes to each moment. With a binding of NCCL, each rank uses a GPU.
 """
 
+import collections
+import functools
 import itertools
+import json
 import os
 import signal
 import sys
@@ -195,33 +198,44 @@ MOMENTS = {
 """Functions at whose beginning a rank may be lost."""
 
 
-def _note(folder, event):
-    """Leaves an empty file whose name says when something happened."""
-    with open(os.path.join(folder, f"{event}_{time.time():.3f}"), "w"):
+def _note(folder, event, rank=None):
+    """Leaves an empty file whose name says when something happened, and to which rank."""
+    name = f"{event}_{time.time():.6f}" + ("" if rank is None else f"_{rank}")
+    with open(os.path.join(folder, name), "w"):
         pass
 
 
-def _lose(kind, folder):
+def _lose(kind, rank, folder):
     if kind == "wait":
         print("waits", flush=True)
         while not os.path.exists(os.path.join(folder, "continue")):
             time.sleep(0.01)
         return
-    _note(folder, "lost")
+    _note(folder, "lost", rank)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
-def _set_fault(kind, moment, count, folder):
+def _call_at(moment, function):
     owner, name = MOMENTS[moment]
-    method, left = getattr(owner, name), [int(count)]
+    method = getattr(owner, name)
 
     def call(*args, **kwargs):
-        left[0] -= 1
-        if left[0] == 0:
-            _lose(kind, folder)
+        function()
         return method(*args, **kwargs)
 
     setattr(owner, name, call)
+
+
+def _set_fault(fault, folder):
+    kind, rank, moment, count = fault.split(":")
+    left = [int(count)]
+
+    def count_down():
+        left[0] -= 1
+        if left[0] == 0:
+            _lose(kind, rank, folder)
+
+    _call_at(moment, count_down)
 
 
 def _loop(comm, data):
@@ -252,12 +266,8 @@ class Losses:
         self.values = np.array(serializer("values", self.values))
 
 
-def _train(name, folder, faults, comm):
+def _train(name, folder, comm):
     mpchain.get_device(_device(comm)).use()
-    while faults:
-        kind, rank, moment, count = faults.pop().split(":")
-        if int(rank) == comm.rank and not comm.lost_ranks:  # not one in the place of a lost one
-            _set_fault(kind, moment, count, folder)
     np.random.seed(comm.rank and 100 + comm.rank)
     random = np.random.RandomState(3)
     data = [(random.rand(16), np.int32(random.randint(3))) for _ in range(_N_SAMPLES)]
@@ -310,7 +320,7 @@ def _train_on_scattered_data(comm, data, folder):
 def in_one_process(name):
     """Returns the outcome of one process without ranks."""
     with tempfile.TemporaryDirectory() as folder, mpchain.using_config("dtype", np.float64):
-        _train(name, folder, [], create_communicator(**_options(name)))
+        _train(name, folder, create_communicator(**_options(name)))
         with np.load(os.path.join(folder, "outcome.npz")) as file:
             return dict(file)
 
@@ -348,15 +358,30 @@ def main(name, folder, *faults):
         return shrink(*args)
 
     Elasticity.shrink_own = noted
+    rank = os.environ["OMPI_COMM_WORLD_RANK"]
     for fault in faults:
-        kind, rank, moment, count = fault.split(":")
-        if moment == "spare" and rank == os.environ["OMPI_COMM_WORLD_RANK"]:
-            _set_fault(kind, moment, count, folder)
+        if fault.split(":")[1:3] == [rank, "spare"]:
+            _set_fault(fault, folder)
     stops = any(fault.startswith("stop") for fault in faults)
     options |= {"timeout": _TIMEOUT if stops else None}
+    counts = None if faults else collections.Counter()
+
+    def train(comm):
+        while faults:
+            fault = faults.pop()  # for the first communicator, whose ranks are those at the start
+            if int(fault.split(":")[1]) == comm.rank and not comm.lost_ranks:
+                _set_fault(fault, folder)
+        if counts == {}:
+            for moment in MOMENTS:
+                _call_at(moment, functools.partial(counts.update, [moment]))
+        _train(name, folder, comm)
+
     _note(folder, "begun")
-    run_elastic(lambda comm: _train(name, folder, faults, comm), **options, **_options(name))
+    run_elastic(train, **options, **_options(name))
     _note(folder, "done")
+    if counts is not None:
+        with open(os.path.join(folder, f"counts_{rank}.json"), "w") as file:
+            json.dump(counts, file)
     if _uses_gpus[0]:
         for fault in sys.modules["cupy"].double.faults:
             print(FAULT, fault)

@@ -120,3 +120,21 @@ def test_spare_ranks_get_scattered_data_and_communicators(tmp_path, needs_mpirun
     reference, _ = elastic.train("scattered", tmp_path / "undisturbed")
     outcome, output = elastic.train("scattered", tmp_path, ["kill:1:forward:9"], spares=1)
     assert elastic.difference(outcome, reference) == 0, output
+
+
+@pytest.mark.parametrize(
+    ("kind", "events", "as_planned"),
+    [
+        ("one", ["lost_1.5_0"], False),
+        ("two at once", ["lost_1.5_0", "lost_1.5_2", "noticed_1.7"], True),
+        ("two in a row", ["lost_1.5_2", "noticed_1.7", "lost_1.8_0", "noticed_2.0"], True),
+        ("two in a row", ["lost_1.5_0", "lost_1.6_2", "noticed_1.7"], False),
+        ("two in a row", ["noticed_1.7", "lost_1.8_0"], False),
+        ("two in a row", [], False),
+    ],
+)
+def test_runs_count_only_if_all_ranks_were_lost_as_planned(kind, events, as_planned, tmp_path):
+    for event in events:
+        (tmp_path / event).touch()
+    faults = ["kill:0:forward:5", "kill:2:step:5"]
+    assert elastic.came_to_pass(kind, faults, tmp_path) == as_planned
