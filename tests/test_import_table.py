@@ -52,7 +52,7 @@ TABLE = [
 FLOORS = [
     ("shared_memory", ""),
     ("watch", "shared_memory"),
-    ("global_except_hook nccl pynccl testing", ""),
+    ("global_except_hook nccl testing", ""),
     ("communicators", "watch global_except_hook"),
     ("gradients functions datasets iterators", "communicators"),
     ("optimizers", "gradients"),

@@ -16,9 +16,9 @@ import mpchain.links as L
 from mpchain import optimizers
 from mpchain.backend import Device, get_device
 from mpchain.backends import cuda
+from mpchain.backends.nccl_bindings import BINDINGS, find_binding
 from mpchain.distributed import create_communicator, create_multi_node_optimizer
 from mpchain.distributed.communicators import Communicator
-from mpchain.distributed.communicators.nccl_bindings import BINDINGS, find_binding
 from mpchain.link import Chain
 from mpchain.testing.gpu_check import TOLERANCE, Results, difference, is_double
 

@@ -23,7 +23,7 @@ import time
 
 import numpy as np
 
-from mpchain.distributed.communicators.nccl_bindings import BINDINGS
+from mpchain.backends.nccl_bindings import BINDINGS
 from tests.distributed import ranks
 from tests.distributed.elastic_models import FAULT, N_RANKS
 

@@ -23,6 +23,7 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizers, training
+from mpchain.backends import nccl_bindings
 from mpchain.backends.cuda import to_cpu
 from mpchain.distributed import (
     InMemoryCheckpoint,
@@ -36,7 +37,7 @@ from mpchain.distributed import (
     scatter_dataset,
 )
 from mpchain.distributed.checkpoints import writing
-from mpchain.distributed.communicators import NcclCommunicator, mpi, nccl_bindings
+from mpchain.distributed.communicators import NcclCommunicator, mpi
 from mpchain.distributed.communicators.elastic import Elasticity
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from mpchain.distributed.communicators.nccl_bindings import BINDINGS
+from mpchain.backends.nccl_bindings import BINDINGS
 from tests.distributed import elastic, elastic_models
 from tests.distributed.test_gpus_under_mpirun import MODULES
 

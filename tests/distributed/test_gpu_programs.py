@@ -86,7 +86,7 @@ def test_two_ranks_on_one_gpu(needs_mpirun):
 COUNTED = """
 import collections, runpy, sys
 import mpchain
-from mpchain.distributed.communicators.nccl_bindings import Connection
+from mpchain.backends.nccl_bindings import Connection
 
 calls, run = collections.Counter(), Connection.run
 def counted(self, name, *args, **options):

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from mpchain.distributed.communicators.nccl_bindings import BINDINGS
+from mpchain.backends.nccl_bindings import BINDINGS
 from tests.distributed.test_under_mpirun import FOLDER
 from tests.distributed.test_under_mpirun import ranks_of as ranks_of
 

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from mpchain.distributed import pynccl
-from mpchain.distributed.communicators.nccl_bindings import (
+from mpchain.backends import pynccl
+from mpchain.backends.nccl_bindings import (
     BINDINGS,
     SUM,
     TYPES,

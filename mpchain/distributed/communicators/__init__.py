@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.backends.nccl_bindings import find_binding
 from mpchain.distributed.communicators.communicator import Communicator as Communicator
 from mpchain.distributed.communicators.environment import (
     SPARES_VARIABLE,
@@ -18,7 +19,6 @@ from mpchain.distributed.communicators.mpi import DummyCommunicator as DummyComm
 from mpchain.distributed.communicators.mpi import MpiCommunicator as MpiCommunicator
 from mpchain.distributed.communicators.mpi import load_mpi
 from mpchain.distributed.communicators.nccl import NcclCommunicator as NcclCommunicator
-from mpchain.distributed.communicators.nccl_bindings import find_binding
 from mpchain.distributed.watch import check_timeout
 from mpchain.typing import DTypeLike
 

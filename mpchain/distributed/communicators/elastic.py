@@ -13,8 +13,8 @@ import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mpchain.backends.nccl_bindings import NcclError
 from mpchain.distributed.communicators import progress
-from mpchain.distributed.communicators.nccl_bindings import NcclError
 from mpchain.distributed.watch import NeedsRestartError, RanksLost, add_look, losses, note
 
 if TYPE_CHECKING:

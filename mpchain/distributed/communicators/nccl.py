@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.backends.nccl_bindings import SUM, TYPES, Connection, new_identity
 from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.arrays import (
     check_array,
@@ -22,7 +23,6 @@ from mpchain.distributed.communicators.arrays import (
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
-from mpchain.distributed.communicators.nccl_bindings import SUM, TYPES, Connection, new_identity
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import GpuWork, watched
 from mpchain.typing import Array, DTypeLike
@@ -43,7 +43,7 @@ class NcclCommunicator(MpiCommunicator):
         allreduce_grad_dtype: dtype in which gradients are summed; None: as in other communicators.
             float16: they are sent and summed in float16, and kept in their own dtype.
         binding: by what NCCL is called: ``nccl4py``, ``cupy``, or ``pynccl``, which is
-            :mod:`mpchain.distributed.pynccl`; None: the first of them that works here.
+            :mod:`mpchain.backends.pynccl`; None: the first of them that works here.
         elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
             not by CuPy, shrinks its communicator then; others make another one.
 

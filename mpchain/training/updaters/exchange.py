@@ -11,6 +11,13 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.backends import cuda
+from mpchain.backends.nccl_bindings import (
+    SUM,
+    TYPES,
+    Connection,
+    find_binding,
+    new_identity,
+)
 from mpchain.dtypes import is_half
 from mpchain.iterators.shared_memory import Segment
 from mpchain.utils.flat_layout import layouts
@@ -148,7 +155,7 @@ class NcclExchange:
         n_others: number of other processes.
 
     Raises:
-        RuntimeError: CuPy finds no NCCL.
+        RuntimeError: NCCL cannot be used.
 
     Example:
         >>> exchange = NcclExchange(dict(model.namedparams()), n_others=1)  # doctest: +SKIP
@@ -156,17 +163,18 @@ class NcclExchange:
 
     def __init__(self, params: Mapping[str, Parameter], n_others: int):
         cuda.check_cuda_available()
-        if not cuda.cupy.cuda.nccl.available:
+        try:
+            binding = find_binding()
+        except RuntimeError as error:
             raise RuntimeError(
-                "MultiprocessParallelUpdater: several GPUs need NCCL, which CuPy does not find: "
-                "pip install 'mpchain[gpu]'"
-            )
-        self._place = cuda.cupy.cuda.nccl.get_unique_id(), 1 + n_others
+                f"MultiprocessParallelUpdater: several GPUs need NCCL: {error}"
+            ) from error
+        self._place = 1 + n_others, new_identity(binding), binding
         self._end = self.end_for(-1)
         self._end.connect(params)
 
     def end_for(self, index: int) -> "_NcclEnd":
-        return _NcclEnd(*self._place, 1 + index)
+        return _NcclEnd(1 + index, *self._place)
 
     def publish(self, announce: Callable[[], Any]) -> None:
         announce()  # all take part at the same time
@@ -184,10 +192,10 @@ class NcclExchange:
 
 
 class _NcclEnd:
-    _comm = None
+    _nccl = None
 
-    def __init__(self, identity, size, rank):
-        self._identity, self._size, self._rank = identity, size, rank
+    def __init__(self, rank, size, identity, binding):
+        self._rank, self._size, self._identity, self._binding = rank, size, identity, binding
 
     def connect(self, params):
         self.params, self.layouts = params, _layouts(params)
@@ -199,26 +207,29 @@ class _NcclEnd:
         """Takes part in the sums, which only the main process gets; returns the flat arrays."""
         grads = {name: param.grad for name, param in self.params.items()}
         flat_arrays = []
-        for layout in self.layouts:
-            xp = self.params[next(iter(layout.slices))].xp
-            flat_arrays.append(layout.fill(xp.empty(layout.size, _sum_dtype(layout)), grads, share))
-        self._run("reduce", flat_arrays, cuda.cupy.cuda.nccl.NCCL_SUM)
+        with self._gpu():
+            for layout in self.layouts:
+                flat = cuda.cupy.empty(layout.size, _sum_dtype(layout))
+                flat_arrays.append(layout.fill(flat, grads, share))
+        self._run("reduce", flat_arrays, SUM)
         return flat_arrays
+
+    def _gpu(self):
+        """That of the parameters, which need not be current in the main process."""
+        return next(iter(self.params.values())).array.device
 
     def _run(self, collective, arrays, *operation):
         """Runs a collective of NCCL, whose root is the main process, on arrays in place."""
-        nccl = cuda.cupy.cuda.nccl
-        if self._comm is None:
-            self._comm = nccl.NcclCommunicator(self._size, self._identity, self._rank)
-        stream = cuda.cupy.cuda.get_current_stream().ptr
-        nccl.groupStart()
-        for x in arrays:
-            dtype = getattr(nccl, f"NCCL_{x.dtype.name.upper()}")
-            run = getattr(self._comm, collective)
-            run(x.data.ptr, x.data.ptr, x.size, dtype, *operation, 0, stream)
-        nccl.groupEnd()
+        with self._gpu():
+            if self._nccl is None:
+                self._nccl = Connection(self._size, self._identity, self._rank, self._binding)
+            stream = cuda.cupy.cuda.get_current_stream().ptr
+            with self._nccl.group():
+                for x in arrays:
+                    place = x.data.ptr, x.data.ptr, x.size, TYPES[x.dtype.name]
+                    self._nccl.run(collective, *place, *operation, 0, stream=stream)
 
     def close(self):
-        if self._comm is not None:
-            self._comm.abort()
-            self._comm = None
+        if self._nccl is not None:
+            self._nccl.abort()
+            self._nccl = None

@@ -116,6 +116,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
         self._stop = util.Finalize(self, _stop, (workers, exchange), exitpriority=10)
         self._start(workers, exchange, target)
         self._workers, self._exchange = workers, exchange
+        with self._ending_workers_on_error():
+            self._receive()  # NCCL would wait forever for one that did not start
 
     def _start(self, workers, exchange, target):
         context = get_context(None, "MultiprocessParallelUpdater")
@@ -293,6 +295,7 @@ def _work(pipe, part):
     device.use()
     part.model.to_device(device)
     part.exchange.connect(dict(part.model.namedparams()))
+    pipe.send(None)
     with part.iterator:
         while True:
             function, *args = pipe.recv()

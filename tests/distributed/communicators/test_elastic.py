@@ -4,10 +4,11 @@ import types
 
 import pytest
 
-from mpchain.distributed import RanksLost, create_communicator, pynccl, scatter_dataset
+from mpchain.backends import pynccl
+from mpchain.backends.nccl_bindings import Connection, NcclError
+from mpchain.distributed import RanksLost, create_communicator, scatter_dataset
 from mpchain.distributed.communicators import MpiCommunicator, elastic, progress
 from mpchain.distributed.communicators.elastic import Elasticity, check_can_lose_ranks
-from mpchain.distributed.communicators.nccl_bindings import Connection, NcclError
 from mpchain.distributed.watch import NeedsRestartError, losses
 
 

@@ -85,6 +85,13 @@ class Fails:
         return concat_examples(batch, device)
 
 
+class FailsToArrive(SerialIterator):
+    """Cannot be made in another process."""
+
+    def __setstate__(self, state):
+        raise ValueError("does not arrive")
+
+
 class Noting:
     """A converter that makes a file whose name is the process's."""
 

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import types
 
 import numpy as np
 import pytest
 
 import mpchain
 from mpchain import optimizers, training
+from mpchain.backends import nccl_bindings
 from mpchain.datasets import TupleDataset
 from mpchain.iterators import MultiprocessIterator, SerialIterator
 from mpchain.iterators.worker import WorkerError
@@ -21,6 +21,7 @@ from mpchain.training.updaters import exchange
 from tests.iterators.test_multiprocess_iterator import is_alive, segments  # noqa: F401
 from tests.training.updaters.parallel_models import (
     Fails,
+    FailsToArrive,
     Noting,
     Regression,
     T,
@@ -305,15 +306,32 @@ def test_devices(make, devices):
 
 @pytest.mark.multi_gpu
 @pytest.mark.gpu
-def test_two_gpus(make):
-    if not mpchain.cuda.cupy.cuda.nccl.available:
-        pytest.skip("needs NCCL")
-    whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 1])
+@pytest.mark.parametrize("binding", nccl_bindings.BINDINGS)
+@pytest.mark.parametrize("devices", [[0, 1], [1, 0]])
+def test_two_gpus(make, devices, binding, monkeypatch):
+    try:
+        nccl_bindings.find_binding(binding)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(exchange, "find_binding", lambda: binding)
+    whole, updater = one_process(three()[:2]), make(three()[:2], devices=devices)
     for _ in range(3):
         whole.update()
         updater.update()
+    assert updater._exchange._end._nccl.binding == binding
+    assert mpchain.cuda.Device().id == 0
     target(updater).to_cpu()
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.gpu
+@pytest.mark.timeout(60)
+def test_a_process_that_does_not_start_is_noticed_before_nccl_waits_for_it(make):
+    iterators = [iterator(0, 30, 3), FailsToArrive([(X[0], T[0])], 1)]
+    updater = make(iterators, devices=[0, 1])
+    with pytest.raises(WorkerError, match=r"process 1 \(@cupy:1\) ended with exit code 1"):
+        updater.update()
 
 
 @pytest.mark.long
@@ -383,9 +401,7 @@ def test_kinds_of_devices_are_not_mixed(monkeypatch):
 
 
 def test_gpus_without_nccl(monkeypatch):
-    nccl = types.SimpleNamespace(available=False)
-    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(nccl=nccl))
-    stand_in = types.SimpleNamespace(cupy=cupy, check_cuda_available=lambda: None)
-    monkeypatch.setattr(exchange, "cuda", stand_in)
-    with pytest.raises(RuntimeError, match="several GPUs need NCCL, which CuPy does not find"):
+    monkeypatch.setattr(exchange.cuda, "check_cuda_available", lambda: None)
+    monkeypatch.setattr(nccl_bindings, "BINDINGS", {})
+    with pytest.raises(RuntimeError, match="Updater: several GPUs need NCCL: NCCL cannot be used"):
         exchange.NcclExchange({}, 1)

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mpchain.backends import cuda
-from mpchain.distributed import pynccl
+from mpchain.backends import cuda, pynccl
 
 TYPES = {"int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 """NCCL's numbers for dtypes."""
@@ -37,7 +36,7 @@ class NcclError(RuntimeError):
         >>> raise NcclError("NCCL by pynccl: ncclAllReduce: remote process exited")
         Traceback (most recent call last):
         ...
-        mpchain.distributed.communicators.nccl_bindings.NcclError: NCCL by pynccl: ...
+        mpchain.backends.nccl_bindings.NcclError: NCCL by pynccl: ...
     """
 
     is_of_others = False

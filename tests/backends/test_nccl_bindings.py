@@ -2,9 +2,8 @@
 
 import pytest
 
-from mpchain.distributed import pynccl
-from mpchain.distributed.communicators import nccl_bindings
-from mpchain.distributed.communicators.nccl_bindings import find_binding
+from mpchain.backends import nccl_bindings, pynccl
+from mpchain.backends.nccl_bindings import find_binding
 
 
 class Works:

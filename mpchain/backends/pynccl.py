@@ -39,7 +39,7 @@ def load() -> ctypes.CDLL:
         OSError: there is none.
 
     Example:
-        >>> mpchain.distributed.pynccl.load()  # doctest: +SKIP
+        >>> mpchain.backends.pynccl.load()  # doctest: +SKIP
         <CDLL 'libnccl.so.2', handle ...>
     """
     try:
@@ -85,7 +85,7 @@ def get_version() -> int:
     """Returns the library's version, such as 23203 for 2.32.3.
 
     Example:
-        >>> mpchain.distributed.pynccl.get_version()  # doctest: +SKIP
+        >>> mpchain.backends.pynccl.get_version()  # doctest: +SKIP
         23203
     """
     _call("ncclGetVersion", ctypes.byref(version := _int()))
@@ -96,7 +96,7 @@ def get_unique_id() -> bytes:
     """Returns the identity of a new group of ranks, which all of them need.
 
     Example:
-        >>> len(mpchain.distributed.pynccl.get_unique_id())  # doctest: +SKIP
+        >>> len(mpchain.backends.pynccl.get_unique_id())  # doctest: +SKIP
         128
     """
     _call("ncclGetUniqueId", ctypes.byref(identity := _Identity()))
@@ -107,7 +107,7 @@ def comm_init_rank(n_ranks: int, identity: bytes, rank: int) -> int:
     """Returns the communicator of a rank, on the current GPU; collective.
 
     Example:
-        >>> comm = mpchain.distributed.pynccl.comm_init_rank(1, identity, 0)  # doctest: +SKIP
+        >>> comm = mpchain.backends.pynccl.comm_init_rank(1, identity, 0)  # doctest: +SKIP
     """
     comm, identity = _pointer(), _Identity.from_buffer_copy(identity)
     _call("ncclCommInitRank", ctypes.byref(comm), _int(n_ranks), identity, _int(rank))
@@ -120,7 +120,7 @@ def comm_shrink(comm: int, excluded: int, n_excluded: int, config: int, flags: i
 
     Example:
         >>> args = excluded.ctypes.data, len(excluded), 0, 1  # doctest: +SKIP
-        >>> comm = mpchain.distributed.pynccl.comm_shrink(comm, *args)  # doctest: +SKIP
+        >>> comm = mpchain.backends.pynccl.comm_shrink(comm, *args)  # doctest: +SKIP
     """
     made = _pointer()
     args = _pointer(excluded), _int(n_excluded), ctypes.byref(made), _pointer(config), _int(flags)
@@ -132,7 +132,7 @@ def comm_get_async_error(comm: int) -> int:
     """Returns the code of an error in the background; 0 if all is well.
 
     Example:
-        >>> mpchain.distributed.pynccl.comm_get_async_error(comm)  # doctest: +SKIP
+        >>> mpchain.backends.pynccl.comm_get_async_error(comm)  # doctest: +SKIP
         0
     """
     _call("ncclCommGetAsyncError", _pointer(comm), ctypes.byref(code := _int()))
@@ -143,7 +143,7 @@ def get_last_error(comm: int | None) -> str:
     """Returns why NCCL has failed last.
 
     Example:
-        >>> mpchain.distributed.pynccl.get_last_error(comm)  # doctest: +SKIP
+        >>> mpchain.backends.pynccl.get_last_error(comm)  # doctest: +SKIP
         ''
     """
     return load().ncclGetLastError(_pointer(comm)).decode()
