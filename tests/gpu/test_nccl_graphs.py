@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from mpchain.distributed.communicators.nccl_bindings import TYPES
 
-from mpchain.distributed import pynccl
+from mpchain.backends import pynccl
+from mpchain.backends.nccl_bindings import TYPES
 from tests.gpu.test_nccl_double import binding as binding
 from tests.gpu.test_nccl_double import cupy as cupy
 from tests.gpu.test_nccl_double import on_ranks
