@@ -25,17 +25,57 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 
-def _allowed(name, xp, shape, mask, is_causal):
+def _allowed(xp, shape, mask, is_causal):
     """The keys that each query may attend to, as an array of bool, or None for all."""
     allowed = None
     if is_causal:
         allowed = xp.arange(shape[-1]) <= xp.arange(shape[-2])[:, None]
     if mask is not None:
-        mask = xp.asarray(as_array(mask))
-        fits = mask.dtype.kind == "b" and broadcasts_to(mask.shape, shape)
-        check(fits, name, "mask must be bool and broadcast to {shape}", mask=mask, shape=shape)
         allowed = mask if allowed is None else allowed & mask
     return allowed
+
+
+def _check_mask(name, mask, shape):
+    fits = mask.dtype.kind == "b" and broadcasts_to(mask.shape, shape)
+    check(fits, name, "mask must be bool and broadcast to {shape}", mask=mask, shape=shape)
+    return mask.shape
+
+
+def _check_bias(name, bias, shape):
+    fits = is_floating(bias.dtype) and broadcasts_to(bias.shape, shape)
+    rule = "bias must be floating point and broadcast to {shape}"
+    check(fits, name, rule, bias=bias, shape=shape)
+    return bias.shape
+
+
+def _fused(name, query, key, value, mask, bias, is_causal, scale):
+    """Attention by a library's kernel, the mask as a part of the bias; None if there is none."""
+    if mask is None and bias is None:
+        is_taken = is_fused(query, key, value, scale, is_causal)
+        return fused_attention(query, key, value, scale, is_causal) if is_taken else None
+    xp, shape = query.xp, (*query.shape[:-1], key.shape[-2])
+    has_gradient = isinstance(bias, Variable) and bias.requires_grad and config.enable_backprop
+    if has_gradient or query.ndim != 4 or query.shape[:2] != key.shape[:2]:
+        return None
+    shapes = []
+    if mask is not None:
+        shapes.append(_check_mask(name, mask, shape))
+    if bias is not None:
+        shapes.append(_check_bias(name, bias, shape))
+        if bias.dtype != query.dtype:
+            return None
+    shape = np.broadcast_shapes(*shapes, (1, 1, *shape[-2:]))
+    like_bias = xp.broadcast_to(query.array.ravel()[:1], shape)
+    if not query.size or not is_fused(query, key, value, scale, is_causal, like_bias):
+        return None
+    added = np.zeros((), query.dtype)[()] if bias is None else as_array(bias)
+    if mask is not None:
+        added = xp.where(mask, added, np.asarray(smallest(query.dtype) / 2, query.dtype)[()])
+    y = fused_attention(query, key, value, scale, is_causal, xp.broadcast_to(added, shape))
+    if mask is None:
+        return y
+    allowed = _allowed(xp, shape, mask, is_causal)
+    return y * allowed.any(axis=-1, keepdims=True)
 
 
 def _scaled_softmax_derivative(g, y, axis, scale):
@@ -99,19 +139,22 @@ def scaled_dot_product_attention(
     check(fits, name, rule, query=query, key=key, value=value)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
-    is_plain = mask is None and bias is None and not (dropout_ratio and config.train)
-    if is_plain and is_fused(query, key, value, scale, is_causal):
-        return fused_attention(query, key, value, scale, is_causal)
+    # Libraries draw other masks of dropout than mpchain, which depend on the device.
+    mask = None if mask is None else query.xp.asarray(as_array(mask))
+    if is_gpu_array(query.array) and not (dropout_ratio and config.train):
+        y = _fused(name, query, key, value, mask, bias, is_causal, scale)
+        if y is not None:
+            return y
     # Half precision could overflow before the scale, and the masked scores with a large scale.
     is_late = is_gpu_array(query.array) and query.dtype != np.float16 and bias is None
     is_late = is_late and isinstance(scale, float) and 0 < scale <= 1
     scores = matmul(query if is_late else query * scale, swapaxes(key, -1, -2))
     if bias is not None:
-        fits = is_floating(bias.dtype) and broadcasts_to(bias.shape, scores.shape)
-        rule = "bias must be floating point and broadcast to {scores.shape}"
-        check(fits, name, rule, bias=bias, scores=scores)
+        _check_bias(name, bias, scores.shape)
         scores = scores + bias
-    allowed = _allowed(name, query.xp, scores.shape, mask, is_causal)
+    if mask is not None:
+        _check_mask(name, mask, scores.shape)
+    allowed = _allowed(query.xp, scores.shape, mask, is_causal)
     if allowed is not None:
         # Finite, so that rows without keys are not NaN, and differences do not overflow.
         low = query.xp.asarray(smallest(scores.dtype) / 2, scores.dtype)

@@ -11,12 +11,13 @@ from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import where
 from mpchain.functions.reduction import sum as sum_over
-from mpchain.typing import Input
+from mpchain.typing import Array, Input
 from mpchain.variable import Variable
 
 
-def _weights(query, key, scale, is_causal):
+def _weights(query, key, scale, is_causal, bias):
     scores = matmul(query * scale, swapaxes(key, -1, -2))
+    scores = scores if bias is None else scores + bias
     if is_causal:
         xp = get_array_module(query)
         is_later = xp.arange(scores.shape[-1]) > xp.arange(scores.shape[-2])[:, None]
@@ -26,7 +27,7 @@ def _weights(query, key, scale, is_causal):
 
 
 def composed_attention(
-    query: Input, key: Input, value: Input, scale: float, is_causal: bool
+    query: Input, key: Input, value: Input, scale: float, is_causal: bool, bias: Array | None = None
 ) -> Variable:
     """The same as :func:`fused_attention`, by other functions.
 
@@ -35,13 +36,13 @@ def composed_attention(
         >>> composed_attention(x, x, x, 1.0, True).shape
         (1, 2, 3, 4)
     """
-    return matmul(_weights(query, key, scale, is_causal), value)
+    return matmul(_weights(query, key, scale, is_causal, bias), value)
 
 
-def _derivative(g, query, key, value, y, aux, scale, is_causal):
+def _derivative(g, query, key, value, y, aux, scale, is_causal, bias):
     if not isinstance(g, Variable):
-        return kernels.attention_gradient(g, query, key, value, y, *aux, scale, is_causal)
-    weights = _weights(query, key, scale, is_causal)
+        return kernels.attention_gradient(g, query, key, value, y, *aux, scale, is_causal, bias)
+    weights = _weights(query, key, scale, is_causal, bias)
     change = matmul(g, swapaxes(value, -1, -2))
     change = change - sum_over(change * weights, axis=-1, keepdims=True)
     change = change * weights * scale
@@ -50,13 +51,20 @@ def _derivative(g, query, key, value, y, aux, scale, is_causal):
 
 
 @differentiable(joint=_derivative, n_arrays=3)
-def fused_attention(query, key, value, scale, is_causal):
-    """See :func:`mpchain.kernels.reference.attention`."""
-    y, log_sums = kernels.attention(query, key, value, scale, is_causal)
+def fused_attention(query, key, value, scale, is_causal, bias=None):
+    """See :func:`mpchain.kernels.reference.attention`; the bias has no gradient."""
+    y, log_sums = kernels.attention(query, key, value, scale, is_causal, bias)
     return y, (log_sums,)
 
 
-def is_fused(query: Variable, key: Variable, value: Variable, scale: Any, is_causal: bool) -> bool:
+def is_fused(
+    query: Variable,
+    key: Variable,
+    value: Variable,
+    scale: Any,
+    is_causal: bool,
+    bias: Array | None = None,
+) -> bool:
     """Returns whether a library has a kernel for these arguments.
 
     Example:
@@ -67,4 +75,4 @@ def is_fused(query: Variable, key: Variable, value: Variable, scale: Any, is_cau
     if not (is_gpu_array(query.array) and isinstance(scale, (int, float))):
         return False
     arrays = query.array, key.array, value.array
-    return kernels.attention.select(*arrays, scale, is_causal).library != "reference"
+    return kernels.attention.select(*arrays, scale, is_causal, bias).library != "reference"

@@ -16,13 +16,15 @@ from mpchain.kernels.cudnn import ALIGNMENT, Request, Tensor, packed, plan_of, r
 from mpchain.typing import Array
 
 
-def _add_attention(library, graph, q, k, v, scale, is_causal):
-    options = {"attn_scale": scale, "use_causal_mask": is_causal}
+def _add_attention(library, graph, q, k, v, *others):
+    *bias, scale, is_causal = others
+    options = {"attn_scale": scale, "use_causal_mask": is_causal, "bias": bias[0] if bias else None}
     return graph.sdpa(q=q, k=k, v=v, generate_stats=True, **options)
 
 
-def _add_gradient(library, graph, g, q, k, v, y, log_sums, scale, is_causal, is_deterministic):
-    options = {"attn_scale": scale, "use_causal_mask": is_causal}
+def _add_gradient(library, graph, g, q, k, v, y, log_sums, *others):
+    *bias, scale, is_causal, is_deterministic = others
+    options = {"attn_scale": scale, "use_causal_mask": is_causal, "bias": bias[0] if bias else None}
     options["use_deterministic_algorithm"] = is_deterministic
     return graph.sdpa_backward(q=q, k=k, v=v, o=y, dO=g, stats=log_sums, **options)
 
@@ -41,12 +43,14 @@ def attention_request(
     scale: float,
     is_causal: bool,
     is_deterministic: bool = False,
+    bias: tuple | None = None,
 ) -> Request:
     """Returns the request for attention, or its gradient.
 
     Args:
         arrays: shapes and strides, in elements, of query, key and value; of the gradient: of g,
             query, key, value and y.
+        bias: its shape and strides, (1 or B, 1 or heads, L, S); None for none.
 
     Example:
         >>> like = (2, 3, 16, 8), (384, 8, 24, 1)
@@ -57,15 +61,17 @@ def attention_request(
     q, k, v = reads[1:4] if of_gradient else reads
     of_rows = (*q.shape[:3], 1)
     log_sums = Tensor(of_rows, packed(of_rows), "float32")
+    biases = () if bias is None else (Tensor(*bias, dtype),)
     if not of_gradient:
         y = (*q.shape[:3], v.shape[3])
         writes = Tensor(y, _strides(y), dtype), log_sums
-        return Request(_add_attention, reads, writes, (scale, is_causal))
+        return Request(_add_attention, (*reads, *biases), writes, (scale, is_causal))
     writes = tuple(Tensor(x.shape, _strides(x.shape), dtype) for x in (q, k, v))
     # Sums in single precision, and less than the weights, which other kernels keep.
     n_extra = 4 * (q.n_bytes + k.n_bytes + v.n_bytes) + 4 * math.prod(q.shape[:3]) * k.shape[2]
     arguments = scale, is_causal, is_deterministic
-    return Request(_add_gradient, (*reads, log_sums), writes, arguments, n_extra=n_extra)
+    reads = *reads, log_sums, *biases
+    return Request(_add_gradient, reads, writes, arguments, n_extra=n_extra)
 
 
 def _layout(x):
@@ -85,15 +91,15 @@ def _fit(x):
     return x.copy()
 
 
-def _plan(of_gradient, arrays, scale, is_causal):
+def _plan(of_gradient, arrays, scale, is_causal, bias):
     is_deterministic = of_gradient and bool(config.cudnn_deterministic)
     layouts, dtype = tuple(map(_layout, arrays)), arrays[0].dtype.name
-    options = float(scale), bool(is_causal), is_deterministic
+    options = float(scale), bool(is_causal), is_deterministic, _layout(bias[0]) if bias else None
     return plan_of(attention_request(of_gradient, layouts, dtype, *options), arrays[0].device)
 
 
-def _reason(of_gradient, arrays, scale, is_causal):
-    if (reason := refusal(*arrays)) is not None:
+def _reason(of_gradient, arrays, scale, is_causal, bias):
+    if (reason := refusal(*arrays, *bias)) is not None:
         return reason
     if arrays[0].dtype.itemsize != 2:
         return "not arrays of half precision"
@@ -101,16 +107,26 @@ def _reason(of_gradient, arrays, scale, is_causal):
         return "not arrays of four axes, the first two alike"
     if arrays[0].shape[2] == 1:  # query or g, alike
         return "one query, for which the weights are few, and the keys of another length each time"
-    plan = _plan(of_gradient, arrays, scale, is_causal)
+    query, key = arrays[1:3] if of_gradient else arrays[:2]
+    of_scores = (*query.shape[:3], key.shape[2])
+    for x in bias:
+        leading = zip(x.shape[:2], of_scores)
+        if x.shape[2:] != of_scores[2:] or not all(m in (1, n) for m, n in leading):
+            return "a bias that is not (1 or B, 1 or heads, L, S)"
+    plan = _plan(of_gradient, arrays, scale, is_causal, bias)
     return plan if isinstance(plan, str) else None
 
 
-def _refuse(query, key, value, scale, is_causal):
-    return _reason(False, (query, key, value), scale, is_causal)
+def _given(bias):
+    return () if bias is None else (bias,)
 
 
-def _refuse_gradient(g, query, key, value, y, log_sums, scale, is_causal):
-    return _reason(True, (g, query, key, value, y), scale, is_causal)
+def _refuse(query, key, value, scale, is_causal, bias=None):
+    return _reason(False, (query, key, value), scale, is_causal, _given(bias))
+
+
+def _refuse_gradient(g, query, key, value, y, log_sums, scale, is_causal, bias=None):
+    return _reason(True, (g, query, key, value, y), scale, is_causal, _given(bias))
 
 
 def _empty(xp: Any, shape: tuple, dtype: Any) -> Array:
@@ -120,13 +136,15 @@ def _empty(xp: Any, shape: tuple, dtype: Any) -> Array:
 
 @reference.attention.kernel("cudnn", _refuse)
 def attention(
-    query: Array, key: Array, value: Array, scale: float, is_causal: bool
+    query: Array, key: Array, value: Array, scale: float, is_causal: bool, bias: Array | None = None
 ) -> tuple[Array, Array]:
     """See :func:`mpchain.kernels.reference.attention`."""
     xp, arrays = cuda.get_array_module(query), (query, key, value)
     y = _empty(xp, (*query.shape[:3], value.shape[3]), query.dtype)
     log_sums = xp.empty((*query.shape[:3], 1), np.float32)
-    _plan(False, arrays, scale, is_causal)(*map(_fit, arrays), y, log_sums)
+    bias = _given(bias)
+    plan = _plan(False, arrays, scale, is_causal, bias)
+    plan(*map(_fit, (*arrays, *bias)), y, log_sums)
     return y, log_sums
 
 
@@ -140,9 +158,12 @@ def attention_gradient(
     log_sums: Array,
     scale: float,
     is_causal: bool,
+    bias: Array | None = None,
 ) -> tuple[Array, ...]:
     """See :func:`mpchain.kernels.reference.attention_gradient`."""
     xp, arrays = cuda.get_array_module(query), (g, query, key, value, y)
     gradients = [_empty(xp, x.shape, x.dtype) for x in arrays[1:4]]
-    _plan(True, arrays, scale, is_causal)(*map(_fit, arrays), log_sums, *gradients)
+    bias = _given(bias)
+    plan = _plan(True, arrays, scale, is_causal, bias)
+    plan(*map(_fit, arrays), log_sums, *map(_fit, bias), *gradients)
     return tuple(gradients)

@@ -158,10 +158,11 @@ def log_softmax_gradient(g: Array, y: Array, axis: int) -> Array:
     return gx.astype(g.dtype, copy=False)
 
 
-def _weights(query, key, scale, is_causal, log_sums=None):
+def _weights(query, key, scale, is_causal, bias, log_sums=None):
     """The weights of attention, and the logarithms of the sums of their exponentials."""
     xp = get_array_module(query)
     scores = (query * scale) @ key.swapaxes(-1, -2)
+    scores = scores if bias is None else scores + bias
     if is_causal:
         is_later = xp.arange(scores.shape[-1]) > xp.arange(scores.shape[-2])[:, None]
         scores = xp.where(is_later, scores.dtype.type(-np.inf), scores)
@@ -173,12 +174,12 @@ def _weights(query, key, scale, is_causal, log_sums=None):
 
 @Operation
 def attention(
-    query: Array, key: Array, value: Array, scale: float, is_causal: bool
+    query: Array, key: Array, value: Array, scale: float, is_causal: bool, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """softmax(scale query key^T) value: query (..., L, E), key (..., S, E), value (..., S, V).
+    """softmax(scale query key^T + bias) value of (..., L, E), (..., S, E) and (..., S, V).
 
     Also returns the logarithms of the sums of exponentials (..., L, 1). With ``is_causal``, query i
-    attends to keys 0 to i only.
+    attends to keys 0 to i only. The bias broadcasts to (..., L, S).
 
     Example:
         >>> one = np.ones((1, 1, 2, 3))
@@ -187,7 +188,7 @@ def attention(
         ((1, 1, 2, 3), array([1.693, 1.693]))
     """
     wide_query, wide_key, wide_value = _wide(query, key, value)
-    weights, log_sums = _weights(wide_query, wide_key, scale, is_causal)
+    weights, log_sums = _weights(wide_query, wide_key, scale, is_causal, bias)
     return (weights @ wide_value).astype(query.dtype, copy=False), log_sums
 
 
@@ -201,6 +202,7 @@ def attention_gradient(
     log_sums: Array,
     scale: float,
     is_causal: bool,
+    bias: Array | None = None,
 ) -> tuple[Array, ...]:
     """The gradients of query, key and value from that of y; see :func:`attention`.
 
@@ -211,7 +213,7 @@ def attention_gradient(
                  [1., 1., 1.]]]])
     """
     g_, q, k, v, y_ = _wide(g, query, key, value, y)
-    weights, _ = _weights(q, k, scale, is_causal, log_sums)
+    weights, _ = _weights(q, k, scale, is_causal, bias, log_sums)
     g_scores = weights * (g_ @ v.swapaxes(-1, -2) - (g_ * y_).sum(axis=-1, keepdims=True)) * scale
     gradients = g_scores @ k, g_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ g_
     return tuple(x.astype(query.dtype, copy=False) for x in gradients)

@@ -1,6 +1,10 @@
 """What tests on the double of CuPy share."""
 
+import sys
+
 import pytest
+
+from mpchain.kernels import cudnn
 
 
 @pytest.fixture
@@ -11,3 +15,21 @@ def double(request):
     import cupy
 
     return cupy.double
+
+
+@pytest.fixture
+def library(double, monkeypatch):
+    """The double of cuDNN, in place of cuDNN."""
+    import cudnn_double
+
+    monkeypatch.setitem(sys.modules, "cudnn", cudnn_double)
+    _forget()
+    cudnn_double.executed.clear()
+    yield cudnn_double
+    _forget()
+
+
+def _forget():
+    cudnn._library.cache_clear()
+    cudnn._made.cache_clear()
+    cudnn._handles.of.clear()

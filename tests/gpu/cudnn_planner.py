@@ -143,11 +143,12 @@ def make_request(operation, dtype, case):
         return cudnn_products.linear_request(n, n_in, n_out, dtype, has_bias)
     of_gradient = operation.endswith("gradient")
     if operation.startswith("attention"):
-        shapes, is_causal, is_deterministic = case
+        shapes, is_causal, is_deterministic, *bias = case
         q, k, v = (((b, h, n, e), (n * h * e, e, h * e, 1)) for b, h, n, e in shapes)
         y = (*q[0][:3], v[0][3]), (q[0][2] * q[0][1] * v[0][3], v[0][3], q[0][1] * v[0][3], 1)
         arrays = (y, q, k, v, y) if of_gradient else (q, k, v)
-        options = 0.125, is_causal, is_deterministic
+        bias = (tuple(bias[0]), kernels.packed(bias[0])) if bias else None
+        options = 0.125, is_causal, is_deterministic, bias
         return cudnn_attention.attention_request(of_gradient, arrays, dtype, *options)
     if operation.startswith("batch"):
         return cudnn_normalization.batch_request(of_gradient, tuple(case), dtype)

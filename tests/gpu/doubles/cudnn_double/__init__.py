@@ -177,17 +177,16 @@ class pygraph:
     def bias(self, *, input, bias):
         return self._add("POINTWISE", {"IN_0": input, "IN_1": bias}, ["OUT_0"], mode="ADD")[0]
 
-    def sdpa(self, *, q, k, v, generate_stats, attn_scale, use_causal_mask):
+    def sdpa(self, *, q, k, v, generate_stats, attn_scale, use_causal_mask, bias):
         options = {"generate_stats": generate_stats, "attn_scale": attn_scale}
         options["use_causal_mask"] = use_causal_mask
-        return self._add("SDPA", {"q": q, "k": k, "v": v}, ["O", "Stats"], **options)
+        ins = {"q": q, "k": k, "v": v, "bias": bias}
+        return self._add("SDPA", ins, ["O", "Stats"], **options)
 
-    def sdpa_backward(
-        self, *, q, k, v, o, dO, stats, attn_scale, use_causal_mask, use_deterministic_algorithm
-    ):
-        options = {"attn_scale": attn_scale, "use_causal_mask": use_causal_mask}
-        options["use_deterministic_algorithm"] = use_deterministic_algorithm
-        ins = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats}
+    def sdpa_backward(self, *, q, k, v, o, dO, stats, bias, **options):
+        if options.keys() != {"attn_scale", "use_causal_mask", "use_deterministic_algorithm"}:
+            raise TypeError(f"sdpa_backward: options {sorted(options)}")
+        ins = {"q": q, "k": k, "v": v, "o": o, "dO": dO, "stats": stats, "bias": bias}
         return self._add("SDPA_BWD", ins, ["dQ", "dK", "dV"], **options)
 
     def __str__(self):

@@ -149,6 +149,7 @@ def _divide_by_rms_backward(node, ins, shapes):
 
 def _scores(node, ins):
     scores = node["attn_scale"] * np.einsum("bhle,bhse->bhls", ins["q"], ins["k"])
+    scores += ins.get("bias", 0)
     if node["use_causal_mask"]:
         for row in range(scores.shape[2]):
             scores[:, :, row, row + 1 :] = -np.inf
@@ -156,9 +157,12 @@ def _scores(node, ins):
 
 
 def _attend(node, ins, shapes):
-    terms = np.exp(_scores(node, ins))
+    scores = _scores(node, ins)
+    top = scores.max(axis=3, keepdims=True)
+    terms = np.exp(scores - top)
     sums = terms.sum(axis=3, keepdims=True)
-    return {"O": np.einsum("bhls,bhsv->bhlv", terms / sums, ins["v"]), "Stats": np.log(sums)}
+    y = np.einsum("bhls,bhsv->bhlv", terms / sums, ins["v"])
+    return {"O": y, "Stats": top + np.log(sums)}
 
 
 def _attend_backward(node, ins, shapes):
