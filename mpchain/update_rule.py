@@ -245,7 +245,7 @@ class UpdateRule:
             copy.grad = param.grad.astype(np.float32)
             # Where the parameter was set by others in the meantime, its value counts.
             is_current = copy.array.astype(param.dtype) == param.array
-            copy.array = param.xp.where(is_current, copy.array, param.array)
+            copy.array[...] = param.xp.where(is_current, copy.array, param.array)
         return copy
 
     def update(self, param: Parameter) -> None:

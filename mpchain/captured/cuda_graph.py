@@ -163,8 +163,8 @@ class CudaGraph(_Listener):
         if not isinstance(owner, Optimizer):
             self._again.append((function, without_graph(args, _itself)))
             return
-        if owner._loss_scale is not None:
-            raise _Refused("an optimizer scales the loss")
+        if owner._loss_scale_growth is not None:
+            raise _Refused("the loss scale of an optimizer is dynamic")
         rules = [p.update_rule for p in owner.target.params() if p.update_rule is not None]
         counted = [(x, x.t) for x in (owner, *rules)]
         try:
@@ -177,9 +177,10 @@ class CudaGraph(_Listener):
                 continue
             if not takes_plain_steps(type(param), type(rule)):
                 raise _Refused(f"{type(rule).__name__} updates by code whose numbers may change")
-            if rule._fp32_param is not None:
-                raise _Refused("float32 copies of parameters are replaced in each step")
             self._states += [(rule.state, k, x) for k, x in (rule.state or {}).items()]
+            if rule._fp32_param is not None:
+                copy = vars(rule._fp32_param)
+                self._states.append((copy, "_array", copy["_array"]))
         self._updates.append((owner, _settings(owner)))
 
     def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
