@@ -18,7 +18,7 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.configuration import config
 from mpchain.optimizer import Optimizer
 from mpchain.typing import Array
-from mpchain.update_rule import UpdateRule, square_sums
+from mpchain.update_rule import UpdateRule, square_norm, square_sums
 from mpchain.variable import Parameter
 
 
@@ -246,16 +246,16 @@ class GradientClipping:
 
     def __call__(self, opt: Optimizer) -> None:
         params = [param for _, param in opt.rules_and_params() if param.grad is not None]
-        sums = square_sums(params, [param.grad for param in params])
-        if is_gpu_array(sums):  # on which the host does not wait
-            with sums.device:
-                xp, norm = get_array_module(sums), sums.sum() ** 0.5
+        square = square_norm(params, [param.grad for param in params])
+        if is_gpu_array(square):  # on which the host does not wait
+            with square.device:
+                xp, norm = get_array_module(square), square**0.5
                 factor = xp.where(norm > self.threshold, self.threshold / norm, 1.0)
                 factors = {dtype: factor.astype(dtype) for dtype in {p.dtype for p in params}}
                 for param in params:
                     param.grad = param.grad * factors[param.dtype]
             return
-        norm = math.sqrt(math.fsum(sums))
+        norm = math.sqrt(square)
         if norm > self.threshold:
             for param in params:
                 param.grad = param.grad * (self.threshold / norm)

@@ -5,12 +5,13 @@ one elementwise step on arrays.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from mpchain.backends.cuda import is_gpu_array
+from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.dtypes import is_half
 from mpchain.kernels.cuda_steps import take_steps
 from mpchain.kernels.steps import square_sums as sums_of_squares
@@ -392,13 +393,48 @@ def square_sums(params: Sequence[Parameter], arrays: Sequence[Array]) -> Array:
         array([25.])
     """
     sums = sums_of_squares(arrays)
-    divided = {}
-    for i, param in enumerate(params):
-        if param.divided_among is not None:
-            divided.setdefault(param.divided_among, []).append(i)
-    for comm, places in divided.items():
-        sums[places] = comm.iallreduce(sums[places]).Wait()
+    for comm, places in _places_by_ranks(params).items():
+        if comm is not None:
+            sums[places] = comm.iallreduce(sums[places]).Wait()
     return sums
+
+
+def square_norm(params: Sequence[Parameter], arrays: Sequence[Array]) -> Any:
+    """Returns the sum of all that :func:`square_sums` returns, on the host or as a GPU's array of
+    shape ().
+
+    The ranks sum one number, once for all parameters that are divided among them.
+
+    Args:
+        params, arrays: see :func:`square_sums`.
+
+    Example:
+        >>> params = [mpchain.Parameter(np.zeros(2)), mpchain.Parameter(np.zeros(1))]
+        >>> square_norm(params, [np.array([3.0, 4.0]), np.array([2.0])])
+        29.0
+    """
+    sums, places_by_ranks = sums_of_squares(arrays), _places_by_ranks(params)
+    if not places_by_ranks.keys() - {None}:
+        return _total(sums)
+    totals = []
+    for comm, places in places_by_ranks.items():
+        own = _total(sums[places])
+        if comm is not None:
+            own = comm.iallreduce(get_array_module(sums).stack([own])).Wait()[0]
+        totals.append(own)
+    return sum(totals)
+
+
+def _places_by_ranks(params):
+    """Returns the numbers of parameters by the ranks that they are divided among, or None."""
+    places = {}
+    for i, param in enumerate(params):
+        places.setdefault(param.divided_among, []).append(i)
+    return places
+
+
+def _total(sums):
+    return math.fsum(sums) if isinstance(sums, np.ndarray) else sums.sum()
 
 
 def as_python_number(value: Any) -> Any:

@@ -58,8 +58,7 @@ class GradientReducer(Reducer):
         message: see :class:`Reducer`. It also counts who has which gradient.
 
     Attributes:
-        asks: something that this rank asks of all in this step.
-        n_asking: how many ranks did so.
+        answers: the sums over the ranks of what each of them asks in this step.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -71,7 +70,7 @@ class GradientReducer(Reducer):
         (3, array([1., 1.], dtype=float32))
     """
 
-    asks, n_asking = False, 0
+    answers: Sequence[float] = ()
 
     def __init__(
         self,
@@ -146,8 +145,12 @@ class GradientReducer(Reducer):
         self._start_sums(lambda bucket: self._fill(bucket, factor))
         for bucket in self._buckets:
             counts += bucket.presence()
-        counts.append(self.asks)
+        counts += self._questions()
         self._under_way.append(self.message.begin(counts))
+
+    def _questions(self):
+        """Returns numbers that the message sums, besides: as many on each rank."""
+        return []
 
     def means(self) -> dict[str, Array | None]:
         """Completes the sums; returns the means over all ranks by name, None where no rank has a
@@ -168,8 +171,8 @@ class GradientReducer(Reducer):
         self._check_total(n_samples)
         if self._comm.size == 1:
             return {}
-        self.n_asking = counts.pop()
-        counts = dict(zip(self._bucket_of, counts, strict=True))
+        self.answers = counts[len(self._bucket_of) :]
+        counts = dict(zip(self._bucket_of, counts, strict=False))
         if not self._zero_fill:
             self._check_presence(counts, n_ranks)
         return counts

@@ -1,6 +1,7 @@
 """Averaging gradients so that each rank gets those of its own part of the parameters alone."""
 
 import collections
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from mpchain.distributed.communicators import Communicator, NcclCommunicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.gradients.buckets import Bucket, GpuBucket, GradientReducer
+from mpchain.kernels.steps import square_sum
 from mpchain.typing import Array
 from mpchain.utils.flat_layout import FlatLayout
 from mpchain.variable import Parameter
@@ -20,6 +22,9 @@ class ScatteringReducer(GradientReducer):
     This is half of what it takes to sum them on all ranks; the parameters' ``grad`` is then None.
     The ranks get the other half, whole gradients, in each step in which one of them asks.
 
+    The norm of the gradients, which is that of all parts, travels with the message if all ranks ask
+    for it. The message then waits until this rank has its parts.
+
     Gradients on GPUs that NCCL does not connect, and those of parameters without a layout, are
     summed on all ranks.
 
@@ -29,7 +34,10 @@ class ScatteringReducer(GradientReducer):
 
     Attributes:
         layouts: flat arrays of parameters. Rank i has part i of each (``FlatLayout.part``).
+        asks: whether this rank asks for whole gradients in this step.
         has_gathered: whether the gradients are whole because ranks asked.
+        needs_norm: whether this rank asks for the norm in this step.
+        square_norm: its square; None if not all ranks asked, or parts are on GPUs.
 
     Example:
         >>> param = mpchain.Parameter(np.zeros(2, np.float32))
@@ -42,7 +50,8 @@ class ScatteringReducer(GradientReducer):
     """
 
     layouts: Sequence[FlatLayout] = ()
-    has_gathered = False
+    asks = has_gathered = needs_norm = False
+    square_norm: float | None = None
 
     def __init__(
         self,
@@ -54,12 +63,26 @@ class ScatteringReducer(GradientReducer):
         super().__init__(comm, zero_fill=zero_fill, compression=compression)
         self._gathering = Gathering(comm)
 
+    def _divided(self):
+        return [x for x in self._buckets or () if isinstance(x, ScatteredBucket)]
+
+    def _questions(self):
+        own, divided = 0.0, self._divided()
+        # Where NCCL sums the norm, neither MPI nor the host has to wait for the GPU.
+        has_norm = self.needs_norm and not any(isinstance(x, GpuBucket) for x in divided)
+        if has_norm:
+            while self._under_way:
+                self._wait_for_first()
+            own = math.fsum(square_sum(x) for bucket in divided for x in bucket.pieces().values())
+        return [self.asks, has_norm, own]
+
     def means(self) -> dict[str, Array | None]:
-        self.pieces = None
-        divided = [x for x in self._buckets or () if isinstance(x, ScatteredBucket)]
-        if divided:
+        self.pieces = self.square_norm = None
+        if divided := self._divided():
             counts = self._complete()
-            self.has_gathered = self.n_asking > 0
+            n_asking, n_with_norm, square_norm = self.answers
+            self.has_gathered = n_asking > 0
+            self.square_norm = square_norm if n_with_norm == self._comm.size else None
             if self.has_gathered:
                 self._gathering.gather(bucket.piece_and_use() for bucket in divided)
             else:

@@ -169,10 +169,15 @@ class RanksOfParts:
     Args:
         comm: the ranks.
 
+    Attributes:
+        known: the next sum, if the ranks have it already.
+
     Example:
         >>> RanksOfParts(comm).iallreduce(np.array([3, 4])).Wait()
         array([3, 4])
     """
+
+    known: float | None = None
 
     def __init__(self, comm: Communicator):
         self.rank, self.size = comm.rank, comm.size
@@ -180,6 +185,9 @@ class RanksOfParts:
 
     def iallreduce(self, x: Array) -> Request:
         """Sums an array, whose numbers float64 holds, over the ranks."""
+        if self.known is not None:
+            known, self.known = self.known, None
+            return Request(np.full_like(x, known))
         if not isinstance(x, np.ndarray):
             return self._comm.iallreduce(x)
         if x.size not in self._rooms:

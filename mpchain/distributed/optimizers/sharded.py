@@ -19,6 +19,7 @@ from mpchain.distributed.optimizers.parts import PartsOfModel, RanksOfParts, Row
 from mpchain.distributed.optimizers.shared_random import all_hooks
 from mpchain.link import Link
 from mpchain.optimizer import GradientMethod, Optimizer
+from mpchain.optimizer_hooks import GradientClipping
 from mpchain.training.progress import print_line
 from mpchain.utils.flat_layout import layouts
 
@@ -182,6 +183,7 @@ class ShardedOptimizer(MultiNodeOptimizer):
         self._add_publisher()  # again, in case the wrapped optimizer was set up again
         why = self._why_whole()
         self._reducer.asks = self.whole_gradients or why is not None
+        self._reducer.needs_norm = self._clips_first()
         try:
             super()._finish(observations)
         finally:
@@ -198,12 +200,20 @@ class ShardedOptimizer(MultiNodeOptimizer):
         for row in self._rows:
             params.update(row.parts(pieces, self._ranks))
         self.actual_optimizer.target = PartsOfModel(whole, params)
+        self._ranks.known = self._reducer.square_norm
         try:
             super()._step(draws_alike)
         finally:
-            self.actual_optimizer.target = whole
+            self.actual_optimizer.target, self._ranks.known = whole, None
             for row in self._rows:
                 row.drop_gradients()
+
+    def _clips_first(self):
+        """Whether the first sum of a step will be that of the squares of gradients as they are."""
+        actual = self.actual_optimizer
+        hooks = actual._hooks.at("pre")
+        has_no_scale = actual._loss_scale_growth is None and actual._loss_scale in (None, 1)
+        return has_no_scale and bool(hooks) and type(hooks[0]) is GradientClipping
 
     def _why_whole(self):
         """Returns why this rank needs whole gradients in the next step; None if it does not."""

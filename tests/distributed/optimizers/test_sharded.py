@@ -12,10 +12,14 @@ from mpchain.configuration import mixed_bf16, using_config
 from mpchain.distributed import create_multi_node_optimizer, create_sharded_optimizer
 from mpchain.distributed.communicators import MpiCommunicator, NcclCommunicator
 from mpchain.distributed.communicators.arrays import partition
+from mpchain.distributed.gradients.scattering import ScatteringReducer
 from mpchain.distributed.optimizers import sharded as sharded_module
+from mpchain.distributed.optimizers.parts import RanksOfParts
 from mpchain.link import Chain
 from mpchain.optimizer import GradientMethod
 from mpchain.update_rule import UpdateRule
+from mpchain.utils.flat_layout import FlatLayout
+from mpchain.variable import Parameter
 from tests.benchmarks import state_memory
 from tests.distributed import ranks
 from tests.distributed.communicators.test_hosts import HOSTS
@@ -345,11 +349,15 @@ def train_alone(actual, hooks, n_steps):
     return optimizer.target
 
 
-@pytest.mark.parametrize("bucket_bytes", [64, 4 << 20])
-def test_hosts_compute_what_one_process_does(on_hosts, bucket_bytes, monkeypatch):
+@pytest.mark.parametrize(
+    ("hooks", "bucket_bytes"),
+    [(["decay", "clipping"], 64), (["decay", "clipping"], 4 << 20), (["clipping", "decay"], 64)],
+    ids=str,
+)
+def test_hosts_compute_what_one_process_does(on_hosts, hooks, bucket_bytes, monkeypatch):
     """With one bucket and with several, whose last pieces are partly or wholly beyond its end."""
     monkeypatch.setattr(sharded_module, "BUCKET_BYTES", bucket_bytes)
-    hooks = [optimizer_hooks.WeightDecay(0.01), optimizer_hooks.GradientClipping(0.1)]
+    hooks = [HOOKS[name] for name in hooks]
     with using_config("dtype", np.dtype("float64")):
         alone = train_alone(optimizers.Adam, hooks, 4)
         plain, sharded = both(optimizers.Adam, on_hosts, hooks)
@@ -361,6 +369,45 @@ def test_hosts_compute_what_one_process_does(on_hosts, bucket_bytes, monkeypatch
         assert_allclose(param.array, alike[name].array, rtol=1e-14, err_msg=name)
         assert_allclose(param.array, expected[name].array, rtol=1e-12, err_msg=name)
         assert (param.grad is None) == (on_hosts.size > 1)
+
+
+@pytest.mark.parametrize("scale", [None, 128.0])
+@pytest.mark.parametrize("hooks", [["clipping"], ["decay", "clipping"]], ids=str)
+def test_norm_travels_with_all_else_if_it_is_that_of_gradients_as_they_are(
+    on_hosts, hooks, scale, monkeypatch
+):
+    sums, iallreduce = [], RanksOfParts.iallreduce
+
+    def noted(self, x):
+        sums.append(self.known is None)
+        return iallreduce(self, x)
+
+    monkeypatch.setattr(RanksOfParts, "iallreduce", noted)
+    sharded = make(create_sharded_optimizer, optimizers.Adam(), on_hosts)
+    for name in hooks:
+        sharded.add_hook(HOOKS[name])
+    sharded.set_loss_scale(scale)
+    with using_config("dtype", np.dtype("float64")):
+        train(sharded, on_hosts, 3)
+    are_as_they_were = hooks == ["clipping"] and scale is None
+    assert sums == [not are_as_they_were] * (3 if on_hosts.size > 1 else 0)
+
+
+def test_norm_travels_only_if_all_ranks_ask(on_hosts):
+    reducer, param = ScatteringReducer(on_hosts), Parameter(np.zeros(7))
+    layout = FlatLayout(param.dtype)
+    layout.append("/W", param.shape)
+    reducer.layouts = [layout]
+    reducer.watch({"/W": param})
+    found = []
+    for reducer.needs_norm in (True, on_hosts.rank == 0, False):
+        reducer.begin(1)
+        param.grad = np.full(7, on_hosts.rank + 1.0)
+        reducer.finish()
+        found.append(reducer.square_norm)
+    assert found[1:] == [None, None]
+    if on_hosts.size > 1:
+        assert_allclose(found[0], 7 * ((on_hosts.size + 1) / 2) ** 2, rtol=1e-14)
 
 
 def test_a_hook_that_needs_whole_gradients(on_hosts, capfd):
