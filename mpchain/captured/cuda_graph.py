@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
+from mpchain.captured.carried import Carried
 from mpchain.captured.recorder import without_graph
 from mpchain.captured.state import State, found_in
 from mpchain.kernels.cublas_library import workspace_bytes
@@ -129,6 +130,7 @@ class CudaGraph(_Listener):
                 self.workspace = self._cupy.empty(workspace_bytes(capability), np.uint8)
                 self._stored = self._cupy.zeros(_MOST_NUMBERS, np.float64)
                 self._inputs = [x.copy() for x in arrays]
+                self._carried = Carried(_parts(state.links))
 
     # What code asks that is being captured.
 
@@ -138,8 +140,6 @@ class CudaGraph(_Listener):
 
     def saw(self, variables: Sequence[Variable]) -> None:
         for x in variables:
-            if id(x) in self._carried:
-                raise _Refused("links carry state from step to step, which graphs do not")
             if x.creator_node is None:
                 self._kept.append(x.array)
                 if isinstance(x, Parameter) and id(x) not in self._known:
@@ -209,10 +209,7 @@ class CudaGraph(_Listener):
         args = [next(inputs) if cuda.is_gpu_array(x) else x for x in args]
         kwargs = {k: next(inputs) if cuda.is_gpu_array(x) else x for k, x in kwargs.items()}
         before = {id(p): p._grad for p in self.state.params}
-        carried = (x for link in _parts(self.state.links) for x in vars(link).values())
-        self._carried = {
-            id(x) for x in carried if isinstance(x, Variable) and not isinstance(x, Parameter)
-        }
+        self._carried.begin()
         try:
             with self._at_work():
                 result = function(*args, **kwargs)
@@ -221,6 +218,7 @@ class CudaGraph(_Listener):
                     (p, p.grad) for p in self.state.params if p.grad is not before[id(p)]
                 ]
                 result = None
+            self._carried.end()
         except BaseException:
             self._count(-1)
             raise
@@ -262,6 +260,10 @@ class CudaGraph(_Listener):
             and all(_settings(optimizer) == settings for optimizer, settings in self._updates)
         )
 
+    def carries_the_same(self) -> bool:
+        """Whether links keep state of the same shapes as when the step was captured."""
+        return self._carried.fits()
+
     def launch(self) -> Any:
         """Runs the step for the first time, on the arguments with which it was captured."""
         with self.device:
@@ -288,6 +290,7 @@ class CudaGraph(_Listener):
         self._store(numbers)
         for place, array in zip(self._inputs, arrays, strict=True):
             self._cupy.copyto(place, array)
+        self._carried.load()
         for _, draw, array in self._draws:
             self._cupy.copyto(array, draw())
 
@@ -295,6 +298,7 @@ class CudaGraph(_Listener):
         self._graph.launch()
         for param, grad in self._grads:
             param._grad, param._grad_var = grad, None
+        self._carried.leave(lambda array: array.copy())
         for function, args in self._again:
             function(*without_graph(args, self._copied))
         return without_graph(self._result, self._copied)
@@ -342,7 +346,8 @@ class CudaGraph(_Listener):
             self._begin(arrays)
             self._graph.launch()
             drawn = [(what, array) for what, _, array in self._draws]
-            expected = self._outcome([g for _, g in self._grads], self._result)
+            grads = [g for _, g in self._grads]
+            expected = self._outcome(grads, self._result, self._carried.computed())
             for array, value in before:
                 array.set(value)
             self._count(-1)
@@ -351,15 +356,17 @@ class CudaGraph(_Listener):
                 result = function()
             finally:
                 current.recorder = None
-            found = self._outcome([p.grad for p, _ in self._grads], result)
+            grads = [p.grad for p, _ in self._grads]
+            found = self._outcome(grads, result, self._carried.found())
         return result, listener.reason or _difference(expected, found)
 
-    def _outcome(self, grads, result):
-        """Copies of what a step computes, on the host: gradients, results, persistent values."""
+    def _outcome(self, grads, result, carried):
+        """Copies of what a step computes, on the host."""
         results: list[Array] = []
         without_graph(result, results.append)
         persistents = (v for _, _, v in self.state._persistents)
         parts = {"gradients": grads, "results": results, "persistent values": persistents}
+        parts["state that links carry"] = carried
         return {k: [x.get() for x in xs if cuda.is_gpu_array(x)] for k, xs in parts.items()}
 
 
@@ -436,6 +443,8 @@ class GraphStep:
             )
         if self._graph is not None and not self._graph.fits():
             self._forget()
+        if self._graph is not None and not self._graph.carries_the_same():
+            return "links carry other state than when it was captured", self._eager(args, kwargs)
         if self._graph is not None and self._is_compared:
             with contextlib.suppress(_Differs):
                 return None, self._graph.replay(arrays)
