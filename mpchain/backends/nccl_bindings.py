@@ -17,6 +17,9 @@ TYPES = {"int32": 2, "int64": 4, "float16": 6, "float32": 7, "float64": 8, "bflo
 SUM = 0
 """NCCL's number for the reduction."""
 
+MOST_IN_GROUP = 2048
+"""How many operations NCCL launches together."""
+
 _ON_HOST = 1  # where a factor is
 
 _IN_PROGRESS = 7

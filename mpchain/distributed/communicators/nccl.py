@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.backends.nccl_bindings import SUM, TYPES, Connection, new_identity
+from mpchain.backends.nccl_bindings import (
+    MOST_IN_GROUP,
+    SUM,
+    TYPES,
+    Connection,
+    new_identity,
+)
 from mpchain.distributed.communicators import progress
 from mpchain.distributed.communicators.arrays import (
     check_array,
@@ -26,8 +32,6 @@ from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import GpuWork, watched
 from mpchain.typing import Array, DTypeLike
-
-_MOST_IN_GROUP = 2048  # operations that NCCL launches together
 
 
 @watched
@@ -281,9 +285,9 @@ class NcclCommunicator(MpiCommunicator):
         dtype, pointer = TYPES[x.dtype.name], x.data.ptr
         parts = [part for part in parts if part.size]
         with self._beside(parts, x) as event:
-            for start in range(0, len(parts), _MOST_IN_GROUP):
+            for start in range(0, len(parts), MOST_IN_GROUP):
                 with self._nccl.group():  # one launch
-                    for part in parts[start : start + _MOST_IN_GROUP]:
+                    for part in parts[start : start + MOST_IN_GROUP]:
                         arguments = part.data.ptr, pointer, part.size, dtype, op
                         self._nccl.run("all_reduce", *arguments, stream=self._stream.ptr)
                         pointer += part.nbytes

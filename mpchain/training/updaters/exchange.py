@@ -12,6 +12,7 @@ import numpy as np
 from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.backends.nccl_bindings import (
+    MOST_IN_GROUP,
     SUM,
     TYPES,
     Connection,
@@ -201,7 +202,14 @@ class _NcclEnd:
         self.params, self.layouts = params, _layouts(params)
 
     def take(self):
-        self._run("broadcast", [param.array for _, param in sorted(self.params.items())])
+        arrays = [param.array for _, param in sorted(self.params.items())]
+        with self._gpu():
+            # NCCL sees memory, in which the axes of the other processes' copies may be in order.
+            sent = [x if x.flags.c_contiguous else x.copy("C") for x in arrays]
+            self._run("broadcast", sent)
+            for x, received in zip(arrays, sent):
+                if received is not x:
+                    x[...] = received
 
     def give(self, share):
         """Takes part in the sums, which only the main process gets; returns the flat arrays."""
@@ -224,10 +232,11 @@ class _NcclEnd:
             if self._nccl is None:
                 self._nccl = Connection(self._size, self._identity, self._rank, self._binding)
             stream = cuda.cupy.cuda.get_current_stream().ptr
-            with self._nccl.group():
-                for x in arrays:
-                    place = x.data.ptr, x.data.ptr, x.size, TYPES[x.dtype.name]
-                    self._nccl.run(collective, *place, *operation, 0, stream=stream)
+            for start in range(0, len(arrays), MOST_IN_GROUP):
+                with self._nccl.group():
+                    for x in arrays[start : start + MOST_IN_GROUP]:
+                        place = x.data.ptr, x.data.ptr, x.size, TYPES[x.dtype.name]
+                        self._nccl.run(collective, *place, *operation, 0, stream=stream)
 
     def close(self):
         if self._nccl is not None:

@@ -326,6 +326,20 @@ def test_two_gpus(make, devices, binding, monkeypatch):
 
 @pytest.mark.multi_gpu
 @pytest.mark.gpu
+def test_parameters_whose_axes_are_not_in_order_on_two_gpus(make, monkeypatch):
+    monkeypatch.setattr(exchange, "MOST_IN_GROUP", 2)  # of four parameters
+    whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 1])
+    W = target(updater).first.W
+    W.array = W.array.T.copy().T
+    for _ in range(3):
+        whole.update()
+        updater.update()
+    target(updater).to_cpu()
+    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.gpu
 @pytest.mark.timeout(60)
 def test_a_process_that_does_not_start_is_noticed_before_nccl_waits_for_it(make):
     iterators = [iterator(0, 30, 3), FailsToArrive([(X[0], T[0])], 1)]
