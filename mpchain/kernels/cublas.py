@@ -30,12 +30,12 @@ _LARGEST = (1 << 31) - 1
 def _matrix(x):
     """Returns whether the matrices of a stack are transposed, and from one row to the next.
 
-    None if neither the rows nor the columns are contiguous.
+    None if neither the rows nor the columns are contiguous, or they are too far apart for cuBLAS.
     """
     (rows, columns), (of_row, of_column) = x.shape[-2:], (s // x.itemsize for s in x.strides[-2:])
-    if (columns == 1 or of_column == 1) and (rows == 1 or of_row >= columns):
+    if (columns == 1 or of_column == 1) and (rows == 1 or columns <= of_row < _LARGEST):
         return False, of_row if rows > 1 else columns
-    if (rows == 1 or of_row == 1) and (columns == 1 or of_column >= rows):
+    if (rows == 1 or of_row == 1) and (columns == 1 or rows <= of_column < _LARGEST):
         return True, of_column if columns > 1 else rows
     return None
 

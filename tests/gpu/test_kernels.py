@@ -7,6 +7,7 @@ import mpchain
 import mpchain.functions as F
 from mpchain import kernels
 from mpchain.functions.attention import project_heads
+from mpchain.kernels import cublas
 from mpchain.kernels.cublas import matmul
 from mpchain.random import SampleGenerator
 from tests.kernels.test_kernels import CASES
@@ -315,6 +316,22 @@ def test_launches_of_dropout(double):
     y.grad = y.array
     y.backward()
     assert double.launches.total() == 2, double.launches
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_are_too_far_apart_for_cublas_are_copied(turned, double, monkeypatch):
+    monkeypatch.setattr(cublas, "_LARGEST", 64)  # instead of 2^31 - 1
+    values = np.random.randn(3, 4, 70), np.random.randn(3, 5, 6)
+    whole, b = map(mpchain.get_device("@cupy:0").send, values)
+    a = whole[..., :5]
+    right = np.matmul(a.get(), b.get())
+    if turned:
+        a, b = b.swapaxes(1, 2), a.swapaxes(1, 2)
+        right = right.swapaxes(1, 2)
+    double.reset()
+    y = matmul(a, b)
+    assert double.launches.total() == 2, double.launches
+    np.testing.assert_allclose(y.get(), right, 1e-12, 1e-12)
 
 
 @pytest.mark.parametrize("function, n_launches", [(F.linear, 2), (F.matmul, 1)])
