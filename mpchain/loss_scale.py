@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpchain.backends import cuda
-from mpchain.kernels.cuda_steps import Guard, find_not_finite, guarded
+from mpchain.kernels.cuda_steps import MOST_ROWS, Guard, find_not_finite, guarded
+from mpchain.recording import current
 from mpchain.typing import Array
 
 MAXIMUM = 65504.0  # the largest number in float16
 
-_MOST_PENDING = 8
+_MOST_PENDING = MOST_ROWS - 1
 """Steps that the host may be ahead of what it knows; it then waits for the first of them."""
 
 _TEXT = f"""
@@ -85,11 +86,29 @@ class LossScaleOnGpu:
             rules: the update rules.
         """
         names, found = find_not_finite(named)
-        guard = Guard(found, self._counts, self._n_known, len(self._pending) + 1)
-        with guarded(guard):
+        with guarded(Guard(found, self._counts, *self._now(), self._now)):
             update()
         arguments = found, self.factor, self._counts, np.float64(self._growth)
         cuda.raw(_TEXT, "mpchain_loss_scale")((1,), (1,), arguments)
+        if current.graph is None:
+            self.note(t, found, names, rules)
+        else:
+            current.graph.scales(self, found, names, rules)
+
+    def _now(self):
+        return self._n_known, len(self._pending) + 1
+
+    def arrays(self) -> list[Array]:
+        """What a step changes on the GPU."""
+        return [self.factor, self._counts]
+
+    def note(self, t: int, found: Array, names: Sequence[str], rules: Sequence) -> None:
+        """Asks the GPU for what it found in a step, and does not wait for the answer.
+
+        Args:
+            t, rules: see :meth:`step`.
+            found, names: see :func:`mpchain.kernels.cuda_steps.find_not_finite`.
+        """
         memory = cuda.cupy.cuda.alloc_pinned_memory(found.nbytes)
         flags = np.frombuffer(memory, found.dtype, found.size)
         found.get(out=flags, blocking=False)

@@ -439,7 +439,9 @@ class GradientMethod(Optimizer):
 
     def _can_stay_on_gpu(self, params):
         """Whether a step that a dynamic loss scale skips can be skipped without the host."""
-        if self._loss_scale_growth is None or not params or current.graph is not None:
+        if self._loss_scale_growth is None or not params:
+            return False
+        if current.graph is not None and self._scale_on_gpu is None:
             return False
         grads, rules = [p.grad for p in params], [p.update_rule for p in params]
         hooks = [*self._hooks.at("pre"), *self._hooks.at("post")]
@@ -453,7 +455,8 @@ class GradientMethod(Optimizer):
         )
 
     def _update_on_gpu(self, params):
-        self._learn(waits=False)
+        if current.graph is None:
+            self._learn(waits=False)
         if self._scale_on_gpu is None:
             growth = 2 ** (1 / self._loss_scale_interval)
             was_reduced = self._loss_scale_growth != 2

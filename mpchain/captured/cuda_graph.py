@@ -123,6 +123,7 @@ class CudaGraph(_Listener):
         self._counts: list[tuple[Any, int]] = []
         self._updates: list[tuple[Optimizer, list]] = []
         self._states: list[tuple[dict, str, Array]] = []
+        self._scales: list[tuple] = []
         with self.device:
             self._pool = self._cupy.cuda.MemoryPool()
             with self._cupy.cuda.using_allocator(self._pool.malloc):
@@ -163,8 +164,8 @@ class CudaGraph(_Listener):
         if not isinstance(owner, Optimizer):
             self._again.append((function, without_graph(args, _itself)))
             return
-        if owner._loss_scale_growth is not None:
-            raise _Refused("the loss scale of an optimizer is dynamic")
+        if owner._loss_scale_growth is not None and owner._scale_on_gpu is None:
+            raise _Refused("the loss scale of an optimizer is dynamic, and kept on the host")
         rules = [p.update_rule for p in owner.target.params() if p.update_rule is not None]
         counted = [(x, x.t) for x in (owner, *rules)]
         try:
@@ -182,6 +183,10 @@ class CudaGraph(_Listener):
                 copy = vars(rule._fp32_param)
                 self._states.append((copy, "_array", copy["_array"]))
         self._updates.append((owner, _settings(owner)))
+
+    def scales(self, *noted: Any) -> None:
+        """Takes note that an optimizer has a dynamic loss scale, and of what its steps ask for."""
+        self._scales.append(noted)
 
     def numbers_of(self, describe: Callable[[], tuple[str, list]]) -> Array:
         """Returns where a kernel finds its numbers.
@@ -260,6 +265,11 @@ class CudaGraph(_Listener):
             and all(_settings(optimizer) == settings for optimizer, settings in self._updates)
         )
 
+    def lacks_scale(self) -> bool:
+        """Whether a dynamic loss scale was taken from the GPU, as when an optimizer is saved."""
+        scales = [o._scale_on_gpu for o, _ in self._updates if o._loss_scale_growth is not None]
+        return None in scales
+
     def carries_the_same(self) -> bool:
         """Whether links keep state of the same shapes as when the step was captured."""
         return self._carried.fits()
@@ -281,6 +291,8 @@ class CudaGraph(_Listener):
             return self._launched()
 
     def _begin(self, arrays):
+        for optimizer, _ in self._updates:
+            optimizer._learn(waits=False)
         self._count(1)
         try:
             numbers = self._numbers_now()
@@ -296,12 +308,17 @@ class CudaGraph(_Listener):
 
     def _launched(self):
         self._graph.launch()
+        for (scale, *noted), (optimizer, _) in zip(self._scales, self._scaled()):
+            scale.note(optimizer.t, *noted)
         for param, grad in self._grads:
             param._grad, param._grad_var = grad, None
         self._carried.leave(lambda array: array.copy())
         for function, args in self._again:
             function(*without_graph(args, self._copied))
         return without_graph(self._result, self._copied)
+
+    def _scaled(self):
+        return [pair for pair in self._updates if pair[0]._scale_on_gpu is not None]
 
     def _copied(self, array):
         return array if id(array) in self._unchanged else array.copy()
@@ -332,6 +349,7 @@ class CudaGraph(_Listener):
         yield from (p.array for p in self.state.params)
         yield from (v for _, _, v in self.state._persistents if cuda.is_gpu_array(v))
         yield from (x for _, _, x in self._states if cuda.is_gpu_array(x))
+        yield from (x for scale, *_ in self._scales for x in scale.arrays())
 
     def compare(
         self, arrays: Sequence[Array], function: Callable[[], Any]
@@ -400,15 +418,18 @@ def _are_close(found, expected, scale):
 
 def _settings(optimizer):
     """What decides which kernels an optimizer launches, and the numbers that are parts of them."""
-    values = [optimizer.loss_scale]
+    scale = optimizer._scale_on_gpu
+    values = [optimizer._loss_scale if scale is None else id(scale)]
     for timing in ("pre", "post"):
         for hook in optimizer._hooks.at(timing):
             values += [timing, id(hook), *_attributes(hook)]
+    first = None
     for param in optimizer.target.params(include_uninit=False):
         if (rule := param.update_rule) is not None:
             hooks = [id(h) for timing in ("pre", "post") for h in rule._hooks.at(timing)]
             n_own = len(vars(rule.hyperparam))
-            values.append((id(rule), rule.enabled, rule.t - optimizer.t, n_own, *hooks))
+            first = rule if first is None else first
+            values.append((id(rule), rule.enabled, rule.t - first.t, n_own, *hooks))
     return values
 
 
@@ -442,7 +463,10 @@ class GraphStep:
                 "an argument is on the host, but parameters are on a GPU", args, kwargs
             )
         if self._graph is not None and not self._graph.fits():
+            lacks_scale = self._graph.lacks_scale()
             self._forget()
+            if lacks_scale:  # which this call brings back
+                return "it is being recorded", self._eager(args, kwargs)
         if self._graph is not None and not self._graph.carries_the_same():
             return "links carry other state than when it was captured", self._eager(args, kwargs)
         if self._graph is not None and self._is_compared:

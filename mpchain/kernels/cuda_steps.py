@@ -17,6 +17,8 @@ from mpchain.formulas.symbol import Symbol, in_order, operation_in_c, trace_step
 from mpchain.recording import current
 from mpchain.typing import Array
 
+MOST_ROWS = 9
+"""One more than the steps that the host may be ahead of what it knows of a GPU."""
 _THREADS, _ELEMENTS = 256, 4096  # of a block
 _C_TYPES = {"e": "float16", "f": "float", "d": "double"}
 _TEXT = """{headers}struct Arrays {{
@@ -49,6 +51,7 @@ class Guard(NamedTuple):
         n_left_out: int32 array, whose first element is the number of steps that were left out.
         n_known: how many of these the host knows of.
         n_rows: one more than the number of steps of which the host does not know.
+        now: returns these two, for replays of a captured step; None where none is captured.
 
     Example:
         >>> guard = Guard(found, counts, 0, 1)  # doctest: +SKIP
@@ -58,6 +61,7 @@ class Guard(NamedTuple):
     n_left_out: Array
     n_known: int
     n_rows: int
+    now: Callable[[], tuple[int, int]] | None = None
 
     def wait(self) -> int | None:
         """Returns how many steps were left out that the host did not know of; None if this one
@@ -141,8 +145,10 @@ def _n_rows():
 def _numbers(body, rows, computed, describe):
     """Returns the arguments that have a step's numbers, and the texts of :class:`_Function`."""
     n = len(rows[0])
-    if guarding.guard is not None:
+    if guarding.guard is not None and current.graph is None:
         return _guarded_numbers(body, rows, computed)
+    if guarding.guard is not None:
+        return _numbers_of_replays(body, n, guarding.guard, describe)
     if current.graph is not None:  # in which they would stay as they are
         return [current.graph.numbers_of(describe)], _reading_numbers(body, n)
     return [computed.type(x) for x in rows[0]], ([f"T c{i}" for i in range(n)], body)
@@ -158,6 +164,29 @@ def _guarded_numbers(body, rows, computed):
     types = f"struct Table {{ T c[{len(rows)}][{max(n, 1)}]; }};\n"
     texts = declared, body, "\n".join("  " + line for line in first), types
     return [table, guard.found, guard.n_left_out, np.int32(guard.n_known)], texts
+
+
+def _numbers_of_replays(body, n, guard, describe):
+    """Like those of a guard; before each replay, they are written where the kernel finds them."""
+
+    def describe_all():
+        n_known, n_rows = guard.now()
+        bodies, rows = zip(*map(describe, range(n_rows)))
+        rows = [*rows, *[rows[-1]] * (MOST_ROWS - n_rows)]
+        text = bodies[0] if len(set(bodies)) == 1 else "\n".join(bodies)
+        return text, [n_known, *(number for row in rows for number in row)]
+
+    arguments = [current.graph.numbers_of(describe_all), guard.found, guard.n_left_out]
+    return arguments, _reading_rows(body, n)
+
+
+def _reading_rows(body, n):
+    """Returns the texts of a kernel that finds its row of numbers in memory."""
+    first = ["if (*found) return;"]
+    first += [f"const double* c = numbers + 1 + (*left_out - (int)numbers[0]) * {n};"]
+    first += [f"T c{i} = (T)c[{i}];" for i in range(n)]
+    declared = ["const double* numbers", "const int* found", "const int* left_out"]
+    return declared, body, "\n".join("  " + line for line in first)
 
 
 class _Function(NamedTuple):

@@ -148,6 +148,65 @@ def test_a_constant_loss_scale_acts_in_the_graph():
         np.testing.assert_array_equal(p.grad.get(), q.grad.get())
 
 
+def trained_with_dynamic_scale(is_captured, n_steps=16, each=lambda i, optimizer: None):
+    """Takes steps, some of which are skipped; returns the model, the optimizer and more."""
+    model = perceptron()
+    model.to_device(GPU)
+    optimizer = optimizers.Adam().setup(model)
+    optimizer.loss_scaling(interval=3)
+    found = []
+
+    def step(x, t):
+        optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+
+    step = mpchain.capture(step) if is_captured else step
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i in range(n_steps):
+            x, t = batch_of(i, shape=(5,))
+            x[0, 0] = np.inf if i in (4, 5, 9) else x[0, 0]
+            x, t = send((x, t))
+            mpchain.cuda.cupy.double.reset()
+            step(x, t)
+            found.append((getattr(step, "reason", None), mpchain.cuda.cupy.double.synchronizations))
+            found[-1] = found[-1][0], found[-1][1].total()
+            each(i, optimizer)
+        scale = optimizer.loss_scale
+    messages = [str(w.message) for w in caught]
+    return model, (scale, optimizer.t, [p.update_rule.t for p in model.params()], messages), found
+
+
+@pytest.fixture(params=["known at once", "known late"])
+def when(request, monkeypatch):
+    """Whether the host learns of a step before the next one, or as late as possible."""
+    if request.param == "known late":
+        monkeypatch.setattr(mpchain.cuda.cupy.cuda.Event, "done", False)
+
+
+def test_a_dynamic_loss_scale_stays_on_the_gpu(when):
+    model, expected, _ = trained_with_dynamic_scale(False)
+    captured, actual, found = trained_with_dynamic_scale(True)
+    assert actual == expected
+    assert expected[2] == [13] * 4 and len(expected[3]) == 3
+    assert_same(model, captured)
+    assert [reason for reason, _ in found[3:]] == [None] * 13
+    assert not sum(n_waits for _, n_waits in found[3:8])
+
+
+def test_a_dynamic_loss_scale_that_is_read_leads_to_another_graph():
+    def each(i, optimizer):
+        if i == 7:
+            optimizer._keep_on_host()  # as when it is saved
+
+    model, expected, _ = trained_with_dynamic_scale(False, each=each)
+    captured, actual, found = trained_with_dynamic_scale(True, each=each)
+    assert actual == expected
+    assert_same(model, captured)
+    reasons = [reason for reason, _ in found]
+    assert reasons[7] is None and reasons[8:11] == ["it is being recorded"] * 3
+    assert reasons[11:] == [None] * 5
+
+
 @pytest.mark.parametrize("dtype", [mpchain.mixed16, mpchain.mixed_bf16])
 def test_float32_copies_of_parameters_stay_in_the_graph(dtype):
     def make_model():
@@ -360,11 +419,12 @@ class TestFallback:
             for _ in range(4):
                 step(np.ones(2))
 
-    def test_a_dynamic_loss_scale(self, model):
-        optimizer = optimizers.SGD().setup(model)
+    def test_a_dynamic_loss_scale_on_the_host(self, model):
+        optimizer = optimizers.LAMB().setup(model)
         optimizer.loss_scaling()
         self.check(
-            lambda x, t: optimizer.update(lambda: F.sum(model(x))), "loss scale .* is dynamic"
+            lambda x, t: optimizer.update(lambda: F.sum(model(x))),
+            "is dynamic, and kept on the host",
         )
         assert optimizer.t == 5
 

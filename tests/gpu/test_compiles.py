@@ -166,7 +166,8 @@ def test_steps_of_optimizers(c_dtype, architecture, monkeypatch):
         in_a_graph = [None], cuda_steps._reading_numbers(body, len(constants))
         with cuda_steps.guarded(cuda_steps.Guard(None, None, 0, 3)):
             under_a_guard = cuda_steps._numbers(body, [constants] * 3, computed, None)
-        for numbers, texts in (given, in_a_graph, under_a_guard):
+        under_both = [None] * 3, cuda_steps._reading_rows(body, len(constants))
+        for numbers, texts in (given, in_a_graph, under_a_guard, under_both):
             function = cuda_steps._Function("mpchain_step", kind, *texts)
             text = cuda_steps._text(function, names, dtypes, cuda_steps._most(len(dtypes), numbers))
             _check(text.replace(dtype, c_dtype), architecture, "--fmad=false")
