@@ -70,7 +70,7 @@ class FunctionNode:
     stack: Any = None
     differentiable_inputs = ()
     local_function_hooks = {}
-    profile_span: Any = None  # the last one, by which backward is named
+    profiled_as: Any = None  # what a profile called it, by which backward is named
     lazy_grad_sum = False
     is_elementwise = False
     returns_fresh_gradients = False

@@ -16,7 +16,7 @@ from mpchain.utils.memory import pool_bytes, resident_bytes
 NAME = "mpchain.profile"
 """The name of the function hook."""
 
-SAMPLING = 50_000_000
+SAMPLING = 100_000_000
 """Nanoseconds from one look at memory to the next: it is a system call."""
 
 _PUBLIC = {*vars(functions), *vars(distributed_functions)}
@@ -38,33 +38,34 @@ class _Functions(FunctionHook):
 
     def __init__(self, recorder):
         # Closures, since they read less than methods: this is done for each function.
-        now, record, links = recorder.now, recorder.spans.append, recorder.links
-        names, get_frame, look = {}, sys._getframe, self._look
-        self._names = names  # by the id of code, since its hash takes long
+        now, record, links, get_frame = recorder.now, recorder.record, recorder.links, sys._getframe
+        names, find = {}, self._find  # by the id of code, since its hash takes long
+        self._names = names
         self._codes = []  # kept, so that no others get their ids
 
         def begin(function, in_data):
             function.profile_start = now()
 
         def end(function, in_data):
-            end, found, frame = now(), "", get_frame(3)  # above apply
-            # The name is that of the outermost public function: convolution_2d applies other nodes.
-            while True:
-                try:
-                    name = names[id(frame.f_code)]
-                except KeyError:
-                    name = look(frame)
-                if name is None:
-                    break
-                if name:
-                    found = name
-                frame = frame.f_back
-            link = links[-1] if links else None
-            name = found or function.label.lstrip("_")
-            function.profile_span = span = function.profile_start, end, "function", name, link, None
-            record(span)
+            end, found, frame = now(), None, get_frame(3)  # above apply
+            try:
+                while (name := names[id(frame.f_code)]) is not None:
+                    found = name or found
+                    frame = frame.f_back
+            except KeyError:
+                found = find(get_frame(3))
+            function.profiled_as = what = links[-1][found or function.label]
+            record((function.profile_start, end, what))
 
         self.forward_preprocess, self.forward_postprocess = begin, end
+
+    def _find(self, frame):
+        """Returns the name of the outermost public function, such as convolution_2d, or None."""
+        found = None
+        while (name := self._look(frame)) is not None:
+            found = name or found
+            frame = frame.f_back
+        return found
 
     def _look(self, frame):
         """Returns the name of a public function, "" in its inside, None outside."""
@@ -76,6 +77,29 @@ class _Functions(FunctionHook):
         self._codes.append(frame.f_code)
         self._names[id(frame.f_code)] = name
         return name
+
+
+class Calls(dict):
+    """What the spans of functions are, by name, within a link: made once, since they are many.
+
+    Args:
+        link: the link; None is outside of links.
+
+    Attributes:
+        link: the same for the span of the link itself.
+
+    Example:
+        >>> Calls(None)["_exp"]
+        ('function', 'exp', None, None)
+    """
+
+    def __init__(self, link: Any):
+        super().__init__()
+        self.link = "link", type(link).__name__, link, None
+
+    def __missing__(self, name: str) -> tuple:
+        what = self[name] = "function", name.lstrip("_"), self.link[2], None
+        return what
 
 
 @dataclasses.dataclass(slots=True)
@@ -109,8 +133,10 @@ class Recorder:
         on_full: function without arguments.
 
     Attributes:
-        spans: tuples (start, end, kind, name, link or None, dict of details or None).
-        links: the links that compute, the innermost last.
+        record: function that takes the start and the end of a span, and what it is: a tuple (kind,
+            name, link or None, dict of details or None). They are kept in one list, since the
+            garbage collector would visit a tuple for each span.
+        links: :class:`Calls` outside of links, and of the links that compute, the innermost last.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
         under_way: others, by the id of their request.
@@ -133,13 +159,20 @@ class Recorder:
     ):
         self._skip, self._last, self._on_full = skip, steps and skip + steps, on_full
         self.thread = threading.get_ident()
-        self.spans, self.operations, self.memory = [], [], []
-        self.links, self.targets, self.under_way, self.open = [], {}, {}, set()
+        self._spans, self.operations, self.memory = [], [], []
+        self.record = self._spans.extend
+        self.links, self.targets, self.under_way, self.open = [Calls(None)], {}, {}, set()
         self.label = self.trainer = self._step_start = None
         self.n_steps = self.work = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
         self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
         self._hook = _Functions(self)
+
+    @property
+    def spans(self) -> list[tuple]:
+        """Tuples (start, end, kind, name, link or None, dict of details or None)."""
+        values = iter(self._spans)
+        return [(start, end, *what) for start, end, what in zip(values, values, values)]
 
     def start(self) -> None:
         """Starts to see functions.
@@ -162,7 +195,7 @@ class Recorder:
     def add(self, start: int, kind: str, name: str, details: dict[str, Any] | None = None) -> int:
         """Adds a span that ends now; returns its end."""
         end = self.now()
-        self.spans.append((start, end, kind, name, None, details))
+        self.record((start, end, (kind, name, None, details)))
         return end
 
     def sample_memory(self, time: int) -> None:
@@ -184,10 +217,10 @@ class Recorder:
             self.n_steps += 1
             if self.n_steps > self._skip:
                 number = {"step": self.n_steps}
-                step = (self._step_start, now, "step", f"step {self.n_steps}", None, number)
-                self.spans.append(step)
+                what = "step", f"step {self.n_steps}", None, number
+                self.record((self._step_start, now, what))
         if self.n_steps == self._skip > 0:
-            for recorded in (self.spans, self.operations, self.memory):
+            for recorded in (self._spans, self.operations, self.memory):
                 recorded.clear()
         # What a trainer does before its first iteration is no step. Steps are a nanosecond apart:
         # viewers, which add numbers of floating point, would take the next one for a part.

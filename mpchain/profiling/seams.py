@@ -14,7 +14,7 @@ from mpchain.distributed.optimizers import MultiNodeOptimizer
 from mpchain.distributed.watch.fingerprints import WATCHED
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
-from mpchain.profiling.recorder import NAME, Recorder
+from mpchain.profiling.recorder import NAME, Calls, Recorder
 from mpchain.training import Extension, Trainer
 from mpchain.training.extensions import Evaluator
 from mpchain.training.updaters import StandardUpdater
@@ -148,25 +148,31 @@ class Seams:
     # Links and derivatives, which are many: these methods read as little as they can
 
     def _link(self, method):
-        links, now, record = self._recorder.links, self._recorder.now, self._recorder.spans.append
-        thread, this_thread = self._recorder.thread, threading.get_ident
+        recorder, known = self._recorder, {}  # by id; the values keep the links, and so their ids
+        now, record, this_thread = recorder.now, recorder.record, threading.get_ident
+        thread, enter, leave = recorder.thread, recorder.links.append, recorder.links.pop
 
         def call(link, *args, **kwargs):
             if this_thread() != thread:
                 return method(link, *args, **kwargs)
-            links.append(link)
+            try:
+                calls = known[id(link)]
+            except KeyError:
+                calls = known[id(link)] = Calls(link)
+            enter(calls)
             start = now()
             try:
                 result = method(link, *args, **kwargs)
-                record((start, now(), "link", type(link).__name__, link, None))
+                record((start, now(), calls.link))
                 return result
             finally:
-                links.pop()
+                leave()
 
         return call
 
     def _derivative(self, method):
-        now, record = self._recorder.now, self._recorder.spans.append
+        recorder = self._recorder
+        now, record, elsewhere = recorder.now, recorder.record, recorder.links[0]
 
         def pull_with_hooks(walk, function, targets, gys, hooks):
             if NAME not in hooks:  # another thread
@@ -176,11 +182,7 @@ class Seams:
                 gxs = walk._pull(function, targets, gys)
             else:
                 gxs = method(walk, function, targets, gys, hooks)
-            end, span = now(), function.profile_span
-            if span is None:
-                record((start, end, "function", function.label.lstrip("_"), None, None))
-            else:
-                record((start, end, "function", span[3], span[4], None))
+            record((start, now(), function.profiled_as or elsewhere[function.label]))
             return gxs
 
         return pull_with_hooks
@@ -236,9 +238,8 @@ class Seams:
             operation = recorder.under_way.get(id(request))
             if took >= SHORTEST:
                 name = operation.name if operation else recorder.label or "operation"
-                recorder.spans.append(
-                    (start, start + took, "communication", f"sum: {name}", None, None)
-                )
+                what = "communication", f"sum: {name}", None, None
+                recorder.record((start, start + took, what))
                 recorder.work += took
                 if operation:
                     operation.summing += took
@@ -281,18 +282,22 @@ def _subclasses(owner) -> Iterator[type]:
 def _timed(recorder, kind, name, method):
     """Returns a function that does the same, in a span unless it is within one of its kind."""
     shown = {"reducer": "communication", "extension": "extensions"}.get(kind, kind)
+    what, looks = (shown, name, None, None), kind in _AFTER_THESE
+    now, record, is_open = recorder.now, recorder.record, recorder.open
+    thread, this_thread = recorder.thread, threading.get_ident
 
     def call(*args, **kwargs):
-        if kind in recorder.open or not recorder.is_mine():
+        if kind in is_open or this_thread() != thread:
             return method(*args, **kwargs)
-        recorder.open.add(kind)
-        start = recorder.now()
+        is_open.add(kind)
+        start = now()
         try:
             return method(*args, **kwargs)
         finally:
-            recorder.open.discard(kind)
-            end = recorder.add(start, shown, name)
-            if kind in _AFTER_THESE:
+            is_open.discard(kind)
+            end = now()
+            record((start, end, what))
+            if looks:
                 recorder.sample_memory(end)
 
     return call

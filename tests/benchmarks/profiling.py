@@ -1,12 +1,15 @@
-"""What a profile costs: steps of LeNet-5 with and without one, by turns.
+"""What a profile costs: steps of LeNet-5 in a process with one and in a process without, by turns.
 
-``python -m tests.benchmarks.profiling [ROUNDS]`` prints the median of the ratios of turns of 50
-steps with a profile to the turns before and after it without one, in CPU time of the thread: for a
-batch of 1 at 16x16, where a step is all overhead; and for batches of 28x28 whose step takes about
-10 ms. The first steps of a turn do not count: the interpreter adapts to the methods that a profile
-replaces.
+``python -m tests.benchmarks.profiling [PAIRS]`` prints, for a step that is all overhead (a batch of
+1 at 16x16) and for one of about 10 ms (a batch of 28x28), the trimmed mean of the ratios of turns
+of two steps, in CPU time of the thread, and the standard error over pairs of processes: two that
+do the same differ by 1 %. The step of 10 ms is measured with the allocator of the C library as it
+is, and where it keeps what is freed: there nothing hides the cost.
 """
 
+import contextlib
+import multiprocessing
+import os
 import sys
 import time
 
@@ -16,6 +19,9 @@ import mpchain
 import mpchain.functions as F
 import mpchain.links as L
 from mpchain import optimizers
+
+TURNS, STEPS = 100, 2
+_KEEPS = {f"MALLOC_{n}_": str(2**30) for n in ("TRIM_THRESHOLD", "MMAP_THRESHOLD", "TOP_PAD")}
 
 
 class LeNet(mpchain.Chain):
@@ -31,44 +37,84 @@ class LeNet(mpchain.Chain):
         return self.l2(F.relu(self.l1(x)))
 
 
-def compare(rounds, batch, size, steps=50, wanted=None):
-    """Prints the comparison; ``wanted`` is the seconds of a step, for which a batch is chosen."""
+def serve(questions, cpu, is_on, size):
+    """Answers batch sizes by the seconds of a step, the last one of 0 by the number of spans."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {cpu})
     model = L.Classifier(LeNet())
     # It learns next to nothing: gradients that vanish would be subnormal numbers, which are slow.
     optimizer = optimizers.MomentumSGD(lr=1e-9).setup(model)
-
-    def turn(batch):
-        x = np.random.RandomState(0).randn(batch, 1, size, size).astype("f")
-        t = np.zeros(batch, np.int32)
-        times = []
-        for _ in range(steps):
+    with mpchain.profile() if is_on else contextlib.nullcontext() as profile:
+        for batch in iter(questions.recv, 0):
+            x = np.random.RandomState(0).randn(batch, 1, size, size).astype("f")
+            t = np.zeros(batch, np.int32)
             start = time.thread_time()
-            optimizer.update(model, x, t)
-            times.append(time.thread_time() - start)
-        return np.median(times[5:])
+            for _ in range(STEPS):
+                optimizer.update(model, x, t)
+            questions.send((time.thread_time() - start) / STEPS)
+    events = profile.trace["traceEvents"] if profile else []
+    kinds = [event.get("cat") for event in events if event["ph"] == "X"]
+    questions.send(len(kinds) / max(1, kinds.count("step")))
 
-    turn(batch)
-    if wanted is not None:
-        batch = max(1, round(batch * wanted / turn(batch)))
-    off, on = [turn(batch)], []
-    for _ in range(rounds):
-        with mpchain.profile() as profile:
-            on.append(turn(batch))
-        off.append(turn(batch))
-    ratios = 2 * np.array(on) / np.add(off[1:], off[:-1])
-    n = sum(event["ph"] == "X" for event in profile.trace["traceEvents"]) / steps
-    cost, before = np.median(ratios) - 1, np.median(off)
-    error = ratios.std() / rounds**0.5
+
+@contextlib.contextmanager
+def served(*arguments):
+    """A function that asks a process which ends with the block."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(there, *arguments), daemon=True)
+    process.start()
+
+    def ask(batch):
+        here.send(batch)
+        return here.recv()
+
+    yield ask
+    process.join()
+
+
+def compare_pair(cpu, size, batch, wanted):
+    """The seconds of steps without and with a profile, by turns, and the spans of a step."""
+    with served(cpu, False, size) as off, served(cpu, True, size) as on:
+        for ask in (off, on):
+            for _ in range(30):
+                ask(batch)
+        if wanted is not None:
+            batch = max(1, round(batch * wanted / np.median([off(batch) for _ in range(10)])))
+        turns = [
+            (off(batch), on(batch)) if i % 2 else (on(batch), off(batch))[::-1]
+            for i in range(TURNS)
+        ]
+        off(0)
+        return np.array(turns), on(0)
+
+
+def compare(pairs, size, batch, wanted=None, **variables):
+    """Prints the comparison; ``wanted`` is the seconds of a step, for which a batch is chosen."""
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    os.environ |= variables
+    means, before = [], []
+    for i in range(pairs):
+        turns, n = compare_pair(cpus[i % len(cpus)], size, batch, wanted)
+        ratios = np.sort(np.log(turns[:, 1] / turns[:, 0]))
+        means.append(ratios[TURNS // 10 : -TURNS // 10].mean())
+        before.append(np.median(turns[:, 0]))
+    for name in variables:
+        del os.environ[name]
+    cost, step, error = np.mean(means), np.median(before), np.std(means) / max(1, pairs - 1) ** 0.5
     print(
-        f"batch of {batch}: {1e3 * before:.2f} ms a step, {100 * cost:+.1f} % with a profile "
-        f"(standard error {100 * error:.1f}), {n:.0f} spans, {1e6 * cost * before / n:.1f} us each"
+        f"{size}x{size}{', freed memory kept' if variables else ''}: {1e3 * step:.2f} ms a step, "
+        f"{100 * cost:+.1f} % with a profile (standard error {100 * error:.1f}, median "
+        f"{100 * np.median(means):+.1f}), {n:.0f} spans, {1e6 * cost * step / n:.1f} us each",
+        flush=True,
     )
 
 
-def main(rounds=20):
+def main(pairs=10):
     """Prints the comparisons."""
-    compare(rounds, batch=1, size=16)
-    compare(rounds, batch=24, size=28, wanted=0.01)
+    compare(pairs, size=16, batch=1)
+    compare(pairs, size=28, batch=24, wanted=0.01, **_KEEPS)
+    compare(pairs, size=28, batch=24, wanted=0.01)
 
 
 if __name__ == "__main__":
