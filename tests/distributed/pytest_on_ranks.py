@@ -21,10 +21,11 @@ class Ranks:
 
     Args:
         n: Their number.
+        limit: How many seconds a run may take.
     """
 
-    def __init__(self, n):
-        self.n = n
+    def __init__(self, n, limit=LIMIT):
+        self.n, self._limit = n, limit
         self._process = None
 
     def run(self, *arguments):
@@ -71,7 +72,7 @@ class Ranks:
                         break
         self._streams = []
         for connection in connections:
-            connection.settimeout(LIMIT)
+            connection.settimeout(self._limit)
             self._streams.append(connection.makefile("rw"))
             connection.close()  # the stream keeps it open
         if len(connections) < self.n:

@@ -15,10 +15,11 @@ FILES = sorted(
     if "\nON_GPUS = True\n" in path.read_text("utf-8")
 )
 MODULES = {"nccl4py": "nccl", "cupy": "cupy_backends", "pynccl": "ctypes"}
+LIMIT = 560  # seconds: half a minute on two free cores, more on busy ones
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(LIMIT + 40),
     pytest.mark.skipif(shutil.which("g++") is None, reason="the doubles need g++"),
 ]
 
@@ -29,7 +30,7 @@ pytestmark = [
 def test_file_on_ranks(n_ranks, binding, file, needs_mpirun, ranks_of):
     if importlib.util.find_spec(MODULES[binding]) is None:
         pytest.skip(f"{binding} is not installed")
-    failure = ranks_of(n_ranks).run(
+    failure = ranks_of(n_ranks, limit=LIMIT).run(
         "--gpu=double", "-m", "gpu", f"--nccl={binding}", str(FOLDER / file)
     )
     assert not failure, failure

@@ -18,15 +18,16 @@ FILES = sorted(
 
 @pytest.fixture(scope="module")
 def ranks_of():
-    """Function that returns so many ranks; they live as long as others are not asked for."""
+    """Function that returns so many ranks; they live as long as others are not asked for. More
+    arguments are those of :class:`Ranks`."""
     with contextlib.ExitStack() as stack:
         last = None
 
-        def ranks_of(n):
+        def ranks_of(n, **options):
             nonlocal last
             if last is None or last.n != n:
                 stack.close()
-                last = stack.enter_context(Ranks(n))
+                last = stack.enter_context(Ranks(n, **options))
             return last
 
         yield ranks_of
