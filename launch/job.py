@@ -162,6 +162,8 @@ class Job:
 
     def _finished(self):
         has_ended = self._starter_code is not None and not self._connections
+        if has_ended:
+            self.merger.release()
         return has_ended and not len(self.stdout) and not len(self.stderr)
 
     # Events of the ranks
@@ -233,8 +235,6 @@ class Job:
                 self._introduce(rank, fate)
                 sentence = f"{rank.name} {fate}{self._fate_of_others}"
                 self.end(sentence, 128 + signal.SIGKILL, asks_where=True)
-        if not self._connections:
-            self.merger.release()
         if not self._connections and len(self.ranks) == self.plan.n:
             if self.verdict or self.losses:
                 self.loop.after(TIME_TO_FOLLOW, self._end_starter)

@@ -97,13 +97,14 @@ def _seeded():
     np.random.seed(0)
 
 
-@pytest.fixture(autouse=True)
-def _no_fault_on_the_double(request):
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
     """Fails a test in which memory was used without an order."""
-    yield
-    if request.config.option.gpu == "double":
+    result = yield
+    if item.config.option.gpu == "double":
         import cupy
 
         faults = [*cupy.double.faults]
         cupy.double.reset()
         assert not faults, "\n".join(faults)
+    return result

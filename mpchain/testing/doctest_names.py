@@ -4,6 +4,7 @@ The names are np, F, L, comm, ...; the folder is the current one, so examples ma
 """
 
 import functools
+import pathlib
 import unittest
 
 import numpy as np
@@ -19,10 +20,23 @@ def _communicator():
     return mpchain.create_communicator()
 
 
-@pytest.fixture(autouse=True)
-def _usual_names(doctest_namespace, request, monkeypatch):
-    if isinstance(request.node, pytest.DoctestItem):
-        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives the fixture `usual_names` to the examples alone: an autouse one would slow all tests.
+
+    Args:
+        items: The tests.
+    """
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.fixturenames.insert(0, "usual_names")
+
+
+@pytest.fixture
+def usual_names(
+    doctest_namespace: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """The names and the folder of an example in a docstring."""
+    monkeypatch.chdir(tmp_path)
     np.random.seed(0)
     modules = mpchain, optimizers, training, extensions, testing, unittest
     doctest_namespace.update({module.__name__.rpartition(".")[2]: module for module in modules})

@@ -20,8 +20,9 @@ if str(ROOT) not in sys.path:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Marks this folder as slow: most tests start the launcher."""
+    folder = f"{pathlib.Path(__file__).parent}/"
     for item in items:
-        if item.path.parent == pathlib.Path(__file__).parent:
+        if str(item.path).startswith(folder):
             item.add_marker("slow")
 
 

@@ -77,11 +77,15 @@ def test_world(run_on_a, script, tmp_path):
 
 def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
     path = script("""
+        import pathlib, time
         from mpi4py import MPI
 
+        ready = [pathlib.Path(__file__).with_name(f"{rank} is ready") for rank in range(3)]
         if MPI.COMM_WORLD.rank == 1:
+            while not (ready[0].exists() and ready[2].exists()):
+                time.sleep(0.01)
             raise ValueError("boom")
-        MPI.COMM_WORLD.Barrier()
+        ready[MPI.COMM_WORLD.rank].touch(), MPI.COMM_WORLD.Barrier()
     """)
     (tmp_path / "hosts").write_text("a slots=1\nb slots=1\nc slots=1\n")
     code, _, errors = run_on_a("--hostfile", "hosts", "-n", 3, path, folder=tmp_path)
@@ -89,7 +93,8 @@ def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
     assert "[1] ValueError: boom" in errors
     for rank, host in ((0, "a"), (2, "c")):
         assert (
-            f"  rank {rank} on {host}: ended by mpchain-launch, in <module> (script.py:6)" in errors
+            f"  rank {rank} on {host}: ended by mpchain-launch, in <module> (script.py:10)"
+            in errors
         )
     assert last_line(errors).startswith("rank 1 of 3 on b ")
     assert is_empty(hosts, "b") and is_empty(hosts, "c")

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from launch import mpirun
+from launch.job import Job
 from launch.merging import MOST_HELD, TIME_TO_AGREE, Merger, label
 from launch.output import Errors, Lines
 from launch.remote_rank import Rank
@@ -187,6 +188,23 @@ def test_a_job(start, script, option):
         == (1 if option == "--merge" else 3)
     )
     assert ("[0-2] loaded\n" in output) == (option == "--merge")
+
+
+def test_lines_wait_for_ranks_that_start_later():
+    _, screen, merger = begin(2)
+    ranks = [SimpleNamespace(number=number, ended=True) for number in (0, 1)]
+    job = Job.__new__(Job)
+    job.merger, job.ranks, job._strangers, job._connections = merger, {0: ranks[0]}, [], ranks[:1]
+    job.plan, job._starter_code, job.stdout, job.stderr = SimpleNamespace(n=2), None, b"", b""
+    merger.put(screen, b"[0] loaded\n", 0)
+    job.lose(ranks[0])
+    assert not job._finished()
+    assert screen.text == b""
+    merger.put(screen, b"[1] loaded\n", 1)
+    merger.put(screen, b"[1] other\n", 1)
+    job._starter_code = 0
+    assert job._finished()
+    assert screen.text == b"[0-1] loaded\n[1] other\n"
 
 
 def test_a_held_traceback_is_shown_with_an_equal_one_of_the_rank_that_failed():
