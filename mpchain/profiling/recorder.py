@@ -9,6 +9,7 @@ from typing import Any
 
 from mpchain import functions
 from mpchain.backends import cuda
+from mpchain.configuration import config
 from mpchain.distributed import functions as distributed_functions
 from mpchain.function_hook import FunctionHook
 from mpchain.utils.memory import pool_bytes, resident_bytes
@@ -141,6 +142,7 @@ class Recorder:
         operations: :class:`Operation` s that have ended.
         under_way: others, by the id of their request.
         memory: tuples (time, bytes resident, bytes used of CuPy's pool).
+        hooks: the hooks of functions, if nothing but the recorder's was active when it started.
         open: kinds of spans that are not complete.
         n_steps: number of steps that have ended.
         trainer: the trainer that runs; None if there is none.
@@ -162,7 +164,7 @@ class Recorder:
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
         self.links, self.targets, self.under_way, self.open = [Calls(None)], {}, {}, set()
-        self.label = self.trainer = self._step_start = None
+        self.label = self.trainer = self.hooks = self._step_start = None
         self.n_steps = self.work = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
         self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
@@ -183,6 +185,7 @@ class Recorder:
         self._step_start = self.now()
         self.sample_memory(self._step_start)
         self._hook.__enter__()
+        self.hooks = config.function_hooks if len(config.function_hooks) == 1 else None
 
     def stop(self) -> None:
         """Stops to see them."""

@@ -175,13 +175,13 @@ class Seams:
         now, record, elsewhere = recorder.now, recorder.record, recorder.links[0]
 
         def pull_with_hooks(walk, function, targets, gys, hooks):
-            if NAME not in hooks:  # another thread
-                return method(walk, function, targets, gys, hooks)
             start = now()
-            if len(hooks) == 1 and not function.local_function_hooks:
+            if hooks is recorder.hooks and not function.local_function_hooks:
                 gxs = walk._pull(function, targets, gys)
-            else:
+            elif NAME in hooks:
                 gxs = method(walk, function, targets, gys, hooks)
+            else:  # another thread
+                return method(walk, function, targets, gys, hooks)
             record((start, now(), function.profiled_as or elsewhere[function.label]))
             return gxs
 
