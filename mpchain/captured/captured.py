@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
-from mpchain.captured.cuda_graph import GraphStep
+from mpchain.captured.graph_step import AS_ALWAYS, GraphStep
 from mpchain.captured.plan import Plan
+from mpchain.captured.ranks import Ranks
 from mpchain.captured.recorder import RecordedArray, Recorder, difference, plain, without_graph
 from mpchain.captured.state import State, found_in
 from mpchain.configuration import config
@@ -59,6 +60,7 @@ class Captured:
         self._links: list | None = None
         self._params: list = []
         self._steps: dict = {}
+        self._ranks: Ranks | None = None
         self._lock = threading.Lock()
         self.reason: str | None = None
 
@@ -114,7 +116,21 @@ class Captured:
             return self._eager(args, kwargs)
         return self._record(step, arrays, args, kwargs)
 
+    def instead(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls another function in the place of this one, which other ranks may call."""
+        if current.recorder is None:
+            self._find_ranks().agree(AS_ALWAYS)
+        return function(*args)
+
+    def _find_ranks(self):
+        if self._ranks is None:
+            self._ranks = next(iter(found_in(self._function, Ranks)), None) or Ranks()
+        return self._ranks
+
     def _eager(self, args, kwargs):
+        return self.instead(self._call, args, kwargs)
+
+    def _call(self, args, kwargs):
         return without_graph(self._function(*args, **kwargs), lambda array: array)
 
     def _record(self, step, arrays, args, kwargs):
@@ -130,7 +146,9 @@ class Captured:
         if first is None:
             step.state = State(self._links, self._params)
             if not step.state.is_on_host or any(map(is_gpu_array, arrays)):
-                step.graph = GraphStep(self._function, self._links, self._params)
+                step.graph = GraphStep(
+                    self._function, self._links, self._params, self._find_ranks()
+                )
                 self.reason, result = step.graph(arrays, args, kwargs)
                 return result
         else:
@@ -209,7 +227,8 @@ def capture(function: Callable[..., Any]) -> Captured:
     What Python decides is decided when a step is recorded: attributes that are changed later, such
     as a ratio or a factor, have no effect, but arguments and hyperparameters of optimizers have.
     Arrays that are neither arguments nor those of links and Variables count as constants.
-    On a GPU the second call is captured as a CUDA graph, and the third is compared with it.
+    On a GPU the second call is captured as a CUDA graph, and the third is compared with it. Graphs
+    hold the sums of gradients by NCCL; all ranks launch theirs, or run the step as always.
     The gradients of parameters are overwritten by the next replay.
 
     Args:

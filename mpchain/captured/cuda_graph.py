@@ -3,7 +3,8 @@
 A graph holds the kernels of a whole step, with the addresses of their arrays. What changes from
 step to step is brought to it before each launch: the arguments, by copies; random draws, which are
 made again; and the numbers of optimizers, such as learning rates, by a kernel that writes them
-where the optimizers' kernels read them.
+where the optimizers' kernels read them. With several ranks it also holds the sums of gradients by
+NCCL; what ranks tell each other besides is told before and after each launch.
 """
 
 import contextlib
@@ -11,7 +12,6 @@ import functools
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,9 +20,8 @@ import numpy as np
 from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
 from mpchain.captured.recorder import without_graph
-from mpchain.captured.state import State, found_in
+from mpchain.captured.state import State
 from mpchain.kernels.cublas_library import workspace_bytes
-from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.recording import current
 from mpchain.typing import Array
@@ -107,10 +106,22 @@ class CudaGraph(_Listener):
     Attributes:
         unknown_params: parameters that functions got, but that are not in ``state``.
         workspace: memory for cuBLAS.
+        in_use: what a communicator keeps of this capture, by the event after which it need not.
+        alike: what must be the same on all ranks.
+        is_released: whether :meth:`release` was called.
     """
+
+    is_released = False
 
     def __init__(self, state: State, arrays: Sequence[Array]):
         self.state, self.unknown_params = state, []
+        self.in_use: dict[Any, tuple] = {}
+        self.alike: list[Any] = []
+        self._exchanging: Any = None
+        self._drawing: Callable[[], contextlib.AbstractContextManager] | None = None
+        self._graph: Any = None
+        self._before: list[tuple[Callable, tuple]] = []
+        self._asked: list[tuple[Callable[[], float], int]] = []
         self._known = {id(param) for param in state.params}
         self._cupy = cuda.cupy
         on_gpu = (x for x in (*(p.array for p in state.params), *arrays) if cuda.is_gpu_array(x))
@@ -154,10 +165,21 @@ class CudaGraph(_Listener):
             raise _Refused(f"{name} draws by arrays")
         with self._outer:
             array = function(*args, **kwargs)
-        self._draws.append(
-            ((name, args, kwargs), functools.partial(function, *args, **kwargs), array)
-        )
+        again = functools.partial(function, *args, **kwargs)
+        if self._drawing is not None:
+            again = functools.partial(_within, self._drawing, again)
+        self._draws.append(((name, args, kwargs), again, array))
         return array
+
+    @contextlib.contextmanager
+    def drawing(self, make: Callable[[], contextlib.AbstractContextManager]) -> Iterator[None]:
+        """Context manager: what is drawn within is drawn in another one, which ``make`` returns,
+        before each launch."""
+        self._drawing = make
+        try:
+            yield
+        finally:
+            self._drawing = None
 
     def call_again(self, function: Callable, args: tuple) -> None:
         owner = getattr(function, "__self__", None)
@@ -196,11 +218,42 @@ class CudaGraph(_Listener):
                 launch.
         """
         text, numbers = describe()
-        begin, self._n_numbers = self._n_numbers, self._n_numbers + len(numbers)
-        if self._n_numbers > _MOST_NUMBERS:
-            raise _Refused(f"its optimizers have more than {_MOST_NUMBERS} numbers")
+        begin = self._places(len(numbers))
         self._numbers.append((describe, text, begin, self._n_numbers))
         return self._stored[begin : max(self._n_numbers, begin + 1)]
+
+    def _places(self, n):
+        begin, self._n_numbers = self._n_numbers, self._n_numbers + n
+        if self._n_numbers > _MOST_NUMBERS:
+            raise _Refused(f"its optimizers have more than {_MOST_NUMBERS} numbers")
+        return begin
+
+    def number(self, function: Callable[[], float], like: Array) -> Array:
+        """Returns an array like another, of a number that the function returns before each launch,
+        after the functions of :meth:`before`."""
+        place, array = self._places(1), self._cupy.empty(like.shape, like.dtype)
+        self._asked.append((function, place))
+        array[...] = self._stored[place]
+        return array
+
+    def before(self, function: Callable, *args: Any) -> None:
+        """Notes a function to be called before each launch, also before one that is undone."""
+        self._before.append((function, args))
+
+    @contextlib.contextmanager
+    def exchanging(self, comm: Any) -> Iterator[None]:
+        """Context manager: what a communicator does within becomes a part of the graph."""
+        self._exchanging = comm
+        try:
+            yield
+        finally:
+            self._exchanging = None
+
+    def joins(self, comm: Any) -> None:
+        """Called by a communicator that is about to let NCCL take part in the capture."""
+        # All ranks must capture such a call, or none.
+        if comm is not self._exchanging:
+            raise _Refused("ranks exchange more than gradients")
 
     # Capturing and replaying.
 
@@ -260,7 +313,8 @@ class CudaGraph(_Listener):
     def fits(self) -> bool:
         """Whether parameters, states and hooks are those that were captured."""
         return (
-            self.state.fits()
+            self._graph is not None
+            and self.state.fits()
             and all(states.get(name) is array for states, name, array in self._states)
             and all(_settings(optimizer) == settings for optimizer, settings in self._updates)
         )
@@ -274,37 +328,58 @@ class CudaGraph(_Listener):
         """Whether links keep state of the same shapes as when the step was captured."""
         return self._carried.fits()
 
+    def release(self) -> None:
+        """Gives up the graph: NCCL waits for the end of all graphs before that of a communicator
+        (``commDestroySync`` in its ``init.cc``)."""
+        self._graph, self.is_released = None, True
+
+    def prepare(self) -> bool:
+        """Prepares a launch: counts updates, and computes the numbers of optimizers.
+
+        Returns:
+            Whether it could: not if what an optimizer computes is written differently now.
+        """
+        for optimizer, _ in self._updates:
+            optimizer._learn(waits=False)
+        self._count(1)
+        try:
+            self._values = self._numbers_now()
+        except _Differs:
+            self._count(-1)
+            return False
+        return True
+
+    def cancel(self) -> None:
+        """Undoes :meth:`prepare`."""
+        self._count(-1)
+
     def launch(self) -> Any:
         """Runs the step for the first time, on the arguments with which it was captured."""
         with self.device:
-            self._store(self._numbers_now())
+            self._values = self._numbers_now()
+            self._store_numbers()
             return self._launched()
 
     def replay(self, arrays: Sequence[Array]) -> Any:
-        """Runs the step on arguments; returns its result.
-
-        Raises:
-            _Differs: it has done nothing.
-        """
+        """Runs the step, which was prepared, on arguments; returns its result."""
         with self.device:
             self._begin(arrays)
             return self._launched()
 
     def _begin(self, arrays):
-        for optimizer, _ in self._updates:
-            optimizer._learn(waits=False)
-        self._count(1)
-        try:
-            numbers = self._numbers_now()
-        except _Differs:
-            self._count(-1)
-            raise
-        self._store(numbers)
+        self._store_numbers()
         for place, array in zip(self._inputs, arrays, strict=True):
             self._cupy.copyto(place, array)
         self._carried.load()
         for _, draw, array in self._draws:
             self._cupy.copyto(array, draw())
+
+    def _store_numbers(self):
+        for function, args in self._before:
+            function(*args)
+        for function, place in self._asked:
+            self._values[place] = function()
+        self._store(self._values)
 
     def _launched(self):
         self._graph.launch()
@@ -354,7 +429,8 @@ class CudaGraph(_Listener):
     def compare(
         self, arrays: Sequence[Array], function: Callable[[], Any]
     ) -> tuple[Any, str | None]:
-        """Calls the step as always, and compares what it computes with what a replay computes.
+        """Calls the step as always, and compares what it computes with what a replay computes,
+        which was prepared.
 
         Returns:
             What it returned, and what differs, None if nothing does.
@@ -395,6 +471,11 @@ def _parts(links):
 
 def _itself(array):
     return array
+
+
+def _within(make, function):
+    with make():
+        return function()
 
 
 def _difference(expected, found):
@@ -439,108 +520,17 @@ def _attributes(thing):
         yield name, value if is_simple else id(value)
 
 
-class GraphStep:
-    """A function on GPUs for arguments of certain shapes: captured, compared, then replayed.
+def explain(error: BaseException) -> str:
+    """Returns why a step could not be captured, from the error that ended it.
 
-    Args:
-        function: the function.
-        links, params: what it changes.
+    Example:
+        >>> from mpchain.captured.cuda_graph import explain
+        >>> explain(ValueError("no such axis"))
+        'ValueError: no such axis'
     """
-
-    def __init__(self, function: Callable, links: list[Link], params: list):
-        self._function, self._links, self._params = function, links, params
-        self._graph: CudaGraph | None = None
-        self._is_compared = False
-        self._n_attempts = 0
-        self._reason: str | None = None
-
-    def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
-        """Calls the function; returns why it was not replayed, None if it was, and its result."""
-        if self._reason is not None:
-            return self._reason, self._eager(args, kwargs)
-        if any(not cuda.is_gpu_array(x) for x in arrays):
-            return self._refuse(
-                "an argument is on the host, but parameters are on a GPU", args, kwargs
-            )
-        if self._graph is not None and not self._graph.fits():
-            lacks_scale = self._graph.lacks_scale()
-            self._forget()
-            if lacks_scale:  # which this call brings back
-                return "it is being recorded", self._eager(args, kwargs)
-        if self._graph is not None and not self._graph.carries_the_same():
-            return "links carry other state than when it was captured", self._eager(args, kwargs)
-        if self._graph is not None and self._is_compared:
-            with contextlib.suppress(_Differs):
-                return None, self._graph.replay(arrays)
-            self._forget()
-        elif self._graph is not None:
-            try:
-                result, reason = self._graph.compare(
-                    arrays, lambda: self._function(*args, **kwargs)
-                )
-            except _Differs:
-                self._forget()
-            else:
-                self._is_compared, self._n_attempts = True, 0
-                if reason is not None:
-                    self._warn(reason)
-                return self._reason or "it is being recorded", without_graph(result, _itself)
-        return self._capture(arrays, args, kwargs)
-
-    def _forget(self):
-        self._graph, self._is_compared = None, False
-
-    def _eager(self, args, kwargs):
-        return without_graph(self._function(*args, **kwargs), _itself)
-
-    def _capture(self, arrays, args, kwargs):
-        self._n_attempts += 1
-        if self._n_attempts > _MOST_ATTEMPTS:
-            reason = "parameters, persistent values or hooks are replaced in each step"
-            return self._refuse(reason, args, kwargs)
-        graph = CudaGraph(State(self._links, self._params), arrays)
-        graph._kept += found_in(self._function, cuda.ndarray)
-        grads = [(p, p._grad, p._grad_var) for p in graph.state.params]
-        attributes = [(link, dict(vars(link))) for link in _parts(self._links)]
-        reason = None
-        try:
-            graph.capture(self._function, args, kwargs)
-        except _Refused as refused:
-            reason = f"{refused}{_place(refused)}"
-        except Exception as error:
-            reason = _explain(error)
-        if reason is None and not graph.unknown_params:
-            self._graph = graph
-            return "it is being recorded", graph.launch()
-        if reason is None:
-            graph._count(-1)
-            self._params += graph.unknown_params
-        for param, grad, grad_var in grads:
-            param._grad, param._grad_var = grad, grad_var
-        for link, before in attributes:  # such as states that were not computed
-            vars(link).clear()
-            vars(link).update(before)
-        del graph
-        self._n_attempts -= reason is not None
-        if reason is not None:
-            return self._refuse(reason, args, kwargs)
-        return "it is being recorded", self._eager(args, kwargs)
-
-    def _refuse(self, reason, args, kwargs):
-        result = self._eager(args, kwargs)  # first: an error may have been the reason
-        self._warn(reason)
-        return reason, result
-
-    def _warn(self, reason):
-        self._forget()
-        self._reason = reason
-        name = getattr(self._function, "__name__", type(self._function).__name__)
-        warnings.warn(f"capture: {name} is not replayed: {reason}", stacklevel=6)
-
-
-def _explain(error):
-    """Returns why a step could not be captured, from the error that ended it."""
     text = f"{error}"
+    if isinstance(error, _Refused):
+        return f"{text}{_place(error)}"
     if "capturing" in text or "StreamCapture" in text or "CapturedEvent" in text:
         return f"it reads the values of an array, or waits for the GPU{_place(error)}"
     return f"{type(error).__name__}: {text}{_place(error)}"

@@ -195,7 +195,9 @@ def found_in(function: Callable, kind: type) -> list:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        value = getattr(value, "actual_optimizer", value)  # of one for several ranks
+        if hasattr(value, "actual_optimizer"):  # of one for several ranks
+            values.append(getattr(value, "_replays", None))
+            value = value.actual_optimizer
         if isinstance(value, Optimizer):
             value = value.target
         if isinstance(value, kind):

@@ -36,7 +36,8 @@ class MultiNodeUpdater(StandardUpdater):
         accumulation: number of parts in which a rank processes its samples, to save memory.
             Gradients are summed over the ranks once. With a reproducible communicator it must be 1:
             the parts are the micro-shards.
-        converter, device, loss_func, options: see :class:`StandardUpdater`.
+        converter, device, loss_func, options: see :class:`StandardUpdater`. ``graph=True`` has no
+            effect, but a warning, with accumulation or a reproducible communicator.
 
     Raises:
         TypeError: the optimizer is not a multi-node one.
@@ -65,6 +66,9 @@ class MultiNodeUpdater(StandardUpdater):
         accumulation: int = 1,
         **options: Any,
     ):
+        self.communicator = communicator
+        self.accumulation = accumulation
+        self._observations = Observations()  # of updates that are recorded
         super().__init__(iterator, optimizer, converter, device, loss_func, **options)
         main = self.get_optimizer("main")
         if not isinstance(main, MultiNodeOptimizer):
@@ -81,18 +85,40 @@ class MultiNodeUpdater(StandardUpdater):
                 "MultiNodeUpdater: accumulation must be 1 with a reproducible communicator, "
                 f"which processes micro-shards one by one; it is {accumulation}"
             )
-        self.communicator = communicator
-        self.accumulation = accumulation
 
     def _capture(self):
+        if self.accumulation == 1 and not self.communicator.micro_shards:
+            return super()._capture()
         warnings.warn(
-            "MultiNodeUpdater: graph=True has no effect, as it combines what models report on all "
-            "ranks: use StandardUpdater, or mpchain.capture",
+            "MultiNodeUpdater: graph=True has no effect with accumulation, or with a reproducible "
+            "communicator, which process a batch in parts",
             stacklevel=4,
         )
+        return None
 
     def step(self, batch: list[Any]) -> None:
         """Updates the main optimizer's target with this rank's samples, which may be none."""
+        if self._captured is None:
+            self._step_as_always(batch)
+        elif batch:
+            self._step_captured(batch)
+        else:
+            self._captured.instead(self._step_as_always, batch)
+
+    def _step_captured(self, batch):
+        optimizer = self.get_optimizer("main")
+        optimizer.n_samples = len(batch)
+        args, kwargs = as_arguments(self.convert(batch))
+        with self._division(len(batch)), self._observations.collect(len(batch)):
+            self._captured(*args, **kwargs)
+        self._report(self._observations, optimizer._reducer.message.means())
+
+    def _update_optimizer(self, *args, **kwargs):
+        optimizer = self.get_optimizer("main")
+        loss = functools.partial(self.loss_func or optimizer.target, *args, **kwargs)
+        optimizer.update_in_parts([(optimizer.n_samples, loss)], self._observations)
+
+    def _step_as_always(self, batch):
         micro_shards = self.communicator.micro_shards
         n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
         parts = [batch]
@@ -105,6 +131,9 @@ class MultiNodeUpdater(StandardUpdater):
         optimizer.n_samples = len(batch)
         with self._division(len(batch)):
             means = optimizer.update_in_parts(observations.parts, observations)
+        self._report(observations, means)
+
+    def _report(self, observations, means):
         if means is None:  # within no_sync
             means = means_over_ranks(self.communicator, observations.summaries()[0])
         report(observations.last() | means)

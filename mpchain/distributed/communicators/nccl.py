@@ -5,6 +5,7 @@ import functools
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -31,6 +32,7 @@ from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.watch import GpuWork, watched
+from mpchain.recording import current
 from mpchain.typing import Array, DTypeLike
 
 
@@ -51,6 +53,10 @@ class NcclCommunicator(MpiCommunicator):
         elastic: whether the other ranks can continue when ranks are lost. NCCL 2.29 or newer, but
             not by CuPy, shrinks its communicator then; others make another one.
 
+    Attributes:
+        is_captured_alike: whether graphs of GPUs have captured the same calls on all ranks so far.
+            If not, NCCL can take part in no more captures.
+
     Example:
         ::
 
@@ -60,6 +66,7 @@ class NcclCommunicator(MpiCommunicator):
     """
 
     _nccl = _stream = _members = None
+    is_captured_alike = True
 
     def __init__(
         self,
@@ -72,6 +79,7 @@ class NcclCommunicator(MpiCommunicator):
         super().__init__(mpi_comm, elastic=elastic)
         self._binding = binding
         self._in_use = {}  # arrays of work on the own stream, by the event after it
+        self._graphs = weakref.WeakSet()  # those that hold work of the connection
         self.set_config("allreduce_grad_dtype", allreduce_grad_dtype)
 
     def _options(self):
@@ -88,6 +96,9 @@ class NcclCommunicator(MpiCommunicator):
 
     def _connect(self, x):
         """Returns the connection for an array; the first call is collective."""
+        if current.graph is not None:
+            current.graph.joins(self)
+            self._graphs.add(current.graph)
         if self._nccl is None:
             self.gpu = x.device
             host, gpu = socket.gethostname(), x.device.pci_bus_id
@@ -117,6 +128,7 @@ class NcclCommunicator(MpiCommunicator):
         if self._nccl is not None:
             self._nccl.revoke()
             if for_good:
+                self._release_graphs()
                 self._stream.synchronize()
                 self._nccl.abort()
 
@@ -157,6 +169,7 @@ class NcclCommunicator(MpiCommunicator):
         with self.gpu:
             self._stream.synchronize()
         self._in_use = {}
+        self._release_graphs()
         if None in held or len(set(held)) > 1:
             before.abort()
             return
@@ -175,6 +188,16 @@ class NcclCommunicator(MpiCommunicator):
         new = super().renewed()
         self._disconnect()
         return new
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether NCCL's communicator exists: since the first collective on CuPy arrays."""
+        return self._nccl is not None
+
+    def _release_graphs(self):
+        for graph in self._graphs:
+            graph.release()
+        self._graphs.clear()
 
     # Collectives
 
@@ -210,15 +233,21 @@ class NcclCommunicator(MpiCommunicator):
             yield event
         finally:  # a part of the work may have begun
             event.record(self._stream)
-            self._in_use = {other: kept for other, kept in self._in_use.items() if not other.done}
-            self._in_use[event] = *arrays, _current_stream()
+            if current.graph is None:
+                in_use = self._in_use
+                self._in_use = {other: kept for other, kept in in_use.items() if not other.done}
+            self._kept()[event] = *arrays, _current_stream()
 
     def _wait_for(self, event):
         """Lets the current stream wait for an event after a collective."""
         stream = _current_stream()
         stream.wait_event(event)
-        if event in self._in_use and self._in_use[event][-1] == stream:
-            del self._in_use[event]  # what reuses the memory comes after the event
+        kept = self._kept()
+        if event in kept and kept[event][-1] == stream:
+            del kept[event]  # what reuses the memory comes after the event
+
+    def _kept(self):  # of a capture apart: nobody may ask whether its events are over
+        return self._in_use if current.graph is None else current.graph.in_use
 
     def _broadcast(self, array, root):
         if cuda.is_gpu_array(array):
@@ -329,9 +358,10 @@ class NcclCommunicator(MpiCommunicator):
         if self._nccl is not None:
             if self._watch is not None:
                 self._watch.gpu = None
+            self._release_graphs()
             self._stream.synchronize()
             self._nccl.destroy()
-            self._nccl, self._in_use = None, {}
+            self._nccl, self._in_use, self.is_captured_alike = None, {}, True
 
 
 def check_one_rank_per_gpu(places: Sequence[tuple[str, str]]) -> None:
@@ -380,7 +410,8 @@ class _OnStream(Request):
         return self._event.done and self._decode is None
 
     def Test(self) -> bool:
-        is_done = self._event.done  # asked once: it may be done a moment later
+        # Asked once: it may be done a moment later. Nobody may ask for an event of a capture.
+        is_done = current.graph is None and self._event.done
         if is_done:
             self.Wait()
         return is_done

@@ -1,15 +1,16 @@
 """Averaging gradients over ranks in flat buckets, while backward continues."""
 
 import collections
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.requests import Request
-from mpchain.distributed.gradients.compression import configured
+from mpchain.distributed.gradients.compression import bfloat16, configured, exact, float16
 from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.serializer import AbstractSerializer
@@ -124,6 +125,8 @@ class GradientReducer(Reducer):
         while self._under_way and self._under_way[0].Test():
             self._under_way.popleft()
 
+    ready.replays = True  # graphs of GPUs hold what it does
+
     def finish(self) -> int:
         self.start()
         for name, mean in self.means().items():
@@ -176,6 +179,56 @@ class GradientReducer(Reducer):
         if not self._zero_fill:
             self._check_presence(counts, n_ranks)
         return counts
+
+    # Graphs of GPUs hold sums and no messages.
+
+    def why_not_in_graphs(self) -> str | None:
+        """Returns why a graph of a GPU cannot hold the sums; None if it can."""
+        if self._comm.size == 1:
+            return None
+        if self._buckets is None or not all(isinstance(b, GpuBucket) for b in self._buckets):
+            return "gradients have not been summed on GPUs before"
+        if not self._comm.sums_gradients or self._compression not in (exact, float16, bfloat16):
+            return "gradients are compressed by code whose state may change"
+        return None
+
+    @contextlib.contextmanager
+    def in_graph(self) -> Iterator[None]:
+        """Context manager: :meth:`ready` within it begins sums that a graph holds, in buckets of
+        the graph. Gradients are those of weighted losses."""
+        buckets = self._buckets or []
+        self._losses_are_weighted, self._n_samples, self._n_started = True, 1, 0
+        try:
+            for bucket in buckets:
+                bucket.begin_in_graph()
+            yield
+        finally:
+            self._under_way.clear()
+            for bucket in buckets:
+                bucket.end_in_graph()
+
+    def sum_in_graph(self) -> list[bool]:
+        """Completes the sums that a graph holds, and sets the gradients.
+
+        Returns:
+            Which gradients this rank has. A graph is of use only if all ranks have the same.
+        """
+        if self._comm.size == 1:
+            return []
+        self._start_sums(lambda bucket: self._fill(bucket, 1.0))
+        while self._under_way:
+            self._wait_for_first()
+        for bucket in self._buckets:
+            for name, mean in bucket.gradients().items():
+                self._params[name].grad = mean if bucket.had(name) else None
+        return [is_there for bucket in self._buckets for is_there in bucket.presence()]
+
+    def tell(self, presence: Sequence[bool]) -> int:
+        """Tells the other ranks what :meth:`finish` tells them, given what :meth:`sum_in_graph` has
+        returned; returns what :meth:`finish` returns."""
+        self.message.begin([self._n_samples, self._n_samples > 0, *presence])
+        self._check_total(self.message.wait()[0])
+        return self.n_samples()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         if hasattr(self._compression, "serialize"):
@@ -457,6 +510,19 @@ class GpuBucket(Bucket):
     def begin(self, losses_are_weighted: bool = False) -> None:
         super().begin(losses_are_weighted)
         self._grads, self._factor = {}, None if losses_are_weighted else 1.0
+
+    def begin_in_graph(self) -> None:
+        """Starts a step in memory of the graph that is being captured."""
+        self._own_rooms = self._rooms, self._room
+        # Replays overwrite it: what a program holds of other steps is in other memory.
+        self._room = Room(self._xp.empty(self.length, self._wire_dtype), self.layout)
+        self._rooms = [self._room]
+        self._taken, self._grads, self._factor = {}, {}, None
+
+    def end_in_graph(self) -> None:
+        """Returns to the memory of steps outside of the graph."""
+        self._rooms, self._room = self._own_rooms
+        self._grads = {}
 
     def _put(self, name, grad, factor):
         self._grads[name] = grad

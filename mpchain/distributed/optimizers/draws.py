@@ -154,6 +154,11 @@ class SampleDraws:
             numbered.append((n_own, compute_loss))
         return numbered
 
+    def generator(self, n: int, step: int) -> random.SampleGenerator:
+        """Returns what ``n`` samples, all that this rank has in a step, draw from."""
+        place = {"first": self._first(n) if n else None, "n": n, "stream": self._comm.rank}
+        return random.SampleGenerator(self._key, step, self._n_turns, **place)
+
     def count(self, n: int) -> None:
         """Counts an update of ``n`` samples of this rank, in which nothing draws by sample."""
         self._n_turns += 1

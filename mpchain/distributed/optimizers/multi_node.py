@@ -26,7 +26,7 @@ from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
-from mpchain.recording import outside
+from mpchain.recording import current, outside
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, MissingKeyError
 from mpchain.variable import Variable
@@ -296,6 +296,7 @@ class MultiNodeOptimizer:
                 "which it calls for one micro-shard at a time, with the batch as its arguments"
             )
         elif self._were_alike():
+            self._replays.refuse("a multi-node optimizer updates without a loss function")
             self._reducer.begin(self._n_accumulated or self._n_samples())
             self._finish()
 
@@ -323,6 +324,8 @@ class MultiNodeOptimizer:
             self._replicate()
         self._check_parts([n for n, _ in parts])
         recorder = self._replays.recorder(parts, observations)
+        if current.graph is not None:
+            return self._replays.capture(*parts[0], observations)
         self.n_samples = n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
         parts = self._draws.numbered(parts, self.t) or [(0, None)]
         if self._n_accumulated:

@@ -1,5 +1,6 @@
 """Combining the reports of the parts of a batch."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ class Observations:
 
     Attributes:
         parts: as given, with functions whose reports are collected here.
+        is_kept: whether :meth:`collect` is called in each step, also in those that are replayed.
 
     Example:
         >>> report = lambda x: mpchain.report({"x": x})
@@ -28,12 +30,21 @@ class Observations:
         {'x': 2.0}
     """
 
-    def __init__(self, parts: Sequence[tuple[int, Callable[[], Any] | None]]):
+    is_kept = False
+
+    def __init__(self, parts: Sequence[tuple[int, Callable[[], Any] | None]] = ()):
         self._kept, self.parts = [], []
         for n, function in parts:
             values = {}
             self._kept.append((n, values))
             self.parts.append((n, functools.partial(_observed, function, values)))
+
+    def collect(self, n: int) -> contextlib.AbstractContextManager:
+        """Forgets all values; returns a context manager in which those of ``n`` samples are
+        collected."""
+        values = {}
+        self._kept, self.is_kept = [(n, values)], True
+        return collecting(values)
 
     def summaries(self, *, by_part: bool = False) -> list[DictSummary]:
         """Returns summaries in which values are weighted by samples: one for each part, or one."""

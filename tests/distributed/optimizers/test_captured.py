@@ -1,6 +1,7 @@
 """Captured steps of several ranks: replays average gradients as steps that run as always do."""
 
 import contextlib
+import gc
 import warnings
 
 import numpy as np
@@ -9,16 +10,25 @@ import pytest
 import mpchain
 from mpchain import functions as F
 from mpchain import links as L
-from mpchain import optimizers, recording
-from mpchain.distributed import MultiNodeUpdater, create_multi_node_optimizer
+from mpchain import optimizer_hooks, optimizers, recording
+from mpchain.distributed import (
+    MultiNodeUpdater,
+    create_multi_node_optimizer,
+    create_sharded_iterator,
+)
+from mpchain.distributed.communicators import NcclCommunicator
+from mpchain.distributed.gradients import compression
 from mpchain.function_hooks import TimerHook
 from mpchain.iterators import SerialIterator
 from mpchain.training.updaters import StandardUpdater
+from tests.distributed.devices import host, on_device, on_gpus
+
+ON_GPUS = True
 
 
 def perceptron():
     np.random.seed(0)
-    return mpchain.Sequential(L.Linear(5, 7), F.relu, L.Linear(7, 3))
+    return on_device(mpchain.Sequential(L.Linear(5, 7), F.relu, L.Linear(7, 3)))
 
 
 def batch_of(i, rank, n=4):
@@ -26,10 +36,16 @@ def batch_of(i, rank, n=4):
     return random.randn(n, 5).astype("f"), random.randint(0, 3, n).astype("i")
 
 
-def trained(comm, captured, prepare=lambda optimizer, i: None, n_steps=7, ratio=None):
+def nothing(optimizer, i):
+    pass
+
+
+def trained(
+    comm, captured, prepare=nothing, n_steps=7, ratio=None, make=optimizers.MomentumSGD, **options
+):
     """Trains a model; returns its parameters and gradients, and the reasons of each step."""
     model = perceptron()
-    optimizer = create_multi_node_optimizer(optimizers.MomentumSGD(0.1), comm).setup(model)
+    optimizer = create_multi_node_optimizer(make(0.1), comm, **options).setup(model)
 
     def step(x, t):
         def loss():
@@ -42,9 +58,9 @@ def trained(comm, captured, prepare=lambda optimizer, i: None, n_steps=7, ratio=
     reasons = []
     for i in range(n_steps):
         prepare(optimizer, i)
-        step(*batch_of(i, comm.rank))
+        step(*on_device(batch_of(i, comm.rank)))
         reasons.append(getattr(step, "reason", None))
-    return [x for p in model.params() for x in (p.array.copy(), p.grad.copy())], reasons
+    return [host(x.copy()) for p in model.params() for x in (p.array, p.grad)], reasons
 
 
 def assert_equal(expected, found):
@@ -55,6 +71,27 @@ def assert_equal(expected, found):
 def test_replays_average_gradients(comm):
     expected, _ = trained(comm, False)
     found, reasons = trained(comm, True)
+    assert reasons[3:] == [None] * 4
+    assert_equal(expected, found)
+    assert len({str(x) for x in comm.allgather_obj([x.tolist() for x in found[::2]])}) == 1
+
+
+def test_clipping_and_rates_that_change(comm):
+    def prepare(optimizer, i):
+        if i == 0:
+            optimizer.add_hook(optimizer_hooks.GradientClipping(0.05))
+        optimizer.alpha = 0.1 / (i + 1)
+
+    expected, _ = trained(comm, False, prepare, 9, make=optimizers.Adam)
+    found, reasons = trained(comm, True, prepare, 9, make=optimizers.Adam)
+    assert reasons[3:] == [None] * 6
+    assert_equal(expected, found)
+
+
+def test_gradients_in_half_precision(comm):
+    options = {"compression": compression.float16}
+    expected, _ = trained(comm, False, **options)
+    found, reasons = trained(comm, True, **options)
     assert reasons[3:] == [None] * 4
     assert_equal(expected, found)
 
@@ -68,7 +105,7 @@ def test_weights_of_ranks_may_change(comm):
         warnings.simplefilter("ignore")  # of steps whose weight is another one each time
         found, reasons = trained(comm, True, prepare)
     assert_equal(expected, found)
-    assert comm.size > 1 or reasons[-1] is None
+    assert (comm.size > 1 and not on_gpus()) or reasons[-1] is None
 
 
 def test_weights_that_change_after_the_recording(comm):
@@ -87,12 +124,33 @@ def test_one_rank_may_run_as_always(comm):
         def prepare(optimizer, i):
             if i == 5 and comm.rank == comm.size - 1:
                 stack.enter_context(TimerHook())
+            if i == 6:
+                stack.close()
 
         expected, _ = trained(comm, False)
         found, reasons = trained(comm, True, prepare)
     assert reasons[3:5] == [None] * 2
-    assert (reasons[5] is None) == (comm.rank < comm.size - 1)
+    # On GPUs the ranks launch their graphs together, or none of them does.
+    assert (reasons[5] is None) == (comm.rank < comm.size - 1 and not on_gpus())
+    assert reasons[6] is None
     assert_equal(expected, found)
+
+
+def test_one_rank_may_have_a_shape_for_the_first_time(comm):
+    model = perceptron()
+    optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+
+    @mpchain.capture
+    def step(x, t):
+        optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+
+    for i in range(8):
+        n = 3 if i == 5 and comm.rank == comm.size - 1 else 4
+        optimizer.n_samples = n
+        step(*on_device(batch_of(i, comm.rank, n)))
+    assert step.reason is None
+    values = [host(p.array).tolist() for p in model.params()]
+    assert comm.allgather_obj(values) == [values] * comm.size
 
 
 def test_loss_scales(comm):
@@ -105,43 +163,193 @@ def test_loss_scales(comm):
     assert_equal(expected, found)
 
 
-def test_draws_by_sample_are_not_replayed(comm):
-    with pytest.warns(UserWarning, match="several ranks draw random numbers by sample"):
-        _, reasons = trained(comm, True, ratio=0.5)
-    assert None not in reasons
+def test_draws_by_sample(comm):
+    def prepare(optimizer, i):
+        optimizer._draws._key = 1, 2  # each set-up has another one
+
+    expected, _ = trained(comm, False, prepare, ratio=0.5)
+    with contextlib.ExitStack() as stack:
+        if not on_gpus():
+            reason = "several ranks draw random numbers by sample"
+            stack.enter_context(pytest.warns(UserWarning, match=reason))
+        found, reasons = trained(comm, True, prepare, ratio=0.5)
+    assert reasons[3:] == [None] * 4 if on_gpus() else None not in reasons
+    assert_equal(expected, found)
+
+
+def check_refusal(comm, step, reason, n=5):
+    """A step runs as always, with a warning, and another one can follow."""
+    step = mpchain.capture(step)
+    with pytest.warns(UserWarning, match=reason):
+        for i in range(n):
+            step(*on_device(batch_of(i, comm.rank)))
+    assert recording.current.recorder is None
+    assert step.reason is not None
+    _, reasons = trained(comm, True, n_steps=4)
+    assert reasons[-1] is None
 
 
 def test_accumulation_is_not_replayed(comm):
     model = perceptron()
     optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
 
-    @mpchain.capture
     def step(x, t):
         with optimizer.no_sync():
             optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
         optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
 
-    with pytest.warns(UserWarning, match="gradients are not exchanged in the step"):
-        for i in range(3):
-            step(*batch_of(i, comm.rank))
-    assert recording.current.recorder is None
+    check_refusal(comm, step, "gradients are not exchanged in the step", 3)
 
 
-def updater_of(kind, comm, *args):
+@pytest.mark.gpu
+class TestGraphsOfGpus:
+    """What graphs of GPUs do not hold."""
+
+    @pytest.fixture(autouse=True)
+    def _only_on_gpus(self, comm):
+        if not on_gpus() or comm.size == 1:
+            pytest.skip("of several GPUs")
+
+    def optimizer_of(self, comm, **options):
+        model = perceptron()
+        return create_multi_node_optimizer(optimizers.SGD(0.1), comm, **options).setup(model)
+
+    def check(self, comm, optimizer, reason, loss=F.softmax_cross_entropy, n_updates=5):
+        model = optimizer.target
+        check_refusal(comm, lambda x, t: optimizer.update(lambda: loss(model(x), t)), reason)
+        assert optimizer.t == n_updates
+
+    def test_what_one_rank_cannot_capture(self, comm):
+        own = NcclCommunicator(comm.mpi_comm, binding=comm._binding)
+
+        def loss(y, t):
+            value = F.softmax_cross_entropy(y, t)
+            if comm.rank == 0:
+                float(value.array)
+            return value
+
+        def check(loss, reason):
+            optimizer = self.optimizer_of(own)
+            step = mpchain.capture(
+                lambda x, t: optimizer.update(lambda: loss(optimizer.target(x), t))
+            )
+            with pytest.warns(UserWarning, match=reason):
+                for i in range(5):
+                    step(*on_device(batch_of(i, comm.rank)))
+            assert optimizer.t == 5
+
+        check(loss, "not replayed: on rank 0, it reads the values")
+        # NCCL demands the same captures on all ranks.
+        check(F.softmax_cross_entropy, "not replayed: only some ranks could capture a step before")
+        own._disconnect()
+
+    def test_gradients_of_different_parameters(self, comm):
+        model = perceptron()
+        optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
+
+        def step(x, t):
+            h = F.relu(model[0](x))
+            if comm.rank == 0:
+                h = h.array
+            optimizer.update(lambda: F.softmax_cross_entropy(model[2](h), t))
+
+        check_refusal(comm, step, "ranks have gradients of different parameters")
+
+    def test_other_exchanges(self, comm):
+        def loss(y, t):
+            comm.allreduce(y.array)
+            return F.softmax_cross_entropy(y, t)
+
+        self.check(comm, self.optimizer_of(comm), "ranks exchange more than gradients", loss)
+
+    def test_compressions_with_a_state(self, comm):
+        optimizer = self.optimizer_of(comm, compression=compression.TopK(0.5))
+        self.check(comm, optimizer, "compressed by code whose state may change")
+
+    def test_hooks_that_may_draw(self, comm):
+        optimizer = self.optimizer_of(comm)
+        optimizer.add_hook(lambda optimizer: None, name="own")
+        self.check(comm, optimizer, "hooks may draw random numbers")
+
+    def test_double_buffering(self, comm):
+        optimizer = self.optimizer_of(comm, double_buffering=True)
+        self.check(comm, optimizer, "gradients are not exchanged in the step", n_updates=4)
+
+    def test_a_communicator_may_end_before_its_graphs(self, comm):
+        other = NcclCommunicator(comm.mpi_comm, binding=comm._binding)
+        optimizer = self.optimizer_of(other)
+        model = optimizer.target
+        step = mpchain.capture(
+            lambda x, t: optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+        )
+        for i in range(5):
+            step(*on_device(batch_of(i, comm.rank)))
+        assert step.reason is None
+        other._disconnect()  # would wait for the end of the graph
+        reasons = []
+        for i in range(4):
+            step(*on_device(batch_of(i, comm.rank)))
+            reasons.append(step.reason)
+        assert reasons[1:] == ["it is being recorded"] * 2 + [None]
+        del step
+        gc.collect()
+        other._disconnect()
+
+
+def updater_of(kind, comm, *args, graph=True, n=24, n_batch=6, **options):
+    """An updater, and the model, whose samples do not divide evenly among ranks."""
+    np.random.seed(0)
     model = L.Classifier(perceptron())
-    optimizer = create_multi_node_optimizer(optimizers.SGD(0.1), comm).setup(model)
-    batches = SerialIterator([*zip(*batch_of(0, comm.rank))], 4, shuffle=False)
-    return kind(batches, optimizer, *args, graph=True)
+    optimizer = create_multi_node_optimizer(optimizers.Adam(0.1), comm).setup(model)
+    batches = SerialIterator([*zip(*batch_of(0, 0, n))], n_batch, shuffle=False)
+    batches = create_sharded_iterator(batches, comm)
+    device = model.device if on_gpus() else None
+    return kind(batches, optimizer, *args, device=device, graph=graph, **options), model
+
+
+def results_of(updater, model, n_steps):
+    """Parameters and reports of each step."""
+    reporter, found = mpchain.Reporter(), []
+    reporter.add_observer("main", model)
+    with reporter:
+        for _ in range(n_steps):
+            observation = {}
+            with mpchain.report_scope(observation):
+                updater.update()
+            reports = {k: float(getattr(v, "array", v)) for k, v in observation.items()}
+            found.append((reports, [host(p.array.copy()) for p in model.params()]))
+    return found
 
 
 def test_standard_updaters_replay(comm):
-    updater = updater_of(StandardUpdater, comm)
-    for _ in range(4):
-        updater.update()
+    updater, model = updater_of(StandardUpdater, comm)
+    results_of(updater, model, 4)
     assert updater._captured.reason is None
 
 
-def test_multi_node_updaters_run_as_always(comm):
-    with pytest.warns(UserWarning, match="graph=True has no effect"):
-        updater = updater_of(MultiNodeUpdater, comm, comm)
-    updater.update()
+def test_multi_node_updaters_replay(comm):
+    expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False), 9)
+    updater, model = updater_of(MultiNodeUpdater, comm, comm)
+    found = results_of(updater, model, 9)
+    assert updater._captured.reason is None
+    for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):
+        assert set(other_reports) == {"main/loss", "main/accuracy"}
+        assert other_reports == pytest.approx(reports, rel=1e-5)
+        assert_equal(params, other_params)
+    assert comm.allgather_obj([r for r, _ in found]) == [[r for r, _ in found]] * comm.size
+
+
+def test_batches_of_which_some_ranks_have_nothing(comm):
+    options = {"n": 7, "n_batch": 6, "n_steps": 10}
+    n_steps = options.pop("n_steps")
+    expected = results_of(*updater_of(MultiNodeUpdater, comm, comm, graph=False, **options), 10)
+    found = results_of(*updater_of(MultiNodeUpdater, comm, comm, **options), n_steps)
+    for (reports, params), (other_reports, other_params) in zip(expected, found, strict=True):
+        assert other_reports == pytest.approx(reports, rel=1e-5)
+        assert_equal(params, other_params)
+
+
+def test_accumulation_of_updaters_is_not_replayed(comm):
+    with pytest.warns(UserWarning, match="graph=True has no effect with accumulation"):
+        updater, model = updater_of(MultiNodeUpdater, comm, comm, accumulation=2)
+    results_of(updater, model, 2)

@@ -1,0 +1,159 @@
+"""What is done in each call of a captured function on GPUs: on one rank, or on several together."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mpchain.backends import cuda
+from mpchain.captured.cuda_graph import CudaGraph, explain
+from mpchain.captured.ranks import Ranks
+from mpchain.captured.recorder import without_graph
+from mpchain.captured.state import State, found_in
+from mpchain.link import Link
+
+_MOST_ATTEMPTS = 3
+
+AS_ALWAYS = 0
+"""The number by which ranks agree on a call that is not captured."""
+
+_CAPTURE, _COMPARE, _REPLAY = range(1, 4)
+
+
+class GraphStep:
+    """A function on GPUs for arguments of certain shapes: captured, compared, then replayed.
+
+    Args:
+        function: the function.
+        links, params: what it changes.
+        ranks: those that take part in it.
+    """
+
+    def __init__(self, function: Callable, links: list[Link], params: list, ranks: Ranks):
+        self._function, self._links, self._params = function, links, params
+        self._ranks = ranks
+        self._graph: CudaGraph | None = None
+        self._number = 0  # of the capture
+        self._is_compared = False
+        self._n_attempts = 0
+        self._reason: str | None = None
+        self._is_warned = False
+
+    def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
+        """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        todo, why = self._next(arrays)
+        if not self._ranks.agree(todo + 2 * self._number if todo >= _COMPARE else todo):
+            if todo >= _COMPARE:
+                self._graph.cancel()
+            todo, why = AS_ALWAYS, why or "not all ranks could replay it"
+        if todo == _CAPTURE:
+            return self._capture(arrays, args, kwargs)
+        if todo == _COMPARE:
+            return self._compare(arrays, args, kwargs)
+        if todo == _REPLAY:
+            return None, self._graph.replay(arrays)
+        result = self._eager(args, kwargs)  # first: an error may have been the reason
+        self._warn()
+        return self._reason or why, result
+
+    def _next(self, arrays):
+        """Returns what is to be done, and why the step is to run as always if it is; launches are
+        prepared."""
+        if self._reason is None and any(not cuda.is_gpu_array(x) for x in arrays):
+            self._refuse("an argument is on the host, but parameters are on a GPU")
+        if self._reason is None and self._graph is None and self._n_attempts == _MOST_ATTEMPTS:
+            self._refuse("parameters, persistent values or hooks are replaced in each step")
+        if self._reason is not None:
+            return AS_ALWAYS, self._reason
+        graph = self._graph
+        if graph is None:
+            return _CAPTURE, None
+        if graph.fits() and not graph.carries_the_same():
+            return AS_ALWAYS, "links carry other state than when it was captured"
+        if graph.fits() and graph.prepare():
+            return _REPLAY if self._is_compared else _COMPARE, None
+        self._forget()
+        if graph.is_released or graph.lacks_scale():  # a step as always connects, and brings back
+            return AS_ALWAYS, "it is being recorded"
+        return self._next(arrays)
+
+    def _forget(self):
+        self._graph, self._is_compared = None, False
+
+    def _eager(self, args, kwargs):
+        return without_graph(self._function(*args, **kwargs), _itself)
+
+    def _compare(self, arrays, args, kwargs):
+        result, reason = self._graph.compare(arrays, lambda: self._function(*args, **kwargs))
+        self._is_compared, self._n_attempts = True, 0
+        if reason := _joint(self._ranks.exchange(reason)):
+            self._refuse(reason)
+            self._warn()
+        return self._reason or "it is being recorded", without_graph(result, _itself)
+
+    def _capture(self, arrays, args, kwargs):
+        self._n_attempts += 1
+        self._ranks.n_captures += 1
+        self._number = self._ranks.n_captures
+        grads = [(p, p._grad, p._grad_var) for p in State(self._links, self._params).params]
+        parts = {id(part): part for link in self._links for part in link.links()}
+        attributes = [(link, dict(vars(link))) for link in parts.values()]
+        graph, reason = self._captured(arrays, args, kwargs)
+        unknown, alike = ([], []) if graph is None else (graph.unknown_params, graph.alike)
+        reasons, are_unknown, told = zip(
+            *self._ranks.exchange((reason, bool(unknown), alike)), strict=True
+        )
+        if any(reasons) and not all(reasons):
+            self._ranks.give_up()
+        reason = _joint(reasons)
+        if reason is None and not any(are_unknown):
+            if all(values == alike for values in told):
+                self._graph = graph
+                return "it is being recorded", graph.launch()
+            reason = "ranks have gradients of different parameters"
+        if graph is not None:
+            graph.cancel()
+            self._params += unknown
+        for param, grad, grad_var in grads:
+            param._grad, param._grad_var = grad, grad_var
+        for link, before in attributes:  # such as states that were not computed
+            vars(link).clear()
+            vars(link).update(before)
+        del graph
+        if reason is not None:
+            self._refuse(reason)
+        result = self._eager(args, kwargs)  # first: an error may have been the reason
+        self._warn()
+        return self._reason or "it is being recorded", result
+
+    def _captured(self, arrays, args, kwargs):
+        """Captures the function; returns the graph, or None and the reason."""
+        try:
+            graph = CudaGraph(State(self._links, self._params), arrays)
+            graph.keep(found_in(self._function, cuda.ndarray))
+            graph.capture(self._function, args, kwargs)
+        except Exception as error:
+            return None, explain(error)
+        return graph, None
+
+    def _refuse(self, reason):
+        self._forget()
+        self._reason = reason
+
+    def _warn(self):
+        if self._reason is None or self._is_warned:
+            return
+        self._is_warned = True
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        warnings.warn(f"capture: {name} is not replayed: {self._reason}", stacklevel=6)
+
+
+def _itself(array):
+    return array
+
+
+def _joint(reasons):
+    """Returns the first of the ranks' reasons, None if there is none."""
+    for rank, reason in enumerate(reasons):
+        if reason is not None:
+            return reason if all(reasons) else f"on rank {rank}, {reason}"
+    return None
