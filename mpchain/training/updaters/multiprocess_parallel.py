@@ -39,8 +39,8 @@ class MultiprocessParallelUpdater(StandardUpdater):
     One command, one process for each device: this process uses the first device and starts one for
     each other. Each has a copy of the model and its own iterator. Gradients, and the values that
     the model reports, are means over the samples of all processes, as if the batches were one. They
-    are summed in shared memory or, between GPUs, by NCCL. Only this process has the optimizer; the
-    others receive its parameters.
+    are summed in shared memory or, where each process has a GPU to itself, by NCCL. Only this
+    process has the optimizer; the others receive its parameters.
 
     An exception in a process is raised here, with its traceback, and ends the others; they also end
     with this one. Scripts must do their work below ``if __name__ == "__main__":``, and the model's
@@ -108,8 +108,9 @@ class MultiprocessParallelUpdater(StandardUpdater):
                 "MultiprocessParallelUpdater.setup_workers: parameters are not initialized: "
                 f"{', '.join(missing)}"
             )
-        uses_gpus = isinstance(self.device, backend.GpuDevice) and len(self._others) > 0
-        exchange_class = NcclExchange if uses_gpus else SharedMemoryExchange
+        have_own = 1 < len(self._devices) == len({device.name for device in self._devices})
+        uses_nccl = have_own and isinstance(self.device, backend.GpuDevice)
+        exchange_class = NcclExchange if uses_nccl else SharedMemoryExchange
         exchange = exchange_class(dict(target.namedparams()), len(self._others))
         workers = []
         # This also runs when the updater is collected, and before the process ends.

@@ -324,6 +324,17 @@ def test_two_gpus(make, devices, binding, monkeypatch):
     assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
 
 
+@pytest.mark.gpu
+def test_two_processes_on_one_gpu(make):
+    """Which NCCL refuses."""
+    whole, updater = one_process(three()[:2]), make(three()[:2], devices=[0, 0])
+    for _ in range(3):
+        whole.update()
+        updater.update()
+    target(updater).to_cpu()
+    assert_close(parameters(target(updater)), parameters(target(whole)), rtol=1e-10)
+
+
 @pytest.mark.multi_gpu
 @pytest.mark.gpu
 def test_parameters_whose_axes_are_not_in_order_on_two_gpus(make, monkeypatch):
