@@ -30,6 +30,7 @@ from mpchain.typing import Array
 
 _VERSION = (3, 2)
 _FLOAT32 = 3
+_SINGLE = np.dtype(np.float32)  # comparing dtypes with it is faster than with the type
 _ANY = 1
 _PLAIN = {1: 2, 2: 3, 3: 4, 4: 5, 5: 6, 6: 7}  # the layout a, ab, abc, ... by number of axes
 _CPU, _IN_ORDER, _FORWARD_TRAINING, _DIRECT = 1, 1, 64, 1
@@ -380,25 +381,27 @@ def _filter(x, y, window):
 
 def _rows(x):
     """Returns whether a matrix is the transpose of one in rows, and their distance in elements."""
-    down, right = (stride // x.itemsize for stride in x.strides)
-    if right == 1 and down >= x.shape[1]:
-        return b"N", down
-    return (b"T", right) if down == 1 and right >= x.shape[0] else None
+    (down, right), n = x.strides, x.itemsize
+    if right == n and down >= n * x.shape[1]:
+        return (b"N", down // n) if down % n == 0 else None
+    is_transposed = down == n and right >= n * x.shape[0] and right % n == 0
+    return (b"T", right // n) if is_transposed else None
 
 
 def _refuse_product(a, b, out=None):
     """Takes what was measured faster than NumPy's BLAS, or what that would use its threads for."""
     if not isinstance(a, np.ndarray) or a.ndim != 2 or b.ndim != 2:
         return "not two NumPy arrays of two axes"
-    if a.dtype != np.float32 or b.dtype != np.float32:
+    if a.dtype != _SINGLE or b.dtype != _SINGLE:
         return "not two arrays of single precision"
     work = a.size * b.shape[1]
     if work <= _SHARED:
         return "not worth it: NumPy is as fast"
-    if (reason := why_absent()) is not None:
-        return reason
+    library = _library()
+    if isinstance(library, str):
+        return library
     is_thin = min(a.shape[0], b.shape[1]) in _FEW_ROWS and max(a.size, b.size) >= _MANY_WEIGHTS
-    if work < _LARGE and not is_thin and _library().threads == 1:
+    if work < _LARGE and not is_thin and library.threads == 1:
         return "not worth it: NumPy is as fast"
     if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
         return "an array that has gaps"

@@ -85,6 +85,15 @@ def test_products_are_written_where_they_belong():
         np.testing.assert_array_equal(out, a.astype(int) @ b.astype(int))
 
 
+def test_a_field_of_packed_records_has_gaps():
+    a, b = _matrices(130, 130, 130)
+    records = np.zeros(a.shape, [("value", "f"), ("flag", "u1")])  # 5 bytes from one to the next
+    records["value"] = a
+    for x, y in ((records["value"], b), (records["value"].T, b), (b, records["value"])):
+        assert kernels.product.select(x, y).library == "reference"
+        np.testing.assert_array_equal(kernels.product(x, y), x.astype(int) @ y.astype(int))
+
+
 def test_linear_maps_of_many_rows_are_onednns():
     x, W = _matrices(130, 130, 130)
     b = np.arange(130, dtype="f")
