@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from mpchain import variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
@@ -156,6 +158,8 @@ def backward_from(
 
 
 def _ones(y, loss_scale=None):
+    if loss_scale is None and type(y.array) is np.ndarray:
+        return variable.Variable(np.ones_like(y.array), requires_grad=False)
     with cuda.get_device_from_array(y.array):
         if cuda.is_gpu_array(loss_scale):
             gy = y.xp.ones_like(y.array)
@@ -231,6 +235,7 @@ class _Walk:
         self.wanted = None if wanted is None else {_key(node) for node in wanted}
         roots = [node.creator_node for node, _ in seeds if node.creator_node is not None]
         self.targets = None  # where not all: for each function, which inputs to go to
+        self.leaves_recur = False  # whether leaves may get several contributions
         self.pending = self._count_all(roots)
         if wanted is not None and not self._leads_to_wanted_alone():
             self.pending = self._count_between(roots)
@@ -259,12 +264,14 @@ class _Walk:
                 node = inputs[i]
                 creator = node.creator_node
                 key = node if creator is None else creator
-                if key in pending:
-                    pending[key] += 1
-                else:
+                if key not in pending:
                     pending[key] = 1
                     if creator is not None:
                         stack.append(creator)
+                else:
+                    pending[key] += 1
+                    if creator is None:
+                        self.leaves_recur = True
         return pending
 
     def _leads_to_wanted_alone(self):
@@ -279,6 +286,7 @@ class _Walk:
         """
         pending = dict.fromkeys(roots, 0)
         wanted, targets, entered, stack = self.wanted, {}, set(), list(pending)
+        self.leaves_recur = True
         self.targets = targets
         while stack:
             function = stack[-1]
@@ -346,11 +354,15 @@ class _Walk:
                 if gx is None:
                     pass
                 elif creator is None:
-                    if node in sums:  # this case of _add is written out, being the usual one
+                    # What _add would do is written out for the usual cases.
+                    if node in sums:
                         gradients[node] += gx
+                    elif node in gradients:
+                        self._add(node, gx, True)
                     else:
-                        known = create_graph or node in gradients
-                        self._add(node, gx, known or _may_be_shared(gx, gys, gxs, function))
+                        gradients[node] = gx
+                        if not create_graph and _may_be_shared(gx, gys, gxs, function):
+                            self.shared.add(node)
                 elif creator in gradients:
                     self._add(node, gx, True)
                 elif creator.n_outputs == 1:
@@ -371,7 +383,7 @@ class _Walk:
         """The gradients of the targets; None for those that are collected."""
         if self.create_graph:
             return function.pull_variables(targets, gys)
-        if not function.row_sums:
+        if not (self.leaves_recur and function.row_sums):
             return function.pull_arrays(targets, gys)
         others, sums = [], {}
         for i in targets:
@@ -494,7 +506,10 @@ def _may_be_shared(gx, gys, gxs, function):
         return True
     if gx.base is not None:
         return not _takes_over(gx, gys, gxs)
-    return any(gx is gy for gy in gys) or sum(gx is other for other in gxs) > 1
+    for gy in gys:
+        if gx is gy:
+            return True
+    return sum([gx is other for other in gxs]) > 1
 
 
 def _takes_over(gx, gys, gxs):

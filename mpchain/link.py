@@ -365,7 +365,7 @@ class Sequential(ChainList):
             if isinstance(layer, Link):
                 n_before = n_before or i + 1
                 links.insert(n_before, layer)
-        return ((str(i), link) for i, link in enumerate(links))
+        return iter([(str(i), link) for i, link in enumerate(links)])
 
     def forward(self, *x: Any) -> Any:
         """Applies the layers in turn, each to what the one before it returned.

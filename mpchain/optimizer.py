@@ -421,8 +421,10 @@ class GradientMethod(Optimizer):
         params = list(self.target.params(include_uninit=False))
         if not self._has_looked_for_half:
             self._look_for_half(params)
-        if any(param.grad is None for param in params):
-            self.reallocate_cleared_grads()
+        for param in params:
+            if param.grad is None:
+                self.reallocate_cleared_grads()
+                break
         if self._can_stay_on_gpu(params):
             self._update_on_gpu(params)
             return

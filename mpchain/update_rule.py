@@ -491,12 +491,13 @@ def _portions(small):
 def _group_of(param):
     """Returns what parameters have in common that are updated together; None for others."""
     array, grad, rule = param.array, param.grad, param.update_rule
-    on_gpu = type(array) is not np.ndarray and is_gpu_array(array)
+    kind, dtype = type(array), array.dtype
+    on_gpu = kind is not np.ndarray and is_gpu_array(array)
     if (
-        type(grad) is not type(array)
-        or not (on_gpu or type(array) is np.ndarray)
-        or array.dtype.char not in ("efd" if on_gpu else "fd")
-        or grad.dtype != array.dtype
+        type(grad) is not kind
+        or not (on_gpu or kind is np.ndarray)
+        or dtype.char not in ("efd" if on_gpu else "fd")
+        or grad.dtype != dtype
         or not takes_plain_steps(type(param), type(rule))
         or not rule.enabled
         or rule._use_fp32_update
@@ -504,11 +505,11 @@ def _group_of(param):
         or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
     ):
         return None
-    key = type(rule), id(rule.hyperparam._parent), rule.t, array.dtype.char
+    key = type(rule), id(rule.hyperparam._parent), rule.t, dtype.char
     if on_gpu:
         key += (array.device.id,)
     if len(vars(rule)) > len(_ATTRIBUTES):  # on which the numbers of a step may depend, too
-        key += tuple((name, id(x)) for name, x in vars(rule).items() if name not in _ATTRIBUTES)
+        key += tuple([(name, id(x)) for name, x in vars(rule).items() if name not in _ATTRIBUTES])
     return key
 
 
@@ -555,10 +556,11 @@ def _update_group(params):
     small = []
     for param, own in zip(params, rules, strict=True):
         states = [own.state[name] for name in names]
-        if param.array.size <= _SMALL:
-            small.append((param.array, param.grad, states))
+        array = param.array
+        if array.size <= _SMALL:
+            small.append((array, param.grad, states))
         else:
-            take_step(step, param.array, param.grad, states, scalars)
+            take_step(step, array, param.grad, states, scalars)
     if len(small) >= (_WORTH_GATHERING if names else _WORTH_GATHERING_WITHOUT_STATES):
         for portion in _portions(small):
             _update_gathered(portion, step, scalars)

@@ -344,12 +344,12 @@ class Variable(Values, Transferable):
 
     def accumulate_grad(self, grad: "Variable | Array") -> None:
         """Adds ``grad``, an array or a Variable with its graph, to the gradient."""
-        old = self.grad_var if isinstance(grad, Variable) else self.grad
-        total = grad if old is None else old + grad
-        if isinstance(total, Variable):
-            self.grad_var = total
+        if isinstance(grad, Variable):
+            old = self.grad_var
+            self.grad_var = grad if old is None else old + grad
         else:
-            self.grad = total
+            old = self._grad if self._grad_var is None else self.grad
+            self.grad = grad if old is None else old + grad
 
     def addgrad(self, var: "Variable") -> None:
         """Adds the gradient of ``var`` to this variable's; a missing one counts as zeros."""

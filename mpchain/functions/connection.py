@@ -11,7 +11,7 @@ from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
 from mpchain.functions.declaration import differentiable, sums_over_rows
 from mpchain.functions.image import im2col
-from mpchain.functions.precision import differ, mixed
+from mpchain.functions.precision import differ, fits_plainly, mixed
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.windows import check_axes, windows_onto, windows_over
 from mpchain.kernels.window import cache_windows
@@ -70,6 +70,8 @@ def linear(x: Input, W: Input, b: Input | None = None, n_batch_axes: int = 1) ->
         >>> F.linear(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), np.array([5.0])).array
         array([[16.]])
     """
+    if type(n_batch_axes) is int and n_batch_axes == 1 and fits_plainly(x, W, b):
+        return _linear(x, W) if b is None else _linear_with_bias(x, W, b)
     is_positive = isinstance(n_batch_axes, (int, np.integer)) and n_batch_axes > 0
     check(is_positive, "linear", "n_batch_axes must be a positive int", n_batch_axes=n_batch_axes)
     check(x.ndim > n_batch_axes, "linear", "x must have more axes than n_batch_axes", x=x)

@@ -60,7 +60,7 @@ def _cross_entropy_derivative(g, x, aux):
     exp_x, total, labels, weight = aux
     weight = (g.reshape(weight.shape) if g.shape else g) * weight
     gx = exp_x * (weight / total)
-    gx[labels] -= weight.reshape(gx[labels].shape)
+    gx[labels] -= weight.reshape(labels[1].shape)
     return gx
 
 
@@ -81,22 +81,28 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
         return cross_entropy(x, t, normalize, class_weight, ignore_label, reduce)
     xp = get_array_module(x)
     is_ignored = t == ignore_label
-    t = xp.where(is_ignored, 0, t)
-    first, *others = map(xp.asarray, np.indices(t.shape, sparse=True))
+    # Not asked of recorded arrays and GPUs: labels of another step may be ignored, and GPUs wait.
+    has_ignored = type(t) is not np.ndarray or is_ignored.any()
+    if has_ignored:
+        t = xp.where(is_ignored, 0, t)
+    grid = [np.arange(len(t))] if t.ndim == 1 else np.indices(t.shape, sparse=True)
+    first, *others = map(xp.asarray, grid)
     labels = (first, t, *others)
     # The exponentials are kept, as they cost most.
     exp_x = below_zero(x, 1)
     of_labels = exp_x[labels]
     xp.exp(exp_x, out=exp_x)
     total = exp_x.sum(axis=1, keepdims=True)
-    weight = (~is_ignored).astype(x.dtype)
+    weight = (~is_ignored).astype(x.dtype) if has_ignored else np.ones(t.shape, x.dtype)
     count = xp.maximum(weight.sum() if normalize else len(x), 1).astype(x.dtype)
     if class_weight is not None:
         weight *= xp.take(class_weight, t).astype(x.dtype)
     if reduce == "mean":
         weight /= count
-    # The loss of an ignored sample is zero even if its log-probabilities are infinite.
-    loss = xp.where(is_ignored, 0, xp.log(total[:, 0]) - of_labels) * weight
+    loss = xp.log(total[:, 0]) - of_labels
+    if has_ignored:  # whose loss is zero even if their log-probabilities are infinite
+        loss = xp.where(is_ignored, 0, loss)
+    loss *= weight
     y = loss.sum() if reduce == "mean" else loss
     return y.astype(x.dtype, copy=False), (exp_x, total, labels, weight[:, None])
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from mpchain.dtypes import is_floating, promoted
 from mpchain.functions.array import cast
 from mpchain.typing import Array
@@ -22,6 +24,25 @@ def differ(x: Variable | Array, *parameters: Any) -> bool:
         if p is not None and p.dtype != dtype:
             return True
     return False
+
+
+def fits_plainly(x: Any, W: Any, b: Any) -> bool:
+    """Returns whether a linear map needs no more checks: NumPy arrays, or Variables of them, of
+    one dtype, x (N, I), W (O, I) and b (O,) or None.
+
+    Example:
+        >>> fits_plainly(np.ones((5, 3)), np.ones((2, 3)), Variable(np.ones(2)))
+        True
+    """
+    x, W, b = [getattr(value, "_array", value) for value in (x, W, b)]
+    if type(x) is not np.ndarray or type(W) is not np.ndarray:
+        return False
+    dtype, shape = x.dtype, W.shape
+    if x.ndim != 2 or len(shape) != 2 or x.shape[1] != shape[1]:
+        return False
+    if W.dtype != dtype or not is_floating(dtype):
+        return False
+    return b is None or (type(b) is np.ndarray and b.dtype == dtype and b.shape == shape[:1])
 
 
 def check_widths(name: str, inputs: dict[str, Any], parameters: dict[str, Any]) -> None:

@@ -104,7 +104,12 @@ class Operation:
     def __call__(self, *args: Any) -> Any:
         if current.recorder is not None:
             return current.recorder.operation(self, args)
-        return self.select(*args).compute(*args)
+        if config.autotune or config.kernels:
+            return self.select(*args).compute(*args)
+        for _, _, compute, refuse in self._kernels:  # as select does, in half the time
+            if refuse is None or refuse(*args) is None:
+                return compute(*args)
+        raise AssertionError("the reference refuses nothing")
 
     def explain(self, *args: Any) -> str:
         """Says, in one line per kernel, which one runs and why each before it does not."""

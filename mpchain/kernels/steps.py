@@ -52,7 +52,6 @@ def take_step(
         array([0.5, 1.5])
     """
     written = [param, *states]
-    n = _BLOCK_BYTES // param.itemsize
     if not isinstance(param, np.ndarray):
         read = scalars if callable(scalars) else lambda *_: scalars
         is_taken = take_steps(step, [[array] for array in written], [grad], read)
@@ -64,13 +63,14 @@ def take_step(
         return
     if callable(scalars):
         scalars = scalars()
-    if param.size <= n or not all(array.flags.c_contiguous for array in written):
+    if param.nbytes <= _BLOCK_BYTES or not all(array.flags.c_contiguous for array in written):
         _step_once(step, written, grad, scalars)
         return
     flat = [array.reshape(-1) for array in written]
     grad = grad.reshape(-1)
     if _step_fused(step, flat, grad, scalars):
         return
+    n = _BLOCK_BYTES // param.itemsize
     for start in range(0, param.size, n):
         block = slice(start, start + n)
         _step_once(step, [array[block] for array in flat], grad[block], scalars)
