@@ -67,10 +67,11 @@ def pytest_collection_modifyitems(config, items):
     """
     asked, out = config.option.markexpr, set()
     for item in items:
-        too_long = {mark for mark in LONGER_THAN_SLOW if item.get_closest_marker(mark)}
+        marks = {mark.name for mark in item.iter_markers()}
+        too_long = marks.intersection(LONGER_THAN_SLOW)
         if too_long:
             item.add_marker("slow")
-        on_gpu = not cuda.available and item.get_closest_marker("gpu") is not None
+        on_gpu = not cuda.available and "gpu" in marks
         if on_gpu and "gpu" in asked:
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {cuda.unavailable_reason()}"))
         elif on_gpu or not all(mark in asked for mark in too_long):
@@ -80,8 +81,20 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in out]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file():
+    """Leaves out the search for examples in docstrings: tests have none."""
+    found = yield
+    return [each for each in found if type(each) is pytest.Module]
+
+
+def pytest_collection():
+    gc.disable()
+
+
 def pytest_collection_finish():
     # Thousands of items live until the end: collections of garbage in tests need not visit them.
+    gc.enable()
     gc.collect()
     gc.freeze()
 

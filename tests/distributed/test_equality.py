@@ -7,11 +7,16 @@ from tests.tools import equality, example_equality
 
 
 @pytest.mark.parametrize(
-    "n_ranks", [3, *(pytest.param(n, marks=pytest.mark.nightly) for n in (2, 4))]
+    ("n_ranks", "models"),
+    [
+        (3, ["CNN", "R1"]),
+        pytest.param(3, [*equality.MODELS], marks=pytest.mark.long),
+        *(pytest.param(n, [*equality.MODELS], marks=pytest.mark.nightly) for n in (2, 4)),
+    ],
 )
-def test_models_and_options(n_ranks, needs_mpirun):
-    """Each model, with everything at once that makes it hard: accumulated, sharded, uneven."""
-    suite = equality.Suite(list(equality.MODELS), ["Adam"], [equality.OPTIONS], 6)
+def test_models_and_options(n_ranks, models, needs_mpirun):
+    """With everything at once that makes it hard: accumulated, sharded, uneven."""
+    suite = equality.Suite(models, ["Adam"], [equality.OPTIONS], 6)
     differences = suite.compare([n_ranks], time_limit=240)
     assert {run: x for run, x in differences.items() if not x <= equality.LIMIT} == {}
 

@@ -33,13 +33,11 @@ def ranks_of():
         yield ranks_of
 
 
-# One rank is what plain pytest has run. On two run those files that the others build on.
+# One rank is what plain pytest has run. On two run those files that the others build on: messages,
+# their derivatives, and training, which averages gradients.
 QUICK = {
     "communicators/test_mpi.py",
     "functions/test_communication.py",
-    "gradients/test_buckets.py",
-    "links/test_batch_normalization.py",
-    "optimizers/test_multi_node.py",
     "test_updaters.py",
 }
 

@@ -13,6 +13,7 @@ ALL = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.py"))
 # Those of double_backward have tests of their own.
 SCRIPTS = [script for script in ALL if not script.startswith("double_backward/")]
 QUICK = {"glance/train_table.py", "own_function/softclip.py"}
+QUICK_ON_RANKS = {"glance/train_table.py"}
 # What these print, or log, depends on the number of ranks.
 DIFFERENT = {
     "dqn/train_dqn.py",
@@ -26,12 +27,12 @@ RESUMED = ["dcgan/train_dcgan.py", "own_extension/train_own_extension.py", "ptb/
 needs_ranks = pytest.mark.skipif(bool(ranks.why_not()), reason=ranks.why_not() or "-")
 
 
-def _marked(scripts):
-    marks = {name: pytest.mark.slow if name in QUICK else pytest.mark.long for name in scripts}
+def _marked(scripts, quick):
+    marks = {name: pytest.mark.slow if name in quick else pytest.mark.long for name in scripts}
     return [pytest.param(name, marks=mark) for name, mark in marks.items()]
 
 
-@pytest.mark.parametrize("script", _marked(SCRIPTS))
+@pytest.mark.parametrize("script", _marked(SCRIPTS, QUICK))
 def test_one_process(script, tmp_path):
     if script.startswith("imagenet/"):
         pytest.importorskip("PIL", reason="it reads pictures")
@@ -42,7 +43,7 @@ def test_one_process(script, tmp_path):
 
 
 @needs_ranks
-@pytest.mark.parametrize("script", _marked(SCRIPTS))
+@pytest.mark.parametrize("script", _marked(SCRIPTS, QUICK_ON_RANKS))
 def test_two_ranks(script, tmp_path):
     """They compute what one process computes, but for the scripts that are named above."""
     one, two = tmp_path / "one", tmp_path / "two"

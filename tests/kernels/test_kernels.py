@@ -386,18 +386,20 @@ def test_every_kernel_agrees_with_the_reference(operation, name, dtype, device):
         arguments = _arguments(operation, name, dtype, layout, mpchain.get_device(device).send)
         copies = [x.copy() if hasattr(x, "copy") else x for x in arguments]
         *others, reference = kernels.operations[operation].kernels
+        taking = [kernel for kernel in others if kernel.refuse(*arguments) is None]
+        if not taking and layout != "contiguous":
+            continue
         expected = _as_tuple(reference.compute(*arguments))
         assert expected[0].dtype == dtype
-        for kernel in others:
-            if kernel.refuse(*arguments) is None:
-                results = _as_tuple(kernel.compute(*arguments))
-                for result, right in zip(results, expected, strict=True):
-                    assert result.dtype == right.dtype and result.shape == right.shape
-                    result, right = mpchain.cuda.to_cpu((result, right))
-                    # A sum is as exact as the largest of them is.
-                    largest = np.abs(right[np.isfinite(right)]).max(initial=0)
-                    atol = tolerance * max(1, largest)
-                    np.testing.assert_allclose(result, right, tolerance, atol, str(kernel))
+        for kernel in taking:
+            results = _as_tuple(kernel.compute(*arguments))
+            for result, right in zip(results, expected, strict=True):
+                assert result.dtype == right.dtype and result.shape == right.shape
+                result, right = mpchain.cuda.to_cpu((result, right))
+                # A sum is as exact as the largest of them is.
+                largest = np.abs(right[np.isfinite(right)]).max(initial=0)
+                atol = tolerance * max(1, largest)
+                np.testing.assert_allclose(result, right, tolerance, atol, str(kernel))
         for argument, copy in zip(arguments, copies):
             if hasattr(argument, "shape"):
                 assert bool((argument == copy).all()), "a kernel changed its argument"

@@ -79,7 +79,7 @@ def test_blocks(name, arguments, dtype, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, arguments", ARGUMENTS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.long)])
 def test_compiled_loops(name, arguments, dtype, compiling):
     for actual, expected in zip(*three_steps(name, arguments, dtype, 40001), strict=True):
         np.testing.assert_array_equal(actual, expected)

@@ -127,6 +127,7 @@ def test_killed_rank_on_another_host(start_on_a, hosts, script, tmp_path):
     assert is_empty(hosts, "a") and is_empty(hosts, "b")
 
 
+@pytest.mark.long
 def test_daemon_that_hangs(start_on_a, hosts, script, tmp_path):
     launched = start_on_a("--hosts", "a:1,b:1", "-n", 2, script(WAITING), folder=tmp_path)
     assert sorted(launched.read_lines(2)) == ["[0] ready", "[1] ready"]
@@ -241,6 +242,7 @@ STEPS = """
 """
 
 
+@pytest.mark.long
 def test_cut_host(start_on_a, hosts, script, tmp_path):
     """The host of rank 1 is cut off in mid-way; rank 0 goes on alone and has the same result."""
     (tmp_path / "out").mkdir()

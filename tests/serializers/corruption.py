@@ -1,7 +1,7 @@
 """Damages snapshot files at random and loads them: a program of its own, since a library that reads
 a damaged file might crash or hang.
 
-    python -m tests.serializers.corruption KIND FOLDER FIRST_SEED LAST_SEED
+    python -m tests.serializers.corruption FOLDER N_SEEDS KIND...
 """
 
 import sys
@@ -129,4 +129,5 @@ def run(kind, folder, seeds):
 
 
 if __name__ == "__main__":
-    print(run(sys.argv[1], sys.argv[2], range(int(sys.argv[3]), int(sys.argv[4]))))
+    for kind in sys.argv[3:]:
+        print(kind, run(kind, sys.argv[1], range(int(sys.argv[2]))))
