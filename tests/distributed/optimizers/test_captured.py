@@ -203,7 +203,7 @@ def test_accumulation_is_not_replayed(comm):
 
 @pytest.mark.gpu
 class TestGraphsOfGpus:
-    """What graphs of GPUs do not hold."""
+    """What graphs of GPUs hold, and what they do not."""
 
     @pytest.fixture(autouse=True)
     def _only_on_gpus(self, comm):
@@ -218,6 +218,26 @@ class TestGraphsOfGpus:
         model = optimizer.target
         check_refusal(comm, lambda x, t: optimizer.update(lambda: loss(model(x), t)), reason)
         assert optimizer.t == n_updates
+
+    def test_what_a_replay_launches(self, comm):
+        double = getattr(mpchain.cuda.cupy, "double", None)
+        if double is None:
+            pytest.skip("counts on the double of CuPy: --gpu=double")
+        optimizer = self.optimizer_of(comm)
+        model = optimizer.target
+        step = mpchain.capture(
+            lambda x, t: optimizer.update(lambda: F.softmax_cross_entropy(model(x), t))
+        )
+        batch = on_device(batch_of(0, comm.rank))
+        for _ in range(4):
+            step(*batch)
+        double.reset()
+        step(*batch)
+        assert step.reason is None
+        # The arguments, the numbers of optimizer and weight; NCCL and all kernels are in the graph.
+        names = [name for name, _ in double.launches.elements()]
+        assert sorted(names) == ["copyto", "copyto", "graph", "mpchain_store_numbers"]
+        assert not double.synchronizations
 
     def test_what_one_rank_cannot_capture(self, comm):
         own = NcclCommunicator(comm.mpi_comm, binding=comm._binding)
