@@ -230,30 +230,29 @@ def test_policies_are_single_objects(name):
 # The environment, read once at import.
 
 
+# Entries of one process each: the text of their variables, and what they are then.
+ENVIRONMENTS = [
+    {
+        "debug": ("1", "True"),
+        "type_check": ("0", "False"),
+        "keep_graph_on_report": ("1", "True"),
+        "lazy_grad_sum": ("1", "True"),
+        "cudnn_fast_batch_normalization": ("1", "True"),
+        "use_cudnn": ("never", "never"),
+        "use_ideep": ("auto", "auto"),
+        "dtype": ("float64", "float64"),
+    },
+    {"debug": ("", "False"), "dtype": ("mixed16", "mixed16")},
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "variable, text, entry, expected",
-    [
-        ("CHAINER_DEBUG", "1", "debug", "True"),
-        ("CHAINER_DEBUG", "", "debug", "False"),
-        ("CHAINER_TYPE_CHECK", "0", "type_check", "False"),
-        ("CHAINER_KEEP_GRAPH_ON_REPORT", "1", "keep_graph_on_report", "True"),
-        ("CHAINER_LAZY_GRAD_SUM", "1", "lazy_grad_sum", "True"),
-        (
-            "CHAINER_CUDNN_FAST_BATCH_NORMALIZATION",
-            "1",
-            "cudnn_fast_batch_normalization",
-            "True",
-        ),
-        ("CHAINER_USE_CUDNN", "never", "use_cudnn", "never"),
-        ("CHAINER_USE_IDEEP", "auto", "use_ideep", "auto"),
-        ("CHAINER_DTYPE", "float64", "dtype", "float64"),
-        ("CHAINER_DTYPE", "mixed16", "dtype", "mixed16"),
-    ],
-)
-def test_environment(variable, text, entry, expected):
-    code = f"import mpchain; print(mpchain.config.{entry})"
-    assert run_python(code, **{variable: text}) == expected
+@pytest.mark.parametrize("entries", ENVIRONMENTS)
+def test_environment(entries):
+    variables = {f"CHAINER_{entry.upper()}": text for entry, (text, _) in entries.items()}
+    values = ", ".join(f"mpchain.config.{entry}" for entry in entries)
+    expected = " ".join(value for _, value in entries.values())
+    assert run_python(f"import mpchain; print({values})", **variables) == expected
 
 
 @pytest.mark.parametrize(
