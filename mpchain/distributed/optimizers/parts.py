@@ -203,7 +203,7 @@ def _divided_rule(param, place, row):
     rule = param.update_rule
     divided = object.__new__(_divided_class(type(rule)))
     vars(divided).update(vars(rule), row=row, place=place, shape=param.shape)
-    divided._is_whole = divided.state is not None
+    divided._take_whole()
     return divided
 
 
@@ -232,9 +232,9 @@ class ShardedRule(UpdateRule):
     """
 
     place = shape = row = None
-    _is_whole = False  # whether the state is that of the whole parameter, as it was loaded
+    _is_whole = False  # whether state and copy are those of the whole parameter, as loaded
     _gathered = None
-    _master = None  # the slice of the float32 copy of a float16 parameter
+    _master = None  # the slice of the float32 copy of a float16 or bfloat16 parameter
 
     @property
     def is_elementwise(self) -> bool:
@@ -244,13 +244,15 @@ class ShardedRule(UpdateRule):
         is_new = self._fp32_param is None
         updated = super().updated_param(param)
         if updated is not param and is_new and self._master is not None:
-            own, kept = self._own(updated.array), self._master
+            self._cut(self.shape)
+            own, kept = self._own(updated.array), param.device.send(self._master)
             # Where the parameter was set by others in the meantime, its value counts.
             is_current = kept.astype(param.dtype) == self._own(param.array)
             own[...] = param.xp.where(is_current, kept, own)
         return updated
 
     def update(self, param: Parameter) -> None:
+        self._cut(self.shape)
         updated = self.updated_param(param)
         if self.enabled and updated.grad is not None:
             self._update_own(updated)
@@ -272,7 +274,6 @@ class ShardedRule(UpdateRule):
                 "but each rank updates only a part of the parameter: use timing 'pre'"
             )
         self._gathered = None
-        self._cut(self.shape)
         flat = param.array if param.ndim == 1 else param.array.reshape(-1)
         own = param
         if self._own(flat) is not param.array:
@@ -287,12 +288,20 @@ class ShardedRule(UpdateRule):
             param.array[...] = flat.reshape(param.shape)
 
     def _cut(self, shape):
-        """Reduces a state that was loaded as a whole to this rank's part."""
+        """Reduces what was loaded as a whole to this rank's part."""
         if self._is_whole:
-            for name, value in self.state.items():
+            for name, value in (self.state or {}).items():
                 if is_array(value) and value.shape == shape:
                     self.state[name] = self._own(value).copy()
+            if self._master is not None:
+                self._master = self._own(self._master).copy()
             self._is_whole = False
+
+    def _take_whole(self):
+        """Takes note of what was loaded, or was there before the parameter was divided."""
+        copy, self._fp32_param = self._fp32_param, None
+        self._master = None if copy is None else copy.array
+        self._is_whole = self.state is not None or copy is not None
 
     # Saving and loading
 
@@ -301,15 +310,20 @@ class ShardedRule(UpdateRule):
         return is_array(value) and value.shape == (self.place.stop - self.place.start,)
 
     def own_state(self, param: Parameter) -> dict[str, Any]:
-        """Returns the state of this rank's slice of the parameter."""
+        """Returns the state of this rank's slice of the parameter, with the float32 copy."""
         self._cut(param.shape)
-        return dict(self.state or {})
+        return self._with_copy(self.state or {})
+
+    def _with_copy(self, state):
+        """Adds the float32 copy of a float16 or bfloat16 parameter by its name in files."""
+        return dict(state) if self._master is None else state | {"fp32_param": self._master}
 
     def set_own_state(self, t: int, state: dict[str, Any], param: Parameter) -> None:
         """Sets the state of this rank's slice of the parameter."""
-        self.t, self.state = t, copy.deepcopy(state) or None
+        state = copy.deepcopy(state)
+        self.t, self._master, self.state = t, state.pop("fp32_param", None), state or None
         self._is_whole = False
-        self._gathered = self._master = self._fp32_param = self._fitted_array = None
+        self._gathered = self._fp32_param = self._fitted_array = None
 
     def gather(self, param: Parameter, comm: Communicator, root: int) -> None:
         """Gathers the state of the whole parameter at the root."""
@@ -325,9 +339,13 @@ class ShardedRule(UpdateRule):
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         if isinstance(serializer, Deserializer):
+            before = dict(vars(self))
             self.state = self._gathered = self._master = None
             super().serialize(serializer)
-            self._is_whole = self.state is not None
+            if serializer.restores:
+                self._take_whole()
+            else:  # it only asks what fits
+                vars(self).update(before)
             return
         if hasattr(serializer, "part"):  # of a checkpoint, to which every rank gives its part
             self._save_part(serializer)
@@ -341,19 +359,21 @@ class ShardedRule(UpdateRule):
     def _save_part(self, serializer):
         self._cut(self.shape)
         serializer("t", self.t)
-        for name, value in (self.state or {}).items():
+        for name, value in self._with_copy(self.state or {}).items():
             if self._is_own(value):
                 serializer.part(name, value, self.place.start, self.shape)
             else:
                 serializer(name, value)
 
     def _whole_state(self):
-        if self.state is None or self._is_whole or self._gathered is not None:
+        if self.state is None or self._gathered is not None:
             return self._gathered or self.state
+        if self._is_whole:
+            return self._with_copy(self.state)
         if self.place == slice(0, math.prod(self.shape)):
             return {
                 name: value.reshape(self.shape) if self._is_own(value) else value
-                for name, value in self.state.items()
+                for name, value in self._with_copy(self.state).items()
             }
         raise RuntimeError(
             "ShardedOptimizer.serialize: each rank has a part of the state; all ranks must call "

@@ -126,7 +126,8 @@ class ShardedOptimizer(MultiNodeOptimizer):
             state this rank holds, possibly none; ``shape``, the parameter's; ``t``, the number of
             its updates; and ``state``, a dict of the rule's states by name, empty before the first
             update: arrays of shape (stop - start,), and values that are not arrays of the
-            parameter's shape as they are. The ranges of all ranks, in the order of ranks, make up
+            parameter's shape as they are. ``fp32_param`` is the copy that :meth:`use_fp32_update`
+            keeps. The ranges of all ranks, in the order of ranks, make up
             each parameter.
         """
         return {
