@@ -47,8 +47,8 @@ FAULTS = [
     Fault(
         "a dropped source",
         "mpchain/distributed/communicators/nccl.py",
-        "self._in_use[event] = *arrays, _current_stream()",
-        "self._in_use[event] = (_current_stream(),)",
+        "self._kept()[event] = *arrays, _current_stream()",
+        "self._kept()[event] = (_current_stream(),)",
         ("tests/gpu/test_nccl.py", "-k", "sources_are_kept"),
         "is freed at .* while another stream may still use it",
     ),
