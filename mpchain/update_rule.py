@@ -13,11 +13,11 @@ import numpy as np
 
 from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.dtypes import is_half
-from mpchain.kernels.cuda_steps import take_steps
 from mpchain.kernels.steps import square_sums as sums_of_squares
 from mpchain.kernels.steps import take_step
 from mpchain.serializer import AbstractSerializer, Deserializer
 from mpchain.typing import Array
+from mpchain.update_on_gpu import update_group_on_gpu
 from mpchain.variable import Parameter
 
 _SMALL = 1024
@@ -236,18 +236,22 @@ class UpdateRule:
         """
         if not self._use_fp32_update or not is_half(param.dtype):
             return param
-        if self._fp32_param is None:
-            self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)
-            self._fp32_param.divided_among = param.divided_among
-        copy = self._fp32_param
-        if copy.device != param.device:
-            copy.to_device(param.device)
+        copy = self.copy_of(param)
         if copy.grad is None and param.grad is not None:
             copy.grad = param.grad.astype(np.float32)
             # Where the parameter was set by others in the meantime, its value counts.
             is_current = copy.array.astype(param.dtype) == param.array
             copy.array[...] = param.xp.where(is_current, copy.array, param.array)
         return copy
+
+    def copy_of(self, param: Parameter) -> Parameter:
+        """Returns the float32 copy of a half-precision parameter, on its device."""
+        if self._fp32_param is None:
+            self._fp32_param = Parameter(param.array.astype(np.float32), name=param.name)
+            self._fp32_param.divided_among = param.divided_among
+        if self._fp32_param.device != param.device:
+            self._fp32_param.to_device(param.device)
+        return self._fp32_param
 
     def update(self, param: Parameter) -> None:
         """Updates a parameter by its gradient; does nothing without one, or if not enabled."""
@@ -470,7 +474,7 @@ def update_all(params: Iterable[Parameter]) -> None:
             groups.setdefault(key, []).append(param)
     for group in groups.values():
         if is_gpu_array(group[0].array):
-            _update_group_on_gpu(group)
+            update_group_on_gpu(group)
         else:
             _update_group(group)
 
@@ -496,11 +500,10 @@ def _group_of(param):
     if (
         type(grad) is not kind
         or not (on_gpu or kind is np.ndarray)
-        or dtype.char not in ("efd" if on_gpu else "fd")
+        or dtype.char not in ("efdE" if on_gpu else "fd")
         or grad.dtype != dtype
         or not takes_plain_steps(type(param), type(rule))
         or not rule.enabled
-        or rule._use_fp32_update
         or rule._hooks
         or len(vars(rule.hyperparam)) > 1  # has values that are not its parent's
     ):
@@ -508,6 +511,12 @@ def _group_of(param):
     key = type(rule), id(rule.hyperparam._parent), rule.t, dtype.char
     if on_gpu:
         key += (array.device.id,)
+        if is_half(dtype):
+            copy = rule._fp32_param
+            if rule._use_fp32_update:
+                key += ("copies", copy is not None and copy.grad is not None)
+            elif dtype.char == "E":
+                return None
     if len(vars(rule)) > len(_ATTRIBUTES):  # on which the numbers of a step may depend, too
         key += tuple([(name, id(x)) for name, x in vars(rule).items() if name not in _ATTRIBUTES])
     return key
@@ -579,19 +588,6 @@ def _update_gathered(portion, step, scalars):
             stop = start + array.size
             array[...] = values[start:stop].reshape(array.shape)
             start = stop
-
-
-def _update_group_on_gpu(params):
-    rules = [param.update_rule for param in params]
-    with params[0].device.create_context():
-        for rule, param in zip(rules, params, strict=True):
-            rule.prepare(param)
-        written = [[param.array for param in params]]
-        written += [[rule.state[name] for rule in rules] for name in rules[0].states]
-        grads = [param.grad for param in params]
-        if not take_steps(rules[0].step, written, grads, rules[0]._scalars_after):
-            for rule, param in zip(rules, params, strict=True):
-                rule.update_core(param)
 
 
 def _gathered(arrays):

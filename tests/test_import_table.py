@@ -31,7 +31,7 @@ TABLE = [
     ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),
     ("exporters interop onnx", "link"),
     (
-        "optimizer loss_scale update_rule optimizers optimizer_hooks function_hooks",
+        "optimizer loss_scale update_rule update_on_gpu optimizers optimizer_hooks function_hooks",
         "link kernels serializer",
     ),
     ("captured", "optimizer"),

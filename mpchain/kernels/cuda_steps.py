@@ -20,7 +20,25 @@ from mpchain.typing import Array
 MOST_ROWS = 9
 """One more than the steps that the host may be ahead of what it knows of a GPU."""
 _THREADS, _ELEMENTS = 256, 4096  # of a block
-_C_TYPES = {"e": "float16", "f": "float", "d": "double"}
+_C_TYPES = {"e": "float16", "f": "float", "d": "double", "E": "mpchain_bfloat16"}
+_BFLOAT16 = """#ifndef __CUDACC__
+#define __device__
+#endif
+struct mpchain_bfloat16 {
+  unsigned short bits;
+  union Word { float value; unsigned int bits; };
+  __device__ operator float() const {
+    Word word;
+    word.bits = (unsigned int)bits << 16;
+    return word.value;
+  }
+  __device__ mpchain_bfloat16(float x) {
+    Word word;
+    word.value = x;
+    bits = x != x ? 0x7fc0 : (word.bits + 0x7fff + (word.bits >> 16 & 1)) >> 16;
+  }
+};
+"""
 _TEXT = """{headers}struct Arrays {{
 {pointers}
   long long size[{capacity}];
@@ -97,6 +115,7 @@ def take_steps(
     written: Sequence[Sequence[Array]],
     grads: Sequence[Array],
     scalars: Callable[..., dict],
+    halves: Sequence[Array] = (),
 ) -> bool:
     """Takes a step for parameters on the current GPU, by one kernel where their sizes fit into one.
 
@@ -108,6 +127,8 @@ def take_steps(
         scalars: returns numbers that ``step`` takes. Before each replay of a captured step it is
             asked again. Within :func:`guarded` it is asked for each number of updates that may
             have been left out, its argument.
+        halves: the parameters of half precision whose copies ``written`` has. They are written,
+            too; where they are no rounded copies, because others set them, they count.
 
     Returns:
         Whether it did: some steps cannot be written as a kernel, and some arrays are not
@@ -117,12 +138,12 @@ def take_steps(
         >>> take_steps(step, [params, momenta], grads, lambda: {"lr": 0.1})  # doctest: +SKIP
         True
     """
-    lists = [*written, grads]
+    lists = [*written, *([halves] if halves else []), grads]
     dtypes = [arrays[0].dtype for arrays in lists]
     if any(dtype.char not in _C_TYPES for dtype in dtypes):
         return False
     grads = [g if g.flags.c_contiguous else g.copy("C") for g in grads]
-    if not all(array.flags.c_contiguous for arrays in written for array in arrays):
+    if not all(array.flags.c_contiguous for arrays in lists[:-1] for array in arrays):
         return False
     computed = np.result_type(np.float32, *dtypes)
     describe = functools.partial(_body, step, len(written), scalars, dtypes)
@@ -134,7 +155,8 @@ def take_steps(
         return False
     numbers, texts = _numbers(bodies[0], constants, computed, describe)
     function = _Function("mpchain_step", _C_TYPES[computed.char], *texts)
-    _launch(function, [*(f"a{i}" for i in range(len(written))), "g"], [*written, grads], numbers)
+    names = [*(f"a{i}" for i in range(len(written))), *(["h"] if halves else []), "g"]
+    _launch(function, names, [*lists[:-1], grads], numbers)
     return True
 
 
@@ -276,9 +298,15 @@ def _body(step, n_written, scalars, dtypes, n_left_out=0):
         return f"c{len(constants) - 1}"
 
     lines = [f"T x_{name} = (T)arrays.{name}[k][i];" for name in (*names, "g")]
+    has_halves = len(dtypes) > n_written + 1
+    if has_halves:
+        half = _C_TYPES[dtypes[-2].char]
+        lines.append(f"if ((T)({half})x_a0 != (T)arrays.h[k][i]) x_a0 = (T)arrays.h[k][i];")
     lines += [operation_in_c(s, map(text_of, s.operands)) for s in in_order(*results)]
-    for name, result, dtype in zip(names, results, dtypes[:-1], strict=True):
+    for name, result, dtype in zip(names, results, dtypes):
         lines.append(f"arrays.{name}[k][i] = ({_C_TYPES[dtype.char]}){text_of(result)};")
+    if has_halves:
+        lines.append(f"arrays.h[k][i] = ({half})(float)arrays.a0[k][i];")
     return "\n".join("    " + line for line in lines), constants
 
 
@@ -294,6 +322,7 @@ def _text(function, names, dtypes, capacity):
         for name, dtype in zip(names, dtypes, strict=True)
     ]
     headers = "#include <cupy/float16.cuh>\n" if any(d.char == "e" for d in dtypes) else ""
+    headers += _BFLOAT16 if any(d.char == "E" for d in dtypes) else ""
     return _TEXT.format(
         headers=f"{headers}typedef {function.kind} T;\n",
         types=function.types,

@@ -95,3 +95,17 @@ def test_a_step(name, double):
     steps = {place: n for place, n in launches.items() if place[0] == "mpchain_step"}
     assert sum(steps.values()) == 1
     assert launches.total() <= most, launches.most_common(30)
+
+
+@pytest.mark.parametrize("name, most", [("mixed16", 26), ("mixed_bf16", 66)])
+def test_a_step_of_mixed_precision(name, most, double):
+    """Of which the optimizer, with its float32 copies, takes one launch."""
+    make_model, make_optimizer, (x, t), _ = CASES["perceptron"]
+    with mpchain.using_config("dtype", getattr(mpchain, name)):
+        model, optimizer = make_model(), make_optimizer()
+    optimizer.use_fp32_update()
+    optimizer.set_loss_scale(1.0)
+    launches, waits = _step(double, model, optimizer, x.astype(model.out.W.dtype), t)
+    assert not waits, f"the host waits for the GPU: {waits}"
+    assert sum(n for (kernel, _), n in launches.items() if kernel == "mpchain_step") == 1
+    assert launches.total() <= most, launches.most_common(30)

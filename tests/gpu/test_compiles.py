@@ -10,6 +10,7 @@ import pytest
 from mpchain import config, kernels, loss_scale, optimizers
 from mpchain.backends import cuda
 from mpchain.captured import cuda_graph
+from mpchain.dtypes import as_dtype
 from mpchain.formulas.symbol import UntraceableError, fused_kernel
 from mpchain.functions import recurrent
 from mpchain.functions.declaration import Declaration, differentiate, parameters_of, registry
@@ -173,6 +174,21 @@ def test_steps_of_optimizers(c_dtype, architecture, monkeypatch):
             _check(text.replace(dtype, c_dtype), architecture, "--fmad=false")
         found += 1
     assert found >= 12
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_steps_on_float32_copies(dtype, architecture):
+    single, half = np.dtype(np.float32), as_dtype(dtype)
+    rule = dict(_rules())["Adam"]
+    for of_grads in (single, half):
+        dtypes = [single] * (1 + len(rule.states)) + [half, of_grads]
+        body, constants = cuda_steps._body(rule.step, len(dtypes) - 2, rule.scalars, dtypes)
+        _, texts = cuda_steps._numbers(body, [constants], single, None)
+        function = cuda_steps._Function("mpchain_step", "float", *texts)
+        names = [*(f"a{i}" for i in range(len(dtypes) - 2)), "h", "g"]
+        text = cuda_steps._text(function, names, dtypes, 32)
+        _check(text, architecture, "--fmad=false")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -5,6 +5,7 @@ import pytest
 
 import mpchain
 from mpchain import optimizers
+from mpchain.dtypes import as_dtype
 from mpchain.kernels import cuda_steps
 
 SHAPES = [(3, 4), (70, 80), (5,), (0, 2), ()]
@@ -137,3 +138,66 @@ def test_gradients_are_clipped_without_waiting(threshold, dtypes, request):
         actual = trained("@cupy:0")
     for array, expected in zip(actual, trained("@numpy"), strict=True):
         np.testing.assert_allclose(array, expected, *((2e-3,) * 2 if dtypes == "e" else (1e-6, 0)))
+
+
+HALVES = {"float16": np.dtype(np.float16), "bfloat16": as_dtype("bfloat16")}
+
+
+def _trained_on_copies(device, name, dtype, scale=None, hook=False, observe=lambda step: None):
+    """Returns parameters of half and of single precision, and the float32 copies of the former."""
+    draw, model = np.random.RandomState(0), mpchain.ChainList()
+    for kind in (HALVES[dtype], np.dtype("f")):
+        for shape in SHAPES:
+            link = mpchain.Link()
+            with link.init_scope():
+                link.p = mpchain.Parameter(np.asarray(draw.randn(*shape)).astype(kind))
+            model.append(link)
+    model.to_device(device)
+    optimizer = getattr(optimizers, name)().setup(model)
+    optimizer.use_fp32_update()
+    optimizer.loss_scaling(scale=scale) if scale else optimizer.set_loss_scale(1.0)
+    if hook:
+        optimizer.add_hook(mpchain.optimizer_hooks.WeightDecay(0.1))
+    for step in range(5):
+        for param in model.params():
+            grad = np.asarray(draw.randn(*param.shape)).astype(param.dtype)
+            param.grad = param.device.send(grad)
+        if step == 2:  # what others set counts
+            model[0].p.array[1] = 0.5
+            model[4].p.array[...] = np.nan
+        observe(step)
+        optimizer.update()
+    copies = [link.p.update_rule._fp32_param.array for link in model if link.p.dtype.itemsize == 2]
+    return [
+        mpchain.cuda.to_cpu(x).astype("f") for x in (*(p.array for p in model.params()), *copies)
+    ]
+
+
+@pytest.mark.gpu
+class TestFloat32Copies:
+    @pytest.mark.parametrize("dtype", HALVES)
+    @pytest.mark.parametrize("name", ["SGD", "MomentumSGD", "Adam", "RMSprop"])
+    @pytest.mark.parametrize(
+        "options", [{}, {"scale": 8.0}, {"hook": True}], ids=["alone", "scale", "hook"]
+    )
+    def test_bits_are_those_of_the_host(self, options, name, dtype):
+        expected = _trained_on_copies("@numpy", name, dtype, **options)
+        actual = _trained_on_copies("@cupy:0", name, dtype, **options)
+        assert len(actual) == 3 * len(SHAPES)
+        for x, y in zip(actual, expected, strict=True):
+            np.testing.assert_array_equal(x, y)
+
+    @pytest.mark.parametrize("dtype", HALVES)
+    def test_one_launch_for_each_dtype(self, dtype, request):
+        if request.config.option.gpu != "double":
+            pytest.skip("counts on the double of CuPy: --gpu=double")
+        import cupy
+
+        def observe(step):
+            counts.append([name for name, _ in cupy.double.launches.elements()])
+            cupy.double.reset()
+
+        counts = []
+        _trained_on_copies("@cupy:0", "Adam", dtype, observe=observe)
+        sent = ["asarray"] * 2 * len(SHAPES)  # the next gradients
+        assert sorted(counts[-1]) == sorted(["mpchain_step"] * 2 + sent)
