@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import operator
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
@@ -466,3 +467,48 @@ class ParameterTree(DeviceResident):
             attributes[name] = self.device.send(value) if is_new else value
         for name, child in self._named_children():
             child.serialize(serializer[name])
+
+
+class TreeOutline:
+    """The links and parameters that a walk over a tree meets.
+
+    Looking whether a tree is still the same costs much less than another walk.
+
+    >>> model = mpchain.Sequential(L.Linear(3, 2))
+    >>> outline = TreeOutline(model)
+    >>> outline.describes(model)
+    True
+    >>> model.append(L.Linear(2, 1))
+    >>> outline.describes(model)
+    False
+
+    Args:
+        tree: the link at the root.
+    """
+
+    def __init__(self, tree: ParameterTree):
+        self._tree = tree
+        places = []
+        for attributes in map(vars, tree.links()):
+            registers = [name for name in _REGISTERS if name in attributes]
+            names = {*attributes["_params"], *attributes.get("_children", ())}
+            places += [(attributes, name, attributes[name]) for name in (*registers, *names)]
+        self._attributes, self._names, self._met = zip(*places)
+        self._registers = [met for _, name, met in places if name in _REGISTERS]
+        self._registered = list(map(copy.copy, self._registers))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._tree,)  # a copy is of the copied tree
+
+    def describes(self, tree: ParameterTree) -> bool:
+        """Returns whether a tree is the one that was given, and links, parameters and their names
+        are the same as then."""
+        try:
+            now = map(operator.getitem, self._attributes, self._names)
+            are_same = tree is self._tree and all(map(operator.is_, now, self._met))
+        except KeyError:
+            return False
+        return are_same and self._registers == self._registered
+
+
+_REGISTERS = ("_params", "_children", "_layers")

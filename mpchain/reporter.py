@@ -197,9 +197,14 @@ class Summary:
         Raises:
             ValueError: the value or the weight is not a scalar, or the weight is negative.
         """
-        value, weight = self._checked("value", value), float(self._checked("weight", weight))
-        if weight < 0:
-            raise ValueError(f"Summary.add: weight must not be negative, but is {weight}")
+        number = _as_float64(value)
+        if number is None:
+            raise ValueError(
+                f"Summary.add: value must be a number or have shape (), but is {value!r}"
+            )
+        self._add_number(number, _as_weight(weight))
+
+    def _add_number(self, value, weight):
         if weight == 0:
             return
         if type(value) is type(self._x) is float:
@@ -207,14 +212,6 @@ class Summary:
         else:
             with backend.cuda.get_device_from_array(value, self._x):
                 self._add(value, weight)
-
-    def _checked(self, argument, value):
-        number = _as_float64(value)
-        if number is None:
-            raise ValueError(
-                f"Summary.add: {argument} must be a number or have shape (), but is {value!r}"
-            )
-        return number
 
     def _add(self, value, weight):
         old_mean = self._x / self._n if self._n else value
@@ -311,19 +308,10 @@ class DictSummary:
         Raises:
             ValueError: a weight is not a scalar.
         """
-        for name, value in d.items():
-            weight = default_weight
-            if isinstance(value, tuple) and len(value) == 2:
-                value, weight = value
-                if not is_scalar(weight):
-                    raise ValueError(
-                        f"DictSummary.add: the weight of {name!r} must be a scalar, not {weight!r}"
-                    )
-            number = _as_float64(value)
-            if number is not None:
-                if name not in self._summaries:
-                    self._summaries[name] = Summary()
-                self._summaries[name].add(number, weight)
+        for name, number, weight in weighted_numbers(d, default_weight):
+            if name not in self._summaries:
+                self._summaries[name] = Summary()
+            self._summaries[name]._add_number(number, weight)
 
     def merge(self, other: "DictSummary") -> None:
         """Adds all entries that another summary has seen; the names may differ.
@@ -362,6 +350,30 @@ class DictSummary:
             summary.serialize(serializer[f"_summaries/{i}"])
 
 
+def weighted_numbers(
+    d: Mapping[str, Any], default_weight: float = 1
+) -> Iterator[tuple[str, Any, float]]:
+    """Yields name, number and weight of the scalars that :meth:`DictSummary.add` adds.
+
+    Numbers are floats, or float64 arrays on their GPUs. For arguments and errors see there.
+
+    Example:
+        >>> list(weighted_numbers({"loss": (Variable(np.array(2.0)), 3), "image": np.zeros(5)}))
+        [('loss', 2.0, 3.0)]
+    """
+    for name, value in d.items():
+        weight = default_weight
+        if isinstance(value, tuple) and len(value) == 2:
+            value, weight = value
+            if not is_scalar(weight):
+                raise ValueError(
+                    f"DictSummary.add: the weight of {name!r} must be a scalar, not {weight!r}"
+                )
+        number = _as_float64(value)
+        if number is not None:
+            yield name, number, _as_weight(weight)
+
+
 def is_scalar(value: Any) -> bool:
     """Returns whether summaries accept a value: a real number, or an array or variable of one.
 
@@ -384,7 +396,17 @@ def _as_float64(value):
     if not is_scalar(value):
         return None
     value = getattr(value, "array", value)
-    if not backend.cuda.is_gpu_array(value):
+    if type(value) is np.ndarray or not backend.cuda.is_gpu_array(value):
         return float(value)
     with backend.cuda.get_device_from_array(value):
         return value.astype(np.float64)
+
+
+def _as_weight(value):
+    """Returns a weight as a float."""
+    weight = _as_float64(value)
+    if weight is None:
+        raise ValueError(f"Summary.add: weight must be a number or have shape (), but is {value!r}")
+    if weight < 0:
+        raise ValueError(f"Summary.add: weight must not be negative, but is {weight}")
+    return float(weight)

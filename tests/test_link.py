@@ -1,5 +1,6 @@
 """Link, Chain, ChainList, Sequential and link hooks."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -13,6 +14,7 @@ from mpchain.device_resident import DeviceResidentsVisitor
 from mpchain.link import Chain, ChainList, Link, Sequential
 from mpchain.link_hook import LinkHook
 from mpchain.optimizers import SGD
+from mpchain.parameter_tree import TreeOutline
 from mpchain.serializers import DictionarySerializer, NpzDeserializer
 from mpchain.variable import Parameter
 
@@ -672,3 +674,43 @@ def test_repr_of_a_chain_with_specs():
     assert repr(Block()) == "Block(size=3, name='x')"
     link = Block(a=Link())
     assert repr(link) == "Block(size=3, name='x',\n  (a): Link(),\n)"
+
+
+def _add_parameter(model):
+    with model.l1.init_scope():
+        model.l1.W2 = Parameter(1, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _add_parameter,
+        lambda model: setattr(model.l1, "W", Parameter(1, 3)),
+        lambda model: delattr(model.l1, "b"),
+        lambda model: model.l1.register_persistent("b"),
+        lambda model: model.add_link("l3", Affine()),
+        lambda model: setattr(model, "l1", Affine()),
+        lambda model: delattr(model, "l1"),
+        lambda model: model.layers.append(Affine()),
+        lambda model: model.layers.__setitem__(0, Affine()),
+        lambda model: model.layers.reverse(),
+        lambda model: model.layers.__delitem__(0),
+        lambda model: model.layers[0].add_param("more", 1),
+    ],
+)
+def test_an_outline_notices_what_changes_parameters_or_their_names(change):
+    model = Chain(l1=Affine(), l2=Affine(), layers=Sequential(L.Linear(2, 1), F.relu, Affine()))
+    outline = TreeOutline(model)
+    model.cleargrads()
+    model.l1.W.array += 1
+    model.l1.note = "another"
+    model.layers[0].W = model.layers[0].W
+    copied_model, copied_outline = copy.deepcopy((model, outline))
+    assert outline.describes(model)
+    assert not outline.describes(copied_model)
+    assert copied_outline.describes(copied_model)
+    for tree, its_outline in [(model, outline), (copied_model, copied_outline)]:
+        before = [(name, id(param)) for name, param in tree.namedparams()]
+        change(tree)
+        assert [(name, id(param)) for name, param in tree.namedparams()] != before
+        assert not its_outline.describes(tree)

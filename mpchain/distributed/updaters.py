@@ -119,31 +119,28 @@ class MultiNodeUpdater(StandardUpdater):
         optimizer.update_in_parts([(optimizer.n_samples, loss)], self._observations)
 
     def _step_as_always(self, batch):
-        micro_shards = self.communicator.micro_shards
+        micro_shards, n, parts = self.communicator.micro_shards, len(batch), [batch]
         n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
-        parts = [batch]
         if n_parts > 1:
-            parts = [batch[slice(*partition(len(batch), i, n_parts))] for i in range(n_parts)]
+            parts = [batch[slice(*partition(n, i, n_parts))] for i in range(n_parts)]
         observations = Observations(
             [(len(part), functools.partial(self._loss, part)) for part in parts]
         )
         optimizer = self.get_optimizer("main")
-        optimizer.n_samples = len(batch)
-        with self._division(len(batch)):
+        with self._division(n):
             means = optimizer.update_in_parts(observations.parts, observations)
         self._report(observations, means)
 
     def _report(self, observations, means):
         if means is None:  # within no_sync
-            means = means_over_ranks(self.communicator, observations.summaries()[0])
+            means = means_over_ranks(self.communicator, observations.summary())
         report(observations.last() | means)
 
     def _division(self, n):
         """Returns a context with the division of the batch among the ranks, if it is known."""
         iterator = self.get_iterator("main")
         mine = getattr(iterator, "mine", None)
-        is_known = mine is not None and mine.stop - mine.start == n
-        if not is_known:
+        if mine is None or mine.stop - mine.start != n:
             return contextlib.nullcontext()
         return self.communicator.batch(getattr(iterator, "n_samples", None), mine=mine)
 

@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import itertools
+import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,7 +94,7 @@ class GradientReducer(Reducer):
         super().watch(params)
         self._names = {id(param): name for name, param in self._params.items()}
         self._order = {}  # names in the order in which gradients became final, in the first step
-        self._buckets = None
+        self._buckets, self._places = None, {}  # places: bucket and name by the parameter's id
 
     def begin(
         self,
@@ -109,19 +111,23 @@ class GradientReducer(Reducer):
         self._means = {}
         super().begin(n_samples, n_total=n_total)
         self._losses_are_weighted = losses_are_weighted
+        # What gradients are multiplied by; None: not known yet.
+        self._known_factor = float(self._n_samples > 0) if losses_are_weighted else None
         self._n_started = 0
         for bucket in self._buckets or ():
             bucket.begin(losses_are_weighted)
 
     def ready(self, param: Variable) -> None:
-        name = self._names.get(id(param))
-        if name is None or self._comm.size == 1:
+        place = self._places.get(id(param))
+        if place is None:
+            if self._buckets is None and id(param) in self._names:
+                self._order[self._names[id(param)]] = None
             return
-        if self._buckets is None:
-            self._order[name] = None
-            return
-        if self._bucket_of[name].take(name, self._factor()):
-            self._start_sums(lambda bucket: bucket.is_full)
+        bucket, name = place
+        if bucket.take(name, self._known_factor or self._factor()):
+            waiting = self._buckets[self._n_started :]
+            for bucket in itertools.takewhile(operator.attrgetter("is_full"), waiting):
+                self._start_sum(bucket)
         while self._under_way and self._under_way[0].Test():
             self._under_way.popleft()
 
@@ -129,15 +135,14 @@ class GradientReducer(Reducer):
 
     def finish(self) -> int:
         self.start()
-        for name, mean in self.means().items():
-            param = self._params[name]
-            if param._grad is not mean or mean is None:
-                param.grad = mean
+        means, params = self.means(), self._params
+        for name in means:
+            if (mean := means[name]) is None or params[name]._grad is not mean:
+                params[name].grad = mean
         return self.n_samples()
 
     def start(self) -> None:
         """Starts all sums. Afterwards the parameters' gradients may be replaced."""
-        factor = self._factor()
         counts = [self._n_samples, self._n_samples > 0]
         if self._comm.size == 1:
             self._means = {name: param.grad for name, param in self._params.items()}
@@ -145,7 +150,7 @@ class GradientReducer(Reducer):
             return
         if self._buckets is None:
             self._lay_out()
-        self._start_sums(lambda bucket: self._fill(bucket, factor))
+        self._start_rest()
         for bucket in self._buckets:
             counts += bucket.presence()
         counts += self._questions()
@@ -198,6 +203,7 @@ class GradientReducer(Reducer):
         the graph. Gradients are those of weighted losses."""
         buckets = self._buckets or []
         self._losses_are_weighted, self._n_samples, self._n_started = True, 1, 0
+        self._known_factor = 1.0
         try:
             for bucket in buckets:
                 bucket.begin_in_graph()
@@ -215,7 +221,7 @@ class GradientReducer(Reducer):
         """
         if self._comm.size == 1:
             return []
-        self._start_sums(lambda bucket: self._fill(bucket, 1.0))
+        self._start_rest()
         while self._under_way:
             self._wait_for_first()
         for bucket in self._buckets:
@@ -236,34 +242,31 @@ class GradientReducer(Reducer):
 
     def _factor(self):
         """What gradients are multiplied by; 0 if those of this rank do not count."""
-        if self._losses_are_weighted:
-            return float(self._n_samples > 0)
-        return self.weight(self._n_samples)
+        if self._known_factor is None:
+            self._known_factor = self.weight(self._n_samples)
+        return self._known_factor
 
     def _wait_for_first(self):
         self._under_way[0].Wait()
         self._under_way.popleft()
 
-    def _start_sums(self, is_ready):
-        """Starts the sums of the next buckets, in the agreed order, as long as each is ready."""
-        while self._n_started < len(self._buckets):
-            bucket = self._buckets[self._n_started]
-            if not is_ready(bucket):
-                return
-            self._under_way.append(self._begin_sum(bucket))
-            self._n_started += 1
+    def _start_sum(self, bucket):
+        """Starts the sum of the next bucket: the order is the same on all ranks."""
+        self._under_way.append(self._begin_sum(bucket))
+        self._n_started += 1
+
+    def _start_rest(self):
+        """Starts all other sums at the end of the step, when only these are left to do."""
+        for bucket in self._buckets[self._n_started :]:
+            bucket.take_rest(self._factor())
+            if len(self._under_way) >= MOST_UNDER_WAY:
+                self._wait_for_first()
+            self._start_sum(bucket)
 
     def _begin_sum(self, bucket):  # which profiles replace
         if not self._comm.sums_gradients:
             return Request()
         return self._compression(self._comm, bucket)
-
-    def _fill(self, bucket, factor):
-        """Fills a bucket at the end of the step, when only sums are left to do."""
-        bucket.take_rest(factor)
-        if len(self._under_way) >= MOST_UNDER_WAY:
-            self._wait_for_first()
-        return True
 
     def _lay_out(self):
         """Agrees with the other ranks on the order of parameters and cuts it into buckets."""
@@ -276,6 +279,7 @@ class GradientReducer(Reducer):
             )
         self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
+        self._places = {id(params[n]): (bucket, n) for n, bucket in self._bucket_of.items()}
         self.n_samples()  # its sum may still be under way, in the array that is replaced here
         total = self._total
         self._total, *arrays = self._comm.make_buffers(
@@ -337,6 +341,7 @@ class Bucket:
 
     def __init__(self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype):
         self.layout, self._wire_dtype = layout, wire_dtype
+        self._keeps_dtype = layout.dtype == wire_dtype
         self._params = {name: params[name] for name in layout.slices}
         self._unused, self._rooms, self._room = [], [], None
 
@@ -376,7 +381,7 @@ class Bucket:
         return [room for room in self._rooms if room is not self._room and not room.is_held()]
 
     def _leave_held_room(self):
-        if not self._room.is_held(self._params):
+        if not self._room.is_held(self._params.values()):
             return
         if free := self._free_rooms():
             self._room = free[0]
@@ -409,19 +414,23 @@ class Bucket:
         Returns:
             Whether the gradients of all parameters have been taken.
         """
-        if name in self._taken:
+        taken = self._taken
+        if name in taken:
             raise RuntimeError(f"the gradient of {name} became final twice in one step")
-        grad = None if factor == 0 else self._params[name].grad
-        self._taken[name] = grad is not None
-        self._put(name, grad, factor)
-        return len(self._taken) == len(self._params)
+        param = self._params[name]
+        grad = None if factor == 0 else param.grad
+        taken[name] = grad is not None
+        self._put(name, param, grad, factor)
+        return len(taken) == len(self._params)
 
-    def _put(self, name, grad, factor):
+    def _put(self, name, param, grad, factor):
         view = self._room.views[name]
-        put(view, grad, factor)
-        if grad is not None and view.dtype == grad.dtype:
+        if grad is None or factor != 1:
+            put(view, grad, factor)
+        else:
+            view[...] = grad
+        if grad is not None and self._keeps_dtype:
             # Frees memory for the rest of backward. The view is as the gradient: no checks again.
-            param = self._params[name]
             param._grad, param._grad_var = view, None
 
     def take_rest(self, factor: float) -> None:
@@ -436,7 +445,7 @@ class Bucket:
 
     def presence(self) -> list[bool]:
         """Returns for each of :attr:`names` what :meth:`had` returns."""
-        return [self._taken[name] for name in self._params]
+        return list(map(self._taken.__getitem__, self._params))
 
     def views(self) -> dict[str, Array]:
         """Returns the parts of ``values`` by parameter name, in the shapes of the parameters."""
@@ -449,7 +458,7 @@ class Bucket:
         when the next step begins and needs memory.
         """
         dtype, copies = self.layout.dtype, not (self._can_make_room() or self._free_rooms())
-        if dtype == self._wire_dtype and not copies:
+        if self._keeps_dtype and not copies:
             return self._room.views
         return {n: view.astype(dtype, copy=copies) for n, view in self._room.views.items()}
 
@@ -479,7 +488,7 @@ class GpuBucket(Bucket):
     def begin_sum(self, comm: Communicator, wire_dtype: str | None = None) -> Request:
         if wire_dtype is not None:
             return super().begin_sum(comm, wire_dtype)
-        if self._wire_dtype != self.layout.dtype:
+        if not self._keeps_dtype:
             self._fill()
         parts = self._parts() if self._grads else None
         request = comm.iallreduce(self._room.values, factor=self._factor, parts=parts)
@@ -524,7 +533,7 @@ class GpuBucket(Bucket):
         self._rooms, self._room = self._own_rooms
         self._grads = {}
 
-    def _put(self, name, grad, factor):
+    def _put(self, name, param, grad, factor):
         self._grads[name] = grad
         if self._factor is not None:
             self._factor = factor or 1.0  # of no gradients
@@ -548,7 +557,7 @@ class GpuBucket(Bucket):
         """Lets the parameters have parts of ``values`` as their gradients."""
         for name, grad in self._grads.items():
             view = self._room.views[name]
-            if grad is not None and view.dtype == grad.dtype:
+            if grad is not None and self._keeps_dtype:
                 self._params[name].grad = view  # frees memory for the rest of backward
         self._grads = {}
 
@@ -575,16 +584,14 @@ class Room:
         self.values = values
         self.views = layout.views(values)
 
-    def is_held(self, params: Mapping[str, Parameter] | None = None) -> bool:
-        """Returns whether anything but the ``grad`` of these parameters refers to a part of the
-        memory."""
+    def is_held(self, params: Iterable[Parameter] = ()) -> bool:
+        """Returns whether anything but the ``grad`` of these parameters, which come in the order of
+        ``views``, refers to a part of the memory."""
         # Each array is referred to by its attribute or dict and by getrefcount's argument, and
         # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
         # has become a Variable may be held as such, and counts as held.
         views = self.views.values()
-        n_own = 2 * len(views)
-        if params is not None:
-            n_own += sum([params[name]._grad is view for name, view in self.views.items()])
+        n_own = 2 * len(views) + sum(map(operator.is_, [p._grad for p in params], views))
         return (
             sys.getrefcount(self.values) > 2 + len(views)
             or sum(map(sys.getrefcount, views)) > n_own

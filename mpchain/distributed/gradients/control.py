@@ -6,14 +6,13 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator, NcclCommunicator, progress
-from mpchain.reporter import DictSummary
 from mpchain.training.progress import print_line
 from mpchain.typing import Array
 
@@ -77,9 +76,7 @@ class Control:
         self._n_in_period, self._slow, self._named = 0, None, set()
         self._own_turn, place = divmod(comm.rank, n_per_turn)
         self._own_places = len(FLAGS) + place, len(FLAGS) + n_per_turn + place
-        self._worked = self._waited = 0.0  # in seconds, in so many steps
-        self._n_steps = 0
-        self._clock = None
+        self._clock = None  # when this rank last told its times, and the number of messages then
 
     @classmethod
     def of(cls, comm: Communicator) -> Self:
@@ -108,14 +105,19 @@ class Control:
         self._asked.discard(flag)
         return True
 
-    def agree(self) -> None:
+    def agree(self) -> bool:
         """Makes sure that flags were exchanged since the last call: waits for the other ranks if no
-        step was done in the meantime. Flags that steps have not carried yet stay for the next."""
+        step was done in the meantime. Flags that steps have not carried yet stay for the next.
+
+        Returns:
+            Whether there are flags to :meth:`take`.
+        """
         if self.n_messages == self._n_agreed:
             sums = self._room(len(FLAGS))
             sums[:] = self._asked_flags()
             self._receive_flags(self._sum(sums))
         self._n_agreed = self.n_messages
+        return bool(self._received)
 
     def compare(self, n: int) -> tuple[bool, int]:
         """Returns whether a number is the same on all ranks, and on how many it is 0; waits for
@@ -145,20 +147,16 @@ class Control:
         """Writes what this rank tells into a message of zeros; returns the number of the turn."""
         if self._asked:
             message[: len(FLAGS)] = self._asked_flags()
-        now, waited = _clocks()
-        if self._clock is not None:
-            waiting = waited - self._clock[1]
-            self._worked += now - self._clock[0] - waiting
-            self._waited += waiting
-            self._n_steps += 1
-        self._clock = now, waited
         turn = self._n_sent % self.n_turns
         self._n_sent += 1
-        if turn == self._own_turn and self._n_steps:
-            worked, waited = self._own_places
-            message[worked] = self._worked / self._n_steps
-            message[waited] = self._waited / self._n_steps
-            self._worked, self._waited, self._n_steps = 0.0, 0.0, 0
+        if turn == self._own_turn or self._clock is None:
+            clock, before = (*_clocks(), self._n_sent), self._clock
+            self._clock = clock
+            if before is not None:
+                passed, waited, n_steps = (x - y for x, y in zip(clock, before, strict=True))
+                working, waiting = self._own_places
+                message[working] = (passed - waited) / n_steps
+                message[waiting] = waited / n_steps
         return turn
 
     def read(self, message: Array, turn: int) -> None:
@@ -216,9 +214,8 @@ class ControlMessage:
         comm: the ranks.
 
     Example:
-        >>> message, summary = ControlMessage(comm), DictSummary()
-        >>> summary.add({"loss": (3.0, 8)})
-        >>> message.put([summary])
+        >>> message = ControlMessage(comm)
+        >>> message.put([{"loss": (24.0, 8.0)}])  # 8 samples
         >>> _ = message.begin([True, False])
         >>> message.means(), message.wait()
         ({'loss': 3.0}, [1.0, 0.0])
@@ -233,16 +230,19 @@ class ControlMessage:
         self._means = {}
         self._are_random_states_equal = False
 
-    def put(self, summaries: Sequence[DictSummary] = (), *, draws: bool = False) -> None:
+    def put(
+        self, sums: Sequence[Mapping[str, tuple[Any, float]]] = (), *, draws: bool = False
+    ) -> None:
         """Sets what the next message carries.
 
         Args:
-            summaries: values with their weights. With a reproducible communicator one for each of
-                this rank's micro-shards, else one for all samples of this rank, or none.
+            sums: by name the sum of values times weights, and that of weights, which is not 0. With
+                a reproducible communicator one dict for each of this rank's micro-shards, else one
+                for all samples of this rank, or none.
             draws: whether random states are compared, which takes 0.1 ms.
         """
         self.wait()
-        self._values.own = [summary.sums() for summary in summaries]
+        self._values.own = sums
         self._pieces = _pieces_of_random_state() if draws else None
 
     def begin(self, counts: Iterable[float] = ()) -> Any:
@@ -253,21 +253,21 @@ class ControlMessage:
             A request.
         """
         self.wait()
-        counts, control = [*counts], Control.of(self._comm)
-        # The parts of the message end here; the last one are the counts.
-        pieces = control.n_numbers
-        values = pieces + 2 * _N_PIECES
-        end = values + 1 + self._values.n_numbers
-        if self._sums is None or self._sums.size != end + len(counts):
-            (self._sums,) = self._comm.make_buffers([(end + len(counts), np.float64)])
+        control = Control.of(self._comm)
+        # The message: numbers of the control, of the random state, of values, and the counts.
+        head = control.n_numbers + 2 * _N_PIECES
+        values = self._values.numbers()
+        tail = [*values, *counts]
+        if self._sums is None or self._sums.size != head + len(tail):
+            (self._sums,) = self._comm.make_buffers([(head + len(tail), np.float64)])
+            self._tail = struct.Struct(f"{len(tail)}d")
         sums = self._sums
         sums.fill(0)
         turn = control.write(sums)
         if self._pieces is not None:
-            sums[pieces:values] = self._pieces
-        sums[values] = self._values.write(sums, values + 1)
-        sums[end:] = counts
-        self._begun = control, turn, pieces, values, end
+            sums[control.n_numbers : head] = self._pieces
+        self._tail.pack_into(sums, head * sums.itemsize, *tail)  # faster than assigning a list
+        self._begun = control, turn, head, len(values)
         self._request = self._comm.iallreduce(sums)
         return self._request
 
@@ -279,17 +279,19 @@ class ControlMessage:
             self._read(*self._begun)
         return self._counts
 
-    def _read(self, control, turn, pieces, values, end):
-        control.read(self._sums, turn)
+    def _read(self, control, turn, head, n_values):
+        sums = self._sums
+        control.read(sums, turn)
         self._are_random_states_equal = False
         if self._pieces is not None:
-            sums = self._sums[pieces:values].tolist()
+            pieces = sums[control.n_numbers : head].tolist()
             self._are_random_states_equal = all(
-                map(functools.partial(_are_equal, self._comm.size), sums[::2], sums[1::2])
+                map(functools.partial(_are_equal, self._comm.size), pieces[::2], pieces[1::2])
             )
-        is_unknown, *sums = self._sums[values:end].tolist()
-        self._counts = self._sums[end:].tolist()
-        self._means = self._values.agree() if is_unknown else self._values.read(sums)
+        tail = self._tail.unpack_from(sums, head * sums.itemsize)
+        self._counts = [*tail[n_values:]]
+        n_unknown, *values = tail[:n_values]
+        self._means = self._values.agree() if n_unknown else self._values.read(values)
         self._values.own = []
 
     def means(self) -> dict[str, Any]:
@@ -319,40 +321,36 @@ class _Values:
         self.own = []  # for each of this rank's micro-shards: pairs of sum and weight by name
 
     @property
-    def n_numbers(self):
-        return 2 * self._n_slots * len(self._places)
-
-    @property
     def _n_slots(self):
         return self._comm.micro_shards or 1
 
-    def write(self, message, begin):
-        """Writes this rank's values; returns the number of those that have no place."""
-        n_slots, n_names, n_unknown = self._n_slots, len(self._places), 0
-        on_gpu = {}
+    def numbers(self):
+        """Returns this rank's values: how many have no place; then, of each slot, the weights of
+        all names; then the sums likewise."""
+        n_slots, places, on_gpu = self._n_slots, self._places, {}
+        n = n_slots * len(places)
+        numbers = [0.0] * (1 + 2 * n)
         first = self._comm.rank * n_slots // self._comm.size if n_slots > 1 else 0
         for slot, own in enumerate(self.own, first):
+            begin = 1 + slot * len(places)
             for name, (x, weight) in own.items():
-                place = self._places.get(name)
-                stays = name in self._on_gpu
+                place, stays = places.get(name), name in self._on_gpu
                 if place is None or (not stays and self._stays_on_gpu(x)):
-                    n_unknown += 1
+                    numbers[0] += 1
                     continue
-                place += begin + slot * n_names
-                message[place] = weight  # the weights of all slots, then the sums
+                numbers[begin + place] = weight
                 if stays:
                     on_gpu[slot, name] = x
                 else:
-                    message[n_slots * n_names + place] = x
+                    numbers[begin + place + n] = x
         if self._on_gpu:
             self._begin_on_gpu(on_gpu)
-        return n_unknown
+        return numbers
 
     def _stays_on_gpu(self, x):
         # Where MPI sums, the host must wait for the value anyway.
-        return (
-            type(x) is not float
-            and cuda.is_gpu_array(x)
+        return type(x) is not float and (
+            cuda.is_gpu_array(x)
             and (self._comm.size == 1 or isinstance(self._comm, NcclCommunicator))
         )
 
@@ -366,11 +364,8 @@ class _Values:
         """Returns the means."""
         if self._n_slots == 1 and not self._on_gpu:
             n = len(self._places)
-            return {
-                name: numbers[n + i] / numbers[i]
-                for i, name in enumerate(self._places)
-                if numbers[i] > 0
-            }
+            numbers = zip(self._places, numbers[:n], numbers[n:])
+            return {name: total / weight for name, weight, total in numbers if weight > 0}
         by_slot = np.reshape(numbers, (2, self._n_slots, -1))
         weights, sums = (part.T.tolist() for part in by_slot)
         if self._on_gpu:

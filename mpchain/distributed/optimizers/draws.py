@@ -53,9 +53,7 @@ class _Division:  # a generator would cost several times as much, in every step
         self._comm, self._own = comm, (mine, n)
 
     def __enter__(self):
-        attributes = vars(self._comm)
-        self._outer = attributes.get("_divided", (None, None))
-        attributes["_divided"] = self._own
+        self._outer, vars(self._comm)["_divided"] = self._comm._divided, self._own
         return self._own[0]
 
     def __exit__(self, *exc_info):
@@ -70,7 +68,7 @@ def divided(comm: Communicator) -> slice | None:
         ...     divided(comm)
         slice(0, 6, None)
     """
-    return vars(comm).get("_divided", (None, None))[0]
+    return comm._divided[0]
 
 
 def n_divided(comm: Communicator) -> int | None:
@@ -81,10 +79,11 @@ def n_divided(comm: Communicator) -> int | None:
         ...     n_divided(comm)
         6
     """
-    return vars(comm).get("_divided", (None, None))[1]
+    return comm._divided[1]
 
 
 Communicator.batch = batch
+Communicator._divided = None, None  # this rank's samples, and the number of all ranks'
 
 
 class SampleDraws:
@@ -133,19 +132,15 @@ class SampleDraws:
             step: the number of updates that the optimizer has done.
         """
         counts = [_n_samples(*part) for part in parts]
-        n = sum(counts)
-        first, turn = self._first(n), self._n_turns
+        n, comm, numbered = sum(counts), self._comm, []
+        first, turn, shards = self._first(n), self._n_turns, comm.micro_shards
         self.count(n)
-        comm, numbered = self._comm, []
-        initializes = comm.micro_shards and not are_initialized(comm)
-        n_streams = comm.micro_shards or comm.size
-        stream = comm.rank * n_streams // comm.size
-        for (n_own, compute_loss), n_part in zip(parts, counts, strict=True):
-            place = {"first": first if n_part else None, "n": n_part, "stream": stream}
-            compute_loss = functools.partial(
-                _draw_from, (self._key, step, turn), place, compute_loss
-            )
-            if comm.micro_shards:
+        initializes = shards and not are_initialized(comm)
+        stream = comm.rank * (shards or comm.size) // comm.size
+        for (n_own, compute_loss), n_part in zip(parts, counts):
+            place = first if n_part else None, n_part, stream
+            compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
+            if shards:
                 seed = [*self._key, step, turn + 1]
                 compute_loss = functools.partial(_seeded, seed, stream, initializes, compute_loss)
                 stream += 1
@@ -184,8 +179,9 @@ class SampleDraws:
         self._key = tuple(np.asarray(serializer("draws", np.array(self._key, np.uint32))).tolist())
 
 
-def _draw_from(step, place, compute_loss):
-    with random.SampleGenerator(*step, **place).in_use():
+def _draw_from(key, step, turn, place, compute_loss):
+    first, n, stream = place
+    with random.SampleGenerator(key, step, turn, first=first, n=n, stream=stream).in_use():
         return compute_loss()
 
 

@@ -26,6 +26,7 @@ from mpchain.distributed.optimizers.reports import Observations
 from mpchain.distributed.optimizers.shared_random import may_draw, random_numbers_of_rank_0
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
+from mpchain.parameter_tree import TreeOutline
 from mpchain.recording import current, outside
 from mpchain.reporter import report
 from mpchain.serializer import AbstractSerializer, MissingKeyError
@@ -157,6 +158,7 @@ class MultiNodeOptimizer:
             zero_fill=zero_fill,
             n_samples=None,
             _known={},  # id of each parameter by name
+            _outline=TreeOutline(Link()),  # of the model with these alone
             _known_links=set(),  # ids of those whose persistent values are the same on all ranks
             _waiting=set(),  # names of those that were not initialized at the last look
             _reducer=reducer,
@@ -283,7 +285,7 @@ class MultiNodeOptimizer:
             else:
                 observations = Observations(micro_batches.cut(lossfun, args, kwds, n, n_parts))
                 self.update_in_parts(observations.parts)
-                report(observations.last() | observations.summaries()[0].compute_mean())
+                report(observations.last() | observations.summary().compute_mean())
             self.n_samples = before
         elif not self._exchanges:
             raise RuntimeError(
@@ -317,43 +319,42 @@ class MultiNodeOptimizer:
             The means of the observations over the samples of all ranks, the same on all of them;
             None without observations, and within :meth:`no_sync`.
         """
-        if self._is_elsewhere():
-            with self.target.device.create_context():
+        actual = self.actual_optimizer
+        if actual._is_elsewhere():
+            with actual.target.device.create_context():
                 return self.update_in_parts(parts, observations)
         if self._has_new_parameters():
             self._replicate()
-        self._check_parts([n for n, _ in parts])
+        if self._joint_link is not None or self._reducer.parts_per_batch is not None:
+            self._check_parts([n for n, _ in parts])
         recorder = self._replays.recorder(parts, observations)
         if current.graph is not None:
             return self._replays.capture(*parts[0], observations)
-        self.n_samples = n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
-        parts = self._draws.numbered(parts, self.t) or [(0, None)]
+        n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
+        vars(self)["n_samples"] = n
+        parts = self._draws.numbered(parts, actual.t) or [(0, None)]
         if self._n_accumulated:
             n = self._n_accumulated + _weight(n)
-        known = self._n_all_accumulated, n_divided(self.communicator)
-        n_total = None if None in known else sum(known)
-        reducer = self._local_reducer
-        if self._exchanges:
-            reducer = self._reducer
-            reducer.begin(n, n_total=n_total, losses_are_weighted=True)
-            if recorder is not None:
-                recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
-        else:
-            reducer.begin(n, losses_are_weighted=True)
-        for i, (n_part, compute_loss) in enumerate(parts):
+        n_total, n_before = n_divided(self.communicator), self._n_all_accumulated
+        n_total = None if n_total is None or n_before is None else n_before + n_total
+        exchanges = self._exchanges
+        reducer = self._reducer if exchanges else self._local_reducer
+        reducer.begin(n, n_total=n_total if exchanges else None, losses_are_weighted=True)
+        if recorder is not None:
+            recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
+        for i, (n_part, compute_loss) in enumerate(parts, 1):
             if n_part == 0:
                 compute_loss = _no_loss
-            loss = compute_loss() if i > 0 else self._first_loss(compute_loss)
+            loss = self._first_loss(compute_loss) if i == 1 and self._waiting else compute_loss()
             weight = reducer.weight(n_part)
-            if i == 0 or reducer.parts_per_batch:
+            if i == 1 or reducer.parts_per_batch:
                 self._scale_accumulated(reducer)
             if n_part != 0:
                 # Earlier parts only add to the gradients.
-                is_last = i == len(parts) - 1
-                self._backward(loss, weight, reducer.ready if is_last else None, recorder)
+                self._backward(loss, weight, reducer.ready if i == len(parts) else None, recorder)
             del loss
             reducer.end_part(n_part)
-        if not self._exchanges:
+        if not exchanges:
             self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
             return None
         outside(self._finish, observations)
@@ -453,8 +454,7 @@ class MultiNodeOptimizer:
         control = Control.of(self.communicator)
         if number is not None:
             control.ask(number)
-        control.agree()
-        taken = [known for known in _SIGNALS if control.take(known)]
+        taken = [known for known in _SIGNALS if control.take(known)] if control.agree() else []
         return taken[0] if taken else None
 
     def rank_times(self) -> np.ndarray | None:
@@ -479,18 +479,16 @@ class MultiNodeOptimizer:
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
         vars(self).update(_n_accumulated=0, _n_all_accumulated=0)
-        growth = self.actual_optimizer._loss_scale_growth
-        if growth is not None and not self._reducer.allows_dynamic_loss_scale:
+        actual, reducer = self.actual_optimizer, self._reducer
+        if actual._loss_scale_growth is not None and not reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "
                 "which belong to another loss scale: it works with a constant loss scale only"
             )
-        draws = may_draw(self.actual_optimizer, self._reducer.params, self._own_hook)
-        by_part = self._reducer.parts_per_batch is not None
-        summaries = () if observations is None else observations.summaries(by_part=by_part)
-        message = self._reducer.message
-        message.put(summaries, draws=draws)
-        n_total = self._reducer.finish()
+        draws = may_draw(actual, reducer.params, self._own_hook)
+        by_part, message = reducer.parts_per_batch is not None, reducer.message
+        message.put(() if observations is None else observations.sums(by_part=by_part), draws=draws)
+        n_total = reducer.finish()
         self._rank_states.n_samples = n_total
         self._draws.finish(n_total)
         if n_total > 0:
@@ -526,7 +524,11 @@ class MultiNodeOptimizer:
         target = self.target
         if target is None:
             raise RuntimeError("MultiNodeOptimizer.update: call setup with a link before")
-        return bool(self._waiting) or self._known != _ids(target.namedparams())
+        if not self._outline.describes(target):
+            if self._known != _ids(target.namedparams()):
+                return True
+            self._outline = TreeOutline(target)
+        return bool(self._waiting)
 
     def _were_alike(self):
         """Makes new parameters the same on all ranks; returns whether they were so before."""
@@ -548,9 +550,7 @@ class MultiNodeOptimizer:
         return False
 
     def _first_loss(self, compute_loss):
-        """Returns the loss, computed with parameters that are the same on all ranks."""
-        if not self._waiting:
-            return compute_loss()
+        """Returns the loss, computed with parameters that this initializes alike on all ranks."""
         with DryRun(remembered(self.communicator).values()) as dry_run:
             loss = compute_loss()
         n_waiting = len(self._waiting)

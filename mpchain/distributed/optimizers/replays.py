@@ -150,7 +150,7 @@ class Replays(Ranks):
         """Tells the other ranks what an update tells them, after the launch of a graph."""
         optimizer = self._optimizer
         n = optimizer._n_samples()
-        optimizer._reducer.message.put(() if observations is None else observations.summaries())
+        optimizer._reducer.message.put(() if observations is None else observations.sums())
         optimizer._draws.count(n_own if n is None else n)
         n_total = optimizer._reducer.tell(presence)
         optimizer._rank_states.n_samples = n_total

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpchain.reporter import DictSummary
+from mpchain.reporter import DictSummary, weighted_numbers
 from mpchain.training.updaters.replica import collecting
 
 
@@ -26,8 +26,8 @@ class Observations:
         >>> with mpchain.Reporter():
         ...     for _, function in observations.parts:
         ...         function()
-        >>> observations.summaries()[0].compute_mean()
-        {'x': 2.0}
+        >>> observations.sums(), observations.summary().compute_mean()
+        ([{'x': (8.0, 4.0)}], {'x': 2.0})
     """
 
     is_kept = False
@@ -46,13 +46,27 @@ class Observations:
         self._kept, self.is_kept = [(n, values)], True
         return collecting(values)
 
-    def summaries(self, *, by_part: bool = False) -> list[DictSummary]:
-        """Returns summaries in which values are weighted by samples: one for each part, or one."""
+    def sums(self, *, by_part: bool = False) -> list[dict[str, tuple[Any, float]]]:
+        """Returns sums of values times weights, and of weights, by name: those of each part, or one
+        dict for all. Weights are numbers of samples, unless they were reported."""
+        sums = [{} for _ in self._kept] if by_part else [{}] * len(self._kept)
+        for of_part, (n, values) in zip(sums, self._kept):
+            for name, number, weight in weighted_numbers(values, n):
+                if weight > 0:
+                    x, total = of_part.get(name, (0.0, 0.0))
+                    if type(number) is float:
+                        of_part[name] = x + weight * number, total + weight
+                        continue
+                    with number.device:
+                        of_part[name] = x + weight * number, total + weight
+        return sums if by_part else sums[:1]
+
+    def summary(self) -> DictSummary:
+        """Returns the same of all parts as a summary."""
         summary = DictSummary()
-        summaries = [DictSummary() if by_part else summary for _ in self._kept]
-        for summary, (n, values) in zip(summaries, self._kept, strict=True):
+        for n, values in self._kept:
             summary.add(values, default_weight=n)
-        return summaries if by_part else summaries[:1]
+        return summary
 
     def last(self) -> dict[str, Any]:
         """Returns all values, in which later parts replace values of earlier ones."""

@@ -37,22 +37,27 @@ def may_draw(
         >>> may_draw(optimizer, optimizer.target.params())
         False
     """
-    hooks = all_hooks(optimizer, params)
-    return any(type(hook) not in _DRAW_NOTHING and hook != own_hook for hook in hooks)
+    for hook in all_hooks(optimizer, params):
+        if type(hook) not in _DRAW_NOTHING and hook != own_hook:
+            return True
+    return False
 
 
-def all_hooks(optimizer: Optimizer, params: Iterable[Parameter]) -> Iterator[Callable[..., Any]]:
-    """Yields the hooks of an optimizer and of the update rules of parameters.
+def all_hooks(optimizer: Optimizer, params: Iterable[Parameter]) -> list[Callable[..., Any]]:
+    """Returns the hooks of an optimizer and of the update rules of parameters.
 
     Example:
         >>> optimizer = optimizers.SGD().setup(L.Linear(3, 2))
         >>> optimizer.add_hook(print)
-        >>> list(all_hooks(optimizer, optimizer.target.params()))
+        >>> all_hooks(optimizer, optimizer.target.params())
         [<built-in function print>]
     """
-    for part in [optimizer, *[param.update_rule for param in params]]:
-        if part is not None and part._hooks:
-            yield from [hook for _, hook in part._hooks.values()]
+    hooks = [*(optimizer._hooks or {}).values()]
+    for param in params:
+        rule = param.update_rule
+        if rule is not None and rule._hooks:
+            hooks += rule._hooks.values()
+    return [hook for _, hook in hooks]
 
 
 @contextlib.contextmanager

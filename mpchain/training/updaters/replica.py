@@ -8,7 +8,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.link import Link
-from mpchain.reporter import DictSummary, Reporter, get_current_reporter, report_scope
+from mpchain.reporter import DictSummary, Reporter, report_scope
 from mpchain.training.named_parts import as_arguments
 from mpchain.variable import Variable
 
@@ -127,7 +127,6 @@ def collecting(observation: dict[str, Any]) -> contextlib.AbstractContextManager
         {'loss': 2.0}
     """
     try:
-        get_current_reporter()
-    except RuntimeError:
+        return report_scope(observation)
+    except RuntimeError:  # there is none
         return contextlib.nullcontext()
-    return report_scope(observation)
