@@ -39,15 +39,15 @@ def combinations():
 
 
 @pytest.mark.parametrize(("name", "encoding"), list(combinations()))
-@pytest.mark.parametrize("newline", [None, "", "\n", "\r", "\r\n"])
-def test_lines(tmp_path, name, encoding, newline):
+def test_lines(tmp_path, name, encoding):
     path = tmp_path / "file.txt"
     path.write_bytes(TEXTS[name].encode(encoding))
-    expected = lines_of(path, encoding=encoding, newline=newline)
-    dataset = TextDataset(path, encoding=encoding, newline=newline)
-    assert len(dataset) == len(expected)
-    assert dataset[:] == expected
-    assert [dataset[i] for i in range(-len(expected), 0)] == expected
+    for newline in (None, "", "\n", "\r", "\r\n"):
+        expected = lines_of(path, encoding=encoding, newline=newline)
+        dataset = TextDataset(path, encoding=encoding, newline=newline)
+        assert len(dataset) == len(expected), repr(newline)
+        assert dataset[:] == expected
+        assert [dataset[i] for i in range(-len(expected), 0)] == expected
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
