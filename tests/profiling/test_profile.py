@@ -1,3 +1,4 @@
+import gc
 import itertools
 import json
 import threading
@@ -151,6 +152,21 @@ def test_nothing_is_replaced_without_a_profile():
         1 / 0
     assert places() == before
     assert not mpchain.get_function_hooks() and not mpchain.config.link_hooks
+
+
+def test_spans_are_no_work_for_the_garbage_collector():
+    link = L.Linear(3, 2)
+
+    def run(n):
+        for _ in range(n):
+            F.sum(link(X)).backward()
+        gc.collect()
+        return len(gc.get_objects())
+
+    with mpchain.profile() as profile:
+        before = run(1)
+        assert run(100) - before < 50
+    assert sum(e.get("cat") == "function" for e in profile.trace["traceEvents"]) >= 400
 
 
 def test_recording_ends_after_the_given_steps():
