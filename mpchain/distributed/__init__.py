@@ -1,5 +1,6 @@
 """Training on several ranks: communicators, and what averages gradients and results over them."""
 
+from mpchain.backends import pynccl as pynccl
 from mpchain.distributed import communicators as communicators
 from mpchain.distributed import datasets as datasets
 from mpchain.distributed import extensions as extensions
