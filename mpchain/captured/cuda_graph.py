@@ -538,8 +538,8 @@ def explain(error: BaseException) -> str:
 
 def _place(error):
     """Where the code outside of mpchain and of array libraries is that an error came through."""
-    inside = [os.path.dirname(vars(sys.modules[name])["__file__"]) for name in ("mpchain", "cupy")]
-    inside += [os.path.dirname(contextlib.__file__)]
+    libraries = [sys.modules[name] for name in ("mpchain", "cupy") if name in sys.modules]
+    inside = [os.path.dirname(x.__file__ or "") for x in (*libraries, contextlib)]
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
