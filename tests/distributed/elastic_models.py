@@ -180,7 +180,7 @@ MODELS = {
 MOMENTS = {
     "setup": (MultiNodeOptimizer, "setup"),
     "keep": (Copy, "_mirror"),
-    "forward": (MultiNodeOptimizer, "_first_loss"),
+    "forward": (MultiNodeOptimizer, "update_in_parts"),
     "backward": (MultiNodeOptimizer, "_backward"),
     "ready": (GradientReducer, "ready"),
     "end_part": (DeterministicReducer, "end_part"),
