@@ -208,7 +208,7 @@ class TestGraphsOfGpus:
     @pytest.fixture(autouse=True)
     def _only_on_gpus(self, comm):
         if not on_gpus() or comm.size == 1:
-            pytest.skip("of several GPUs")
+            pytest.skip("needs several ranks with a GPU each")
 
     def optimizer_of(self, comm, **options):
         model = perceptron()
