@@ -156,11 +156,9 @@ def fixed_batch_normalization(
 
 def _fixed(name, x, gamma, beta, mean, var, eps, axis):
     axis, shape = _shape_of_parameters(name, x, axis, gamma, beta=beta, mean=mean, var=var)
-    gamma, beta, mean, var = (reshape(widened(p), shape) for p in (gamma, beta, mean, var))
-    return cast(_shifted_and_scaled(x, mean, gamma * (var + eps) ** -0.5, beta), x.dtype)
-
-
-_CACHED = 1 << 16  # elements: of larger arrays one sample at a time is worked on
+    scale = widened(gamma) * (widened(var) + eps) ** -0.5
+    mean, scale, beta = (reshape(widened(p), shape) for p in (mean, scale, beta))
+    return cast(_shifted_and_scaled(x, mean, scale, beta), x.dtype)
 
 
 @differentiable(
@@ -170,19 +168,7 @@ _CACHED = 1 << 16  # elements: of larger arrays one sample at a time is worked o
     lambda g, beta_shape: sum_to.on(g, beta_shape),
 )
 def _shifted_and_scaled(x, mean, scale, beta):
-    """(x - mean) scale + beta, in one piece of memory."""
-    dtype = np.result_type(x.dtype, mean.dtype, scale.dtype, beta.dtype)
-    if type(x) is not np.ndarray or x.size <= _CACHED or len(mean) > 1:
-        y = np.subtract(x, mean, dtype=dtype)
-        y *= scale
-        y += beta
-        return y
-    y = np.empty(x.shape, dtype)
-    for sample, part in zip(x, y):
-        np.subtract(sample, mean[0], out=part)
-        part *= scale[0]
-        part += beta[0]
-    return y
+    return kernels.shift_and_scale(x, mean, scale, beta)
 
 
 def fixed_batch_renormalization(

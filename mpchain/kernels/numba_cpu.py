@@ -19,6 +19,7 @@ from mpchain.kernels.reference import (
     place_in_windows,
     sum_rows,
 )
+from mpchain.kernels.scaling import shift_and_scale
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
 _ABSENT = "numba is not installed (pip install 'mpchain[cpu]')"
@@ -86,10 +87,10 @@ def _compiled(function):
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
-def _refuse_normalization(x, gamma, axis):
+def _refuse_normalization(x, gamma, axis, least=_WORTH_COMPILING):
     if reason := refuse_unless_channels(x, gamma, axis):
         return reason
-    if x.size < _WORTH_COMPILING:
+    if x.size < least:
         return "too small to compile for"
     return None if load_numba() else _ABSENT
 
@@ -122,6 +123,22 @@ def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     n = x.dtype.type(x.size // gamma.size)
     _compiled(_normalize_backward)(_by_channels(g), _by_channels(x), _by_channels(gx), n, *flat)
     return gx, *of_parameters
+
+
+def _refuse_scaling(x, *parameters):
+    of_channels = tuple(n if i == 1 else 1 for i, n in enumerate(x.shape))
+    if any(p.dtype != x.dtype or p.shape != of_channels for p in parameters):
+        return "not a number of the dtype of x for each channel"
+    return _refuse_normalization(x, parameters[0], (0, *range(2, x.ndim)), _WORTH_COMPILING >> 2)
+
+
+@shift_and_scale.kernel("numba_cpu", _refuse_scaling)
+def _shift_and_scale(x, mean, scale, beta):
+    """As the reference, in one pass."""
+    y = np.empty(x.shape, x.dtype)
+    flat = [v.reshape(-1) for v in (mean, scale, beta)]
+    _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *flat)
+    return y
 
 
 def _refuse_pooling(x, window):
@@ -203,6 +220,14 @@ def _normalize(x, y, eps, gamma, beta, mean, inverse_std, var):
         for n in range(n_samples):
             for i in range(size):
                 y[n, c, i] = (x[n, c, i] - center) * scale + shift
+
+
+def _shift_and_scale_channels(x, y, mean, scale, beta):
+    for n in range(x.shape[0]):
+        for c in range(x.shape[1]):
+            center, slope, shift = mean[c], scale[c], beta[c]
+            for i in range(x.shape[2]):
+                y[n, c, i] = (x[n, c, i] - center) * slope + shift
 
 
 def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_beta):

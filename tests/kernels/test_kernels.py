@@ -233,6 +233,25 @@ def _sample_normalizations(*roles):
     return {name: make(*case) for name, case in shapes.items()}
 
 
+def _shifts():
+    """Cases of shifting and scaling: shapes of x, and of what it is shifted and scaled by."""
+    shapes = {
+        "rows": ((5, 7), (1, 7)),
+        "images": ((2, 3, 5, 7), (1, 3, 1, 1)),
+        "large images": ((3, 5, 70, 71), (1, 5, 1, 1)),
+        "large rows of channels": ((5, 70, 7, 31), (1, 70, 1, 1)),
+        "large, by the last axis": ((40, 40, 60), (1, 1, 60)),
+        "large, by all but the last axis": ((40, 40, 60), (40, 40, 1)),
+        "as many of another axis": ((3, 40, 40, 40), (1, 1, 40, 1)),
+        "no samples": ((0, 3, 5, 7), (1, 3, 1, 1)),
+    }
+
+    def make(shape, of_channels):
+        return lambda: (_random(*shape), *(_random(*of_channels) for _ in range(3)))
+
+    return {name: make(*case) for name, case in shapes.items()}
+
+
 def _attentions(of_gradient):
     """Cases of attention: shapes of query, key and value."""
     shapes = {
@@ -274,6 +293,7 @@ def _with_biases(cases):
 
 CASES = {
     "attention": _attentions(False),
+    "shift_and_scale": _shifts(),
     "attention_gradient": _attentions(True),
     "batch_normalization": _normalizations("x", "gamma", "beta", "axis", "eps"),
     "batch_normalization_gradient": _normalizations(
