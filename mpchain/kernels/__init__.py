@@ -32,6 +32,7 @@ from mpchain.kernels import (  # these add kernels to the operations
     numba_cpu,
     numpy_cpu,
     onednn,
+    pointwise,
 )
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words

@@ -416,15 +416,32 @@ def _is_writable(y):
 def _product(a, b, out=None):
     """a b."""
     y = np.empty((a.shape[0], b.shape[1]), np.float32) if out is None else out
+    multiply(a, b, y)
+    return y
+
+
+def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
+    """Writes the product of two matrices of single precision to ``y``, or adds it.
+
+    Args:
+        a, b, y: arrays (n, k), (k, m) and (n, m), whose rows have no gaps in them; those of a and b
+            may be columns.
+        is_sum: whether to add the product to ``y``.
+
+    Example:
+        >>> y = np.empty((2, 4), np.float32)
+        >>> if why_absent() is None:
+        ...     multiply(np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), y)
+    """
     (of_a, a_step), (of_b, b_step), (_, y_step) = _rows(a), _rows(b), _rows(y)
     sizes = a.shape[0], b.shape[1], a.shape[1]
     pointers = [x.__array_interface__["data"][0] for x in (a, b, y)]
+    operands = pointers[0], a_step, pointers[1], b_step
     library = _library()
     status = library.c.dnnl_sgemm(
-        of_a, of_b, *sizes, 1.0, pointers[0], a_step, pointers[1], b_step, 0.0, pointers[2], y_step
+        of_a, of_b, *sizes, 1.0, *operands, float(is_sum), pointers[2], y_step
     )
     library.check("dnnl_sgemm", status)
-    return y
 
 
 def _refuse_linear(x, W, b):
@@ -444,6 +461,15 @@ def _linear(x, W, b):
     if b is not None:
         y += b
     return y
+
+
+def n_threads() -> int:
+    """Returns the number of threads of the library, which must not be absent.
+
+    Example:
+        >>> is_alone = why_absent() is None and n_threads() == 1
+    """
+    return _library().threads
 
 
 def is_shared(work: int) -> bool:

@@ -118,6 +118,11 @@ WINDOWS = {
     "large volume": (1, 8, 3, _window((6, 5, 6), 2, cover_all=True)),
     "many channels": (2, 130, 4, _window((3, 3), 3, 1, 1)),
     "many channels pointwise": (2, 256, 256, _window((3, 2), 1)),
+    "large pointwise": (2, 60, 50, _window((37, 23), 1)),
+    "large pointwise, strided": (3, 140, 60, _window((25, 23), 1, (1, 2))),
+    "large pointwise, few pixels": (3, 150, 800, _window((7,), 1)),
+    "large pointwise, strided, few pixels": (4, 300, 250, _window((4, 3, 5), 1, 2)),
+    "large pointwise, past the end": (4, 300, 250, _window((4, 6), 1, 2, cover_all=True)),
     "no samples": (0, 3, 5, _window((5, 7), 3, 1, 1)),
     "no samples pointwise": (0, 3, 5, _window((5, 3), 1)),
 }

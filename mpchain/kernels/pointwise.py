@@ -1,0 +1,112 @@
+"""Pointwise convolutions, filters of one element, as products of matrices by oneDNN.
+
+Its convolutions would rearrange inputs, filters and outputs, at every call. A product of each
+sample's pixels rearranges nothing, and one of all samples only the smaller arrays, which pays where
+a sample has few pixels, and for several threads, which then meet once.
+"""
+
+import functools
+import math
+
+import numpy as np
+
+from mpchain.kernels import onednn, reference
+from mpchain.kernels.window import Window
+from mpchain.typing import Array
+
+_LARGE = 1 << 21  # multiplications
+_MANY_PIXELS = 128
+
+
+def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
+    """Returns why a convolution is not taken, None if it is; see :func:`onednn.refusal`.
+
+    Example:
+        >>> window = mpchain.kernels.window.Window((2,), (1,), (0,), (1,), 1, (3,), (2,))
+        >>> refusal("output", np.ones((1, 1, 3)), np.ones((1, 1, 2)), window)
+        'not a pointwise convolution'
+    """
+    if window.n_elements != 1 or window.groups != 1 or any(window.pad):
+        return "not a pointwise convolution"
+    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+        return "not two NumPy arrays"
+    if first.dtype != np.float32 or second.dtype != np.float32:
+        return "not two arrays of single precision"
+    if _work(operation, first, second, window) < _LARGE:
+        return "not worth it: NumPy is as fast"
+    axes = zip(window.in_size, window.stride, window.out_size)
+    if any((out - 1) * stride >= size for size, stride, out in axes):
+        return "a window past the end"
+    return onednn.why_absent()
+
+
+def _work(operation, first, second, window):
+    weights = second.size if operation != "filter" else first.shape[1] * second.shape[1]
+    return first.shape[0] * math.prod(window.out_size) * weights
+
+
+def _goes_by_samples(operation, first, second, window):
+    """Returns whether each sample is worth a product."""
+    is_large = _work(operation, first, second, window) >= first.shape[0] * _LARGE
+    return is_large and math.prod(window.out_size) >= _MANY_PIXELS and onednn.n_threads() == 1
+
+
+def _in_windows(x, window):
+    """A view of the elements of ``x`` (N, C, *in_size) that are in windows: (N, C, *out_size)."""
+    return x[(..., *(slice(None, None, stride) for stride in window.stride))]
+
+
+def _matrices(x):
+    """``x`` (N, C, *size) as a matrix for each sample."""
+    return np.ascontiguousarray(x).reshape(*x.shape[:2], -1)
+
+
+def _matrix(x):
+    """``x`` (N, C, *size) as one matrix (C, N * size)."""
+    return np.ascontiguousarray(x.swapaxes(0, 1)).reshape(x.shape[1], -1)
+
+
+def _products(operation, W, x, window):
+    """W x at every pixel: the channels of ``x`` (N, C, *out_size) turned into others."""
+    shape = (len(W), *x.shape[2:])
+    if _goes_by_samples(operation, x, W, window):
+        y = np.empty((len(x), *shape), np.float32)
+        for rows, product in zip(_matrices(x), _matrices(y)):
+            onednn.multiply(W, rows, product)
+        return y
+    y = np.empty((len(W), len(x), *x.shape[2:]), np.float32)
+    onednn.multiply(W, _matrix(x), y.reshape(len(W), -1))
+    return y.swapaxes(0, 1)
+
+
+@reference.convolution_output.kernel("pointwise", functools.partial(refusal, "output"))
+def _output(x, W, window):
+    """y of x * W."""
+    W = np.ascontiguousarray(W).reshape(W.shape[:2])
+    return np.ascontiguousarray(_products("output", W, _in_windows(x, window), window))
+
+
+@reference.convolution_input.kernel("pointwise", functools.partial(refusal, "input"))
+def _input(y, W, window):
+    """The adjoint of x -> x * W."""
+    W = np.ascontiguousarray(W).reshape(W.shape[:2]).T
+    in_windows = _products("input", W, y, window)
+    if window.in_size == window.out_size:
+        return np.ascontiguousarray(in_windows)
+    x = np.zeros((*in_windows.shape[:2], *window.in_size), np.float32)
+    _in_windows(x, window)[...] = in_windows
+    return x
+
+
+@reference.convolution_filter.kernel("pointwise", functools.partial(refusal, "filter"))
+def _filter(x, y, window):
+    """The adjoint of W -> x * W."""
+    W = np.empty((y.shape[1], x.shape[1]), np.float32)
+    is_by_samples = _goes_by_samples("filter", x, y, window)
+    x = _in_windows(x, window)
+    if is_by_samples:
+        for i, (of_y, of_x) in enumerate(zip(_matrices(y), _matrices(x))):
+            onednn.multiply(of_y, of_x.T, W, is_sum=i > 0)
+    else:
+        onednn.multiply(_matrix(y), _matrix(x).T, W)
+    return W.reshape(*W.shape, *window.ksize)
