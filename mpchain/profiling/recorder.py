@@ -1,17 +1,15 @@
 """What one process records: spans of time, sums that are under way, memory."""
 
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from mpchain import functions
 from mpchain.backends import cuda
 from mpchain.configuration import config
-from mpchain.distributed import functions as distributed_functions
 from mpchain.function_hook import FunctionHook
+from mpchain.functions.written_out import time_calls
 from mpchain.utils.memory import pool_bytes, resident_bytes
 
 NAME = "mpchain.profile"
@@ -20,87 +18,70 @@ NAME = "mpchain.profile"
 SAMPLING = 100_000_000
 """Nanoseconds from one look at memory to the next: it is a system call."""
 
-_PUBLIC = {*vars(functions), *vars(distributed_functions)}
-_ROOMS = ("mpchain.functions.", "mpchain.distributed.functions.")
-# What stands between a public function and its node, and around functions that check types.
-_BETWEEN = {
-    "mpchain.formulas.text",
-    "mpchain.function_node",
-    "mpchain.functions.declaration",
-    "mpchain.utils.type_check",
+_SHOWN = {
+    "matrix_product": "matmul",
+    "multi_node_batch_normalization": "batch_normalization",
 }
+"""Public names of functions whose callers cannot be replaced: operators, other ranks' functions."""
 
 
 class _Functions(FunctionHook):
-    """Records functions forward; methods of seams record the rest, which costs less than hooks."""
+    """Records functions forward that do not time themselves (see :func:`time_calls`)."""
 
     name = NAME
     sees_nodes = True  # under compat, too
 
     def __init__(self, recorder):
-        # Closures, since they read less than methods: this is done for each function.
-        now, record, links, get_frame = recorder.now, recorder.record, recorder.links, sys._getframe
-        names, find = {}, self._find  # by the id of code, since its hash takes long
-        self._names = names
-        self._codes = []  # kept, so that no others get their ids
+        self._recorder = recorder
 
-        def begin(function, in_data):
-            function.profile_start = now()
+    def forward_preprocess(self, function, in_data):
+        function.profile_start = self._recorder.now()
 
-        def end(function, in_data):
-            end, found, frame = now(), None, get_frame(3)  # above apply
-            try:
-                while (name := names[id(frame.f_code)]) is not None:
-                    found = name or found
-                    frame = frame.f_back
-            except KeyError:
-                found = find(get_frame(3))
-            function.profiled_as = what = links[-1][found or function.label]
-            record((function.profile_start, end, what))
-
-        self.forward_preprocess, self.forward_postprocess = begin, end
-
-    def _find(self, frame):
-        """Returns the name of the outermost public function, such as convolution_2d, or None."""
-        found = None
-        while (name := self._look(frame)) is not None:
-            found = name or found
-            frame = frame.f_back
-        return found
-
-    def _look(self, frame):
-        """Returns the name of a public function, "" in its inside, None outside."""
-        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module not in _BETWEEN and not module.startswith(_ROOMS):
-            name = None
-        elif module in _BETWEEN or name not in _PUBLIC:
-            name = ""
-        self._codes.append(frame.f_code)
-        self._names[id(frame.f_code)] = name
-        return name
+    def forward_postprocess(self, function, in_data):
+        recorder = self._recorder
+        end = recorder.now()
+        function.profiled_as = what = recorder.calls[function.label]
+        recorder.record((function.profile_start, end, what))
 
 
 class Calls(dict):
-    """What the spans of functions are, by name, within a link: made once, since they are many.
+    """What the spans of functions are, by name: made once for each place, since they are many.
 
     Args:
-        link: the link; None is outside of links.
+        link: the link that calls the functions; None is outside of links.
+        public: name of the public function within which all of them are called; None if there is
+            none, and they have names themselves.
 
     Attributes:
-        link: the same for the span of the link itself.
+        link: what the span of the link itself is.
+        within: :class:`Calls` within public functions, by name. The outermost one gives the name.
 
     Example:
         >>> Calls(None)["_exp"]
         ('function', 'exp', None, None)
+        >>> Calls(None).within["convolution_2d"]["_with_bias"]
+        ('function', 'convolution_2d', None, None)
     """
 
-    def __init__(self, link: Any):
+    def __init__(self, link: Any, public: str | None = None):
         super().__init__()
-        self.link = "link", type(link).__name__, link, None
+        self.link, self._public = ("link", type(link).__name__, link, None), public
+        self.within = None if public else _Within(link)
 
     def __missing__(self, name: str) -> tuple:
-        what = self[name] = "function", name.lstrip("_"), self.link[2], None
+        shown = self._public or _SHOWN.get(name) or name.lstrip("_")
+        what = self[name] = "function", shown, self.link[2], None
         return what
+
+
+class _Within(dict):
+    def __init__(self, link):
+        super().__init__()
+        self._link = link
+
+    def __missing__(self, name):
+        self[name] = calls = Calls(self._link, name)
+        return calls
 
 
 @dataclasses.dataclass(slots=True)
@@ -137,7 +118,8 @@ class Recorder:
         record: function that takes the start and the end of a span, and what it is: a tuple (kind,
             name, link or None, dict of details or None). They are kept in one list, since the
             garbage collector would visit a tuple for each span.
-        links: :class:`Calls` outside of links, and of the links that compute, the innermost last.
+        outside: :class:`Calls` outside of links.
+        calls: the same where the thread is now: in a link, in a public function.
         targets: targets of optimizers, by id.
         operations: :class:`Operation` s that have ended.
         under_way: others, by the id of their request.
@@ -163,7 +145,8 @@ class Recorder:
         self.thread = threading.get_ident()
         self._spans, self.operations, self.memory = [], [], []
         self.record = self._spans.extend
-        self.links, self.targets, self.under_way, self.open = [Calls(None)], {}, {}, set()
+        self.outside = self.calls = Calls(None)
+        self.targets, self.under_way, self.open = {}, {}, set()
         self.label = self.trainer = self.hooks = self._step_start = None
         self.n_steps = self.work = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
@@ -186,9 +169,11 @@ class Recorder:
         self.sample_memory(self._step_start)
         self._hook.__enter__()
         self.hooks = config.function_hooks if len(config.function_hooks) == 1 else None
+        time_calls(self)
 
     def stop(self) -> None:
         """Stops to see them."""
+        time_calls()
         self._hook.__exit__()
 
     def is_mine(self) -> bool:

@@ -3,10 +3,11 @@
 import functools
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mpchain import backprop, dataset
+from mpchain import backprop, dataset, functions
 from mpchain.distributed.communicators import MpiCommunicator, progress
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.reducer import Reducer
@@ -64,6 +65,9 @@ class Seams:
             self._replace(owner, name, functools.partial(_timed, recorder, kind, text))
         self._replace(Link, "__call__", self._link)
         self._replace(backprop._Walk, "_pull_with_hooks", self._derivative)
+        for cell in public_cells():
+            self._originals.append((cell, "cell_contents", cell.cell_contents))
+            cell.cell_contents = self._public(cell.cell_contents)
         self._replace(Trainer, "_call_extensions", self._iteration)
         self._replace(Extension, "__call__", self._extension)
         for optimizer in (Optimizer, MultiNodeOptimizer):
@@ -145,44 +149,65 @@ class Seams:
     def _forward(self, lossfun):
         return lossfun and _timed(self._recorder, "forward", "forward", lossfun)
 
-    # Links and derivatives, which are many: these methods read as little as they can
+    # Links, functions and derivatives, which are many: these methods read as little as they can
 
     def _link(self, method):
         recorder, known = self._recorder, {}  # by id; the values keep the links, and so their ids
         now, record, this_thread = recorder.now, recorder.record, threading.get_ident
-        thread, enter, leave = recorder.thread, recorder.links.append, recorder.links.pop
+        thread = recorder.thread
 
         def call(link, *args, **kwargs):
             if this_thread() != thread:
                 return method(link, *args, **kwargs)
+            outer = recorder.calls
             try:
-                calls = known[id(link)]
+                recorder.calls = calls = known[id(link)]
             except KeyError:
-                calls = known[id(link)] = Calls(link)
-            enter(calls)
+                recorder.calls = calls = known[id(link)] = Calls(link)
             start = now()
             try:
                 result = method(link, *args, **kwargs)
                 record((start, now(), calls.link))
                 return result
             finally:
-                leave()
+                recorder.calls = outer
+
+        return call
+
+    def _public(self, function):
+        recorder, thread, this_thread = self._recorder, self._recorder.thread, threading.get_ident
+        name = function.__name__
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            outer = recorder.calls
+            if (within := outer.within) is None or this_thread() != thread:
+                return function(*args, **kwargs)
+            recorder.calls = within[name]
+            try:
+                return function(*args, **kwargs)
+            finally:
+                recorder.calls = outer
 
         return call
 
     def _derivative(self, method):
         recorder = self._recorder
-        now, record, elsewhere = recorder.now, recorder.record, recorder.links[0]
+        now, record, outside = recorder.now, recorder.record, recorder.outside
 
         def pull_with_hooks(walk, function, targets, gys, hooks):
-            start = now()
-            if hooks is recorder.hooks and not function.local_function_hooks:
-                gxs = walk._pull(function, targets, gys)
-            elif NAME in hooks:
+            if hooks is not recorder.hooks or function.local_function_hooks:
+                if NAME not in hooks:  # another thread
+                    return method(walk, function, targets, gys, hooks)
+                start = now()
                 gxs = method(walk, function, targets, gys, hooks)
-            else:  # another thread
-                return method(walk, function, targets, gys, hooks)
-            record((start, now(), function.profiled_as or elsewhere[function.label]))
+            else:
+                start = now()
+                if walk.create_graph or walk.leaves_recur:
+                    gxs = walk._pull(function, targets, gys)
+                else:  # what _pull would do
+                    gxs = function.pull_arrays(targets, gys)
+            record((start, now(), function.profiled_as or outside[function.label]))
             return gxs
 
         return pull_with_hooks
@@ -266,6 +291,20 @@ class Seams:
                 operation.waiting += max(0, end - start - (recorder.work - before))
 
         return wait
+
+
+def public_cells() -> Iterator[types.CellType]:
+    """Yields where the public functions that are written in terms of others hold what they call.
+
+    It is replaced there since a program may have imported the functions themselves.
+
+    >>> "linear" in [cell.cell_contents.__name__ for cell in public_cells()]
+    True
+    """
+    for function in vars(functions).values():
+        if hasattr(function, "__wrapped__") and function is not functions.forget:  # calls a user's
+            names = function.__code__.co_freevars
+            yield from [c for n, c in zip(names, function.__closure__ or ()) if n == "function"]
 
 
 def _subclasses(owner) -> Iterator[type]:
