@@ -293,6 +293,25 @@ def sums_over_rows(derivative: Callable) -> Callable:
     return derivative
 
 
+def computed_by(operation: Callable) -> Callable[[Callable], Callable]:
+    """Decorator: marks a derivative that an operation of kernels computes for large NumPy arrays.
+
+    Args:
+        operation: takes the arguments of the derivative.
+
+    Example:
+        >>> derivative = computed_by(mpchain.kernels.relu_gradient)(lambda g, y: g * (y > 0))
+        >>> derivative.operation.name
+        'relu_gradient'
+    """
+
+    def mark(derivative):
+        derivative.operation = operation
+        return derivative
+
+    return mark
+
+
 def _are_alike(arrays):
     """Whether one kernel type fits: CuPy arrays of one dtype."""
     return all(is_gpu_array(x) and x.dtype == arrays[0].dtype for x in arrays)

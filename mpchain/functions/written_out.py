@@ -24,6 +24,8 @@ from mpchain.variable import Variable, VariableNode, as_array, as_variable
 if TYPE_CHECKING:
     from mpchain.functions.declaration import Declaration
 
+_LARGE = 1 << 14  # elements: an operation of kernels is asked for derivatives of more
+
 _FIRST_CALL = compile_text(
     "first call",
     """
@@ -331,6 +333,7 @@ def _pull(declaration, namespace, fit, guard, lines_for, function_for):
             own = ["gx = None"]
         else:
             namespace[f"f{i}"] = function_for(declaration, i)
+            namespace[f"large{i}"] = getattr(derivative, "operation", None)
             own = lines_for(declaration, i)
         if not lone:
             own = [f"if {i} in targets:", *("    " + line for line in [*own, "gxs.append(gx)"])]
@@ -341,9 +344,13 @@ def _pull(declaration, namespace, fit, guard, lines_for, function_for):
 
 
 def _array_lines(declaration, i):
-    asked = parameters_of(declaration.derivatives[i])[1:]
+    derivative = declaration.derivatives[i]
+    asked = parameters_of(derivative)[1:]
+    function = f"f{i}"
+    if hasattr(derivative, "operation"):
+        function = f"(f{i} if g.size <= {_LARGE} else large{i})"
     return [
-        f"gx = f{i}(g, {_join(map(declaration.source, asked))})",
+        f"gx = {function}(g, {_join(map(declaration.source, asked))})",
         f"if gx.__class__ is not ndarray or gx.dtype is not {_unfit(declaration, i, 'gx')}:",
         f"    gx = fit(gx, nodes[{i}], {declaration.is_elementwise})",
     ]
