@@ -158,8 +158,10 @@ def backward_from(
 
 
 def _ones(y, loss_scale=None):
-    if loss_scale is None and type(y.array) is np.ndarray:
-        return variable.Variable(np.ones_like(y.array), requires_grad=False)
+    if type(y.array) is np.ndarray and not cuda.is_gpu_array(loss_scale):
+        gy = np.empty_like(y.array)
+        gy[...] = 1 if loss_scale is None else loss_scale
+        return variable.Variable(gy, requires_grad=False)
     with cuda.get_device_from_array(y.array):
         if cuda.is_gpu_array(loss_scale):
             gy = y.xp.ones_like(y.array)

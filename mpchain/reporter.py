@@ -371,7 +371,11 @@ def weighted_numbers(
                 )
         number = _as_float64(value)
         if number is not None:
-            yield name, number, _as_weight(weight)
+            plain = type(weight) is int and weight >= 0
+            yield name, number, float(weight) if plain else _as_weight(weight)
+
+
+_REAL = "biuf"  # kinds of dtypes
 
 
 def is_scalar(value: Any) -> bool:
@@ -385,7 +389,7 @@ def is_scalar(value: Any) -> bool:
         return True
     value = getattr(value, "array", value)
     if isinstance(value, np.ndarray) or backend.cuda.is_gpu_array(value):
-        return value.shape == () and value.dtype.kind in "biuf"
+        return value.shape == () and value.dtype.kind in _REAL
     return isinstance(value, (numbers.Real, np.bool_))
 
 
@@ -393,10 +397,12 @@ def _as_float64(value):
     """Returns a scalar as a float, or on its GPU as float64; None for other values."""
     if type(value) in (float, int):
         return float(value)
+    value = getattr(value, "array", value)
+    if type(value) is np.ndarray:
+        return float(value) if value.shape == () and value.dtype.kind in _REAL else None
     if not is_scalar(value):
         return None
-    value = getattr(value, "array", value)
-    if type(value) is np.ndarray or not backend.cuda.is_gpu_array(value):
+    if not backend.cuda.is_gpu_array(value):
         return float(value)
     with backend.cuda.get_device_from_array(value):
         return value.astype(np.float64)

@@ -119,16 +119,13 @@ class MultiNodeUpdater(StandardUpdater):
         optimizer.update_in_parts([(optimizer.n_samples, loss)], self._observations)
 
     def _step_as_always(self, batch):
-        micro_shards, n, parts = self.communicator.micro_shards, len(batch), [batch]
-        n_parts = micro_shards // self.communicator.size if micro_shards else self.accumulation
+        comm, n, parts = self.communicator, len(batch), [batch]
+        n_parts = comm.micro_shards // comm.size if comm.micro_shards else self.accumulation
         if n_parts > 1:
             parts = [batch[slice(*partition(n, i, n_parts))] for i in range(n_parts)]
-        observations = Observations(
-            [(len(part), functools.partial(self._loss, part)) for part in parts]
-        )
-        optimizer = self.get_optimizer("main")
+        observations = Observations([(len(x), functools.partial(self._loss, x)) for x in parts])
         with self._division(n):
-            means = optimizer.update_in_parts(observations.parts, observations)
+            means = self.get_optimizer("main").update_in_parts(observations.parts, observations)
         self._report(observations, means)
 
     def _report(self, observations, means):

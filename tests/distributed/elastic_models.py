@@ -39,6 +39,7 @@ from mpchain.distributed import (
 from mpchain.distributed.checkpoints import writing
 from mpchain.distributed.communicators import NcclCommunicator, mpi
 from mpchain.distributed.communicators.elastic import Elasticity
+from mpchain.distributed.gradients import buckets
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.deterministic import DeterministicReducer
 from mpchain.distributed.links import MultiNodeBatchNormalization, create_mnbn_model
@@ -348,6 +349,8 @@ def _outcome(trainer, updater):
 def main(name, folder, *faults):
     os.makedirs(folder, exist_ok=True)
     mpchain.config.dtype = np.float64
+    # Several buckets, so that gradients are taken while backward continues.
+    buckets.BUCKET_BYTES = buckets.GPU_BUCKET_BYTES = buckets.FIRST_GPU_BUCKET_BYTES = 64
     faults, options = list(faults), {"communicator_name": "naive"}
     if faults and faults[0].startswith("--nccl="):
         binding = faults.pop(0).removeprefix("--nccl=")

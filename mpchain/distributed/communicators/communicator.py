@@ -231,6 +231,8 @@ class Communicator(PointToPoint, LosesRanks):
         array([1., 1.])
         """
         check_addends("iallreduce", x, wire_dtype, (None, "sparse", *HALF_PRECISION))
+        if factor is None and parts is None:
+            return self.begin_sum(x, wire_dtype)
         check_parts("iallreduce", parts, x)
         return self._begin_sum_of_products(x, wire_dtype, factor, parts)
 
@@ -467,7 +469,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.share_of(10)
         (0, 10)
         """
-        n_shards = self.micro_shards or self.size
+        n_shards = self._micro_shards or self.size
         if n_shards == self.size:
             return partition(n, self.rank, self.size)
         first, end = (rank * n_shards // self.size for rank in (self.rank, self.rank + 1))

@@ -4,8 +4,7 @@ import collections
 import contextlib
 import itertools
 import operator
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.gradients.compression import bfloat16, configured, exact, float16
 from mpchain.distributed.gradients.control import ControlMessage
 from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.distributed.gradients.rooms import Room, own_grad
 from mpchain.serializer import AbstractSerializer
 from mpchain.typing import Array
 from mpchain.utils.flat_layout import FlatLayout, layouts, put
@@ -32,6 +32,8 @@ N_ROOMS = 3
 
 MOST_UNDER_WAY = 2
 """Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
+
+_grad = operator.attrgetter("grad")
 
 
 class GradientReducer(Reducer):
@@ -114,6 +116,8 @@ class GradientReducer(Reducer):
         # What gradients are multiplied by; None: not known yet.
         self._known_factor = float(self._n_samples > 0) if losses_are_weighted else None
         self._n_started = 0
+        # What fits into one bucket travels after backward: nobody has to know what is ready before.
+        self.overlaps = self._comm.size > 1 and (not self._buckets or len(self._buckets) > 1)
         for bucket in self._buckets or ():
             bucket.begin(losses_are_weighted)
 
@@ -135,10 +139,12 @@ class GradientReducer(Reducer):
 
     def finish(self) -> int:
         self.start()
-        means, params = self.means(), self._params
-        for name in means:
-            if (mean := means[name]) is None or params[name]._grad is not mean:
-                params[name].grad = mean
+        means = self.means()
+        params = list(map(self._params.__getitem__, means))
+        are_set = map(operator.is_, map(own_grad, params), means.values())
+        if not (self._n_samples and all(are_set)):
+            for param, mean in zip(params, means.values()):
+                param.grad = mean
         return self.n_samples()
 
     def start(self) -> None:
@@ -167,22 +173,24 @@ class GradientReducer(Reducer):
         if self._comm.size > 1:
             for bucket in self._buckets:
                 self._means.update(bucket.gradients())
-            if not all(counts.values()):
-                self._means.update({name: None for name, n in counts.items() if n == 0})
+            if 0 in counts:
+                self._means.update({n: None for n, k in zip(self._bucket_of, counts) if k == 0})
         return self._means
 
     def _complete(self):
-        """Completes the sums; returns by name how many ranks have a gradient."""
-        while self._under_way:
-            self._wait_for_first()
+        """Completes the sums; returns how many ranks have each of the gradients, in the order of
+        the buckets."""
+        for request in self._under_way:
+            request.Wait()
+        self._under_way.clear()
         n_samples, n_ranks, *counts = self.message.wait()
-        self._check_total(n_samples)
-        if self._comm.size == 1:
-            return {}
-        self.answers = counts[len(self._bucket_of) :]
-        counts = dict(zip(self._bucket_of, counts, strict=False))
-        if not self._zero_fill:
-            self._check_presence(counts, n_ranks)
+        if n_samples != self._n_total:
+            self._check_total(n_samples)
+        if self._comm.size > 1:
+            n = len(self._bucket_of)
+            self.answers, counts = counts[n:], counts[:n]
+            if not self._zero_fill:
+                self._check_presence(dict(zip(self._bucket_of, counts)), n_ranks)
         return counts
 
     # Graphs of GPUs hold sums and no messages.
@@ -339,6 +347,8 @@ class Bucket:
         (6, (2, 2))
     """
 
+    _copies = True  # gradients, as soon as they are taken
+
     def __init__(self, layout: FlatLayout, params: Mapping[str, Parameter], wire_dtype: np.dtype):
         self.layout, self._wire_dtype = layout, wire_dtype
         self._keeps_dtype = layout.dtype == wire_dtype
@@ -435,9 +445,21 @@ class Bucket:
 
     def take_rest(self, factor: float) -> None:
         """Takes all gradients that have not been taken."""
+        if not self._taken and factor == 1 and self._copies and self._keeps_dtype:
+            grads = list(map(_grad, self._params.values()))
+            if all(map(operator.is_not, grads, itertools.repeat(None))):
+                self._take_all(grads)
+                return
         for name in self._params:
             if name not in self._taken:
                 self.take(name, factor)
+
+    def _take_all(self, grads):
+        """Does what :meth:`take` does with the given gradients of all parameters."""
+        for param, view, grad in zip(self._params.values(), self._room.views.values(), grads):
+            view[...] = grad
+            param._grad, param._grad_var = view, None
+        self._taken = dict.fromkeys(self._params, True)
 
     def had(self, name: str) -> bool:
         """Returns whether this rank had a gradient for the parameter."""
@@ -471,6 +493,8 @@ class GpuBucket(Bucket):
     Args:
         layout, params, wire_dtype: see :class:`Bucket`.
     """
+
+    _copies = False
 
     @property
     def specification(self) -> tuple[int, np.dtype]:
@@ -560,39 +584,3 @@ class GpuBucket(Bucket):
             if grad is not None and self._keeps_dtype:
                 self._params[name].grad = view  # frees memory for the rest of backward
         self._grads = {}
-
-
-class Room:
-    """The memory of a bucket.
-
-    Args:
-        values: flat array.
-        layout: the places of the gradients.
-
-    Attributes:
-        values: as given.
-        views: the gradients by name, parts of ``values`` in the shapes of the parameters.
-
-    Example:
-        >>> layout = FlatLayout(np.float32)
-        >>> layout.append("/W", (2, 3))
-        >>> Room(np.zeros(6, np.float32), layout).views["/W"].shape
-        (2, 3)
-    """
-
-    def __init__(self, values: Array, layout: FlatLayout):
-        self.values = values
-        self.views = layout.views(values)
-
-    def is_held(self, params: Iterable[Parameter] = ()) -> bool:
-        """Returns whether anything but the ``grad`` of these parameters, which come in the order of
-        ``views``, refers to a part of the memory."""
-        # Each array is referred to by its attribute or dict and by getrefcount's argument, and
-        # ``values`` by all arrays that are parts of it, also by parts of the views. A gradient that
-        # has become a Variable may be held as such, and counts as held.
-        views = self.views.values()
-        n_own = 2 * len(views) + sum(map(operator.is_, [p._grad for p in params], views))
-        return (
-            sys.getrefcount(self.values) > 2 + len(views)
-            or sum(map(sys.getrefcount, views)) > n_own
-        )

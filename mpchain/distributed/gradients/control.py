@@ -115,7 +115,7 @@ class Control:
         if self.n_messages == self._n_agreed:
             sums = self._room(len(FLAGS))
             sums[:] = self._asked_flags()
-            self._receive_flags(self._sum(sums))
+            self._receive_flags(self._sum(sums).tolist())
         self._n_agreed = self.n_messages
         return bool(self._received)
 
@@ -159,10 +159,11 @@ class Control:
                 message[waiting] = waited / n_steps
         return turn
 
-    def read(self, message: Array, turn: int) -> None:
-        """Reads the sums of what all ranks have written."""
+    def read(self, message: Array, turn: int, asked: Sequence[float]) -> None:
+        """Reads the sums of what all ranks have written, the first of which are ``asked``."""
         self.n_messages += 1
-        self._receive_flags(message)
+        if any(asked):
+            self._receive_flags(asked)
         self._told[turn] = message[len(FLAGS) : self.n_numbers]
         if turn == self.n_turns - 1:
             by_rank = self._told.reshape(self.n_turns, 2, -1).swapaxes(0, 1).reshape(2, -1)
@@ -197,10 +198,8 @@ class Control:
         asked, self._asked = self._asked, set()
         return [flag in asked for flag in FLAGS]
 
-    def _receive_flags(self, message):
-        asked = message[: len(FLAGS)].tolist()
-        if any(asked):
-            self._received.update(flag for flag, n in zip(FLAGS, asked, strict=True) if n > 0)
+    def _receive_flags(self, asked):
+        self._received.update(flag for flag, n in zip(FLAGS, asked, strict=True) if n > 0)
 
 
 class ControlMessage:
@@ -260,13 +259,15 @@ class ControlMessage:
         tail = [*values, *counts]
         if self._sums is None or self._sums.size != head + len(tail):
             (self._sums,) = self._comm.make_buffers([(head + len(tail), np.float64)])
-            self._tail = struct.Struct(f"{len(tail)}d")
+            # Structs read and write numbers faster than arrays. The head begins as zeros.
+            n_others = head - len(FLAGS)
+            self._written = struct.Struct(f"{8 * head}x{len(tail)}d")
+            self._read_parts = struct.Struct(f"{len(FLAGS)}d{8 * n_others}x{len(tail)}d")
         sums = self._sums
-        sums.fill(0)
+        self._written.pack_into(sums, 0, *tail)
         turn = control.write(sums)
         if self._pieces is not None:
             sums[control.n_numbers : head] = self._pieces
-        self._tail.pack_into(sums, head * sums.itemsize, *tail)  # faster than assigning a list
         self._begun = control, turn, head, len(values)
         self._request = self._comm.iallreduce(sums)
         return self._request
@@ -281,16 +282,17 @@ class ControlMessage:
 
     def _read(self, control, turn, head, n_values):
         sums = self._sums
-        control.read(sums, turn)
+        numbers = self._read_parts.unpack_from(sums)
+        control.read(sums, turn, numbers[: len(FLAGS)])
         self._are_random_states_equal = False
         if self._pieces is not None:
             pieces = sums[control.n_numbers : head].tolist()
             self._are_random_states_equal = all(
                 map(functools.partial(_are_equal, self._comm.size), pieces[::2], pieces[1::2])
             )
-        tail = self._tail.unpack_from(sums, head * sums.itemsize)
-        self._counts = [*tail[n_values:]]
-        n_unknown, *values = tail[:n_values]
+        n_values += len(FLAGS)
+        self._counts = [*numbers[n_values:]]
+        n_unknown, *values = numbers[len(FLAGS) : n_values]
         self._means = self._values.agree() if n_unknown else self._values.read(values)
         self._values.own = []
 
@@ -320,53 +322,49 @@ class _Values:
         self._on_gpu = []  # names of those whose sums are on GPUs
         self.own = []  # for each of this rank's micro-shards: pairs of sum and weight by name
 
-    @property
-    def _n_slots(self):
-        return self._comm.micro_shards or 1
-
     def numbers(self):
         """Returns this rank's values: how many have no place; then, of each slot, the weights of
         all names; then the sums likewise."""
-        n_slots, places, on_gpu = self._n_slots, self._places, {}
-        n = n_slots * len(places)
+        n_slots, places, on_gpu = self._comm.micro_shards or 1, self._places, {}
+        n_names = len(places)
+        n = n_slots * n_names
         numbers = [0.0] * (1 + 2 * n)
         first = self._comm.rank * n_slots // self._comm.size if n_slots > 1 else 0
         for slot, own in enumerate(self.own, first):
-            begin = 1 + slot * len(places)
             for name, (x, weight) in own.items():
-                place, stays = places.get(name), name in self._on_gpu
-                if place is None or (not stays and self._stays_on_gpu(x)):
+                place = places.get(name)
+                stays = type(x) is not float and self._stays_on_gpu(x)
+                if place is None or (stays and name not in self._on_gpu):
                     numbers[0] += 1
                     continue
-                numbers[begin + place] = weight
-                if stays:
+                place += 1 + slot * n_names
+                numbers[place] = weight
+                if name in self._on_gpu:
                     on_gpu[slot, name] = x
                 else:
-                    numbers[begin + place + n] = x
+                    numbers[place + n] = x
         if self._on_gpu:
             self._begin_on_gpu(on_gpu)
         return numbers
 
     def _stays_on_gpu(self, x):
         # Where MPI sums, the host must wait for the value anyway.
-        return type(x) is not float and (
-            cuda.is_gpu_array(x)
-            and (self._comm.size == 1 or isinstance(self._comm, NcclCommunicator))
-        )
+        sums_there = self._comm.size == 1 or isinstance(self._comm, NcclCommunicator)
+        return sums_there and cuda.is_gpu_array(x)
 
     def _begin_on_gpu(self, values):
-        xp, n_slots = cuda.cupy, self._n_slots
+        xp, n_slots = cuda.cupy, self._comm.micro_shards or 1
         keys = [(slot, name) for slot in range(n_slots) for name in self._on_gpu]
         columns = [xp.asarray(values.get(key, 0.0), np.float64) for key in keys]
         self._request = self._comm.iallreduce(xp.stack(columns).reshape(n_slots, -1))
 
     def read(self, numbers):
         """Returns the means."""
-        if self._n_slots == 1 and not self._on_gpu:
-            n = len(self._places)
+        n = len(self._places)
+        if len(numbers) == 2 * n and not self._on_gpu:
             numbers = zip(self._places, numbers[:n], numbers[n:])
             return {name: total / weight for name, weight, total in numbers if weight > 0}
-        by_slot = np.reshape(numbers, (2, self._n_slots, -1))
+        by_slot = np.reshape(numbers, (2, self._comm.micro_shards or 1, -1))
         weights, sums = (part.T.tolist() for part in by_slot)
         if self._on_gpu:
             for name, of_slots in zip(self._on_gpu, self._request.Wait().T, strict=True):

@@ -72,6 +72,10 @@ class DoubleBufferingReducer(Reducer):
     def begin(self, n_samples: int | None = None, **options: Any) -> None:
         self._current.begin(n_samples, **options)
 
+    @property
+    def overlaps(self) -> bool:
+        return self._current.overlaps
+
     def ready(self, param: Variable) -> None:
         self._current.ready(param)
 

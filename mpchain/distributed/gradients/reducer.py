@@ -36,6 +36,7 @@ class Reducer:
             each part are taken by :meth:`end_part`, and may be cleared before the next one.
         pieces: if :meth:`finish` has given this rank only its part of some gradients, these parts
             by name: flat arrays, or None where no rank has a gradient. None if all are whole.
+        overlaps: whether :meth:`ready` has something to do in this step.
         allows_dynamic_loss_scale: whether the loss scale may change from step to step.
         message: what the ranks tell each other in :meth:`finish`, besides gradients.
         params: the parameters that are watched, also those that are not initialized.
@@ -50,6 +51,7 @@ class Reducer:
     parts_per_batch: int | None = None
     pieces: dict[str, Array | None] | None = None
     allows_dynamic_loss_scale = True
+    overlaps = False
 
     def __init__(
         self, comm: Communicator, zero_fill: bool = True, message: ControlMessage | None = None

@@ -86,6 +86,7 @@ class ScatteringReducer(GradientReducer):
             if self.has_gathered:
                 self._gathering.gather(bucket.piece_and_use() for bucket in divided)
             else:
+                counts = dict(zip(self._bucket_of, counts))
                 self.pieces = {
                     name: piece if counts[name] else None
                     for bucket in divided

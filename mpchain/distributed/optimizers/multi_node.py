@@ -193,8 +193,7 @@ class MultiNodeOptimizer:
         """
         self.actual_optimizer.setup(link)
         self._check_links(link)
-        self._known = {}
-        self._known_links = set()
+        self._known, self._known_links = {}, set()
         self._n_accumulated = self._n_all_accumulated = 0
         remember(self.communicator, link)
         self._draws.set_up()
@@ -319,7 +318,7 @@ class MultiNodeOptimizer:
             The means of the observations over the samples of all ranks, the same on all of them;
             None without observations, and within :meth:`no_sync`.
         """
-        actual = self.actual_optimizer
+        actual, comm = self.actual_optimizer, self.communicator
         if actual._is_elsewhere():
             with actual.target.device.create_context():
                 return self.update_in_parts(parts, observations)
@@ -335,7 +334,7 @@ class MultiNodeOptimizer:
         parts = self._draws.numbered(parts, actual.t) or [(0, None)]
         if self._n_accumulated:
             n = self._n_accumulated + _weight(n)
-        n_total, n_before = n_divided(self.communicator), self._n_all_accumulated
+        n_total, n_before = n_divided(comm), self._n_all_accumulated
         n_total = None if n_total is None or n_before is None else n_before + n_total
         exchanges = self._exchanges
         reducer = self._reducer if exchanges else self._local_reducer
@@ -351,7 +350,8 @@ class MultiNodeOptimizer:
                 self._scale_accumulated(reducer)
             if n_part != 0:
                 # Earlier parts only add to the gradients.
-                self._backward(loss, weight, reducer.ready if i == len(parts) else None, recorder)
+                on_leaf = reducer.ready if i == len(parts) and reducer.overlaps else None
+                self._backward(loss, weight, on_leaf, recorder)
             del loss
             reducer.end_part(n_part)
         if not exchanges:
@@ -478,8 +478,8 @@ class MultiNodeOptimizer:
 
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
-        vars(self).update(_n_accumulated=0, _n_all_accumulated=0)
-        actual, reducer = self.actual_optimizer, self._reducer
+        attributes, actual, reducer = vars(self), self.actual_optimizer, self._reducer
+        attributes["_n_accumulated"] = attributes["_n_all_accumulated"] = 0
         if actual._loss_scale_growth is not None and not reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
                 "MultiNodeOptimizer.update: double_buffering uses gradients of the step before, "

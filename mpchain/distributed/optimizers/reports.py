@@ -70,7 +70,10 @@ class Observations:
 
     def last(self) -> dict[str, Any]:
         """Returns all values, in which later parts replace values of earlier ones."""
-        return {name: value for _, values in self._kept for name, value in values.items()}
+        merged = {}
+        for _, values in self._kept:
+            merged.update(values)
+        return merged
 
 
 def _observed(function, observation):

@@ -1,6 +1,7 @@
 """Random numbers that are the same on all ranks."""
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,6 +20,8 @@ _DRAW_NOTHING = {
     optimizer_hooks.GradientClipping,
     optimizer_hooks.GradientLARS,
 }
+
+_update_rule, _hooks = map(operator.attrgetter, ("update_rule", "_hooks"))
 
 
 def may_draw(
@@ -52,12 +55,9 @@ def all_hooks(optimizer: Optimizer, params: Iterable[Parameter]) -> list[Callabl
         >>> all_hooks(optimizer, optimizer.target.params())
         [<built-in function print>]
     """
-    hooks = [*(optimizer._hooks or {}).values()]
-    for param in params:
-        rule = param.update_rule
-        if rule is not None and rule._hooks:
-            hooks += rule._hooks.values()
-    return [hook for _, hook in hooks]
+    rules = filter(None, map(_update_rule, params))
+    registers = filter(None, map(_hooks, [optimizer, *rules]))
+    return [hook for register in registers for _, hook in register.values()]
 
 
 @contextlib.contextmanager

@@ -192,6 +192,23 @@ def test_a_bucket_travels_while_backward_goes_on(comm, monkeypatch):
         assert begun == [params[name].size for name in order]
 
 
+@pytest.mark.parametrize(("n_bytes", "several"), [(1, True), (1 << 20, False)])
+def test_one_bucket_needs_not_know_which_gradients_are_ready(comm, monkeypatch, n_bytes, several):
+    set_bucket_bytes(monkeypatch, n_bytes)
+    params = parameters()
+    reducer = GradientReducer(comm)
+    reducer.watch(params)
+    for step in range(3):
+        reducer.begin(2, losses_are_weighted=True)
+        assert reducer.overlaps == (comm.size > 1 and (several or step == 0))
+        for name, param in params.items():
+            param.grad = gradient(name, comm.rank, step=step) * reducer.weight(2)
+        reducer.finish()
+        for name, param in params.items():
+            expected = expected_mean(name, range(comm.size), [2] * comm.size, step=step)
+            assert_allclose(param.grad, expected, rtol=0, atol=1e-15)
+
+
 @pytest.mark.parametrize("absent", list(itertools.product([False, True], repeat=2)), ids=str)
 @pytest.mark.parametrize("announce", [False, True])
 def test_gradients_that_are_none(comm, bucket_bytes, absent, announce):
