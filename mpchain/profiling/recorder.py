@@ -124,6 +124,7 @@ class Recorder:
         operations: :class:`Operation` s that have ended.
         under_way: others, by the id of their request.
         memory: tuples (time, bytes resident, bytes used of CuPy's pool).
+        next_look: time before which memory is not looked at again.
         hooks: the hooks of functions, if nothing but the recorder's was active when it started.
         open: kinds of spans that are not complete.
         n_steps: number of steps that have ended.
@@ -148,7 +149,7 @@ class Recorder:
         self.outside = self.calls = Calls(None)
         self.targets, self.under_way, self.open = {}, {}, set()
         self.label = self.trainer = self.hooks = self._step_start = None
-        self.n_steps = self.work = 0
+        self.n_steps = self.work = self.next_look = 0
         self._has_gpu = cuda.available  # asked once, since that takes microseconds
         self.now = _time_of_gpu if self._has_gpu else time.perf_counter_ns
         self._hook = _Functions(self)
@@ -187,9 +188,8 @@ class Recorder:
         return end
 
     def sample_memory(self, time: int) -> None:
-        """Notes how much memory is in use, unless that was done lately."""
-        if self.memory and time - self.memory[-1][0] < SAMPLING:
-            return
+        """Notes how much memory is in use at a time, and when to do so next."""
+        self.next_look = time + SAMPLING
         self.memory.append((time, resident_bytes(), pool_bytes() if self._has_gpu else 0))
 
     def end_step(self, trainer: Any = None) -> None:
@@ -202,14 +202,14 @@ class Recorder:
             return
         now = self.now()
         if trainer is None or self.trainer is trainer:
-            self.n_steps += 1
-            if self.n_steps > self._skip:
-                number = {"step": self.n_steps}
-                what = "step", f"step {self.n_steps}", None, number
+            self.n_steps = n = self.n_steps + 1
+            if n > self._skip:
+                what = "step", f"step {n}", None, {"step": n}
                 self.record((self._step_start, now, what))
-        if self.n_steps == self._skip > 0:
-            for recorded in (self._spans, self.operations, self.memory):
-                recorded.clear()
+            elif n == self._skip:
+                for recorded in (self._spans, self.operations, self.memory):
+                    recorded.clear()
+                self.next_look = now
         # What a trainer does before its first iteration is no step. Steps are a nanosecond apart:
         # viewers, which add numbers of floating point, would take the next one for a part.
         self.trainer, self._step_start = trainer, now + 1

@@ -61,8 +61,9 @@ class Seams:
 
     def __init__(self, recorder: Recorder, on_communicator: Callable[[Any], Any] | None = None):
         self._recorder, self._originals = recorder, []
+        self._forward = _spans(recorder, "forward", "forward")
         for owner, name, kind, text in _SPANS:
-            self._replace(owner, name, functools.partial(_timed, recorder, kind, text))
+            self._replace(owner, name, _spans(recorder, kind, text))
         self._replace(Link, "__call__", self._link)
         self._replace(backprop._Walk, "_pull_with_hooks", self._derivative)
         for cell in public_cells():
@@ -102,7 +103,7 @@ class Seams:
 
     def _iteration(self, method):
         recorder = self._recorder
-        call = _timed(recorder, "extensions", "extensions", method)
+        call = _spans(recorder, "extensions", "extensions")(method)
 
         def call_extensions(trainer, *args):
             call(trainer, *args)
@@ -114,27 +115,29 @@ class Seams:
     def _extension(self, method):
         def call(extension, *args, **kwargs):
             name = extension.name or extension.default_name
-            timed = _timed(self._recorder, "extension", name, method)
+            timed = _spans(self._recorder, "extension", name)(method)
             return timed(extension, *args, **kwargs)
 
         return call
 
     def _update(self, method):
         recorder = self._recorder
-        timed = _timed(recorder, "optimizer", "optimizer", method)
+        timed = _spans(recorder, "optimizer", "optimizer")(method)
+        is_open, targets, forward = recorder.open, recorder.targets, self._forward
+        thread, this_thread = recorder.thread, threading.get_ident
 
         def update(optimizer, lossfun=None, *args, **kwds):
-            if "optimizer" in recorder.open or not recorder.is_mine():
+            if "optimizer" in is_open or this_thread() != thread:
                 return method(optimizer, lossfun, *args, **kwds)
-            recorder.targets[id(optimizer.target)] = optimizer.target
-            timed(optimizer, self._forward(lossfun), *args, **kwds)
+            targets[id(optimizer.target)] = optimizer.target
+            timed(optimizer, lossfun and forward(lossfun), *args, **kwds)
             recorder.end_step()
 
         return update
 
     def _update_in_parts(self, method):
         recorder = self._recorder
-        timed = _timed(recorder, "optimizer", "optimizer", method)
+        timed = _spans(recorder, "optimizer", "optimizer")(method)
 
         def update_in_parts(optimizer, parts, *args):
             if "optimizer" in recorder.open or not recorder.is_mine():
@@ -145,9 +148,6 @@ class Seams:
             return means
 
         return update_in_parts
-
-    def _forward(self, lossfun):
-        return lossfun and _timed(self._recorder, "forward", "forward", lossfun)
 
     # Links, functions and derivatives, which are many: these methods read as little as they can
 
@@ -318,28 +318,31 @@ def _subclasses(owner) -> Iterator[type]:
     return iter(found)
 
 
-def _timed(recorder, kind, name, method):
-    """Returns a function that does the same, in a span unless it is within one of its kind."""
+def _spans(recorder, kind, name):
+    """Returns a decorator: the function does the same, in a span unless within one of its kind."""
     shown = {"reducer": "communication", "extension": "extensions"}.get(kind, kind)
     what, looks = (shown, name, None, None), kind in _AFTER_THESE
     now, record, is_open = recorder.now, recorder.record, recorder.open
     thread, this_thread = recorder.thread, threading.get_ident
 
-    def call(*args, **kwargs):
-        if kind in is_open or this_thread() != thread:
-            return method(*args, **kwargs)
-        is_open.add(kind)
-        start = now()
-        try:
-            return method(*args, **kwargs)
-        finally:
-            is_open.discard(kind)
-            end = now()
-            record((start, end, what))
-            if looks:
-                recorder.sample_memory(end)
+    def timed(method):
+        def call(*args, **kwargs):
+            if kind in is_open or this_thread() != thread:
+                return method(*args, **kwargs)
+            is_open.add(kind)
+            start = now()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                is_open.discard(kind)
+                end = now()
+                record((start, end, what))
+                if looks and end >= recorder.next_look:
+                    recorder.sample_memory(end)
 
-    return call
+        return call
+
+    return timed
 
 
 def _waiting(recorder, method):

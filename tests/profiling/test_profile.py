@@ -195,6 +195,7 @@ def test_recording_ends_after_the_given_steps():
             assert (places() == before) == (i >= 4)
     steps = [e["args"]["step"] for e in profile.trace["traceEvents"] if e.get("cat") == "step"]
     assert steps == [3, 4, 5]
+    assert any(event["ph"] == "C" for event in profile.trace["traceEvents"])
 
 
 @pytest.mark.parametrize("arguments", [{"skip": -1}, {"steps": 0}])
