@@ -33,8 +33,6 @@ N_ROOMS = 3
 MOST_UNDER_WAY = 2
 """Sums in flight once backward has ended: with more, buckets leave the cache in the meantime."""
 
-_grad = operator.attrgetter("grad")
-
 
 class GradientReducer(Reducer):
     """Averages gradients over the ranks, bucket by bucket.
@@ -446,7 +444,7 @@ class Bucket:
     def take_rest(self, factor: float) -> None:
         """Takes all gradients that have not been taken."""
         if not self._taken and factor == 1 and self._copies and self._keeps_dtype:
-            grads = list(map(_grad, self._params.values()))
+            grads = list(map(own_grad, self._params.values()))
             if all(map(operator.is_not, grads, itertools.repeat(None))):
                 self._take_all(grads)
                 return

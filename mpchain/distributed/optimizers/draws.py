@@ -131,14 +131,14 @@ class SampleDraws:
             parts: pairs of a number of samples, None if unknown, and a function without arguments.
             step: the number of updates that the optimizer has done.
         """
-        counts = [_n_samples(*part) for part in parts]
+        counts = [_n_samples(part[1]) if part[0] is None else part[0] for part in parts]
         n, comm, numbered = sum(counts), self._comm, []
         first, turn, shards = self._first(n), self._n_turns, comm.micro_shards
         self.count(n)
         initializes = shards and not are_initialized(comm)
         stream = comm.rank * (shards or comm.size) // comm.size
         for (n_own, compute_loss), n_part in zip(parts, counts):
-            place = first if n_part else None, n_part, stream
+            place = {"first": first if n_part else None, "n": n_part, "stream": stream}
             compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
             if shards:
                 seed = [*self._key, step, turn + 1]
@@ -180,8 +180,7 @@ class SampleDraws:
 
 
 def _draw_from(key, step, turn, place, compute_loss):
-    first, n, stream = place
-    with random.SampleGenerator(key, step, turn, first=first, n=n, stream=stream).in_use():
+    with random.SampleGenerator(key, step, turn, **place).in_use():
         return compute_loss()
 
 
@@ -203,10 +202,8 @@ def _seeded(seed, shard, initializes, compute_loss):
         np.random.set_state(state)
 
 
-def _n_samples(n, compute_loss):
-    """The number of samples; if unknown, the length of the first argument that has one, or 0."""
-    if n is not None:
-        return n
+def _n_samples(compute_loss):
+    """The length of the first argument that has one, or 0, for an unknown number of samples."""
     lengths = (_length(x) for x in getattr(compute_loss, "args", ()))
     return next((length for length in lengths if length is not None), 0)
 

@@ -398,7 +398,7 @@ class MultiNodeOptimizer:
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
         if not self._n_accumulated:
             for param in self._reducer.params:
-                param.cleargrad()
+                param._grad = param._grad_var = None  # of thousands, a call of each would take long
             return
         factor = reducer.weight(self._n_accumulated)
         for param in self.target.params(include_uninit=False):
