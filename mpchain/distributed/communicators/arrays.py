@@ -80,11 +80,14 @@ def check_contiguous(function: str, x: Any) -> None:
 
 
 def check_addends(
-    function: str, x: Any, wire_dtype: str | None, wire_dtypes: Sequence[str | None]
+    function: str,
+    x: Any,
+    wire_dtype: str | None,
+    wire_dtypes: Sequence[str | None] = (None, "sparse", *HALF_PRECISION),
 ) -> None:
     """Raises ValueError, or TypeError, if ``x`` cannot be summed in place.
 
-    >>> check_addends("iallreduce", np.ones(2), "float16", [None, "float16"])
+    >>> check_addends("iallreduce", np.ones(2), "float16")
     """
     if type(x) is np.ndarray and x.dtype in _SUMMED and x.flags.c_contiguous and wire_dtype is None:
         return  # nearly always
@@ -224,7 +227,7 @@ def on_gpu_of_arrays(communicator_class: _Class) -> _Class:
 
 _TAKE_ARRAYS = (
     "bcast gather allgather scatter alltoall reduce_scatter allreduce reduce send recv "
-    "ibcast iallgather ireduce_scatter iallreduce begin_sum"
+    "ibcast iallgather ireduce_scatter _begin_sum_of_products begin_sum"
 ).split()
 
 

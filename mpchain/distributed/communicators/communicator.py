@@ -26,7 +26,6 @@ from mpchain.distributed.communicators.arrays import (
     partition,
     summed_dtype,
 )
-from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.loses_ranks import LosesRanks
 from mpchain.distributed.communicators.point_to_point import PointToPoint
 from mpchain.distributed.communicators.requests import Request
@@ -230,7 +229,7 @@ class Communicator(PointToPoint, LosesRanks):
         >>> comm.iallreduce(np.ones(2)).Wait()
         array([1., 1.])
         """
-        check_addends("iallreduce", x, wire_dtype, (None, "sparse", *HALF_PRECISION))
+        check_addends("iallreduce", x, wire_dtype)
         if factor is None and parts is None:
             return self.begin_sum(x, wire_dtype)
         check_parts("iallreduce", parts, x)
