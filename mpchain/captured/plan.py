@@ -13,6 +13,7 @@ import numpy as np
 from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.kernels.onednn import prepared_product
+from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
 
 _ALIGNED = 64  # bytes
@@ -385,13 +386,21 @@ def _writing(function, args, kwargs, results):
         value = {np.zeros_like: 0, np.ones_like: 1}.get(function, args[-1])
         if not isinstance(value, np.ndarray) and len(args) <= 2:
             return np.copyto, (result, np.asarray(value, result.dtype))
-    return _fill, (function, args, kwargs, results)
+    place = results[0] if results else None
+    if any(place is not None and np.may_share_memory(place, x) for x in arrays_in(args, kwargs)):
+        place = None
+    return _fill, (function, args, kwargs, results, place)
 
 
-def _fill(function, args, kwargs, results):
-    made = function(*args, **kwargs)
+def _fill(function, args, kwargs, results, place):
+    current.place = place  # kernels that know it write there what is else copied
+    try:
+        made = function(*args, **kwargs)
+    finally:
+        current.place = None
     for result, value in zip(results, made if isinstance(made, (tuple, list)) else (made,)):
-        result[...] = value
+        if value is not result:
+            result[...] = value
 
 
 def _with_guards_first(calls, owners):

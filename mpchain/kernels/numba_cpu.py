@@ -20,6 +20,7 @@ from mpchain.kernels.reference import (
     sum_rows,
 )
 from mpchain.kernels.scaling import relu_gradient, shift_and_scale
+from mpchain.recording import empty
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
 _ABSENT = "numba is not installed (pip install 'mpchain[cpu]')"
@@ -104,7 +105,7 @@ def _by_channels(x):
 )
 def _batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, a channel at a time."""
-    y = np.empty(x.shape, x.dtype)
+    y = empty(x.shape, x.dtype)
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
     flat = [v.reshape(-1) for v in (gamma, beta, *statistics)]
     _compiled(_normalize)(_by_channels(x), _by_channels(y), eps, *flat)
@@ -117,7 +118,7 @@ def _batch_normalization(x, gamma, beta, axis, eps):
 )
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, a channel at a time."""
-    gx = np.empty(x.shape, x.dtype)
+    gx = empty(x.shape, x.dtype)
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
     flat = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
     n = x.dtype.type(x.size // gamma.size)
@@ -135,7 +136,7 @@ def _refuse_scaling(x, *parameters):
 @shift_and_scale.kernel("numba_cpu", _refuse_scaling)
 def _shift_and_scale(x, mean, scale, beta):
     """As the reference, in one pass."""
-    y = np.empty(x.shape, x.dtype)
+    y = empty(x.shape, x.dtype)
     flat = [v.reshape(-1) for v in (mean, scale, beta)]
     _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *flat)
     return y
@@ -156,7 +157,7 @@ def _refuse_relu(g, y):
 @relu_gradient.kernel("numba_cpu", _refuse_relu)
 def _relu_gradient(g, y):
     """As the reference, in one pass."""
-    x = np.empty(g.shape, g.dtype)
+    x = empty(g.shape, g.dtype)
     _compiled(_multiply_by_signs)(g.reshape(-1), y.reshape(-1), x.reshape(-1))
     return x
 
@@ -183,7 +184,7 @@ def _geometry(window):
 @max_windows.kernel("numba_cpu", _refuse_pooling)
 def _max_windows(x, window):
     """As the reference, a window at a time."""
-    y = np.empty((*x.shape[:2], *window.out_size), x.dtype)
+    y = empty((*x.shape[:2], *window.out_size), x.dtype)
     places = np.empty(y.shape, np.int32)
     _compiled(_find_maxima)(*map(_planes, (x, y, places)), *_geometry(window))
     return y, places

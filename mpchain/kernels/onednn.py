@@ -26,6 +26,7 @@ from mpchain.configuration import config
 from mpchain.kernels import reference
 from mpchain.kernels.numpy_cpu import refuse_unless_few_rows
 from mpchain.kernels.window import Window
+from mpchain.recording import empty
 from mpchain.typing import Array
 
 _VERSION = (3, 2)
@@ -262,7 +263,7 @@ class _Convolution:
         return theirs, (primitive, _arguments(zip((_SRC, _DST), pair)))
 
     def __call__(self, first, second):
-        result = np.empty(self.result_shape, np.float32)
+        result = empty(self.result_shape, np.float32)
         library, c = self.library, self.library.c
         arrays = [np.ascontiguousarray(first), np.ascontiguousarray(second), result]
         with library.lock, library.limited_to(self.threads):
@@ -376,7 +377,7 @@ def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
     W = _convolution("filter", x.shape, W_shape, y.shape, window)(x, y)
-    return W.reshape(W_shape)
+    return W if W.shape == W_shape else W.reshape(W_shape)
 
 
 def _rows(x):

@@ -12,6 +12,7 @@ import numpy as np
 
 from mpchain.kernels import onednn, reference
 from mpchain.kernels.window import Window
+from mpchain.recording import empty
 from mpchain.typing import Array
 
 _LARGE = 1 << 21  # multiplications
@@ -70,7 +71,7 @@ def _products(operation, W, x, window):
     """W x at every pixel: the channels of ``x`` (N, C, *out_size) turned into others."""
     shape = (len(W), *x.shape[2:])
     if _goes_by_samples(operation, x, W, window):
-        y = np.empty((len(x), *shape), np.float32)
+        y = empty((len(x), *shape), np.float32)
         for rows, product in zip(_matrices(x), _matrices(y)):
             onednn.multiply(W, rows, product)
         return y
@@ -101,12 +102,13 @@ def _input(y, W, window):
 @reference.convolution_filter.kernel("pointwise", functools.partial(refusal, "filter"))
 def _filter(x, y, window):
     """The adjoint of W -> x * W."""
-    W = np.empty((y.shape[1], x.shape[1]), np.float32)
+    W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)
+    matrix = W.reshape(W.shape[:2])
     is_by_samples = _goes_by_samples("filter", x, y, window)
     x = _in_windows(x, window)
     if is_by_samples:
         for i, (of_y, of_x) in enumerate(zip(_matrices(y), _matrices(x))):
-            onednn.multiply(of_y, of_x.T, W, is_sum=i > 0)
+            onednn.multiply(of_y, of_x.T, matrix, is_sum=i > 0)
     else:
-        onednn.multiply(_matrix(y), _matrix(x).T, W)
-    return W.reshape(*W.shape, *window.ksize)
+        onednn.multiply(_matrix(y), _matrix(x).T, matrix)
+    return W

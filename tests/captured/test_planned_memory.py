@@ -1,0 +1,73 @@
+"""Kernels of replayed steps write to the memory that was planned for their results."""
+
+import numpy as np
+
+import mpchain
+from mpchain import functions as F
+from mpchain import kernels, optimizers, recording
+from mpchain import links as L
+
+
+def _model():
+    np.random.seed(0)
+    return mpchain.Sequential(
+        L.Convolution2D(16, 40, 3, pad=1, nobias=True),
+        L.BatchNormalization(40),
+        F.relu,
+        L.Convolution2D(40, 40, 1),
+        F.relu,
+        lambda x: F.max_pooling_2d(x, 2),
+        L.Convolution2D(40, 20, 3, stride=2, groups=2),
+        L.Linear(320, 3),
+    )
+
+
+def test_kernels_write_to_planned_memory(monkeypatch):
+    found = []
+
+    def empty(shape, dtype):
+        place = recording.current.place
+        made = recording.empty(shape, dtype)
+        found.append(made is place)
+        return made
+
+    for module in (kernels.numba_cpu, kernels.onednn, kernels.pointwise):
+        monkeypatch.setattr(module, "empty", empty)
+
+    def train(capture):
+        model = _model()
+        optimizer = optimizers.MomentumSGD(0.01).setup(model)
+
+        def step(x, t):
+            loss = F.softmax_cross_entropy(model(x), t)
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+
+        step = capture(step)
+        random = np.random.RandomState(0)
+        for _ in range(5):
+            step(random.randn(6, 16, 20, 20).astype("f"), random.randint(0, 3, 6).astype("i"))
+        return model, step
+
+    expected, _ = train(lambda step: step)
+    assert not any(found)
+    model, step = train(mpchain.capture)
+    assert step.reason is None
+    if kernels.onednn.why_absent() is None and kernels.numba_cpu.load_numba() is not None:
+        assert sum(found) >= 8
+    for (name, p), (_, q) in zip(model.namedparams(), expected.namedparams(), strict=True):
+        np.testing.assert_allclose(p.array, q.array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_planned_memory_is_given_once_and_only_where_it_fits(monkeypatch):
+    place = np.zeros((2, 3), np.float32)
+    monkeypatch.setattr(recording.current, "place", place)
+    assert recording.empty((2, 3), np.float32) is place
+    assert recording.empty((2, 3), np.float32) is not place
+    for shape, dtype in (((3, 2), np.float32), ((2, 3), np.float64)):
+        recording.current.place = place
+        made = recording.empty(shape, dtype)
+        assert made is not place and made.shape == shape and made.dtype == dtype
+    recording.current.place = np.zeros((3, 2), np.float32).T
+    assert recording.empty((2, 3), np.float32).flags.c_contiguous
