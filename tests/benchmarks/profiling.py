@@ -4,12 +4,14 @@
 1 at 16x16) and for one of about 10 ms (a batch of 28x28), the trimmed mean of the ratios of turns
 of two steps, in CPU time of the thread, and the standard error over pairs of processes: two that
 do the same differ by 1 %. The step of 10 ms is measured with the allocator of the C library as it
-is, and where it keeps what is freed: there nothing hides the cost.
+is, and where it keeps what is freed: there nothing hides the cost. Page faults are shown, too: what
+that allocator gives back to the system depends on where small objects lie, in any two processes.
 """
 
 import contextlib
 import multiprocessing
 import os
+import resource
 import sys
 import time
 
@@ -37,8 +39,12 @@ class LeNet(mpchain.Chain):
         return self.l2(F.relu(self.l1(x)))
 
 
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def serve(questions, cpu, is_on, size):
-    """Answers batch sizes by the seconds of a step, the last one of 0 by the number of spans."""
+    """Answers batch sizes by seconds and page faults of a step, the last, 0, by its spans."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cpu})
     model = L.Classifier(LeNet())
@@ -48,10 +54,10 @@ def serve(questions, cpu, is_on, size):
         for batch in iter(questions.recv, 0):
             x = np.random.RandomState(0).randn(batch, 1, size, size).astype("f")
             t = np.zeros(batch, np.int32)
-            start = time.thread_time()
+            before = np.array([time.thread_time(), page_faults()])
             for _ in range(STEPS):
                 optimizer.update(model, x, t)
-            questions.send((time.thread_time() - start) / STEPS)
+            questions.send((np.array([time.thread_time(), page_faults()]) - before) / STEPS)
     events = profile.trace["traceEvents"] if profile else []
     kinds = [event.get("cat") for event in events if event["ph"] == "X"]
     questions.send(len(kinds) / max(1, kinds.count("step")))
@@ -74,13 +80,13 @@ def served(*arguments):
 
 
 def compare_pair(cpu, size, batch, wanted):
-    """The seconds of steps without and with a profile, by turns, and the spans of a step."""
+    """By turns, without and with a profile, seconds and page faults of a step; its spans."""
     with served(cpu, False, size) as off, served(cpu, True, size) as on:
         for ask in (off, on):
             for _ in range(30):
                 ask(batch)
         if wanted is not None:
-            batch = max(1, round(batch * wanted / np.median([off(batch) for _ in range(10)])))
+            batch = max(1, round(batch * wanted / np.median([off(batch)[0] for _ in range(10)])))
         turns = [
             (off(batch), on(batch)) if i % 2 else (on(batch), off(batch))[::-1]
             for i in range(TURNS)
@@ -93,19 +99,22 @@ def compare(pairs, size, batch, wanted=None, **variables):
     """Prints the comparison; ``wanted`` is the seconds of a step, for which a batch is chosen."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     os.environ |= variables
-    means, before = [], []
+    means, before, faults = [], [], []
     for i in range(pairs):
         turns, n = compare_pair(cpus[i % len(cpus)], size, batch, wanted)
-        ratios = np.sort(np.log(turns[:, 1] / turns[:, 0]))
+        seconds = turns[:, :, 0]
+        ratios = np.sort(np.log(seconds[:, 1] / seconds[:, 0]))
         means.append(ratios[TURNS // 10 : -TURNS // 10].mean())
-        before.append(np.median(turns[:, 0]))
+        before.append(np.median(seconds[:, 0]))
+        faults.append(turns[:, :, 1].mean(0))
     for name in variables:
         del os.environ[name]
     cost, step, error = np.mean(means), np.median(before), np.std(means) / max(1, pairs - 1) ** 0.5
     print(
         f"{size}x{size}{', freed memory kept' if variables else ''}: {1e3 * step:.2f} ms a step, "
         f"{100 * cost:+.1f} % with a profile (standard error {100 * error:.1f}, median "
-        f"{100 * np.median(means):+.1f}), {n:.0f} spans, {1e6 * cost * step / n:.1f} us each",
+        f"{100 * np.median(means):+.1f}), {n:.0f} spans, {1e6 * cost * step / n:.1f} us each; "
+        "page faults {:.0f} without and {:.0f} with it".format(*np.mean(faults, 0)),
         flush=True,
     )
 
