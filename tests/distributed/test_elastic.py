@@ -27,6 +27,7 @@ SPARE = [
     ("reproducible", 1, ["kill:0:step:5", "kill:1:step:5", "kill:2:step:9"]),
     ("lstm", 2, ["kill:5:spare:1", "kill:1:control:5"]),
     ("loop", 1, ["stop:0:step:8"]),
+    ("mlp", 1, ["kill:0:ready:9"]),
     ("mlp", 1, ["kill:1:setup:1"]),
     ("mlp", 1, ["kill:4:spare:1"]),
     ("mlp", 1, []),
@@ -93,13 +94,8 @@ def test_results_on_gpus_do_not_change(model, faults, binding, tmp_path, needs_m
     assert len(re.findall(r"rank \d \(", output)) == len(faults), output
 
 
-@pytest.mark.parametrize(
-    ("model", "spares", "faults"),
-    [
-        pytest.param("mlp", 1, ["kill:0:ready:9"], marks=pytest.mark.slow),
-        *(pytest.param(*case, marks=pytest.mark.long) for case in SPARE),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "spares", "faults"), SPARE)
 def test_spare_ranks_take_the_places_of_lost_ones(
     model, spares, faults, tmp_path, needs_mpirun, _reason
 ):

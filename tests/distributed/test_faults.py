@@ -27,7 +27,10 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-@pytest.mark.parametrize("exception", ["KeyError('lost')", "KeyboardInterrupt()"])
+@pytest.mark.parametrize(
+    "exception",
+    ["KeyError('lost')", pytest.param("KeyboardInterrupt()", marks=pytest.mark.long)],
+)
 def test_a_rank_raises(exception, wait, needs_mpirun):
     script = f"{BEGIN}\nif comm.rank == 1:\n    raise {exception}\n{wait}\n"
     # Without mpi4py's runner: the communicator's own hook must do it.

@@ -50,6 +50,7 @@ print(mpchain.__file__)
 """
 
 
+@pytest.mark.long
 def test_neither_package_nor_home_can_be_written(tmp_path):
     package = tmp_path / "mpchain"
     ignore = shutil.ignore_patterns("__pycache__")

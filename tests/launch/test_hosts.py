@@ -75,6 +75,7 @@ def test_world(run_on_a, script, tmp_path):
     assert code == 0
 
 
+@pytest.mark.long
 def test_failure_names_the_hosts(run_on_a, hosts, script, tmp_path):
     path = script("""
         import pathlib, time

@@ -137,7 +137,8 @@ def test_stopped_mpirun(start, script, tmp_path, n):
     assert " has been stopped for 1 s" in errors.splitlines()[-1]
 
 
-@pytest.mark.parametrize("everybody", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("everybody", [False, True])
 def test_launcher_or_job_that_was_stopped_continues(start, script, tmp_path, everybody):
     path = script("""
         import os
