@@ -33,6 +33,7 @@ from mpchain.backend import get_array_module as get_array_module
 from mpchain.backend import get_device as get_device
 from mpchain.backend import using_device as using_device
 from mpchain.backends import cuda as cuda
+from mpchain.backends import host_memory
 from mpchain.backends.cuda import should_use_cudnn as should_use_cudnn
 from mpchain.backends.cuda import should_use_cudnn_tensor_core as should_use_cudnn_tensor_core
 from mpchain.backprop import backward as backward
@@ -124,6 +125,8 @@ if TYPE_CHECKING:  # what __getattr__ imports
     from mpchain.profiling import profile as profile
     from mpchain.ranks import run as run
     from mpchain.runtime_info import print_runtime_info as print_runtime_info
+
+host_memory.keep_freed_memory()
 
 disable_experimental_feature_warning = False
 """Set it to True, and no experimental feature warns; see :func:`mpchain.utils.experimental`."""

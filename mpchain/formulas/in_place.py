@@ -25,7 +25,12 @@ _DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def program(
-    formula: Callable, names: Sequence[str], n_arrays: int, full: Collection[str]
+    formula: Callable,
+    names: Sequence[str],
+    n_arrays: int,
+    full: Collection[str],
+    loop: Callable | None = None,
+    large: int = 0,
 ) -> Callable:
     """Returns a function that computes ``formula`` on NumPy arrays; the formula itself if untraced.
 
@@ -34,6 +39,8 @@ def program(
         names: its parameters.
         n_arrays: how many of them are arrays.
         full: the parameters that have the shape of the result; of others it is not known.
+        loop: what is asked first for arrays of ``large`` elements; it may return None.
+        large: a number of elements.
 
     Example:
         >>> y = program(lambda x: 1 - x * x, ["x"], 1, ["x"])
@@ -48,7 +55,7 @@ def program(
         return formula
     if not isinstance(result, Symbol) or result.function is None:
         return formula
-    return _Writer(names, n_arrays, full, result).function(formula)
+    return _Writer(names, n_arrays, full, result).function(formula, loop, large)
 
 
 class _Writer:
@@ -60,12 +67,17 @@ class _Writer:
         self.numbers, self.lines, self.namespace = [], [], {}
         self.has_reused = False
 
-    def function(self, formula):
+    def function(self, formula, loop, large):
         for step in self.steps:
             self._write(step)
-        if not self.numbers and not self.has_reused:
+        if not self.numbers and not self.has_reused and loop is None:
             return formula
+        arguments = ", ".join(self.names)
         head = [f"d = {self.arrays[0]}.dtype"]
+        if loop is not None:
+            head += [f"if {self.arrays[0]}.size >= {large}:", f"    y_ = loop({arguments})"]
+            head += ["    if y_ is not None:", "        return y_"]
+            self.namespace["loop"] = loop
         unusual = [f"{x}.dtype is not d" for x in self.arrays[1:]]
         if self.has_reused:
             # An operation on arrays without axes returns a scalar, which has no memory to reuse.
@@ -76,7 +88,6 @@ class _Writer:
             self.namespace[f"numbers{i}"] = [np.array(n, dtype) for n in self.numbers]
             receive = f"{', '.join(numbers)}, = numbers{i}" if numbers else "pass"
             head += [f"{'el' if i else ''}if d is d{i}:", f"    {receive}"]
-        arguments = ", ".join(self.names)
         head += ["else:", f"    return formula({arguments})"]
         if unusual:
             head += [f"if {' or '.join(unusual)}:", f"    return formula({arguments})"]

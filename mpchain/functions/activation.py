@@ -10,7 +10,7 @@ from mpchain.configuration import config
 from mpchain.dtypes import is_floating
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import reshape
-from mpchain.functions.declaration import computed_by, differentiable, elementwise
+from mpchain.functions.declaration import differentiable, elementwise
 from mpchain.functions.joining import concat
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
@@ -21,7 +21,7 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
 
 
-@elementwise(computed_by(kernels.relu_gradient)(lambda g, y: g * np.greater(y, 0)))
+@elementwise(lambda g, y: g * np.greater(y, 0))
 def relu(x: Input) -> Variable:
     """Rectified linear unit: max(x, 0), elementwise; the derivative at zero is zero.
 

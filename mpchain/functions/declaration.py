@@ -33,6 +33,8 @@ from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.function_node import FunctionNode
 from mpchain.functions import written_out
 from mpchain.functions.differentiation import differentiate
+from mpchain.kernels.loops import Loop, loop_of
+from mpchain.recording import current
 from mpchain.typing import Array
 from mpchain.utils.type_check import InvalidType, describe
 from mpchain.variable import Variable, VariableNode
@@ -92,7 +94,7 @@ class Declaration:
         self.has_many_outputs = "gys" in asked
         self.joint_derivative = joint
         self.joint_parameters = parameters_of(joint)
-        self._kernels = {}
+        self._kernels, self._loops = {}, {}
         for derivative in (joint, *derivatives):
             for name in parameters_of(derivative)[1:]:
                 self.source(name)  # an unknown name is refused here, not in backward
@@ -196,10 +198,9 @@ class Declaration:
             raise self.refusal("inputs must be floating point", arguments, constants)
         try:
             on_host = not self.is_elementwise or arrays[0].__class__ is np.ndarray
-            if not on_host and _are_alike(arrays):
-                kernel = self._kernel(None, self.body)
-                if kernel is not None:
-                    return kernel(*arrays, *constants)
+            kernel = None if on_host else self._fused(None, self.body, arrays)
+            if kernel is not None:
+                return kernel(*arrays, *constants)
             return self.body(*arguments, *constants)
         except np.linalg.LinAlgError:  # it is about values, not types
             raise
@@ -224,13 +225,14 @@ class Declaration:
     def pull(self, index: int, arrays: Sequence[Array]) -> Callable:
         """Returns the derivative by array argument ``index``, for arrays; see :meth:`_bind`.
 
-        It is a fused kernel where that pays: elementwise, for ``arrays`` on a GPU, which are the
-        gradient and those kept.
+        It is a fused kernel where that pays: elementwise, for ``arrays`` on a GPU or while a step
+        is recorded. They are the gradient and those kept.
         """
-        if self.is_elementwise and self.derivatives[index] is not None and _are_alike(arrays):
-            kernel = self._kernel(index, self.derivatives[index])
+        derivative = self.derivatives[index]
+        if self.is_elementwise and derivative is not None:
+            kernel = self._fused(index, derivative, arrays)
             if kernel is not None:
-                return self._bind(self.derivatives[index], kernel)
+                return self._bind(derivative, kernel)
         return self.pulls[index]
 
     def recorded_derivative(self, index: int) -> Callable:
@@ -267,11 +269,31 @@ class Declaration:
         declaration.name = f"{self.name}_derivative"
         return written_out.call(declaration)
 
-    def _kernel(self, index, formula):
+    def _fused(self, index, formula, arrays):
+        if isinstance(arrays[0], np.ndarray):
+            loop = self.loop(index) if current.recorder is not None else None
+            return loop and functools.partial(_by_loop, loop, formula)
+        if not _are_alike(arrays):
+            return None
         if index not in self._kernels:
             part = "forward" if index is None else f"derivative_{index}"
             self._kernels[index] = fused_kernel(f"{self.name}_{part}", formula)
         return self._kernels[index]
+
+    def loop(self, index: int | None) -> Loop | None:
+        """Returns what computes large NumPy arrays in one pass, if there is such a thing.
+
+        Args:
+            index: of the array argument by which to differentiate, None for the function itself.
+        """
+        if index not in self._loops:
+            if index is None:
+                formula, n = self.body, self.is_elementwise and len(self.array_names)
+            else:
+                formula = self.derivatives[index]
+                n = self.elementwise_arrays(formula)
+            self._loops[index] = loop_of(formula, parameters_of(formula), n) if n else None
+        return self._loops[index]
 
 
 def _is_bfloat16_array(x):
@@ -293,23 +315,9 @@ def sums_over_rows(derivative: Callable) -> Callable:
     return derivative
 
 
-def computed_by(operation: Callable) -> Callable[[Callable], Callable]:
-    """Decorator: marks a derivative that an operation of kernels computes for large NumPy arrays.
-
-    Args:
-        operation: takes the arguments of the derivative.
-
-    Example:
-        >>> derivative = computed_by(mpchain.kernels.relu_gradient)(lambda g, y: g * (y > 0))
-        >>> derivative.operation.name
-        'relu_gradient'
-    """
-
-    def mark(derivative):
-        derivative.operation = operation
-        return derivative
-
-    return mark
+def _by_loop(loop, formula, *arguments):
+    y = loop(*arguments)
+    return formula(*arguments) if y is None else y
 
 
 def _are_alike(arrays):

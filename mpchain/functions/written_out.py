@@ -18,13 +18,12 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
+from mpchain.kernels import loops
 from mpchain.utils.type_check import explain_arguments
 from mpchain.variable import Variable, VariableNode, as_array, as_variable
 
 if TYPE_CHECKING:
     from mpchain.functions.declaration import Declaration
-
-_LARGE = 1 << 14  # elements: an operation of kernels is asked for derivatives of more
 
 _FIRST_CALL = compile_text(
     "first call",
@@ -208,7 +207,8 @@ def _body(declaration):
     if not declaration.is_elementwise:
         return body
     full = arrays if len(arrays) == 1 else ()
-    return in_place.program(body, (*arrays, *declaration.constant_names), len(arrays), full)
+    names = *arrays, *declaration.constant_names
+    return in_place.program(body, names, len(arrays), full, declaration.loop(None), loops.LARGE)
 
 
 def _derivative(declaration, index):
@@ -220,7 +220,7 @@ def _derivative(declaration, index):
     lone = len(declaration.array_names) == 1
     # Those that the function broadcasts may be smaller than its output and the gradient of that.
     full = [n for n in names[:n_arrays] if lone or n not in declaration.array_names]
-    return in_place.program(derivative, names, n_arrays, full)
+    return in_place.program(derivative, names, n_arrays, full, declaration.loop(index), loops.LARGE)
 
 
 def _text(declaration, lines):
@@ -333,7 +333,6 @@ def _pull(declaration, namespace, fit, guard, lines_for, function_for):
             own = ["gx = None"]
         else:
             namespace[f"f{i}"] = function_for(declaration, i)
-            namespace[f"large{i}"] = getattr(derivative, "operation", None)
             own = lines_for(declaration, i)
         if not lone:
             own = [f"if {i} in targets:", *("    " + line for line in [*own, "gxs.append(gx)"])]
@@ -344,13 +343,9 @@ def _pull(declaration, namespace, fit, guard, lines_for, function_for):
 
 
 def _array_lines(declaration, i):
-    derivative = declaration.derivatives[i]
-    asked = parameters_of(derivative)[1:]
-    function = f"f{i}"
-    if hasattr(derivative, "operation"):
-        function = f"(f{i} if g.size <= {_LARGE} else large{i})"
+    asked = parameters_of(declaration.derivatives[i])[1:]
     return [
-        f"gx = {function}(g, {_join(map(declaration.source, asked))})",
+        f"gx = f{i}(g, {_join(map(declaration.source, asked))})",
         f"if gx.__class__ is not ndarray or gx.dtype is not {_unfit(declaration, i, 'gx')}:",
         f"    gx = fit(gx, nodes[{i}], {declaration.is_elementwise})",
     ]

@@ -64,7 +64,7 @@ from mpchain.kernels.reference import (
     unfold_windows,
 )
 from mpchain.kernels.rms import rms_normalization, rms_normalization_gradient
-from mpchain.kernels.scaling import relu_gradient, shift_and_scale
+from mpchain.kernels.scaling import shift_and_scale
 
 operations = {value.name: value for value in list(vars().values()) if isinstance(value, Operation)}
 """Every operation by name."""

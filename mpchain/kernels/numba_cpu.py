@@ -19,7 +19,7 @@ from mpchain.kernels.reference import (
     place_in_windows,
     sum_rows,
 )
-from mpchain.kernels.scaling import relu_gradient, shift_and_scale
+from mpchain.kernels.scaling import shift_and_scale
 from mpchain.recording import empty
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
@@ -142,26 +142,6 @@ def _shift_and_scale(x, mean, scale, beta):
     return y
 
 
-def _refuse_relu(g, y):
-    if not isinstance(g, np.ndarray) or g.dtype not in (np.float32, np.float64):
-        return "not a NumPy array of 32 or 64 bits"
-    if y.dtype != g.dtype or y.shape != g.shape:
-        return "arrays of two dtypes or shapes"
-    if not g.flags.c_contiguous or not y.flags.c_contiguous:
-        return "an array that has gaps"
-    if g.size < _WORTH_COMPILING:
-        return "too small to compile for"
-    return None if load_numba() else _ABSENT
-
-
-@relu_gradient.kernel("numba_cpu", _refuse_relu)
-def _relu_gradient(g, y):
-    """As the reference, in one pass."""
-    x = empty(g.shape, g.dtype)
-    _compiled(_multiply_by_signs)(g.reshape(-1), y.reshape(-1), x.reshape(-1))
-    return x
-
-
 def _refuse_pooling(x, window):
     if not isinstance(x, np.ndarray) or x.dtype not in (np.float32, np.float64):
         return "not a NumPy array of 32 or 64 bits"
@@ -268,11 +248,6 @@ def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_be
         for n in range(n_samples):
             for i in range(size):
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
-
-
-def _multiply_by_signs(g, y, x):
-    for i in range(g.size):
-        x[i] = g[i] * (y[i] > 0)  # infinities and NaN become NaN
 
 
 def _find_maxima(x, y, places, rows, columns, down, right, top, left, far, wide):

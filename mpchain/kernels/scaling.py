@@ -1,4 +1,4 @@
-"""What normalization by given statistics and ReLU compute, for NumPy and CuPy arrays alike."""
+"""Shifting and scaling of channels, for NumPy and CuPy arrays alike."""
 
 import numpy as np
 
@@ -28,14 +28,3 @@ def shift_and_scale(x: Array, mean: Array, scale: Array, beta: Array) -> Array:
         part *= scale[0]
         part += beta[0]
     return y
-
-
-@Operation
-def relu_gradient(g: Array, y: Array) -> Array:
-    """g where y is positive, zero elsewhere.
-
-    Example:
-        >>> relu_gradient(np.array([3.0, 4.0]), np.array([0.0, 2.0]))
-        array([0., 4.])
-    """
-    return g * np.greater(y, 0)

@@ -299,11 +299,6 @@ def _with_biases(cases):
 CASES = {
     "attention": _attentions(False),
     "shift_and_scale": _shifts(),
-    "relu_gradient": {
-        "few": lambda: (_random(3, 5), _random(3, 5)),
-        "many": lambda: (_random(30, 50, 61), _random(30, 50, 61)),
-        "none": lambda: (_random(0, 5), _random(0, 5)),
-    },
     "attention_gradient": _attentions(True),
     "batch_normalization": _normalizations("x", "gamma", "beta", "axis", "eps"),
     "batch_normalization_gradient": _normalizations(
@@ -465,17 +460,6 @@ def test_every_kernel_finds_the_same_of_equal_and_of_unusual_maxima():
     for kernel in taking:
         for result, right in zip(kernel.compute(x, window), expected, strict=True):
             np.testing.assert_array_equal(result, right, str(kernel))
-
-
-@pytest.mark.parametrize("size", [3, 1 << 17])
-def test_gradients_of_relu_that_are_no_numbers(size):
-    x = mpchain.Variable(np.resize(np.array([-1, 0, 1], np.float32), size))
-    g = np.resize(np.array([np.inf, np.nan, np.inf, 1, 2, -3, -np.inf], np.float32), size)
-    y = mpchain.functions.relu(x)
-    y.grad = g
-    with np.errstate(invalid="ignore"):
-        y.backward()
-        np.testing.assert_array_equal(x.grad, g * (x.array > 0))
 
 
 # oneDNN.

@@ -1,0 +1,193 @@
+"""Elementwise formulas of large NumPy arrays as one loop, where NumPy would make several passes.
+
+A loop takes a formula of additions, products, comparisons and the like. It is compiled by numba
+when the formula has cost about what compiling costs. Its values are those of NumPy; only the sign
+of a zero may differ, where NumPy's maximum of two zeros depends on the processor.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.configuration import config
+from mpchain.formulas.symbol import (
+    CONSTANT_OPERATORS,
+    PYTHON,
+    Symbol,
+    UntraceableError,
+    in_order,
+    in_python,
+    operand_in_python,
+)
+from mpchain.formulas.text import compile_text
+from mpchain.kernels.numba_cpu import compile_loop, load_numba
+from mpchain.recording import current, empty
+from mpchain.typing import Array
+
+LARGE = 1 << 16
+"""A loop takes arrays of at least so many elements."""
+
+_ELEMENTS_WORTH_COMPILING = 1 << 26
+_OPERATORS = {f: PYTHON[f] for f in (np.add, np.subtract, np.multiply, np.negative)}
+_FASTER_IN_A_LOOP = (np.maximum, np.minimum, np.sign)  # even one of them alone
+_OPERATORS |= {
+    np.maximum: "{0} if ({0} > {1}) | ({0} != {0}) else {1}",
+    np.minimum: "{0} if ({0} < {1}) | ({0} != {0}) else {1}",
+    np.sign: "np.sign({})",
+    np.absolute: "np.absolute({})",
+    np.square: "{0} * {0}",
+}
+_COMPARISONS = {
+    np.greater: "{} > {}",
+    np.greater_equal: "{} >= {}",
+    np.less: "{} < {}",
+    np.less_equal: "{} <= {}",
+}
+_LOGICAL = {np.logical_and: "{} & {}", np.logical_or: "{} | {}", np.logical_not: "not {}"}
+
+
+class Loop:
+    """A formula that is computed by one loop: called with its arguments, it returns an array.
+
+    It returns None for arguments that it does not take, and while NumPy is to compute them.
+
+    Args:
+        name: of the formula.
+        text: of the loop: a function of numbers, the result, and the arrays.
+        numbers: function that returns the numbers that the loop needs, given the constants.
+        n_arrays: how many of the first arguments are arrays.
+
+    Attributes:
+        name: of the formula.
+        n_elements: how many NumPy has computed.
+
+    Example:
+        >>> loop = loop_of(lambda x, a: np.maximum(x, 0) * a, ["x", "a"], 1)
+        >>> loop(np.ones(3, np.float32), 0.5)  # too small
+    """
+
+    def __init__(self, name: str, text: str, numbers: Callable, n_arrays: int):
+        self.name, self.n_elements = name, 0
+        self._text, self._numbers, self._n_arrays = text, numbers, n_arrays
+
+    def __call__(self, *arguments: Any) -> Array | None:
+        if not self._takes(arguments):
+            return None
+        if current.recorder is not None:
+            return current.recorder.operation(self, arguments)
+        self.n_elements += arguments[0].size
+        return self.compute(*arguments) if self.n_elements > _ELEMENTS_WORTH_COMPILING else None
+
+    def select(self, *arguments: Any) -> "Loop":
+        """Returns what computes the formula, as operations of kernels do: the loop itself."""
+        return self
+
+    def compute(self, *arguments: Any) -> Array:
+        """Returns the result for arguments that the loop takes."""
+        n = self._n_arrays
+        first = arguments[0]
+        y = empty(first.shape, first.dtype)
+        numbers = np.array(self._numbers(*arguments[n:]), first.dtype)
+        _compiled(self._text)(numbers, y.reshape(-1), *[x.reshape(-1) for x in arguments[:n]])
+        return y
+
+    def _takes(self, arguments):
+        first, n = arguments[0], self._n_arrays
+        if not isinstance(first, np.ndarray) or first.size < LARGE:
+            return False
+        dtype, shape = first.dtype, first.shape
+        if dtype not in (np.float32, np.float64) or config.kernels or config.autotune:
+            return False
+        return (
+            all(isinstance(x, np.ndarray) for x in arguments[1:n])
+            and all(x.dtype == dtype and x.shape == shape for x in arguments[1:n])
+            and all(x.flags.c_contiguous for x in arguments[:n])
+            and all(type(x) in (int, float, bool) for x in arguments[n:])
+            and load_numba() is not None
+        )
+
+
+def loop_of(formula: Callable, names: Sequence[str], n_arrays: int) -> Loop | None:
+    """Returns the loop of a formula, None where there is none, or where it would not be faster.
+
+    Args:
+        formula: elementwise, of arrays and then constants.
+        names: its parameters.
+        n_arrays: how many of them are arrays.
+
+    Example:
+        >>> loop_of(lambda x: np.exp(x) + 1, ["x"], 1)  # NumPy's exponential is faster
+    """
+    steps = []
+    symbols = [Symbol(steps, name, is_constant=i >= n_arrays) for i, name in enumerate(names)]
+    try:
+        result = formula(*symbols)
+    except UntraceableError:
+        return None
+    if not isinstance(result, Symbol) or result.function is None or result.is_constant:
+        return None
+    steps = in_order(result)
+    of_arrays = [s for s in steps if not s.is_constant]
+    is_faster = len(of_arrays) > 1 or of_arrays[0].function in _FASTER_IN_A_LOOP
+    if result.is_bool or not is_faster or not all(map(_is_simple, of_arrays)):
+        return None
+    numbers = {}  # texts by the names that the loop uses
+    lines = [f"x_{name} = {name}[i]" for name in names[:n_arrays]]
+    lines += [f"{s.name} = {_text(s, numbers, names[:n_arrays])}" for s in of_arrays]
+    head = [f"{name} = numbers[{i}]" for i, name in enumerate(numbers.values())]
+    text = [f"def run(numbers, y_, {', '.join(names[:n_arrays])}):", *head]
+    text += ["for i in range(y_.size):", *("    " + line for line in lines)]
+    text += [f"    y_[i] = {result.name}"]
+    namespace = {}
+    own = [f"{s.name} = {_constant(s, namespace)}" for s in steps if s.is_constant]
+    own.append(f"return ({', '.join(numbers)}{',' if numbers else ''})")
+    own = [f"def numbers({', '.join(names[n_arrays:])}):", *own]
+    return Loop(
+        formula.__name__,
+        "\n    ".join(text),
+        compile_text(f"numbers of {formula.__name__}", "\n    ".join(own), namespace),
+        n_arrays,
+    )
+
+
+def _is_simple(step):
+    operands = step.operands
+    are_bool = [isinstance(x, Symbol) and x.is_bool for x in operands]
+    if step.function in _LOGICAL:
+        return all(are_bool)
+    if step.function is np.where:
+        return are_bool[0]
+    if step.function in _COMPARISONS:
+        return not any(are_bool)
+    return step.function in _OPERATORS and not all(are_bool)
+
+
+def _constant(step, namespace):
+    return in_python(
+        step.function, map(operand_in_python, step.operands), CONSTANT_OPERATORS, namespace
+    )
+
+
+def _text(step, numbers, arrays):
+    """The text of an operation in the loop; ``numbers`` receives those that it needs."""
+
+    def of(operand, as_bool=False):
+        if not isinstance(operand, Symbol) or operand.is_constant:
+            text = operand_in_python(operand)
+            return numbers.setdefault(text, f"c{len(numbers)}")
+        if operand.is_bool and not as_bool:
+            return f"({of(1)} if {operand.name} else {of(0)})"
+        return f"x_{operand.name}" if operand.name in arrays else operand.name
+
+    if step.function is np.where:
+        condition, *choices = step.operands
+        return "{1} if {0} else {2}".format(of(condition, True), *map(of, choices))
+    texts = [of(x, as_bool=step.is_bool) for x in step.operands]
+    return (_OPERATORS | _COMPARISONS | _LOGICAL)[step.function].format(*texts)
+
+
+@functools.cache
+def _compiled(text):
+    return compile_loop(compile_text("a loop", text, {"np": np}))

@@ -1,0 +1,55 @@
+"""What the C library does with freed memory: large arrays of later steps get it again."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs GNU's C library"),
+]
+_N_STEPS, _PAGES = 20, 2048
+_PROGRAM = f"""
+import resource
+import numpy as np
+{{}}
+
+def step():
+    for _ in range(3):
+        np.empty({_PAGES} * 512 // 3).fill(1)
+
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({_N_STEPS}):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(line, **variables):
+    """Page faults of steps that need 8 MiB in three arrays each, after a line of Python."""
+    # NumPy's huge pages would hide them.
+    environment = {"NUMPY_MADVISE_HUGEPAGE": "0", "OPENBLAS_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-c", _PROGRAM.format(line)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return int(done.stdout)
+
+
+def test_steps_get_the_memory_that_was_freed():
+    assert page_faults("import mpchain") < _PAGES
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"MALLOC_TRIM_THRESHOLD_": "0"},
+        {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=100000"},
+    ],
+    ids=str,
+)
+def test_the_settings_of_the_user_win(variables):
+    assert page_faults("import mpchain", **variables) > _N_STEPS * _PAGES / 2

@@ -1,0 +1,166 @@
+"""Formulas in one loop have the values of NumPy's passes."""
+
+import operator
+
+import numpy as np
+import pytest
+
+import mpchain
+import mpchain.functions as F
+from mpchain import Variable
+from mpchain.functions.declaration import registry
+from mpchain.kernels import loops
+from mpchain.kernels.numba_cpu import load_numba
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(load_numba() is None, reason="needs numba"),
+]
+UNUSUAL = [0.0, -0.0, 1.0, -1.5, 3e38, -3e38, 1e-40, 0.2, -0.2, np.inf, -np.inf, np.nan, 2.0]
+FORMULAS = {
+    "ReLU": (lambda x: np.maximum(x, 0), ()),
+    "the gradient of ReLU": (lambda x, y: x * np.greater(y, 0), ()),
+    "leaky ReLU": (lambda x, slope: np.maximum(x, 0) + np.minimum(x, 0) * slope, (0.2,)),
+    "constants": (lambda x, y, a, b: x * (1 - a) + y * a - (a <= b) * -b, (0.3, 2)),
+    "signs": (lambda x, y: np.sign(x) * np.absolute(y) - np.square(x), ()),
+    "choices": (lambda x, y: np.where(np.less(x, y), x - 1, 2 * y) + 1, ()),
+    "logic": (
+        lambda x, y: y * np.logical_and(np.greater_equal(x, 0), np.logical_not(np.less(y, x))),
+        (),
+    ),
+    "either": (
+        lambda x, y: x * np.logical_or(np.less_equal(x, -1), np.greater(y, 1)) * 0.5,
+        (),
+    ),
+}
+
+FUNCTIONS = "clipped_relu hard_sigmoid leaky_relu maximum minimum relu".split()
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Formulas are compiled when they are first called."""
+    monkeypatch.setattr(loops, "_ELEMENTS_WORTH_COMPILING", -1)
+
+
+def loop_of(formula):
+    names = formula.__code__.co_varnames[: formula.__code__.co_argcount]
+    n_arrays = sum(name in ("x", "y") for name in names)
+    return loops.loop_of(formula, names, n_arrays), n_arrays
+
+
+def arrays(n, dtype, shape=(3, loops.LARGE // 2)):
+    random = np.random.RandomState(0)
+    return [random.choice(np.array(UNUSUAL, dtype), shape) for _ in range(n)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_same_values_as_numpy(name, dtype, at_once):
+    formula, constants = FORMULAS[name]
+    loop, n = loop_of(formula)
+    inputs = arrays(n, dtype)
+    with np.errstate(all="ignore"):
+        expected = formula(*inputs, *constants)
+    y = loop(*inputs, *constants)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        lambda x: np.exp(x) + 1,  # NumPy's is faster
+        lambda x: x + 1,  # one pass, too
+        lambda x: x / 3 + 1,  # NumPy warns of divisions by zero
+        lambda x: np.greater(x, 0),
+        lambda x: x,
+        lambda x, a: a * 2 + 1,
+        lambda x: np.sum(x) + x,
+        lambda x: np.multiply(np.greater(x, 0), np.less(x, 1)),
+    ],
+)
+def test_formulas_without_a_loop(formula):
+    assert loop_of(formula)[0] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y, a: (x[:, 1:], y[:, 1:], a),  # gaps
+        lambda x, y, a: (x, y[:1], a),
+        lambda x, y, a: (x, y.astype(np.float64), a),
+        lambda x, y, a: (x.astype(">f4"), y.astype(">f4"), a),
+        lambda x, y, a: (np.ones(x.shape, np.float16), np.ones(x.shape, np.float16), a),
+        lambda x, y, a: (np.ones(x.shape, np.int32), np.ones(x.shape, np.int32), a),
+        lambda x, y, a: (x[0, :9], y[0, :9], a),
+        lambda x, y, a: (x, y, np.float64(0.5)),  # NumPy's numbers widen float32
+        lambda x, y, a: (x, 0.5, a),
+    ],
+)
+def test_arguments_that_a_loop_does_not_take(change, at_once):
+    loop, _ = loop_of(lambda x, y, a: x * y + a)
+    assert loop(*arrays(2, np.float32), 0.5) is not None
+    assert loop(*change(*arrays(2, np.float32), 0.5)) is None
+
+
+def test_kernels_that_the_user_prefers(at_once):
+    loop, _ = loop_of(lambda x, y: x * y + 1)
+    with mpchain.using_config("kernels", ("reference",)):
+        assert loop(*arrays(2, np.float32)) is None
+
+
+def test_nothing_is_compiled_before_it_pays(monkeypatch):
+    loop, _ = loop_of(lambda x, y: x * y + 2)
+    x, y = arrays(2, np.float32)
+    monkeypatch.setattr(loops, "_ELEMENTS_WORTH_COMPILING", 3 * x.size)
+    compiled = []
+    monkeypatch.setattr(loops, "_compiled", lambda text: compiled.append(text) or print)
+    assert [loop(x, y) is None for _ in range(5)] == [True, True, True, False, False]
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_and_their_derivatives(name, at_once, monkeypatch):
+    declaration = registry[name]
+    function, n = getattr(F, name), len(declaration.array_names)
+    g, *inputs = arrays(1 + n, np.float32)
+
+    def results():
+        variables = [Variable(x.copy()) for x in inputs]
+        with np.errstate(all="ignore"):
+            y = function(*variables)
+            y.grad = g
+            y.backward()
+        return [y.array, *[x.grad for x in variables]]
+
+    calls = []
+    compute = loops.Loop.compute
+    monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
+    with_loops = results()
+    assert len(calls) == 1 + n
+    with mpchain.using_config("kernels", ("reference",)):
+        for x, y in zip(with_loops, results(), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("function", [F.relu, F.leaky_relu], ids=operator.attrgetter("__name__"))
+def test_captured_steps_compute_by_loops(function, monkeypatch):
+    calls = []
+    compute = loops.Loop.compute
+    monkeypatch.setattr(loops.Loop, "compute", lambda *a: calls.append(1) or compute(*a))
+    weight = mpchain.Parameter(np.linspace(-1, 2, loops.LARGE, dtype=np.float32))
+
+    def step(x):
+        weight.cleargrad()
+        F.sum(F.square(function(weight * x))).backward()
+        return weight.grad_var
+
+    captured = mpchain.capture(step)
+    for i in range(5):
+        x = np.full(loops.LARGE, i - 2, np.float32)
+        expected = step(x).array.copy()
+        calls.clear()
+        np.testing.assert_array_equal(captured(x).array, expected)
+    assert captured.reason is None
+    assert len(calls) == 2  # forward and backward
