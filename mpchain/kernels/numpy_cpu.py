@@ -8,7 +8,9 @@ from mpchain.kernels import reference
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
-_FEW_ROWS, _MUCH_TO_REARRANGE = range(4, 49), 1 << 18
+_FEW_ROWS = range(9, 49)
+# Elements of W, if it has fewer rows than columns, and if it has more.
+_MUCH_TO_REARRANGE = 1 << 14, 1 << 18
 
 
 def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
@@ -20,7 +22,8 @@ def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
     """
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"
-    if x.ndim != 2 or x.shape[0] not in _FEW_ROWS or W.size < _MUCH_TO_REARRANGE:
+    has_more_rows = W.shape[0] > W.shape[1]
+    if x.ndim != 2 or len(x) not in _FEW_ROWS or W.size < _MUCH_TO_REARRANGE[has_more_rows]:
         return "not few rows and many weights"
     if x.dtype == np.float16 or x.dtype != W.dtype or (b is not None and b.dtype != x.dtype):
         return "not arrays of one dtype of 32 or 64 bits"
