@@ -12,6 +12,8 @@ import numpy as np
 
 from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
 from mpchain.captured.state import are_alike
+from mpchain.kernels.blas import multiply_stacks
+from mpchain.kernels.numpy_cpu import multiply_few_rows, refuse_unless_few_rows
 from mpchain.kernels.onednn import prepared_product
 from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
@@ -361,8 +363,14 @@ def _writing(function, args, kwargs, results):
     result = results[0]
     if function in (np.ndarray.dot, np.dot) and not kwargs and result.ndim == 2:
         function = np.matmul
-    if function is np.matmul and not kwargs and (product := prepared_product(*args, result)):
-        return product
+    if function is np.matmul and not kwargs and all(isinstance(x, np.ndarray) for x in args):
+        a, b = args
+        if b.ndim > 2 or a.ndim > 2:
+            return multiply_stacks, (a, b, result)
+        if b.ndim == 2 and b.T.flags.c_contiguous and not refuse_unless_few_rows(a, b.T, None):
+            return multiply_few_rows, (a, b.T, result)
+        if product := prepared_product(a, b, result):
+            return product
     if isinstance(function, np.ufunc):
         if kwargs or function in (np.maximum, np.minimum):
             return partial(function, *args, out=results, **kwargs), ()

@@ -66,7 +66,7 @@ def _loaded(name) -> Iterator[str]:
     return iter(sorted(found, key=lambda path: ("numpy" not in path, path)))
 
 
-def multiply_stacks(a: Array, b: Array) -> Array:
+def multiply_stacks(a: Array, b: Array, out: Array | None = None) -> Array:
     """Multiplies stacks of matrices as ``numpy.matmul``, beside oneDNN's threads on one thread.
 
     Example:
@@ -75,5 +75,5 @@ def multiply_stacks(a: Array, b: Array) -> Array:
     """
     if type(a) is np.ndarray and onednn.is_shared(a.shape[-2] * a.shape[-1] * b.shape[-1]):
         with _one_thread:
-            return np.matmul(a, b)
-    return np.matmul(a, b)
+            return np.matmul(a, b, out=out)
+    return np.matmul(a, b, out=out)

@@ -39,6 +39,18 @@ def _linear_of_few_rows(x, W, b):
     return y
 
 
+def multiply_few_rows(x: Array, W: Array, y: Array) -> None:
+    """Writes x W^T to ``y``, for matrices that :func:`refuse_unless_few_rows` does not refuse.
+
+    Example:
+        >>> y = np.empty((20, 2))
+        >>> multiply_few_rows(np.ones((20, 3)), np.ones((2, 3)), y)
+        >>> y[0]
+        array([3., 3.])
+    """
+    np.copyto(y, reference.product(W, x.T).T)
+
+
 def _refuse_unless_pointwise(first, second, window):
     """Takes 1x1 filters that are applied everywhere: these need only a matrix product."""
     if not isinstance(first, np.ndarray):
