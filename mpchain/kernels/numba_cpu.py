@@ -20,6 +20,7 @@ from mpchain.kernels.reference import (
     sum_rows,
 )
 from mpchain.kernels.scaling import shift_and_scale
+from mpchain.kernels.threads import in_parts
 from mpchain.recording import empty
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
@@ -88,6 +89,12 @@ def _compiled(function):
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
+def _in_parts(function, n, n_elements, *arguments):
+    """Calls a compiled function, whose first arguments say which part of range(n) to do."""
+    loop = _compiled(function)
+    in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
+
+
 def _refuse_normalization(x, gamma, axis, least=_WORTH_COMPILING):
     if reason := refuse_unless_channels(x, gamma, axis):
         return reason
@@ -108,7 +115,7 @@ def _batch_normalization(x, gamma, beta, axis, eps):
     y = empty(x.shape, x.dtype)
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
     flat = [v.reshape(-1) for v in (gamma, beta, *statistics)]
-    _compiled(_normalize)(_by_channels(x), _by_channels(y), eps, *flat)
+    _in_parts(_normalize, gamma.size, x.size, _by_channels(x), _by_channels(y), eps, *flat)
     return y, *statistics
 
 
@@ -122,7 +129,8 @@ def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
     flat = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
     n = x.dtype.type(x.size // gamma.size)
-    _compiled(_normalize_backward)(_by_channels(g), _by_channels(x), _by_channels(gx), n, *flat)
+    arrays = map(_by_channels, (g, x, gx))
+    _in_parts(_normalize_backward, gamma.size, x.size, *arrays, n, *flat)
     return gx, *of_parameters
 
 
@@ -138,7 +146,8 @@ def _shift_and_scale(x, mean, scale, beta):
     """As the reference, in one pass."""
     y = empty(x.shape, x.dtype)
     flat = [v.reshape(-1) for v in (mean, scale, beta)]
-    _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *flat)
+    arrays = map(_by_channels, (x, y))
+    _in_parts(_shift_and_scale_channels, mean.size, x.size, *arrays, *flat)
     return y
 
 
@@ -166,7 +175,8 @@ def _max_windows(x, window):
     """As the reference, a window at a time."""
     y = empty((*x.shape[:2], *window.out_size), x.dtype)
     places = np.empty(y.shape, np.int32)
-    _compiled(_find_maxima)(*map(_planes, (x, y, places)), *_geometry(window))
+    arrays = list(map(_planes, (x, y, places)))
+    _in_parts(_find_maxima, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return y, places
 
 
@@ -174,7 +184,8 @@ def _max_windows(x, window):
 def _place_in_windows(y, places, window):
     """As the reference, a window at a time."""
     x = np.zeros((*y.shape[:2], *window.in_size), y.dtype)
-    _compiled(_add_at_places)(*map(_planes, (x, y, places)), *_geometry(window))
+    arrays = list(map(_planes, (x, y, places)))
+    _in_parts(_add_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return x
 
 
@@ -201,9 +212,9 @@ def _sum_rows(rows, ids, n):
 # What is compiled. Sums are in double precision; what is read from an array is of its dtype.
 
 
-def _normalize(x, y, eps, gamma, beta, mean, inverse_std, var):
-    n_samples, n_channels, size = x.shape
-    for c in range(n_channels):
+def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
+    n_samples, _, size = x.shape
+    for c in range(begin, end):
         total = 0.0
         for n in range(n_samples):
             for i in range(size):
@@ -223,17 +234,17 @@ def _normalize(x, y, eps, gamma, beta, mean, inverse_std, var):
                 y[n, c, i] = (x[n, c, i] - center) * scale + shift
 
 
-def _shift_and_scale_channels(x, y, mean, scale, beta):
+def _shift_and_scale_channels(begin, end, x, y, mean, scale, beta):
     for n in range(x.shape[0]):
-        for c in range(x.shape[1]):
+        for c in range(begin, end):
             center, slope, shift = mean[c], scale[c], beta[c]
             for i in range(x.shape[2]):
                 y[n, c, i] = (x[n, c, i] - center) * slope + shift
 
 
-def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_beta):
-    n_samples, n_channels, size = x.shape
-    for c in range(n_channels):
+def _normalize_backward(begin, end, g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_beta):
+    n_samples, _, size = x.shape
+    for c in range(begin, end):
         center = mean[c]
         total = along_x = 0.0
         for n in range(n_samples):
@@ -250,10 +261,10 @@ def _normalize_backward(g, x, gx, count, gamma, mean, inverse_std, g_gamma, g_be
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
 
 
-def _find_maxima(x, y, places, rows, columns, down, right, top, left, far, wide):
+def _find_maxima(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
     values = np.empty(y.shape[1:], x.dtype)
     flat = values.reshape(-1)
-    for n in range(y.shape[0]):
+    for n in range(begin, end):
         best, where = y[n].reshape(-1), places[n].reshape(-1)
         best[:] = -np.inf
         where[:] = 0
@@ -261,15 +272,15 @@ def _find_maxima(x, y, places, rows, columns, down, right, top, left, far, wide)
             for b in range(columns):
                 # All windows of a plane at once: their elements in this place.
                 column, place = b * wide - left, np.int32(a * columns + b)
-                first = min(y.shape[2], 0 if column >= 0 else (right - 1 - column) // right)
-                end = max(first, min(y.shape[2], (x.shape[2] - 1 - column) // right + 1))
+                start = min(y.shape[2], 0 if column >= 0 else (right - 1 - column) // right)
+                stop = max(start, min(y.shape[2], (x.shape[2] - 1 - column) // right + 1))
                 for i in range(y.shape[1]):
                     row = i * down - top + a * far
                     if row < 0 or row >= x.shape[1]:
                         values[i] = -np.inf
                         continue
-                    values[i, :first] = values[i, end:] = -np.inf
-                    for j in range(first, end):
+                    values[i, :start] = values[i, stop:] = -np.inf
+                    for j in range(start, stop):
                         values[i, j] = x[n, row, j * right + column]
                 for k in range(flat.size):
                     value, old = flat[k], best[k]
@@ -278,8 +289,8 @@ def _find_maxima(x, y, places, rows, columns, down, right, top, left, far, wide)
                     where[k] = place if is_better else where[k]
 
 
-def _add_at_places(x, y, places, rows, columns, down, right, top, left, far, wide):
-    for n in range(y.shape[0]):
+def _add_at_places(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
+    for n in range(begin, end):
         for i in range(y.shape[1]):
             for j in range(y.shape[2]):
                 place = places[n, i, j]
@@ -309,12 +320,12 @@ def _random_words(samples, begins, n_blocks, call, step, low, high):
     """As the reference, a block at a time."""
     words = np.empty((len(samples), 4 * n_blocks), np.uint32)
     constants = [np.uint32(value % (1 << 32)) for value in (call, step, low, high)]
-    _compiled(_draw_words)(words, samples, begins, n_blocks, *constants)
+    _in_parts(_draw_words, len(samples), words.size, words, samples, begins, n_blocks, *constants)
     return words
 
 
-def _draw_words(words, samples, begins, n_blocks, call, step, low, high):
-    for row in range(samples.size):
+def _draw_words(begin, end, words, samples, begins, n_blocks, call, step, low, high):
+    for row in range(begin, end):
         for block in range(n_blocks):
             a, b, c, d = np.uint32(begins[row] + block), call, step, np.uint32(samples[row])
             k, l = low, high

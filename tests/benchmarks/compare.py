@@ -146,6 +146,7 @@ def measure(name, kinds, threads, rounds):
             workers[kind].run(min(WARM_UP, math.ceil(LONGEST_WARM_UP / seconds)))
         for _ in range(rounds):
             for worker in workers.values():
+                worker.run(1)  # the others' threads may still be awake, and their arrays in caches
                 worker.seconds.append(worker.run(n))
         if name in COUNTED:
             found["n_operations"] = workers["torch"].ask("n_operations()")
@@ -251,6 +252,8 @@ def main():
     parser.add_argument("--ranks", action="store_true", help="measure two ranks as well")
     parser.add_argument("--out", type=pathlib.Path, help="a Markdown file to write")
     args = parser.parse_args()
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        os.environ.pop(name, None)  # they choose kernels for another processor
     if unknown := set(args.names) - set(WORKLOADS):
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     modules = [m for m in ("mpchain", "torch", "jax", "numpy") if importlib.util.find_spec(m)]

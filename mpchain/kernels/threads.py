@@ -1,0 +1,74 @@
+"""Work of one kernel for all threads of OpenMP: those that oneDNN uses, and no others."""
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+
+from mpchain.kernels import onednn
+
+_WORTH_THREADS = 1 << 18  # elements: what a thread does with them takes longer than waking it
+
+LEAST_FOR_ONE_PASS = 1 << 20
+"""The same for loops that do next to nothing but read and write memory."""
+
+
+class _Job:
+    """Parts of a range, of which each thread takes the next one until none is left."""
+
+    def __init__(self, run: Callable, parts: Iterator[tuple[int, int]]):
+        self.run, self.parts, self.error = run, parts, None
+
+    def work(self):
+        try:
+            for begin, end in self.parts:
+                self.run(begin, end)
+        except BaseException as error:  # nothing may leave a function that C calls
+            self.error = error
+
+
+def in_parts(
+    run: Callable[[int, int], object], n: int, n_elements: int, least: int = _WORTH_THREADS
+) -> None:
+    """Calls ``run(begin, end)`` for parts of range(n), at the same time if that pays.
+
+    It pays for compiled loops and NumPy's functions, which let other threads run Python.
+
+    Args:
+        run: function; parts must not write where others read or write.
+        n: the number of parts that there could be, such as rows.
+        n_elements: of an array that ``run`` works through in total.
+        least: the number of elements for which it pays.
+
+    Raises:
+        BaseException: what ``run`` raises; other parts are done nevertheless.
+
+    Example:
+        >>> y = np.zeros(10)
+        >>> in_parts(lambda begin, end: y[begin:end].fill(1), 10, n_elements=10)
+        >>> y.sum()
+        np.float64(10.0)
+    """
+    if n_elements < least or n < 2 or onednn.why_absent() is not None:
+        run(0, n)
+        return
+    n_threads = min(n, onednn.n_threads())
+    if n_threads < 2:
+        run(0, n)
+        return
+    bounds = [n * i // n_threads for i in range(n_threads + 1)]
+    job = _Job(run, iter(list(itertools.pairwise(bounds))))
+    _parallel()(_on_each_thread, ctypes.py_object(job), n_threads, 0)
+    if job.error is not None:
+        raise job.error
+
+
+@ctypes.CFUNCTYPE(None, ctypes.py_object)
+def _on_each_thread(job):
+    job.work()
+
+
+@functools.cache
+def _parallel():
+    """The function of GNU's OpenMP that calls another one on each thread."""
+    return ctypes.CDLL("libgomp.so.1").GOMP_parallel

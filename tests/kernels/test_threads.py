@@ -1,0 +1,95 @@
+"""Kernels that work on several threads: the same results, and errors arrive where they belong."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mpchain.kernels import onednn
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN"),
+]
+_SAME = """
+import hashlib, os, threading
+import numpy as np
+import mpchain
+import mpchain.functions as F
+from mpchain import kernels, optimizers
+from mpchain.kernels import loops, steps, threads
+from mpchain.kernels.philox import random_words
+
+loops._ELEMENTS_WORTH_COMPILING = steps._ELEMENTS_WORTH_COMPILING = -1
+seen = set()
+work = threads._Job.work
+threads._Job.work = lambda job: seen.add(threading.get_ident()) or work(job)
+random = np.random.RandomState(0)
+x = mpchain.Parameter(random.randn(8, 17, 99, 99).astype("f"))
+gamma, beta = random.rand(2, 17).astype("f")
+y = F.leaky_relu(F.batch_normalization(x, gamma, beta))
+z = F.max_pooling_2d(F.fixed_batch_normalization(y, gamma, beta, beta, gamma), 3, 2)
+loss = F.sum(z * z)
+loss.backward()
+link = mpchain.Link()
+with link.init_scope():
+    link.x = x
+optimizers.Adam().setup(link).update()
+words = random_words(np.arange(1000), np.arange(1000), 300, 1, 2, 3, 4)
+arrays = y.array, z.array, x.grad, x.array, words
+print(hashlib.sha256(b"".join(map(np.ascontiguousarray, arrays))).hexdigest(), len(seen))
+"""
+_OTHERS = """
+import os, signal, sys, time
+from mpchain.kernels.threads import in_parts
+
+done = []
+def run(begin, end):
+    time.sleep(0.05)  # so that both threads get a part
+    if begin:
+        raise KeyError("of the second part")
+    done.append((begin, end))
+
+try:
+    in_parts(run, 6, 1 << 20)
+except KeyError as error:
+    print(error, done)
+done.clear()
+in_parts(lambda begin, end: done.append((begin, end)), 6, 100)
+print(done)
+child = os.fork()
+if not child:  # it has none of the threads
+    done.clear()
+    in_parts(lambda begin, end: done.append((begin, end)), 6, 1 << 20)
+    os._exit(done != [(0, 6)])
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def outputs(program, n_threads):
+    environment = {**os.environ, "OMP_NUM_THREADS": str(n_threads)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_same_bits_on_any_number_of_threads():
+    pytest.importorskip("numba")
+    (one,), (two,), (three,) = [outputs(_SAME, n) for n in (1, 2, 3)]
+    assert one.split()[0] == two.split()[0] == three.split()[0]
+    assert [line.split()[1] for line in (one, two, three)] == ["0", "2", "3"]
+
+
+def test_errors_small_arrays_and_forked_processes():
+    failed, whole, status = outputs(_OTHERS, 2)
+    assert failed == "'of the second part' [(0, 3)]"
+    assert whole == "[(0, 6)]"
+    assert status == "0"
