@@ -3,9 +3,7 @@
 ``python -m tests.benchmarks.profiling [PAIRS]`` prints, for a step that is all overhead (a batch of
 1 at 16x16) and for one of about 10 ms (a batch of 28x28), the trimmed mean of the ratios of turns
 of two steps, in CPU time of the thread, and the standard error over pairs of processes: two that
-do the same differ by 1 %. The step of 10 ms is measured with the allocator of the C library as it
-is, and where it keeps what is freed: there nothing hides the cost. Page faults are shown, too: what
-that allocator gives back to the system depends on where small objects lie, in any two processes.
+do the same differ by 1 %. Page faults are shown, too: they would add to what is compared.
 """
 
 import contextlib
@@ -23,7 +21,6 @@ import mpchain.links as L
 from mpchain import optimizers
 
 TURNS, STEPS = 100, 2
-_KEEPS = {f"MALLOC_{n}_": str(2**30) for n in ("TRIM_THRESHOLD", "MMAP_THRESHOLD", "TOP_PAD")}
 
 
 class LeNet(mpchain.Chain):
@@ -95,10 +92,9 @@ def compare_pair(cpu, size, batch, wanted):
         return np.array(turns), on(0)
 
 
-def compare(pairs, size, batch, wanted=None, **variables):
+def compare(pairs, size, batch, wanted=None):
     """Prints the comparison; ``wanted`` is the seconds of a step, for which a batch is chosen."""
     cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
-    os.environ |= variables
     means, before, faults = [], [], []
     for i in range(pairs):
         turns, n = compare_pair(cpus[i % len(cpus)], size, batch, wanted)
@@ -107,11 +103,9 @@ def compare(pairs, size, batch, wanted=None, **variables):
         means.append(ratios[TURNS // 10 : -TURNS // 10].mean())
         before.append(np.median(seconds[:, 0]))
         faults.append(turns[:, :, 1].mean(0))
-    for name in variables:
-        del os.environ[name]
     cost, step, error = np.mean(means), np.median(before), np.std(means) / max(1, pairs - 1) ** 0.5
     print(
-        f"{size}x{size}{', freed memory kept' if variables else ''}: {1e3 * step:.2f} ms a step, "
+        f"{size}x{size}: {1e3 * step:.2f} ms a step, "
         f"{100 * cost:+.1f} % with a profile (standard error {100 * error:.1f}, median "
         f"{100 * np.median(means):+.1f}), {n:.0f} spans, {1e6 * cost * step / n:.1f} us each; "
         "page faults {:.0f} without and {:.0f} with it".format(*np.mean(faults, 0)),
@@ -122,7 +116,6 @@ def compare(pairs, size, batch, wanted=None, **variables):
 def main(pairs=10):
     """Prints the comparisons."""
     compare(pairs, size=16, batch=1)
-    compare(pairs, size=28, batch=24, wanted=0.01, **_KEEPS)
     compare(pairs, size=28, batch=24, wanted=0.01)
 
 
