@@ -12,6 +12,7 @@ import numpy as np
 
 from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
 from mpchain.captured.state import are_alike
+from mpchain.captured.transposes import with_transposes
 from mpchain.kernels.blas import multiply_stacks
 from mpchain.kernels.numpy_cpu import multiply_few_rows, refuse_unless_few_rows
 from mpchain.kernels.onednn import prepared_product
@@ -69,14 +70,15 @@ class Plan:
         self._calls: list[tuple[str, Callable, tuple]] = []
         if self.reason is None:
             self._lay_out(calls, kept)
-            self._calls = [self._player(call) for call in calls]
+            self.written = [
+                x for c in calls for x in c.results if self._key(x) is None and c.kind == "call"
+            ]
+            players = [self._player(call) for call in calls]
+            self._calls = with_transposes(players, [self._memory, *self.written])
             self._spans = _spans(self._calls)
             self.final_grads = self._at_grads(grads)
             self.result = without_graph(result, self._at)
             self._left = [(attribute, self._at(plain(array))) for attribute, array in left]
-            self.written = [
-                x for c in calls for x in c.results if self._key(x) is None and c.kind == "call"
-            ]
             self.has_draws = any(call.kind == "draw" for call in calls)
         self._owners = {}
 

@@ -272,7 +272,7 @@ class Declaration:
     def _fused(self, index, formula, arrays):
         if isinstance(arrays[0], np.ndarray):
             loop = self.loop(index) if current.recorder is not None else None
-            return loop and functools.partial(_by_loop, loop, formula)
+            return loop and loop.or_else(formula)
         if not _are_alike(arrays):
             return None
         if index not in self._kernels:
@@ -281,15 +281,14 @@ class Declaration:
         return self._kernels[index]
 
     def loop(self, index: int | None) -> Loop | None:
-        """Returns what computes large NumPy arrays in one pass, if there is such a thing.
+        """Returns what computes the derivative of large NumPy arrays in one pass, if anything does.
 
         Args:
-            index: of the array argument by which to differentiate, None for the function itself.
+            index: of the array argument by which to differentiate; None is the function itself.
         """
         if index not in self._loops:
-            if index is None:
-                formula, n = self.body, self.is_elementwise and len(self.array_names)
-            else:
+            formula, n = self.body, self.is_elementwise and len(self.array_names)
+            if index is not None:
                 formula = self.derivatives[index]
                 n = self.elementwise_arrays(formula)
             self._loops[index] = loop_of(formula, parameters_of(formula), n) if n else None
@@ -313,11 +312,6 @@ def sums_over_rows(derivative: Callable) -> Callable:
     """
     derivative.sums_over_rows = True
     return derivative
-
-
-def _by_loop(loop, formula, *arguments):
-    y = loop(*arguments)
-    return formula(*arguments) if y is None else y
 
 
 def _are_alike(arrays):

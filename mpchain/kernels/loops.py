@@ -81,6 +81,15 @@ class Loop:
         self.n_elements += arguments[0].size
         return self.compute(*arguments) if self.n_elements > _ELEMENTS_WORTH_COMPILING else None
 
+    def or_else(self, formula: Callable) -> Callable:
+        """Returns a function: the loop, and ``formula`` for arguments that the loop does not take."""
+
+        def compute(*arguments):
+            y = self(*arguments)
+            return formula(*arguments) if y is None else y
+
+        return compute
+
     def select(self, *arguments: Any) -> "Loop":
         """Returns what computes the formula, as operations of kernels do: the loop itself."""
         return self
