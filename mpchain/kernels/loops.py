@@ -82,7 +82,7 @@ class Loop:
         return self.compute(*arguments) if self.n_elements > _ELEMENTS_WORTH_COMPILING else None
 
     def or_else(self, formula: Callable) -> Callable:
-        """Returns a function: the loop, and ``formula`` for arguments that the loop does not take."""
+        """Returns a function: the loop, and ``formula`` for what the loop does not take."""
 
         def compute(*arguments):
             y = self(*arguments)
