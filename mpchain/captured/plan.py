@@ -13,8 +13,9 @@ import numpy as np
 from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.captured.transposes import with_transposes
+from mpchain.kernels import linear
 from mpchain.kernels.blas import multiply_stacks
-from mpchain.kernels.numpy_cpu import multiply_few_rows, refuse_unless_few_rows
+from mpchain.kernels.numpy_cpu import multiply_few_rows
 from mpchain.kernels.onednn import prepared_product
 from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
@@ -367,10 +368,12 @@ def _writing(function, args, kwargs, results):
         function = np.matmul
     if function is np.matmul and not kwargs and all(isinstance(x, np.ndarray) for x in args):
         a, b = args
-        if b.ndim > 2 or a.ndim > 2:
+        if a.ndim > 2 or b.ndim > 2:
             return multiply_stacks, (a, b, result)
-        if b.ndim == 2 and b.T.flags.c_contiguous and not refuse_unless_few_rows(a, b.T, None):
-            return multiply_few_rows, (a, b.T, result)
+        W, are_matrices = b.T, a.ndim == b.ndim == 2
+        is_transposed = are_matrices and W.flags.c_contiguous
+        if is_transposed and linear.select(a, W, None).library == "numpy_cpu":
+            return multiply_few_rows, (a, W, result)
         if product := prepared_product(a, b, result):
             return product
     if isinstance(function, np.ufunc):

@@ -8,9 +8,9 @@ from mpchain.kernels import reference
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
-_FEW_ROWS = range(9, 49)
-# Elements of W, if it has fewer rows than columns, and if it has more.
-_MUCH_TO_REARRANGE = 1 << 14, 1 << 18
+# For few rows of x: elements of W, and where it has no more rows than columns.
+_FEW_ROWS, _MUCH_TO_REARRANGE = range(4, 49), 1 << 18
+_FEW_ROWS_OF_FLAT, _MUCH_TO_REARRANGE_OF_FLAT = range(16, 49), 1 << 14
 
 
 def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
@@ -22,8 +22,10 @@ def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
     """
     if not isinstance(x, np.ndarray):
         return "not a NumPy array"
-    has_more_rows = W.shape[0] > W.shape[1]
-    if x.ndim != 2 or len(x) not in _FEW_ROWS or W.size < _MUCH_TO_REARRANGE[has_more_rows]:
+    rows, least = _FEW_ROWS, _MUCH_TO_REARRANGE
+    if W.size < least and W.shape[0] <= W.shape[1]:
+        rows, least = _FEW_ROWS_OF_FLAT, _MUCH_TO_REARRANGE_OF_FLAT
+    if x.ndim != 2 or len(x) not in rows or W.size < least:
         return "not few rows and many weights"
     if x.dtype == np.float16 or x.dtype != W.dtype or (b is not None and b.dtype != x.dtype):
         return "not arrays of one dtype of 32 or 64 bits"

@@ -43,6 +43,7 @@ _LEAST_CHANNELS_OF_GROUPS = 3
 _MANY_CHANNELS = 128
 _LEAST_WINDOWS = {"output": 16, "input": 1, "filter": 64}  # with many channels
 _FEW_ROWS, _MANY_WEIGHTS = range(4, 65), 1 << 18
+_WORTH_REARRANGING = 9  # rows of x, in x W^T
 # Multiplications of a product. From the first number on, OpenBLAS uses its threads; from the
 # second, oneDNN gains more on one thread than calling it costs.
 _SHARED, _LARGE = 1 << 18, 1 << 21
@@ -450,7 +451,8 @@ def _refuse_linear(x, W, b):
         return "not NumPy arrays"
     if b is not None and b.dtype != x.dtype:
         return "a bias of another dtype"
-    if x.size * W.shape[0] > _SHARED and refuse_unless_few_rows(x, W, b) is None:
+    is_large = len(x) >= _WORTH_REARRANGING and x.size * W.shape[0] > _SHARED
+    if is_large and refuse_unless_few_rows(x, W, b) is None:
         return "few rows: W x^T is faster"
     return _refuse_product(x, W.T)
 

@@ -73,3 +73,19 @@ def test_few_uses_are_not_worth_a_copy(copies):
         captured(np.full((20, 150), i, np.float32))
     assert captured.reason is None
     assert not copies
+
+
+def test_products_of_vectors_and_stacks():
+    random = np.random.RandomState(0)
+    vector, matrix, stack = random.rand(150), random.rand(150, 150), random.rand(3, 150, 20)
+
+    def step(x):
+        pairs = (x, vector), (x, matrix.T), (x, stack), (x[0], matrix), (x[0], x[1])
+        return [F.matmul(a, b) for a, b in pairs]
+
+    captured = mpchain.capture(step)
+    for i in range(5):
+        x = random.rand(20, 150) + i
+        for y, expected in zip(captured(x), step(x), strict=True):
+            np.testing.assert_allclose(y.array, expected.array, rtol=1e-10)
+    assert captured.reason is None
