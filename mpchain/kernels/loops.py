@@ -23,7 +23,6 @@ from mpchain.formulas.symbol import (
 )
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
-from mpchain.kernels.threads import LEAST_FOR_ONE_PASS, in_parts
 from mpchain.recording import current, empty
 from mpchain.typing import Array
 
@@ -100,13 +99,7 @@ class Loop:
         first = arguments[0]
         y = empty(first.shape, first.dtype)
         numbers = np.array(self._numbers(*arguments[n:]), first.dtype)
-        loop, arrays = _compiled(self._text), [x.reshape(-1) for x in (y, *arguments[:n])]
-        in_parts(
-            lambda i, j: loop(numbers, *[x[i:j] for x in arrays]),
-            y.size,
-            y.size,
-            LEAST_FOR_ONE_PASS,
-        )
+        _compiled(self._text)(numbers, y.reshape(-1), *[x.reshape(-1) for x in arguments[:n]])
         return y
 
     def _takes(self, arguments):

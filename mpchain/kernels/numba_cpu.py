@@ -20,7 +20,7 @@ from mpchain.kernels.reference import (
     sum_rows,
 )
 from mpchain.kernels.scaling import shift_and_scale
-from mpchain.kernels.threads import LEAST_FOR_ONE_PASS, in_parts
+from mpchain.kernels.threads import in_parts
 from mpchain.recording import empty
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
@@ -89,10 +89,10 @@ def _compiled(function):
     return compile_loop(function, fastmath={"reassoc", "nsz", "contract"})
 
 
-def _in_parts(function, n, n_elements, *arguments, **least):
+def _in_parts(function, n, n_elements, *arguments):
     """Calls a compiled function, whose first arguments say which part of range(n) to do."""
     loop = _compiled(function)
-    in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements, **least)
+    in_parts(lambda begin, end: loop(begin, end, *arguments), n, n_elements)
 
 
 def _refuse_normalization(x, gamma, axis, least=_WORTH_COMPILING):
@@ -146,8 +146,7 @@ def _shift_and_scale(x, mean, scale, beta):
     """As the reference, in one pass."""
     y = empty(x.shape, x.dtype)
     flat = [v.reshape(-1) for v in (mean, scale, beta)]
-    arrays, least = map(_by_channels, (x, y)), LEAST_FOR_ONE_PASS
-    _in_parts(_shift_and_scale_channels, mean.size, x.size, *arrays, *flat, least=least)
+    _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *flat)
     return y
 
 
@@ -234,9 +233,9 @@ def _normalize(begin, end, x, y, eps, gamma, beta, mean, inverse_std, var):
                 y[n, c, i] = (x[n, c, i] - center) * scale + shift
 
 
-def _shift_and_scale_channels(begin, end, x, y, mean, scale, beta):
+def _shift_and_scale_channels(x, y, mean, scale, beta):
     for n in range(x.shape[0]):
-        for c in range(begin, end):
+        for c in range(x.shape[1]):
             center, slope, shift = mean[c], scale[c], beta[c]
             for i in range(x.shape[2]):
                 y[n, c, i] = (x[n, c, i] - center) * slope + shift

@@ -16,7 +16,6 @@ from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
 from mpchain.formulas.text import compile_text
 from mpchain.kernels.cuda_steps import guarding, take_steps
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
-from mpchain.kernels.threads import LEAST_FOR_ONE_PASS, in_parts
 from mpchain.recording import current
 from mpchain.typing import Array
 
@@ -98,14 +97,7 @@ def _step_fused(step, written, grad, scalars):
         text, constants = _write_down(step, len(written), tuple(scalars.items()))
     except Exception:  # it needs arrays; what else is wrong with it shows when it gets them
         return False
-    loop, constants = _compiled(text), np.array(constants, dtype)
-    arrays = grad, *written
-    in_parts(
-        lambda i, j: loop(constants, *[x[i:j] for x in arrays]),
-        grad.size,
-        grad.size,
-        LEAST_FOR_ONE_PASS,
-    )
+    _compiled(text)(np.array(constants, dtype), grad, *written)
     return True
 
 

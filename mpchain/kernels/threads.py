@@ -9,9 +9,6 @@ from mpchain.kernels import onednn
 
 _WORTH_THREADS = 1 << 18  # elements: what a thread does with them takes longer than waking it
 
-LEAST_FOR_ONE_PASS = 1 << 20
-"""The same for loops that do next to nothing but read and write memory."""
-
 
 class _Job:
     """Parts of a range, of which each thread takes the next one until none is left."""
@@ -27,18 +24,16 @@ class _Job:
             self.error = error
 
 
-def in_parts(
-    run: Callable[[int, int], object], n: int, n_elements: int, least: int = _WORTH_THREADS
-) -> None:
+def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None:
     """Calls ``run(begin, end)`` for parts of range(n), at the same time if that pays.
 
-    It pays for compiled loops and NumPy's functions, which let other threads run Python.
+    It pays for compiled loops, which let other threads run Python, if they compute: one thread that
+    does next to nothing but read and write memory is as fast as two.
 
     Args:
         run: function; parts must not write where others read or write.
         n: the number of parts that there could be, such as rows.
         n_elements: of an array that ``run`` works through in total.
-        least: the number of elements for which it pays.
 
     Raises:
         BaseException: what ``run`` raises; other parts are done nevertheless.
@@ -49,7 +44,7 @@ def in_parts(
         >>> y.sum()
         np.float64(10.0)
     """
-    if n_elements < least or n < 2 or onednn.why_absent() is not None:
+    if n_elements < _WORTH_THREADS or n < 2 or onednn.why_absent() is not None:
         run(0, n)
         return
     n_threads = min(n, onednn.n_threads())
