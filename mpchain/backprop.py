@@ -492,7 +492,7 @@ class _Walk:
             if gy is None:
                 continue
             if self.wanted is not None and (function, i) in self.wanted:
-                self.found[function, i] = gy if self.create_graph else gy.copy()
+                self.found[function, i] = gy if self.create_graph else gy.copy("K")
             if self.retain_grad:
                 node = function.outputs[i]()
                 y = node and node.get_variable_or_none()

@@ -43,8 +43,19 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         >>> empty((2, 3), np.float32).shape
         (2, 3)
     """
+    place = planned(shape, dtype)
+    is_plain = place is not None and place.flags.c_contiguous
+    return place if is_plain else np.empty(shape, dtype)
+
+
+def planned(shape: tuple[int, ...], dtype: Any) -> np.ndarray | None:
+    """Returns the memory that a replay planned for the first result of a kernel, of any layout.
+
+    None if there is none, or one of another shape or dtype. A kernel asks once, see :func:`empty`.
+
+    Example:
+        >>> planned((2, 3), np.float32)  # no replay is at work
+    """
     place, current.place = current.place, None
-    if place is not None and place.shape == shape and place.dtype == dtype:
-        if place.flags.c_contiguous:
-            return place
-    return np.empty(shape, dtype)
+    fits = place is not None and place.shape == shape and place.dtype == dtype
+    return place if fits else None

@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import sys
 from collections.abc import Mapping
+
+import numpy as np
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
@@ -34,3 +37,27 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_MMAP_THRESHOLD, 1 << 25) and mallopt(_TRIM_THRESHOLD, -1))
+
+
+def address(x: np.ndarray) -> ctypes.c_void_p:
+    """Returns the address of the elements of an array as an argument for C, while ``x`` lives.
+
+    It takes a tenth of the time of ``x.ctypes``, which matters for small arrays: CPython's objects
+    lie at their ``id``, and NumPy's have the address behind their head (ndarraytypes.h).
+
+    Example:
+        >>> x = np.zeros(2)
+        >>> address(x).value == x.ctypes.data
+        True
+    """
+    return _pointer_at(id(x) + _HEAD) if _IS_BEHIND_HEAD else ctypes.c_void_p(x.ctypes.data)
+
+
+def _is_behind_head():
+    x = np.empty(1)
+    is_cpython = sys.implementation.name == "cpython"
+    return is_cpython and _pointer_at(id(x) + _HEAD).value == x.ctypes.data
+
+
+_HEAD, _pointer_at = object.__basicsize__, ctypes.c_void_p.from_address
+_IS_BEHIND_HEAD = _is_behind_head()

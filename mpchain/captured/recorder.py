@@ -14,6 +14,7 @@ import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.state import Kept, State
+from mpchain.kernels.channels_last import is_last
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.recording import current
@@ -24,6 +25,7 @@ _ALLOCATING += " reshape ravel flatten round cumsum nonzero argsort searchsorted
 _READING = "item tolist tobytes __float__ __int__ __index__ __complex__ __str__ __repr__ __format__"
 _CHANGING = "sort partition put resize byteswap setfield itemset"
 _SEEN_THROUGH = {"linear", "product"}  # operations whose reference is a call or two of NumPy
+_OF_OTHERS = {"convolution_with_bias"}  # operations whose reference calls another one
 _OF_SHAPES = {
     *(np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj, np.isrealobj),
     *(np.may_share_memory, np.shares_memory, np.common_type, np.min_scalar_type),
@@ -324,8 +326,8 @@ class Recorder:
         return array
 
     def _own(self, result):
-        array = np.ndarray.__new__(RecordedArray, result.shape, result.dtype)
-        array.view(np.ndarray)[...] = result
+        result = np.asarray(result)
+        array = np.ndarray.copy(result.view(RecordedArray), "K" if is_last(result) else "C")
         self.owners[id(array)] = array
         return array
 
@@ -341,8 +343,10 @@ class Recorder:
             # A method of a plain array would not be seen.
             return operation.kernels[-1].compute(*[_recorded(x) for x in args])
         args = plain(args)
-        compute = operation.select(*args).compute
-        return self.made(compute, args, {}, compute(*args))
+        kernel = operation.select(*args)
+        if operation.name in _OF_OTHERS and kernel.library == "reference":
+            return kernel.compute(*[_recorded(x) for x in args])
+        return self.made(kernel.compute, args, {}, kernel.compute(*args))
 
     def draws(self, generator: Any) -> Any:
         """Returns what to draw from in place of ``generator``."""

@@ -10,6 +10,7 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module
 from mpchain.dtypes import as_dtype, is_half
 from mpchain.functions.declaration import differentiable, fit_with
+from mpchain.kernels.channels_last import is_only_last
 from mpchain.typing import Array, Axes, DTypeLike, Input
 from mpchain.utils.arrays import broadcasts_to
 from mpchain.utils.type_check import InvalidType, check
@@ -161,6 +162,12 @@ def summed(x: Array, axis: Axes, keepdims: bool) -> Array:
         [3000.0]
     """
     if x.dtype != np.float16:
+        is_of_channels = axis == (0, *range(2, x.ndim)) and isinstance(x, np.ndarray)
+        if is_of_channels and is_only_last(x):
+            # NumPy adds long rows several times as fast as those of one pixel.
+            y = x.transpose(*axis, 1).reshape(len(x), -1).sum(axis=0)
+            y = y.reshape(-1, x.shape[1]).sum(axis=0)
+            return y.reshape(1, -1, *[1] * (x.ndim - 2)) if keepdims else y
         return x.sum(axis=axis, keepdims=keepdims)
     return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
 

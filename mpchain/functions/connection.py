@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mpchain import kernels
-from mpchain.backends.cuda import get_array_module, is_gpu_array
+from mpchain.backends.cuda import get_array_module
 from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.contraction import einsum
@@ -18,7 +18,7 @@ from mpchain.kernels.window import cache_windows
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import as_tuple
 from mpchain.utils.type_check import TypeInfo, check
-from mpchain.variable import Variable, as_array
+from mpchain.variable import Variable
 
 
 def _linear_input_derivative(g, W):
@@ -197,7 +197,7 @@ def _convolution(name, n, x, W, b, *options):
     window = _convolution_windows(name, n, x.shape, x.dtype, W.shape, W.dtype, *options)
     if differ(x, W, b):
         return _mixed(_convolution, name, x, W, b, *options)
-    if b is None or b.shape != W.shape[:1] or not is_gpu_array(as_array(x)):
+    if b is None or b.shape != W.shape[:1]:
         return _with_bias(name, _convolution_output(x, W, window), b)
     return _convolution_with_bias(x, W, b, window)
 

@@ -16,6 +16,7 @@ from mpchain.functions.contraction import matmul
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import exp, where
 from mpchain.functions.precision import differ, mixed
+from mpchain.kernels.channels_last import is_only_last, reordered
 from mpchain.recording import current
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
@@ -124,6 +125,8 @@ def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> 
         return masks.mask(xp, x.shape, x.dtype, ratio)
     draws = random.source(xp, steps)
     keep = draws.random_sample(x.shape) >= ratio
+    if xp is np and is_only_last(as_array(x)):
+        keep = reordered(keep)  # NumPy is slow where layouts differ
     return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
 
 

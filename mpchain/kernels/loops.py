@@ -22,8 +22,9 @@ from mpchain.formulas.symbol import (
     operand_in_python,
 )
 from mpchain.formulas.text import compile_text
+from mpchain.kernels import channels_last
 from mpchain.kernels.numba_cpu import compile_loop, load_numba
-from mpchain.recording import current, empty
+from mpchain.recording import current
 from mpchain.typing import Array
 
 LARGE = 1 << 16
@@ -96,10 +97,12 @@ class Loop:
     def compute(self, *arguments: Any) -> Array:
         """Returns the result for arguments that the loop takes."""
         n = self._n_arrays
-        first = arguments[0]
-        y = empty(first.shape, first.dtype)
-        numbers = np.array(self._numbers(*arguments[n:]), first.dtype)
-        _compiled(self._text)(numbers, y.reshape(-1), *[x.reshape(-1) for x in arguments[:n]])
+        arrays = arguments[:n]
+        if not all(x.flags.c_contiguous for x in arrays):
+            arrays = [channels_last.as_last(x) for x in arrays]
+        y = channels_last.result(arrays[0].shape, arrays[0].dtype, like=arrays[0])
+        numbers = np.array(self._numbers(*arguments[n:]), y.dtype)
+        _compiled(self._text)(numbers, *map(channels_last.in_memory, (y, *arrays)))
         return y
 
     def _takes(self, arguments):
@@ -112,7 +115,7 @@ class Loop:
         return (
             all(isinstance(x, np.ndarray) for x in arguments[1:n])
             and all(x.dtype == dtype and x.shape == shape for x in arguments[1:n])
-            and all(x.flags.c_contiguous for x in arguments[:n])
+            and all(x.flags.c_contiguous or channels_last.is_last(x) for x in arguments[:n])
             and all(type(x) in (int, float, bool) for x in arguments[n:])
             and load_numba() is not None
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.kernels.channels_last import as_last, empty_last, is_only_last, result, rows
 from mpchain.kernels.numpy_cpu import refuse_unless_channels
 from mpchain.kernels.philox import random_words
 from mpchain.kernels.reference import (
@@ -21,9 +22,10 @@ from mpchain.kernels.reference import (
 )
 from mpchain.kernels.scaling import shift_and_scale
 from mpchain.kernels.threads import in_parts
-from mpchain.recording import empty
 
 _WORTH_COMPILING = 1 << 16  # elements of an array
+_LIGHT = 4  # elements of a quick loop take as long as one of others
+_PART = 1 << 16  # elements of a sum
 _ABSENT = "numba is not installed (pip install 'mpchain[cpu]')"
 
 
@@ -112,11 +114,43 @@ def _by_channels(x):
 )
 def _batch_normalization(x, gamma, beta, axis, eps):
     """As the reference, a channel at a time."""
-    y = empty(x.shape, x.dtype)
+    y = result(x.shape, x.dtype, x)
     statistics = [np.empty(gamma.shape, x.dtype) for _ in range(3)]  # mean, inverse_std, var
-    flat = [v.reshape(-1) for v in (gamma, beta, *statistics)]
-    _in_parts(_normalize, gamma.size, x.size, _by_channels(x), _by_channels(y), eps, *flat)
+    numbers = [v.reshape(-1) for v in (gamma, beta, *statistics)]
+    if is_only_last(x):
+        _normalize_last(rows(x), rows(y), eps, *numbers)
+    else:
+        _in_parts(_normalize, gamma.size, x.size, _by_channels(x), _by_channels(y), eps, *numbers)
     return y, *statistics
+
+
+def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
+    """As :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
+    n, pivot = len(x), x[0].astype(np.float64)
+    # Squares of what differs from a pivot lose nothing in double precision.
+    total, squares = _sums_of_columns(_moments, x, pivot)
+    mean[:] = pivot + total / n
+    var[:] = np.maximum(squares / n - (total / n) ** 2, 0)
+    inverse_std[:] = (var + eps) ** -0.5
+    numbers = mean, inverse_std * gamma, beta
+    _in_parts(_normalize_rows, n, x.size // _LIGHT, x, y, *numbers)
+
+
+def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta):
+    """As :func:`_normalize_backward` for the layout of channels_last."""
+    g_beta[:], along_x = _sums_of_columns(_sums_with_gradient, x, g, mean)
+    g_gamma[:] = along_x * inverse_std
+    scale, n = gamma * inverse_std, x.dtype.type(len(x))
+    numbers = mean, scale, scale * inverse_std * g_gamma / n, scale * g_beta / n
+    _in_parts(_normalize_rows_backward, len(x), x.size // _LIGHT, g, x, gx, *numbers)
+
+
+def _sums_of_columns(function, x, *arrays):
+    """Two sums for each column, by a loop over parts of the rows, which threads do not change."""
+    n_rows = max(_PART // x.shape[1], 4)
+    sums = np.zeros((-(-len(x) // n_rows), 2, x.shape[1]))
+    _in_parts(function, len(sums), x.size // _LIGHT, n_rows, x, *arrays, sums)
+    return sums.sum(axis=0)
 
 
 @batch_normalization_gradient.kernel(
@@ -125,12 +159,15 @@ def _batch_normalization(x, gamma, beta, axis, eps):
 )
 def _batch_normalization_gradient(g, x, gamma, mean, inverse_std, axis):
     """As the reference, a channel at a time."""
-    gx = empty(x.shape, x.dtype)
+    gx = result(x.shape, x.dtype, x)
     of_parameters = [np.empty(gamma.shape, x.dtype) for _ in range(2)]  # g_gamma, g_beta
-    flat = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
+    numbers = [v.reshape(-1) for v in (gamma, mean, inverse_std, *of_parameters)]
     n = x.dtype.type(x.size // gamma.size)
-    arrays = map(_by_channels, (g, x, gx))
-    _in_parts(_normalize_backward, gamma.size, x.size, *arrays, n, *flat)
+    if is_only_last(x):
+        _normalize_last_backward(*map(rows, (as_last(g), x, gx)), *numbers)
+    else:
+        arrays = map(_by_channels, (g, x, gx))
+        _in_parts(_normalize_backward, gamma.size, x.size, *arrays, n, *numbers)
     return gx, *of_parameters
 
 
@@ -144,9 +181,12 @@ def _refuse_scaling(x, *parameters):
 @shift_and_scale.kernel("numba_cpu", _refuse_scaling)
 def _shift_and_scale(x, mean, scale, beta):
     """As the reference, in one pass."""
-    y = empty(x.shape, x.dtype)
-    flat = [v.reshape(-1) for v in (mean, scale, beta)]
-    _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *flat)
+    y = result(x.shape, x.dtype, x)
+    numbers = [v.reshape(-1) for v in (mean, scale, beta)]
+    if is_only_last(x):
+        _compiled(_normalize_rows)(0, x.size // x.shape[1], rows(x), rows(y), *numbers)
+    else:
+        _compiled(_shift_and_scale_channels)(_by_channels(x), _by_channels(y), *numbers)
     return y
 
 
@@ -172,8 +212,14 @@ def _geometry(window):
 @max_windows.kernel("numba_cpu", _refuse_pooling)
 def _max_windows(x, window):
     """As the reference, a window at a time."""
-    y = empty((*x.shape[:2], *window.out_size), x.dtype)
-    places = np.empty(y.shape, np.int32)
+    shape = (*x.shape[:2], *window.out_size)
+    y = result(shape, x.dtype, x)
+    if is_only_last(x):
+        places = empty_last(shape, np.int32)
+        arrays = [v.transpose(0, 2, 3, 1) for v in (x, y, places)]
+        _in_parts(_find_maxima_last, len(x), x.size, *arrays, *_geometry(window))
+        return y, places
+    places = np.empty(shape, np.int32)
     arrays = list(map(_planes, (x, y, places)))
     _in_parts(_find_maxima, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return y, places
@@ -182,7 +228,13 @@ def _max_windows(x, window):
 @place_in_windows.kernel("numba_cpu", lambda y, places, window: _refuse_pooling(y, window))
 def _place_in_windows(y, places, window):
     """As the reference, a window at a time."""
-    x = np.zeros((*y.shape[:2], *window.in_size), y.dtype)
+    shape = (*y.shape[:2], *window.in_size)
+    if is_only_last(places):
+        x = empty_last(shape, y.dtype)
+        arrays = [v.transpose(0, 2, 3, 1) for v in (x, as_last(y), places)]
+        _in_parts(_add_at_places_last, len(x), x.size, *arrays, *_geometry(window))
+        return x
+    x = np.zeros(shape, y.dtype)
     arrays = list(map(_planes, (x, y, places)))
     _in_parts(_add_at_places, len(arrays[0]), x.size, *arrays, *_geometry(window))
     return x
@@ -260,6 +312,56 @@ def _normalize_backward(begin, end, g, x, gx, count, gamma, mean, inverse_std, g
                 gx[n, c, i] = g[n, c, i] * scale - (x[n, c, i] - center) * slope - shift
 
 
+# The same for the layout of channels_last: a row for each pixel.
+
+
+def _moments(begin, end, n_rows, x, pivot, sums):
+    for part in range(begin, end):
+        total, squares = sums[part, 0], sums[part, 1]
+        i, stop = part * n_rows, min((part + 1) * n_rows, x.shape[0])
+        while i + 4 <= stop:
+            for c in range(x.shape[1]):
+                center = pivot[c]
+                d0, d1 = x[i, c] - center, x[i + 1, c] - center
+                d2, d3 = x[i + 2, c] - center, x[i + 3, c] - center
+                total[c] += (d0 + d1) + (d2 + d3)
+                squares[c] += (d0 * d0 + d1 * d1) + (d2 * d2 + d3 * d3)
+            i += 4
+        for k in range(i, stop):
+            for c in range(x.shape[1]):
+                deviation = x[k, c] - pivot[c]
+                total[c] += deviation
+                squares[c] += deviation * deviation
+
+
+def _normalize_rows(begin, end, x, y, mean, scale, shift):
+    for i in range(begin, end):
+        for c in range(x.shape[1]):
+            y[i, c] = (x[i, c] - mean[c]) * scale[c] + shift[c]
+
+
+def _sums_with_gradient(begin, end, n_rows, x, g, mean, sums):
+    for part in range(begin, end):
+        total, along_x = sums[part, 0], sums[part, 1]
+        i, stop = part * n_rows, min((part + 1) * n_rows, x.shape[0])
+        while i + 2 <= stop:
+            for c in range(x.shape[1]):
+                center = mean[c]
+                total[c] += g[i, c] + g[i + 1, c]
+                along_x[c] += g[i, c] * (x[i, c] - center) + g[i + 1, c] * (x[i + 1, c] - center)
+            i += 2
+        for k in range(i, stop):
+            for c in range(x.shape[1]):
+                total[c] += g[k, c]
+                along_x[c] += g[k, c] * (x[k, c] - mean[c])
+
+
+def _normalize_rows_backward(begin, end, g, x, gx, mean, scale, slope, shift):
+    for i in range(begin, end):
+        for c in range(x.shape[1]):
+            gx[i, c] = g[i, c] * scale[c] - (x[i, c] - mean[c]) * slope[c] - shift[c]
+
+
 def _find_maxima(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
     values = np.empty(y.shape[1:], x.dtype)
     flat = values.reshape(-1)
@@ -297,6 +399,48 @@ def _add_at_places(begin, end, x, y, places, rows, columns, down, right, top, le
                 column = j * right - left + place % columns * wide
                 if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
                     x[n, row, column] += y[n, i, j]
+
+
+def _find_maxima_last(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
+    for n in range(begin, end):
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                best, where = y[n, i, j], places[n, i, j]
+                best[:] = -np.inf
+                where[:] = 0
+                for a in range(rows):
+                    row = i * down - top + a * far
+                    if row < 0 or row >= x.shape[1]:
+                        continue
+                    for b in range(columns):
+                        column = j * right - left + b * wide
+                        if column < 0 or column >= x.shape[2]:
+                            continue
+                        place, pixel = np.int32(a * columns + b), x[n, row, column]
+                        for c in range(best.size):
+                            value, old = pixel[c], best[c]
+                            is_better = (value > old) | ((value != value) & (old == old))
+                            best[c] = value if is_better else old
+                            where[c] = place if is_better else where[c]
+
+
+def _add_at_places_last(begin, end, x, y, places, rows, columns, down, right, top, left, far, wide):
+    for n in range(begin, end):
+        x[n] = 0
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                values, where = y[n, i, j], places[n, i, j]
+                for a in range(rows):
+                    row = i * down - top + a * far
+                    if row < 0 or row >= x.shape[1]:
+                        continue
+                    for b in range(columns):
+                        column = j * right - left + b * wide
+                        if column < 0 or column >= x.shape[2]:
+                            continue
+                        place, pixel = np.int32(a * columns + b), x[n, row, column]
+                        for c in range(values.size):
+                            pixel[c] += values[c] if where[c] == place else 0
 
 
 def _add_rows(x, rows, ids):

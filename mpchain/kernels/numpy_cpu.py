@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from mpchain.kernels import reference
+from mpchain.kernels.channels_last import is_only_last, result_last, rows
 from mpchain.typing import Array
 
 _MANY_WEIGHTS, _LEAST_PIXELS = 1 << 16, 32
@@ -79,6 +80,10 @@ def _refuse_unless_pointwise(first, second, window):
 @reference.convolution_output.kernel("numpy_cpu", _refuse_unless_pointwise)
 def _pointwise_output(x, W, window):
     """y[n] = W x[n], without copying x."""
+    if is_only_last(x):
+        y = result_last((len(x), len(W), *window.out_size), x.dtype)
+        np.matmul(rows(x), W.reshape(W.shape[:2]).T, out=rows(y))
+        return y
     y = W.reshape(W.shape[:2]) @ x.reshape(*x.shape[:2], math.prod(window.in_size))
     return y.reshape(x.shape[0], W.shape[0], *window.out_size)
 
@@ -86,6 +91,10 @@ def _pointwise_output(x, W, window):
 @reference.convolution_input.kernel("numpy_cpu", _refuse_unless_pointwise)
 def _pointwise_input(y, W, window):
     """x[n] = W^T y[n], without copying y."""
+    if is_only_last(y):
+        x = result_last((len(y), W.shape[1], *window.in_size), y.dtype)
+        np.matmul(rows(y), W.reshape(W.shape[:2]), out=rows(x))
+        return x
     x = W.reshape(W.shape[:2]).T @ y.reshape(*y.shape[:2], math.prod(window.out_size))
     return x.reshape(y.shape[0], W.shape[1], *window.in_size)
 

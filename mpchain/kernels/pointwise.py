@@ -1,8 +1,9 @@
 """Pointwise convolutions, filters of one element, as products of matrices by oneDNN.
 
-Its convolutions would rearrange inputs, filters and outputs, at every call. A product of each
-sample's pixels rearranges nothing, and one of all samples only the smaller arrays, which pays where
-a sample has few pixels, and for several threads, which then meet once.
+Where the channels of a pixel lie side by side, such a convolution is one product of matrices. For
+plain arrays, oneDNN's convolutions would rearrange inputs, filters and outputs, at every call. A
+product of each sample's pixels rearranges nothing, and one of all samples only the smaller arrays,
+which pays where a sample has few pixels, and for several threads, which then meet once.
 """
 
 import functools
@@ -10,7 +11,9 @@ import math
 
 import numpy as np
 
-from mpchain.kernels import onednn, reference
+from mpchain.kernels import onednn, onednn_convolution, reference
+from mpchain.kernels.channels_last import empty_last, is_only_last, result_last, rows
+from mpchain.kernels.onednn_library import n_threads, why_absent
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array
@@ -38,7 +41,7 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     axes = zip(window.in_size, window.stride, window.out_size)
     if any((out - 1) * stride >= size for size, stride, out in axes):
         return "a window past the end"
-    return onednn.why_absent()
+    return why_absent()
 
 
 def _work(operation, first, second, window):
@@ -49,7 +52,7 @@ def _work(operation, first, second, window):
 def _goes_by_samples(operation, first, second, window):
     """Returns whether each sample is worth a product."""
     is_large = _work(operation, first, second, window) >= first.shape[0] * _LARGE
-    return is_large and math.prod(window.out_size) >= _MANY_PIXELS and onednn.n_threads() == 1
+    return is_large and math.prod(window.out_size) >= _MANY_PIXELS and n_threads() == 1
 
 
 def _in_windows(x, window):
@@ -83,18 +86,48 @@ def _products(operation, W, x, window):
 @reference.convolution_output.kernel("pointwise", functools.partial(refusal, "output"))
 def _output(x, W, window):
     """y of x * W."""
+    if is_only_last(x):
+        return _output_last(x, W, window)
     W = np.ascontiguousarray(W).reshape(W.shape[:2])
     return np.ascontiguousarray(_products("output", W, _in_windows(x, window), window))
+
+
+def _output_last(x, W, window):
+    if len(x) * math.prod(window.out_size) > _MANY_PIXELS:
+        # Nothing is rearranged but W, which oneDNN's convolution does faster than its product.
+        return onednn_convolution.output(x, W, window)
+    y = result_last((len(x), len(W), *window.out_size), np.float32)
+    product = np.empty((len(W), y.size // len(W)), np.float32)
+    matrix = np.ascontiguousarray(W).reshape(W.shape[:2])
+    onednn.multiply(matrix, rows(_in_windows(x, window)).T, product)
+    np.copyto(rows(y), product.T)
+    return y
 
 
 @reference.convolution_input.kernel("pointwise", functools.partial(refusal, "input"))
 def _input(y, W, window):
     """The adjoint of x -> x * W."""
-    W = np.ascontiguousarray(W).reshape(W.shape[:2]).T
-    in_windows = _products("input", W, y, window)
+    W = np.ascontiguousarray(W).reshape(W.shape[:2])
+    if is_only_last(y):
+        return _input_last(y, W, window)
+    in_windows = _products("input", W.T, y, window)
     if window.in_size == window.out_size:
         return np.ascontiguousarray(in_windows)
     x = np.zeros((*in_windows.shape[:2], *window.in_size), np.float32)
+    _in_windows(x, window)[...] = in_windows
+    return x
+
+
+def _input_last(y, W, window):
+    shape = (len(y), W.shape[1])
+    if window.in_size == window.out_size:
+        x = result_last((*shape, *window.in_size), np.float32)
+        onednn.multiply(rows(y), W, rows(x))
+        return x
+    in_windows = empty_last((*shape, *window.out_size), np.float32)
+    onednn.multiply(rows(y), W, rows(in_windows))
+    x = empty_last((*shape, *window.in_size), np.float32)
+    x[...] = 0
     _in_windows(x, window)[...] = in_windows
     return x
 
@@ -104,6 +137,9 @@ def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)
     matrix = W.reshape(W.shape[:2])
+    if is_only_last(x) or is_only_last(y):
+        onednn.multiply(rows(y).T, rows(_in_windows(x, window)), matrix)
+        return W
     is_by_samples = _goes_by_samples("filter", x, y, window)
     x = _in_windows(x, window)
     if is_by_samples:

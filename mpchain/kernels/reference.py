@@ -370,7 +370,7 @@ def _padded(x, window, value=0):
     padded_size, inner, _ = layout(window)
     if padded_size == x.shape[2:]:
         return x
-    padded = get_array_module(x).full((*x.shape[:2], *padded_size), value, x.dtype)
+    padded = get_array_module(x).full_like(x, value, shape=(*x.shape[:2], *padded_size))
     padded[(..., *inner)] = x
     return padded
 
@@ -474,7 +474,7 @@ def sum_windows(x: Array, window: Window) -> Array:
     """
     padded = _padded(*_wide(x), window)
     first, *others = layout(window).offsets
-    y = padded[(..., *first)].copy()
+    y = padded[(..., *first)].copy("K")
     for place in others:
         y += padded[(..., *place)]
     return y.astype(x.dtype, copy=False)
@@ -491,10 +491,10 @@ def spread_windows(y: Array, window: Window) -> Array:
         array([[[1., 3., 2.]]])
     """
     padded_size, inner, offsets = layout(window)
-    x = get_array_module(y).zeros((*y.shape[:2], *padded_size), y.dtype)
+    x = get_array_module(y).zeros_like(y, shape=(*y.shape[:2], *padded_size))
     for place in offsets:
         x[(..., *place)] += y
-    return get_array_module(y).ascontiguousarray(x[(..., *inner)])
+    return x if padded_size == window.in_size else x[(..., *inner)].copy("K")
 
 
 @Operation
@@ -510,7 +510,7 @@ def max_windows(x: Array, window: Window) -> tuple[Array, Array]:
     xp = get_array_module(x)
     padded = _padded(x, window, -np.inf)
     values = [padded[(..., *place)] for place in layout(window).offsets]
-    y = values[0].copy()
+    y = values[0].copy("K")
     for value in values[1:]:
         xp.maximum(y, value, out=y)  # NaN wins, and stays
     places = xp.zeros(y.shape, np.int32)

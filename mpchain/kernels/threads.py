@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 
-from mpchain.kernels import onednn
+from mpchain.kernels.onednn_library import n_threads, why_absent
 
 _WORTH_THREADS = 1 << 18  # elements: what a thread does with them takes longer than waking it
 
@@ -44,16 +44,16 @@ def in_parts(run: Callable[[int, int], object], n: int, n_elements: int) -> None
         >>> y.sum()
         np.float64(10.0)
     """
-    if n_elements < _WORTH_THREADS or n < 2 or onednn.why_absent() is not None:
+    if n_elements < _WORTH_THREADS or n < 2 or why_absent() is not None:
         run(0, n)
         return
-    n_threads = min(n, onednn.n_threads())
-    if n_threads < 2:
+    threads = min(n, n_threads())
+    if threads < 2:
         run(0, n)
         return
-    bounds = [n * i // n_threads for i in range(n_threads + 1)]
+    bounds = [n * i // threads for i in range(threads + 1)]
     job = _Job(run, iter(list(itertools.pairwise(bounds))))
-    _parallel()(_on_each_thread, ctypes.py_object(job), n_threads, 0)
+    _parallel()(_on_each_thread, ctypes.py_object(job), threads, 0)
     if job.error is not None:
         raise job.error
 

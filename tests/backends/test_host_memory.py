@@ -4,7 +4,10 @@ import platform
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from mpchain.backends import host_memory
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,3 +56,11 @@ def test_steps_get_the_memory_that_was_freed():
 )
 def test_the_settings_of_the_user_win(variables):
     assert page_faults("import mpchain", **variables) > _N_STEPS * _PAGES / 2
+
+
+@pytest.mark.parametrize("is_behind_head", [True, False])
+def test_addresses(is_behind_head, monkeypatch):
+    monkeypatch.setattr(host_memory, "_IS_BEHIND_HEAD", is_behind_head)
+    x = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    for array in (x, x.T, x[1:], x[:, ::-1], x.view(np.memmap), np.empty((0, 3))):
+        assert host_memory.address(array).value == array.ctypes.data

@@ -25,14 +25,20 @@ def _model():
 def test_kernels_write_to_planned_memory(monkeypatch):
     found = []
 
-    def empty(shape, dtype):
-        place = recording.current.place
-        made = recording.empty(shape, dtype)
-        found.append(made is place)
-        return made
+    def watched(make):
+        def call(*args, **kwargs):
+            place = recording.current.place
+            made = make(*args, **kwargs)
+            found.append(made is place)
+            return made
 
-    for module in (kernels.numba_cpu, kernels.onednn, kernels.pointwise):
-        monkeypatch.setattr(module, "empty", empty)
+        return call
+
+    modules = kernels.numba_cpu, kernels.onednn_convolution, kernels.pointwise, kernels.loops
+    for module in modules:
+        for name in ("empty", "result", "result_last"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, watched(getattr(module, name)))
 
     def train(capture):
         model = _model()

@@ -10,7 +10,7 @@ import pytest
 import mpchain
 import mpchain.functions as F
 from mpchain import Variable, kernels
-from mpchain.kernels import onednn
+from mpchain.kernels import channels_last, onednn, onednn_library
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
 
@@ -37,6 +37,19 @@ class Memory:
         fenced[...] = x
         return fenced
 
+    def empty_like(self, x, dtype=None, shape=None, **_):
+        """The axes lie in memory as those of ``x`` do."""
+        shape = x.shape if shape is None else shape
+        order = sorted(range(x.ndim), key=lambda i: -x.strides[i])
+        made = self.empty([shape[i] for i in order], dtype or x.dtype)
+        return made.transpose(np.argsort(order))
+
+    def copy_last(self, x):
+        """Channels lie side by side."""
+        fenced = self.empty_like(channels_last.empty_last(x.shape, x.dtype))
+        fenced[...] = x
+        return fenced
+
     def has_broken_fences(self):
         buffers, self.buffers = self.buffers, []
         return any((b[:FENCE] != 255).any() or (b[-FENCE:] != 255).any() for b in buffers)
@@ -46,7 +59,7 @@ class Memory:
 def memory(monkeypatch):
     memory = Memory()
     monkeypatch.setattr(np, "empty", memory.empty)
-    monkeypatch.setattr(np, "empty_like", lambda x: memory.empty(x.shape, x.dtype))
+    monkeypatch.setattr(np, "empty_like", memory.empty_like)
     return memory
 
 
@@ -82,7 +95,13 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
         "W": (o, c // window.groups, *window.ksize),
         "y": (n, o, *window.out_size),
     }
-    arrays = {name: memory.copy(_integers(rng, s, dtype)) for name, s in shapes.items()}
+    can_be_last = len(window.ksize) < 3
+    arrays = {
+        name: (memory.copy_last if can_be_last and rng.integers(2) else memory.copy)(
+            _integers(rng, shape, dtype)
+        )
+        for name, shape in shapes.items()
+    }
     wrong = []
     for member, roles in MEMBERS.items():
         arguments = [*(arrays[role] for role in roles), window]
@@ -92,7 +111,7 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
         for kernel in others:
             if kernel.refuse(*arguments) is None:
                 if kernel.library == "onednn":
-                    onednn._library().buffer.fill(255)
+                    onednn_library.library().buffer.fill(255)
                 result = kernel.compute(*arguments)
                 if not np.array_equal(result, right):
                     n_wrong = (result != right).sum()
@@ -265,7 +284,11 @@ def test_poolings(seed, size, memory):
         right = _plain_pooling(kind, x, gy, window)
         for library in LIBRARIES:
             with mpchain.using_config("kernels", (library,)):
-                results = _pool(kind, memory.copy(x), memory.copy(gy), window, cover_all)
+                copies = [
+                    (memory.copy_last if x.ndim < 5 and rng.integers(2) else memory.copy)(v)
+                    for v in (x, gy)
+                ]
+                results = _pool(kind, *copies, window, cover_all)
             # Maxima are exact; means have the rounding of a division.
             rtol = 0 if kind == "max" else 20 * np.finfo(dtype).eps
             for name, result, expected in zip(("y", "gx"), results, right):

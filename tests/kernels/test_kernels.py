@@ -8,7 +8,8 @@ import pytest
 
 import mpchain
 from mpchain import kernels
-from mpchain.kernels import numba_cpu, onednn
+from mpchain.kernels import numba_cpu, onednn, onednn_library
+from mpchain.kernels.channels_last import as_last
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.window import Window
 from mpchain.utils.conv import get_conv_outsize
@@ -375,6 +376,7 @@ LAYOUTS = {
     "fortran": np.asfortranarray,
     "strided": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
     "reversed": lambda x: np.ascontiguousarray(x[::-1])[::-1],
+    "channels last": lambda x: as_last(x) if x.ndim in (3, 4) else x,
 }
 DTYPES = (np.float16, np.float32, np.float64)
 EVERY_CASE = [
@@ -476,15 +478,16 @@ def _refusal(operation, name, **options):
 )
 def test_what_onednn_takes(operation, monkeypatch):
     library = types.SimpleNamespace(threads=1)
-    monkeypatch.setattr(onednn, "_library", lambda: library)
+    for module in (onednn, onednn_library):
+        monkeypatch.setattr(module, "library", lambda: library)
     float32 = {"dtype": np.float32}
     assert _refusal(operation, "large", **float32) is None
     assert _refusal(operation, "large, depthwise", **float32) is None
     assert _refusal(operation, "large") == "not two arrays of single precision"
     not_worth_it = "not worth it: NumPy is as fast"
     assert _refusal(operation, "grouped", **float32) == not_worth_it
-    few_windows = None if operation == "convolution_input" else not_worth_it
-    assert _refusal(operation, "many channels", **float32) == few_windows
+    few_pixels = not_worth_it if operation == "convolution_filter" else None
+    assert _refusal(operation, "many channels", **float32) == few_pixels
     assert _refusal(operation, "no samples", **float32) == "an array without elements"
     library.threads = 2
     for name in ("large", "large, depthwise"):
@@ -500,7 +503,7 @@ def test_what_onednn_takes(operation, monkeypatch):
             assert _refusal(operation, "grouped", **float32) is None
     _, b, window = _arguments(operation, "large", **float32)
     assert onednn.refusal("output", None, b, window) == "not two NumPy arrays"
-    monkeypatch.setattr(onednn, "_library", lambda: "gone")
+    monkeypatch.setattr(onednn_library, "library", lambda: "gone")
     assert _refusal(operation, "large", **float32) == "gone"
 
 
@@ -529,9 +532,9 @@ def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "lib").mkdir()
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "user"))
-    assert "is not installed (pip install 'mpchain[cpu]')" in onednn._library.__wrapped__()
+    assert "is not installed (pip install 'mpchain[cpu]')" in onednn_library.library.__wrapped__()
     (tmp_path / "lib/libdnnl.so.3").write_bytes(b"nonsense")
-    assert "libdnnl.so.3 cannot be used:" in onednn._library.__wrapped__()
+    assert "libdnnl.so.3 cannot be used:" in onednn_library.library.__wrapped__()
 
 
 @pytest.mark.skipif(onednn.why_absent() is not None, reason=f"{onednn.why_absent()}")

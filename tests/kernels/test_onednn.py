@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from mpchain import kernels
-from mpchain.kernels import onednn
+from mpchain.kernels import onednn, onednn_library
 
 
 @pytest.fixture(autouse=True)
 def library():
     if onednn.why_absent():
         pytest.skip(onednn.why_absent())
-    return onednn._library()
+    return onednn_library.library()
 
 
 @pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 4, 5), (1, 7, 2), (6, 1, 4), (33, 65, 1)])
@@ -108,10 +108,10 @@ def test_linear_maps_of_many_rows_are_onednns():
 WITH_TWO_THREADS = """
 import os, threading, numpy as np
 from mpchain import kernels
-from mpchain.kernels import onednn
+from mpchain.kernels import onednn, onednn_library
 from mpchain.kernels.window import Window
 
-library = onednn._library()
+library = onednn_library.library()
 assert library.threads == library.openmp.omp_get_max_threads() == 2
 assert "GOMP_SPINCOUNT" not in os.environ
 random = np.random.RandomState(0)

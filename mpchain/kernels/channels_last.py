@@ -1,0 +1,120 @@
+"""Arrays (N, C, *size) in memory as (N, *size, C): the channels of a pixel lie side by side.
+
+oneDNN's convolutions read and write this layout without rearranging anything, so they return it.
+To NumPy such an array is one of its shape with other strides: elementwise functions keep the
+layout, everything else computes the same numbers, and ``np.ascontiguousarray`` undoes it. Kernels
+that work through memory ask :func:`is_last`. "Plain" is the order N, C, *size.
+"""
+
+import numpy as np
+
+from mpchain.recording import empty, planned
+from mpchain.typing import Array, DTypeLike
+
+_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1)}  # by number of axes
+_FROM_LAST = {3: (0, 2, 1), 4: (0, 3, 1, 2)}
+# NumPy gives new arrays the order of axes of a given one, of any size.
+_LIKE = {n: np.empty(range(2, 2 + n)).transpose(axes) for n, axes in _FROM_LAST.items()}
+
+
+def is_last(x: Array) -> bool:
+    """Returns whether memory holds the channels of ``x`` side by side, without gaps.
+
+    Also of arrays that are plain at the same time, which have one channel or one pixel.
+
+    Example:
+        >>> x = np.zeros((2, 3, 4, 5))
+        >>> is_last(x), is_last(np.zeros((2, 4, 5, 3)).transpose(0, 3, 1, 2))
+        (False, True)
+    """
+    return x.ndim in _TO_LAST and x.transpose(_TO_LAST[x.ndim]).flags.c_contiguous
+
+
+def is_only_last(x: Array) -> bool:
+    """Returns whether memory holds the channels side by side, and is not plain.
+
+    Example:
+        >>> is_only_last(np.zeros((2, 1, 4, 5)))
+        False
+    """
+    return not x.flags.c_contiguous and is_last(x)
+
+
+def empty_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Returns a new array of three or four axes, the channels side by side in memory.
+
+    Example:
+        >>> x = empty_last((2, 3, 4, 5), np.float32)
+        >>> x.shape, is_last(x)
+        ((2, 3, 4, 5), True)
+    """
+    return np.empty_like(_LIKE[len(shape)], dtype, shape=shape)
+
+
+def result(shape: tuple[int, ...], dtype: DTypeLike, like: np.ndarray) -> np.ndarray:
+    """Returns memory for the first result of a kernel, in the layout of another array.
+
+    Args:
+        shape, dtype: of the result; see :func:`mpchain.recording.empty`.
+        like: if it :func:`is_only_last`, channels lie side by side; else the result is plain.
+
+    Example:
+        >>> is_last(result((2, 3, 8), np.float32, like=empty_last((2, 3, 4), np.float32)))
+        True
+    """
+    return result_last(shape, dtype) if is_only_last(like) else empty(shape, dtype)
+
+
+def result_last(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Returns memory for the first result of a kernel, the channels side by side.
+
+    Example:
+        >>> is_last(result_last((2, 3, 4), np.float32))
+        True
+    """
+    place = planned(shape, dtype)
+    return empty_last(shape, dtype) if place is None or not is_last(place) else place
+
+
+def rows(x: np.ndarray) -> np.ndarray:
+    """Returns ``x`` as a matrix (pixels, channels): a view if :func:`is_last`, or a copy.
+
+    Example:
+        >>> rows(np.zeros((2, 3, 4, 5))).shape
+        (40, 3)
+    """
+    return x.transpose(_TO_LAST[x.ndim]).reshape(-1, x.shape[1])
+
+
+def as_last(x: np.ndarray) -> np.ndarray:
+    """Returns ``x``, or a copy whose channels lie side by side.
+
+    Example:
+        >>> is_last(as_last(np.zeros((2, 3, 4, 5))))
+        True
+    """
+    if is_last(x):
+        return x
+    y = empty_last(x.shape, x.dtype)
+    y[...] = x
+    return y
+
+
+def reordered(x: np.ndarray) -> np.ndarray:
+    """Returns a view of a copy, in calls that recorders see, whose channels lie side by side.
+
+    Example:
+        >>> is_last(reordered(np.zeros((2, 3, 4, 5))))
+        True
+    """
+    return x.transpose(_TO_LAST[x.ndim]).copy().transpose(_FROM_LAST[x.ndim])
+
+
+def in_memory(x: np.ndarray) -> np.ndarray:
+    """Returns a view of the elements of an array without gaps in the order of its memory.
+
+    Example:
+        >>> in_memory(as_last(np.array([[[1, 2], [3, 4]]])))
+        array([1, 3, 2, 4])
+    """
+    return x.reshape(-1) if x.flags.c_contiguous else x.transpose(_TO_LAST[x.ndim]).reshape(-1)

@@ -1,0 +1,251 @@
+"""Convolutions by oneDNN's primitives, with the layouts of their arrays.
+
+With one and two spatial axes they compute on arrays whose channels lie side by side (see
+:mod:`mpchain.kernels.channels_last`), and return such: neighbors in a network rearrange nothing
+but filters. With three, oneDNN chooses blocked layouts, and what is given and returned is plain. A
+call is up to two reorders in, the convolution, and one out; those of a geometry are made once. The
+numbers below are those of oneDNN's headers.
+"""
+
+import ctypes
+import functools
+import math
+import os
+
+import numpy as np
+
+from mpchain.backends.host_memory import address
+from mpchain.kernels.channels_last import is_last, result_last
+from mpchain.kernels.onednn_library import library
+from mpchain.kernels.window import Window
+from mpchain.recording import empty
+from mpchain.typing import Array
+
+_FLOAT32, _ANY = 3, 1
+_FORWARD_TRAINING, _DIRECT = 64, 1
+_SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+_DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
+_QUERIES = {_SRC: 129, _DIFF_SRC: 130, _WEIGHTS: 131, _DIFF_WEIGHTS: 132, _DST: 133, _DIFF_DST: 134}
+_SIDE_BY_SIDE = (1, 2)  # spatial axes
+_WORTH_SIDE_BY_SIDE = 8  # channels of a result: NumPy computes by rows of them
+# Multiplications: with fewer, waking a thread takes longer than what it could do.
+_WORTH_THREADS = 1 << 22
+
+# For each open slot the kinds of the two operands, in the order of our kernels, and of the result.
+_KINDS = {
+    "output": (_SRC, _WEIGHTS, _DST),
+    "input": (_DIFF_DST, _WEIGHTS, _DIFF_SRC),
+    "filter": (_SRC, _DIFF_DST, _DIFF_WEIGHTS),
+}
+_NAMES = {_SRC: "x", _DIFF_SRC: "x", _WEIGHTS: "W", _DIFF_WEIGHTS: "W", _DST: "y", _DIFF_DST: "y"}
+_DESTRUCTORS = (
+    ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
+    ("primitive_create", "dnnl_primitive_destroy"),
+    ("memory_desc_create", "dnnl_memory_desc_destroy"),
+    ("memory_create", "dnnl_memory_destroy"),
+)
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+def _dims(values):
+    return (ctypes.c_int64 * 12)(*values)
+
+
+class _Convolution:
+    """A convolution, or one of its adjoints, of one geometry: called with its operands.
+
+    Args:
+        operation: ``'output'``, ``'input'`` or ``'filter'``: the slot that is open.
+        shapes: of x, W and y, and of the bias if there is one.
+        window: the geometry.
+        last: those of "x" and "y" whose channels lie side by side in memory.
+    """
+
+    def __init__(self, operation, shapes, window, last):
+        self.library, self.made = library(), []
+        self.shapes, self.last = shapes, last
+        work = math.prod(shapes["y"]) * math.prod(shapes["W"][-1 - len(window.ksize) :])
+        self.threads = self.library.threads if work >= _WORTH_THREADS else 1
+        with self.library.limited_to(self.threads):
+            self._prepare(operation, window)
+
+    def _prepare(self, operation, window):
+        descriptor = self._descriptor(operation, window)
+        primitive = self._make("dnnl_primitive_create", descriptor)
+        kinds = _KINDS[operation]
+        self.ours, self.blocked = [], []  # memories of our arrays; of the arena, with their sizes
+        used = {kind: self._argument(descriptor, kind) for kind in kinds}
+        memories = {kind: memory for kind, (memory, _) in used.items()}
+        if "b" in self.shapes:
+            described = self._describe("b")
+            memories[_BIAS] = self._make("dnnl_memory_create", described, self.library.engine, None)
+            self.ours.insert(2, memories[_BIAS])
+        first, second, result = (reorder for _, reorder in used.values())
+        steps = first, second, (primitive, _arguments(memories.items())), result
+        self.steps = [step for step in steps if step is not None]
+        names = [_NAMES[kind] for kind in kinds]
+        self.are_last = [name in self.last for name in names]
+        self.result_shape = self.shapes[names[2]]
+
+    def _make(self, name, *args):
+        made = self.library.make(name, *args)
+        destroy = next(destroy for word, destroy in _DESTRUCTORS if word in name)
+        self.made.append((destroy, made))
+        return made
+
+    def __del__(self):
+        for destroy, made in reversed(self.made):
+            destroy = getattr(self.library.c, destroy)
+            destroy(made)
+
+    def _describe(self, name, is_last=False):
+        shape = self.shapes[name]
+        strides = _dims(_strides(shape, is_last or name in self.last))
+        args = ctypes.c_int(len(shape)), _dims(shape), ctypes.c_int(_FLOAT32), strides
+        return self._make("dnnl_memory_desc_create_with_strides", *args)
+
+    def _describe_any(self, name):
+        shape = self.shapes[name]
+        args = ctypes.c_int(len(shape)), _dims(shape), ctypes.c_int(_FLOAT32), ctypes.c_int(_ANY)
+        return self._make("dnnl_memory_desc_create_with_tag", *args)
+
+    def _descriptor(self, operation, window):
+        W = self._describe_any("W")
+        if len(window.ksize) in _SIDE_BY_SIDE:
+            x, y = (self._describe(name, is_last=True) for name in "xy")
+        else:
+            x, y = map(self._describe_any, "xy")
+        spans = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
+        axes = zip(window.out_size, window.stride, spans, window.in_size, window.pad)
+        # What cover_all adds at the end; without it, a rest at the end is left out by itself.
+        ends = [max((o - 1) * s + span - size - p, p) for o, s, span, size, p in axes]
+        dilates = [d - 1 for d in window.dilate]
+        b = self._describe("b") if "b" in self.shapes else None
+        geometry = [_dims(sizes) for sizes in (window.stride, dilates, window.pad, ends)]
+        engine, direct = self.library.engine, ctypes.c_int(_DIRECT)
+        forward = self._make(
+            "dnnl_convolution_forward_primitive_desc_create",
+            *(engine, ctypes.c_int(_FORWARD_TRAINING), direct, x, W, b, y, *geometry, None),
+        )
+        if operation == "output":
+            return forward
+        if operation == "input":
+            name = "dnnl_convolution_backward_data_primitive_desc_create"
+            return self._make(name, engine, direct, x, W, y, *geometry, forward, None)
+        name = "dnnl_convolution_backward_weights_primitive_desc_create"
+        return self._make(name, engine, direct, x, W, None, y, *geometry, forward, None)
+
+    def _argument(self, descriptor, kind):
+        """Returns the memory that the primitive uses, and the reorder from or to our array's."""
+        c, engine = self.library.c, self.library.engine
+        given = self._describe(_NAMES[kind])
+        chosen = ctypes.c_void_p(c.dnnl_primitive_desc_query_md(descriptor, _QUERIES[kind], 0))
+        ours = self._make("dnnl_memory_create", given, engine, None)
+        self.ours.append(ours)
+        if c.dnnl_memory_desc_equal(given, chosen):
+            return ours, None
+        theirs = self._make("dnnl_memory_create", chosen, engine, None)
+        self.blocked.append((theirs, c.dnnl_memory_desc_get_size(chosen)))
+        pair, described = (ours, theirs), (given, engine, chosen, engine)
+        if kind in (_DST, _DIFF_SRC, _DIFF_WEIGHTS):
+            pair, described = (theirs, ours), (chosen, engine, given, engine)
+        reorder = self._make("dnnl_reorder_primitive_desc_create", *described, None)
+        primitive = self._make("dnnl_primitive_create", reorder)
+        return theirs, (primitive, _arguments(zip((_SRC, _DST), pair)))
+
+    def __call__(self, *operands):
+        of_first, of_second, of_result = self.are_last
+        y = (result_last if of_result else empty)(self.result_shape, np.float32)
+        are_given = of_first, of_second, False  # the bias is plain
+        arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
+        onednn, c = self.library, self.library.c
+        with onednn.lock, onednn.limited_to(self.threads):
+            for memory, array in zip(self.ours, (*arrays, y)):
+                c.dnnl_memory_set_data_handle(memory, address(array))
+            for memory, pointer in zip(self.blocked, onednn.arena(self.blocked)):
+                c.dnnl_memory_set_data_handle(memory[0], pointer)
+            for primitive, (n, arguments) in self.steps:
+                status = c.dnnl_primitive_execute(primitive, onednn.stream, n, arguments)
+                onednn.check("dnnl_primitive_execute", status)
+            onednn.check("dnnl_stream_wait", c.dnnl_stream_wait(onednn.stream))
+        return y
+
+
+def _arguments(pairs):
+    pairs = [_Argument(kind, memory.value) for kind, memory in pairs]
+    return len(pairs), (_Argument * len(pairs))(*pairs)
+
+
+def _strides(shape, is_last):
+    """The distances of neighbors along each axis, in elements."""
+    if is_last:
+        n, channels, *size = shape
+        first, *steps, _ = _strides((n, *size, channels), False)
+        return [first, 1, *steps]
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+@functools.lru_cache(maxsize=512)
+def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=False):
+    groups = window.groups
+    if groups > 1:  # oneDNN gives the groups an axis of their own
+        W_shape = (groups, W_shape[0] // groups, *W_shape[1:])
+    shapes = {"x": x_shape, "W": W_shape, "y": y_shape}
+    if has_bias:
+        shapes["b"] = y_shape[1:2]
+    return _Convolution(operation, shapes, window, last)
+
+
+os.register_at_fork(after_in_child=_convolution.cache_clear)  # for another number of threads
+
+
+def _last(window, **arrays):
+    """The names of the arrays, and of the result given by its shape, that are not plain."""
+    if len(window.ksize) not in _SIDE_BY_SIDE:
+        return ""
+    return "".join(
+        name
+        for name, x in arrays.items()
+        if (x[1] >= _WORTH_SIDE_BY_SIDE if isinstance(x, tuple) else is_last(x))
+    )
+
+
+def output(x: Array, W: Array, window: Window, b: Array | None = None) -> Array:
+    """y of x * W, + b if there is one; single precision.
+
+    Example:
+        >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
+        >>> y = None if isinstance(library(), str) else output(x, x[:, :, :1], window)
+    """
+    y_shape = (x.shape[0], W.shape[0], *window.out_size)
+    last = _last(window, x=x, y=y_shape)
+    call = _convolution("output", x.shape, W.shape, y_shape, window, last, b is not None)
+    return call(x, W) if b is None else call(x, W, b)
+
+
+def input(y: Array, W: Array, window: Window) -> Array:
+    """The adjoint of x -> x * W, single precision.
+
+    Example:
+        >>> y, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
+        >>> x = None if isinstance(library(), str) else input(y, y[:, :, :1], window)
+    """
+    x_shape = (y.shape[0], W.shape[1] * window.groups, *window.in_size)
+    last = _last(window, x=x_shape, y=y)
+    return _convolution("input", x_shape, W.shape, y.shape, window, last)(y, W)
+
+
+def filter(x: Array, y: Array, window: Window) -> Array:
+    """The adjoint of W -> x * W, single precision.
+
+    Example:
+        >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
+        >>> W = None if isinstance(library(), str) else filter(x, x, window)
+    """
+    W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
+    last = _last(window, x=x, y=y)
+    W = _convolution("filter", x.shape, W_shape, y.shape, window, last)(x, y)
+    return W if W.shape == W_shape else W.reshape(W_shape)

@@ -1,0 +1,162 @@
+"""Intel's oneDNN, found and loaded: its C interface, an engine, a stream and its threads.
+
+The library is the wheel ``onednn-cpu-gomp`` 2023.2.0 (oneDNN 3.2). Its threads are those of OpenMP
+(libgomp). NumPy's BLAS has threads too, and both kinds wait in a loop for more work: where they
+take turns, each keeps the other from its core. So with several threads all large products are
+oneDNN's, and NumPy's BLAS keeps its threads for other programs.
+"""
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import site
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+_VERSION = (3, 2)
+_CPU, _IN_ORDER = 1, 1
+# A thread waits for 0.5 ms for more work (libgomp's own number is 30 times as large), which is
+# longer than the pauses within a step.
+_SPINS = "10000"
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
+
+
+class Library:
+    """The loaded library, with an engine and a stream; every call is checked.
+
+    Args:
+        path: of the shared library.
+
+    Attributes:
+        c: the functions.
+        sgemm: that of products, whose arguments must have C's types.
+        threads: how many it uses.
+        lock: held while memory of :meth:`arena` is in use.
+
+    Raises:
+        OSError: it cannot be loaded, or may not get its threads.
+
+    Example:
+        >>> loaded = library()
+        >>> n_threads = loaded.threads if isinstance(loaded, Library) else 0
+    """
+
+    def __init__(self, path: str):
+        with _short_waits():
+            self.c = ctypes.CDLL(path)
+        self.c.dnnl_version.restype = ctypes.POINTER(_Version)
+        version = self.c.dnnl_version().contents
+        if (version.major, version.minor) != _VERSION:
+            raise OSError(f"it is version {version.major}.{version.minor}, not 3.2")
+        self.c.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
+        self.c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        # This function object converts no arguments, which takes as long as a small product.
+        self.sgemm = self.c["dnnl_sgemm"]
+        # The OpenMP runtime that it was loaded with.
+        self.openmp = ctypes.CDLL("libgomp.so.1")
+        self.threads = self.openmp.omp_get_max_threads()
+        if self.threads > 1 and self.openmp.omp_get_dynamic():
+            raise OSError("OMP_DYNAMIC may leave it fewer threads than it waits for")
+        if self.threads > self.openmp.omp_get_thread_limit():
+            raise OSError("OMP_THREAD_LIMIT leaves it fewer threads than it waits for")
+        self.lock = threading.Lock()
+        self.buffer = np.empty(0, np.uint8)
+        self.engine = self.make("dnnl_engine_create", ctypes.c_int(_CPU), ctypes.c_size_t(0))
+        self.stream = self.make("dnnl_stream_create", self.engine, ctypes.c_int(_IN_ORDER))
+
+    def make(self, name: str, *args: Any) -> ctypes.c_void_p:
+        """Calls a function that returns an object through its first argument."""
+        made = ctypes.c_void_p()
+        self.check(name, getattr(self.c, name)(ctypes.byref(made), *args))
+        return made
+
+    def check(self, name: str, status: int) -> None:
+        """Raises RuntimeError for the status of a call that failed."""
+        if status:
+            raise RuntimeError(f"onednn: {name} failed with status {status}")
+
+    @contextlib.contextmanager
+    def limited_to(self, threads: int) -> Iterator[None]:
+        """Context manager: this thread's calls use that many threads."""
+        before = self.openmp.omp_get_max_threads()
+        self.openmp.omp_set_num_threads(threads)
+        try:
+            yield
+        finally:
+            self.openmp.omp_set_num_threads(before)
+
+    def without_threads(self) -> None:
+        """Makes it usable in a forked process, which has none of the threads."""
+        self.threads = 1
+        self.openmp.omp_set_num_threads(1)
+        self.lock = threading.Lock()  # of another thread, perhaps, which is no more
+
+    def arena(self, memories: Sequence[tuple[Any, int]]) -> list[ctypes.c_void_p]:
+        """Returns addresses for memories of given sizes, which all convolutions use in turn."""
+        starts = [0, *itertools.accumulate(-(-size // 64) * 64 for _, size in memories)]
+        if starts[-1] > self.buffer.size:
+            self.buffer = np.empty(starts[-1] + 64, np.uint8)
+        begin = self.buffer.ctypes.data
+        return [ctypes.c_void_p(begin + start) for start in starts[:-1]]
+
+
+@contextlib.contextmanager
+def _short_waits():
+    """Context manager: OpenMP, if it is loaded now, waits briefly; the user's settings win."""
+    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = _SPINS
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]  # which other programs do not inherit
+
+
+@functools.cache
+def library() -> Any:
+    """Returns the :class:`Library`, or the reason why it is unavailable (str).
+
+    Example:
+        >>> is_installed = isinstance(library(), Library)
+    """
+    if os.name != "posix":
+        return "onednn-cpu-gomp exists for Linux alone"
+    for folder in (sys.prefix, site.getuserbase()):
+        path = os.path.join(folder, "lib", "libdnnl.so.3")
+        if os.path.exists(path):
+            try:
+                loaded = Library(path)
+                os.register_at_fork(after_in_child=loaded.without_threads)
+                return loaded
+            except (OSError, RuntimeError) as error:
+                return f"{path} cannot be used: {error}"
+    return "onednn-cpu-gomp is not installed (pip install 'mpchain[cpu]')"
+
+
+def why_absent() -> str | None:
+    """Returns why the library cannot be used, None if it can.
+
+    Example:
+        >>> reason = why_absent()  # such as 'onednn-cpu-gomp is not installed ...'
+    """
+    loaded = library()
+    return loaded if isinstance(loaded, str) else None
+
+
+def n_threads() -> int:
+    """Returns the number of threads of the library, which must not be absent.
+
+    Example:
+        >>> is_alone = why_absent() is None and n_threads() == 1
+    """
+    return library().threads

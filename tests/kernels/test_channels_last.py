@@ -1,0 +1,215 @@
+"""Arrays whose channels lie side by side: who makes and keeps them, and that nobody notices."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import mpchain
+from mpchain import Variable, kernels, recording
+from mpchain import functions as F
+from mpchain import links as L
+from mpchain.functions.array import summed
+from mpchain.kernels import channels_last, loops, numba_cpu, onednn_library
+from mpchain.kernels.channels_last import as_last, empty_last, is_last, is_only_last
+from mpchain.kernels.numba_cpu import load_numba
+
+needs_onednn = pytest.mark.skipif(
+    onednn_library.why_absent() is not None, reason=f"{onednn_library.why_absent()}"
+)
+needs_numba = pytest.mark.skipif(load_numba() is None, reason="numba is not installed")
+
+
+def _random(*shape):
+    return np.random.RandomState(0).uniform(-1, 1, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (1, 3, 1, 2), (2, 3, 0, 5)])
+def test_a_copy_has_the_same_elements_in_another_order(shape):
+    x = _random(*shape)
+    y = as_last(x)
+    assert y.base is None and is_last(y)
+    assert not x.size or is_only_last(y)
+    np.testing.assert_array_equal(y, x)
+    assert as_last(y) is y
+    order = (0, *range(2, x.ndim), 1)
+    np.testing.assert_array_equal(channels_last.rows(y), x.transpose(order).reshape(-1, 3))
+    np.testing.assert_array_equal(channels_last.in_memory(y), x.transpose(order).reshape(-1))
+    assert channels_last.in_memory(x).base is x
+    assert not x.size or np.shares_memory(channels_last.rows(y), y)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (2, 3, 1, 1), (2, 3, 1)])
+def test_one_channel_or_pixel_lies_in_both_ways(shape):
+    x = _random(*shape)
+    assert is_last(x) and not is_only_last(x)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((2, 3)),
+        np.zeros((2, 3, 4, 5, 6)),
+        np.zeros((2, 3, 4, 5)),
+        empty_last((2, 6, 4, 5), "f")[:, ::2],
+        empty_last((2, 3, 4, 6), "f")[..., ::2],
+        np.zeros((5, 4, 3, 2)).T,
+    ],
+    ids=["matrix", "three spatial axes", "plain", "gaps", "gaps between pixels", "columns"],
+)
+def test_other_arrays_are_not_taken(x):
+    assert not is_last(x) and not is_only_last(x)
+
+
+def test_a_replay_gets_its_memory_where_the_layout_fits(monkeypatch):
+    shape = (2, 3, 4, 5)
+    plain, last = np.zeros(shape, "f"), empty_last(shape, "f")
+    for place, like in ((plain, plain), (last, last)):
+        monkeypatch.setattr(recording.current, "place", place)
+        assert channels_last.result(shape, np.float32, like) is place
+    for place, like in ((plain, last), (last, plain)):
+        monkeypatch.setattr(recording.current, "place", place)
+        made = channels_last.result(shape, np.float32, like)
+        assert made is not place and is_only_last(made) == is_only_last(like)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [(0, 2, 3), (0, 1, 3), (2, 3), 1, None])
+def test_sums(axis, keepdims):
+    x = as_last(_random(3, 5, 4, 6))
+    y = summed(x, axis, keepdims)
+    expected = np.sum(np.ascontiguousarray(x, float), axis, keepdims=keepdims)
+    assert y.dtype == np.float32 and y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_sums_of_sequences(keepdims):
+    x = as_last(_random(3, 5, 4))
+    y, expected = summed(x, (0, 2), keepdims), np.sum(x.copy(), (0, 2), keepdims=keepdims)
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_numba
+def test_statistics_far_from_zero():
+    # Of a mean of 3000 deviations, sums of squares in single precision would keep no digit.
+    x = as_last(_random(64, 8, 12, 12) + np.float32(1000))
+    x[0] = 0  # nor does the first pixel tell the mean
+    one = np.ones((1, 8, 1, 1), np.float32)
+    y, mean, _, var = kernels.batch_normalization(x, one, 0 * one, (0, 2, 3), 0.0)
+    assert is_only_last(y)
+    exact = np.ascontiguousarray(x, float)
+    np.testing.assert_allclose(mean, exact.mean((0, 2, 3), keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(var, exact.var((0, 2, 3), keepdims=True), rtol=1e-5)
+
+
+STEPS = {
+    "convolution": lambda n: L.Convolution2D(n, n, 3, pad=1),
+    "convolution without bias": lambda n: L.Convolution2D(n, n, 3, pad=1, nobias=True),
+    "strided": lambda n: L.Convolution2D(n, n, 4, 2, 1),
+    "grouped": lambda n: L.Convolution2D(n, n, 3, pad=1, groups=4),
+    "depthwise": lambda n: L.DepthwiseConvolution2D(n, 1, 3, pad=1),
+    "pointwise": lambda n: L.Convolution2D(n, n, 1),
+    "pointwise, strided": lambda n: L.Convolution2D(n, n, 1, 2),
+    "transposed": lambda n: L.Deconvolution2D(n, n, 4, 2, 1),
+    "normalization": lambda n: L.BatchNormalization(n),
+    "relu": lambda n: F.relu,
+    "leaky_relu": lambda n: F.leaky_relu,
+    "tanh": lambda n: F.tanh,
+    "sum": lambda n: lambda x: F.relu(x) + x,
+    "dropout": lambda n: F.dropout,
+    "max_pooling": lambda n: functools.partial(F.max_pooling_2d, ksize=3, stride=2, pad=1),
+    "average_pooling": lambda n: functools.partial(F.average_pooling_2d, ksize=2),
+    "padded average": lambda n: functools.partial(F.average_pooling_2d, ksize=3, stride=2, pad=1),
+    "concat": lambda n: lambda x: F.concat([x, x * 2]),
+}
+
+
+@needs_onednn
+@needs_numba
+@pytest.mark.parametrize("name", STEPS)
+def test_neighbors_of_convolutions_keep_the_layout(name, monkeypatch):
+    monkeypatch.setattr(loops, "_ELEMENTS_WORTH_COMPILING", 0)
+    n, results = 32, []
+    np.random.seed(0)
+    before, step = L.Convolution2D(3, n, 3, pad=1), STEPS[name](n)
+    x = _random(16, 3, 24, 24)
+    for library in ("onednn", "reference"):
+        np.random.seed(1)
+        links = [before] + [step] * isinstance(step, mpchain.Link)
+        with mpchain.using_config("kernels", None if library == "onednn" else (library,)):
+            h = before(x)
+            y = step(h)
+            gy = as_last(_random(*y.shape)) if library == "onednn" else _random(*y.shape)
+            for link in links:
+                link.cleargrads()
+            (gh,) = mpchain.grad([y], [h], [Variable(gy)])
+            y.grad = gy
+            y.backward()
+        if library == "onednn":
+            assert is_only_last(h.array) and is_only_last(y.array) and is_only_last(gh.array)
+        grads = [p.grad.copy() for link in links for p in link.params()]
+        results.append([y.array, gh.array, *grads])
+    for found, expected in zip(*results, strict=True):
+        # The bias before a normalization has no gradient but roundings.
+        atol = 1e-5 * max(10, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
+
+
+@needs_onednn
+def test_few_channels_are_plain():
+    x = _random(4, 16, 20, 20)
+    for n, is_side_by_side in ((3, False), (16, True)):
+        y = L.Convolution2D(16, n, 3)(x)
+        assert is_only_last(y.array) is is_side_by_side
+
+
+@needs_onednn
+def test_derivatives_of_second_order():
+    x, W, b = _random(4, 8, 12, 12), _random(8, 8, 3, 3), _random(8)
+
+    def derivatives():
+        variables = [Variable(v) for v in (x, W, b)]
+        h = F.convolution_2d(*variables, pad=1)
+        y = F.convolution_2d(F.tanh(h), variables[1], pad=1, stride=2)
+        gs = mpchain.grad([F.sum(y * y)], variables, enable_double_backprop=True)
+        return [g.array for g in (*gs, *mpchain.grad([sum(F.sum(g * g) for g in gs)], variables))]
+
+    found = derivatives()
+    with mpchain.using_config("kernels", ("reference",)):
+        expected = derivatives()
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max())
+
+
+@needs_onednn
+@needs_numba
+def test_a_replayed_step_keeps_the_layout(monkeypatch):
+    np.random.seed(0)
+    found = []
+    normalize = numba_cpu._normalize_last
+    monkeypatch.setattr(numba_cpu, "_normalize_last", lambda *a: found.append(1) or normalize(*a))
+    model = mpchain.Sequential(
+        L.Convolution2D(3, 16, 3), L.BatchNormalization(16), F.relu, L.Convolution2D(16, 16, 3)
+    )
+
+    def step(x):
+        y = model(x)
+        model.cleargrads()
+        F.sum(y * y).backward()
+        return y
+
+    captured = mpchain.capture(step)
+    for i in range(5):
+        x = _random(16, 3, 24, 24) + i
+        expected = step(x).array
+        grads = [p.grad.copy() for p in model.params()]
+        found.clear()
+        y = captured(x).array
+        assert len(found) >= 1
+        assert is_only_last(expected)
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+        for p, grad in zip(model.params(), grads, strict=True):
+            np.testing.assert_allclose(p.grad, grad, rtol=1e-3, atol=1e-3 * np.abs(grad).max())
+    assert captured.reason is None
