@@ -199,7 +199,8 @@ def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=Fa
     return _Convolution(operation, shapes, window, last)
 
 
-os.register_at_fork(after_in_child=_convolution.cache_clear)  # for another number of threads
+if os.name == "posix":
+    os.register_at_fork(after_in_child=_convolution.cache_clear)  # for another number of threads
 
 
 def _last(window, **arrays):
