@@ -473,7 +473,7 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
 @differentiable(lambda g, reach: _neighbors.on(g, reach))
 def _neighbors(x, reach):
     """The sum over the channels from i - reach to i + reach, for each channel i."""
-    y = x.copy()
+    y = x.copy("K")
     for k in range(1, min(reach + 1, x.shape[1])):
         y[:, k:] += x[:, :-k]
         y[:, :-k] += x[:, k:]

@@ -104,6 +104,17 @@ def test_statistics_far_from_zero():
     np.testing.assert_allclose(var, exact.var((0, 2, 3), keepdims=True), rtol=1e-5)
 
 
+@needs_onednn
+def test_reshaped_arrays_are_plain():
+    h = L.Convolution2D(3, 16, 3, pad=1)(_random(4, 3, 12, 12))
+    assert is_only_last(h.array)
+    y = F.reshape(h, (4, 4, 4, 144))
+    assert y.array.flags.c_contiguous
+    np.testing.assert_array_equal(y.array, h.array.reshape(y.shape))
+    (gh,) = mpchain.grad([y * y], [h])
+    np.testing.assert_array_equal(gh.array, 2 * h.array)
+
+
 STEPS = {
     "convolution": lambda n: L.Convolution2D(n, n, 3, pad=1),
     "convolution without bias": lambda n: L.Convolution2D(n, n, 3, pad=1, nobias=True),
