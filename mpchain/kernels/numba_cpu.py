@@ -124,6 +124,7 @@ def _batch_normalization(x, gamma, beta, axis, eps):
     return y, *statistics
 
 
+@np.errstate(all="ignore")  # as in compiled loops
 def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     """As :func:`_normalize` for the layout of channels_last: matrices (pixels, channels)."""
     n, pivot = len(x), x[0].astype(np.float64)
@@ -136,6 +137,7 @@ def _normalize_last(x, y, eps, gamma, beta, mean, inverse_std, var):
     _in_parts(_normalize_rows, n, x.size // _LIGHT, x, y, *numbers)
 
 
+@np.errstate(all="ignore")
 def _normalize_last_backward(g, x, gx, gamma, mean, inverse_std, g_gamma, g_beta):
     """As :func:`_normalize_backward` for the layout of channels_last."""
     g_beta[:], along_x = _sums_of_columns(_sums_with_gradient, x, g, mean)

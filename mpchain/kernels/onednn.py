@@ -14,7 +14,7 @@ from mpchain.backends.host_memory import address
 from mpchain.configuration import config
 from mpchain.kernels import onednn_convolution, reference
 from mpchain.kernels.numpy_cpu import refuse_unless_few_rows
-from mpchain.kernels.onednn_library import library, why_absent
+from mpchain.kernels.onednn_library import load, why_absent
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -85,7 +85,7 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
     weights *= window.n_elements if operation == "filter" else 1
     is_small = n_pixels * weights <= _SHARED
     reason = why_absent()
-    if is_slower and (reason or is_small or library().threads == 1):
+    if is_slower and (reason or is_small or load().threads == 1):
         return "not worth it: NumPy is as fast"
     return reason
 
@@ -135,7 +135,7 @@ def _refuse_product(a, b, out=None):
     work = a.size * b.shape[1]
     if work <= _SHARED:
         return "not worth it: NumPy is as fast"
-    onednn = library()
+    onednn = load()
     if isinstance(onednn, str):
         return onednn
     is_thin = min(a.shape[0], b.shape[1]) in _FEW_ROWS and max(a.size, b.size) >= _MANY_WEIGHTS
@@ -171,7 +171,7 @@ def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
         >>> if why_absent() is None:
         ...     multiply(np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), y)
     """
-    onednn = library()
+    onednn = load()
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     factor = _ONE if is_sum else _ZERO
     status = onednn.sgemm(*head, address(a), a_step, address(b), b_step, factor, address(y), y_step)
@@ -218,7 +218,7 @@ def is_shared(work: int) -> bool:
         >>> is_shared(10)
         False
     """
-    return work > _SHARED and why_absent() is None and library().threads > 1
+    return work > _SHARED and why_absent() is None and load().threads > 1
 
 
 class _Address(ctypes.c_void_p):
@@ -247,4 +247,4 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
         return None
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     operands = _Address(a), a_step, _Address(b), b_step
-    return library().sgemm, (*head, *operands, _ZERO, _Address(y), y_step)
+    return load().sgemm, (*head, *operands, _ZERO, _Address(y), y_step)

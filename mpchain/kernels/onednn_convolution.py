@@ -16,7 +16,7 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.kernels.channels_last import is_last, result_last
-from mpchain.kernels.onednn_library import library
+from mpchain.kernels.onednn_library import load
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array
@@ -65,11 +65,11 @@ class _Convolution:
     """
 
     def __init__(self, operation, shapes, window, last):
-        self.library, self.made = library(), []
+        self.onednn, self.made = load(), []
         self.shapes, self.last = shapes, last
         work = math.prod(shapes["y"]) * math.prod(shapes["W"][-1 - len(window.ksize) :])
-        self.threads = self.library.threads if work >= _WORTH_THREADS else 1
-        with self.library.limited_to(self.threads):
+        self.threads = self.onednn.threads if work >= _WORTH_THREADS else 1
+        with self.onednn.limited_to(self.threads):
             self._prepare(operation, window)
 
     def _prepare(self, operation, window):
@@ -81,7 +81,7 @@ class _Convolution:
         memories = {kind: memory for kind, (memory, _) in used.items()}
         if "b" in self.shapes:
             described = self._describe("b")
-            memories[_BIAS] = self._make("dnnl_memory_create", described, self.library.engine, None)
+            memories[_BIAS] = self._make("dnnl_memory_create", described, self.onednn.engine, None)
             self.ours.insert(2, memories[_BIAS])
         first, second, result = (reorder for _, reorder in used.values())
         steps = first, second, (primitive, _arguments(memories.items())), result
@@ -91,14 +91,14 @@ class _Convolution:
         self.result_shape = self.shapes[names[2]]
 
     def _make(self, name, *args):
-        made = self.library.make(name, *args)
+        made = self.onednn.make(name, *args)
         destroy = next(destroy for word, destroy in _DESTRUCTORS if word in name)
         self.made.append((destroy, made))
         return made
 
     def __del__(self):
         for destroy, made in reversed(self.made):
-            destroy = getattr(self.library.c, destroy)
+            destroy = getattr(self.onednn.c, destroy)
             destroy(made)
 
     def _describe(self, name, is_last=False):
@@ -125,7 +125,7 @@ class _Convolution:
         dilates = [d - 1 for d in window.dilate]
         b = self._describe("b") if "b" in self.shapes else None
         geometry = [_dims(sizes) for sizes in (window.stride, dilates, window.pad, ends)]
-        engine, direct = self.library.engine, ctypes.c_int(_DIRECT)
+        engine, direct = self.onednn.engine, ctypes.c_int(_DIRECT)
         forward = self._make(
             "dnnl_convolution_forward_primitive_desc_create",
             *(engine, ctypes.c_int(_FORWARD_TRAINING), direct, x, W, b, y, *geometry, None),
@@ -140,7 +140,7 @@ class _Convolution:
 
     def _argument(self, descriptor, kind):
         """Returns the memory that the primitive uses, and the reorder from or to our array's."""
-        c, engine = self.library.c, self.library.engine
+        c, engine = self.onednn.c, self.onednn.engine
         given = self._describe(_NAMES[kind])
         chosen = ctypes.c_void_p(c.dnnl_primitive_desc_query_md(descriptor, _QUERIES[kind], 0))
         ours = self._make("dnnl_memory_create", given, engine, None)
@@ -161,7 +161,7 @@ class _Convolution:
         y = (result_last if of_result else empty)(self.result_shape, np.float32)
         are_given = of_first, of_second, False  # the bias is plain
         arrays = [x if fits else np.ascontiguousarray(x) for x, fits in zip(operands, are_given)]
-        onednn, c = self.library, self.library.c
+        onednn, c = self.onednn, self.onednn.c
         with onednn.lock, onednn.limited_to(self.threads):
             for memory, array in zip(self.ours, (*arrays, y)):
                 c.dnnl_memory_set_data_handle(memory, address(array))
@@ -219,7 +219,7 @@ def output(x: Array, W: Array, window: Window, b: Array | None = None) -> Array:
 
     Example:
         >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
-        >>> y = None if isinstance(library(), str) else output(x, x[:, :, :1], window)
+        >>> y = None if isinstance(load(), str) else output(x, x[:, :, :1], window)
     """
     y_shape = (x.shape[0], W.shape[0], *window.out_size)
     last = _last(window, x=x, y=y_shape)
@@ -232,7 +232,7 @@ def input(y: Array, W: Array, window: Window) -> Array:
 
     Example:
         >>> y, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
-        >>> x = None if isinstance(library(), str) else input(y, y[:, :, :1], window)
+        >>> x = None if isinstance(load(), str) else input(y, y[:, :, :1], window)
     """
     x_shape = (y.shape[0], W.shape[1] * window.groups, *window.in_size)
     last = _last(window, x=x_shape, y=y)
@@ -244,7 +244,7 @@ def filter(x: Array, y: Array, window: Window) -> Array:
 
     Example:
         >>> x, window = np.ones((1, 1, 3), "f"), Window((1,), (1,), (0,), (1,), 1, (3,), (3,))
-        >>> W = None if isinstance(library(), str) else filter(x, x, window)
+        >>> W = None if isinstance(load(), str) else filter(x, x, window)
     """
     W_shape = (y.shape[1], x.shape[1] // window.groups, *window.ksize)
     last = _last(window, x=x, y=y)

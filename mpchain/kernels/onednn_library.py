@@ -46,7 +46,7 @@ class Library:
         OSError: it cannot be loaded, or may not get its threads.
 
     Example:
-        >>> loaded = library()
+        >>> loaded = load()
         >>> n_threads = loaded.threads if isinstance(loaded, Library) else 0
     """
 
@@ -123,11 +123,11 @@ def _short_waits():
 
 
 @functools.cache
-def library() -> Any:
-    """Returns the :class:`Library`, or the reason why it is unavailable (str).
+def load() -> Any:
+    """Loads the :class:`Library`, once, and returns it, or the reason why it is unavailable (str).
 
     Example:
-        >>> is_installed = isinstance(library(), Library)
+        >>> is_installed = isinstance(load(), Library)
     """
     if os.name != "posix":
         return "onednn-cpu-gomp exists for Linux alone"
@@ -149,7 +149,7 @@ def why_absent() -> str | None:
     Example:
         >>> reason = why_absent()  # such as 'onednn-cpu-gomp is not installed ...'
     """
-    loaded = library()
+    loaded = load()
     return loaded if isinstance(loaded, str) else None
 
 
@@ -159,4 +159,4 @@ def n_threads() -> int:
     Example:
         >>> is_alone = why_absent() is None and n_threads() == 1
     """
-    return library().threads
+    return load().threads

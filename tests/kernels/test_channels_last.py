@@ -115,6 +115,22 @@ def test_reshaped_arrays_are_plain():
     np.testing.assert_array_equal(gh.array, 2 * h.array)
 
 
+@needs_numba
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.inf, np.nan, 3e38])
+def test_normalization_of_what_is_not_finite(value):
+    plain = _random(16, 8, 24, 24)
+    plain[3, 2, 5, 7] = value
+    one = np.ones((1, 8, 1, 1), np.float32)
+    for x in (plain, as_last(plain)):
+        y, mean, inverse_std, _ = kernels.batch_normalization(x, one, one, (0, 2, 3), 1e-5)
+        gx, _, _ = kernels.batch_normalization_gradient(x, x, one, mean, inverse_std, (0, 2, 3))
+        for result in (y, gx):
+            is_finite = np.isfinite(result).all((0, 2, 3))
+            assert np.delete(is_finite, 2).all()  # other channels take no harm
+            assert value == 3e38 or not is_finite[2]
+
+
 STEPS = {
     "convolution": lambda n: L.Convolution2D(n, n, 3, pad=1),
     "convolution without bias": lambda n: L.Convolution2D(n, n, 3, pad=1, nobias=True),

@@ -111,7 +111,7 @@ def _wrong_convolutions(memory, rng, n, c, o, window, dtype=np.float32):
         for kernel in others:
             if kernel.refuse(*arguments) is None:
                 if kernel.library == "onednn":
-                    onednn_library.library().buffer.fill(255)
+                    onednn_library.load().buffer.fill(255)
                 result = kernel.compute(*arguments)
                 if not np.array_equal(result, right):
                     n_wrong = (result != right).sum()

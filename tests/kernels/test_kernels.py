@@ -479,7 +479,7 @@ def _refusal(operation, name, **options):
 def test_what_onednn_takes(operation, monkeypatch):
     library = types.SimpleNamespace(threads=1)
     for module in (onednn, onednn_library):
-        monkeypatch.setattr(module, "library", lambda: library)
+        monkeypatch.setattr(module, "load", lambda: library)
     float32 = {"dtype": np.float32}
     assert _refusal(operation, "large", **float32) is None
     assert _refusal(operation, "large, depthwise", **float32) is None
@@ -503,7 +503,7 @@ def test_what_onednn_takes(operation, monkeypatch):
             assert _refusal(operation, "grouped", **float32) is None
     _, b, window = _arguments(operation, "large", **float32)
     assert onednn.refusal("output", None, b, window) == "not two NumPy arrays"
-    monkeypatch.setattr(onednn_library, "library", lambda: "gone")
+    monkeypatch.setattr(onednn_library, "load", lambda: "gone")
     assert _refusal(operation, "large", **float32) == "gone"
 
 
@@ -532,9 +532,9 @@ def test_a_library_of_another_version_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "lib").mkdir()
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setattr("site.getuserbase", lambda: str(tmp_path / "user"))
-    assert "is not installed (pip install 'mpchain[cpu]')" in onednn_library.library.__wrapped__()
+    assert "is not installed (pip install 'mpchain[cpu]')" in onednn_library.load.__wrapped__()
     (tmp_path / "lib/libdnnl.so.3").write_bytes(b"nonsense")
-    assert "libdnnl.so.3 cannot be used:" in onednn_library.library.__wrapped__()
+    assert "libdnnl.so.3 cannot be used:" in onednn_library.load.__wrapped__()
 
 
 @pytest.mark.skipif(onednn.why_absent() is not None, reason=f"{onednn.why_absent()}")

@@ -15,7 +15,7 @@ from mpchain.kernels import onednn, onednn_library
 def library():
     if onednn.why_absent():
         pytest.skip(onednn.why_absent())
-    return onednn_library.library()
+    return onednn_library.load()
 
 
 @pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 4, 5), (1, 7, 2), (6, 1, 4), (33, 65, 1)])
@@ -111,7 +111,7 @@ from mpchain import kernels
 from mpchain.kernels import onednn, onednn_library
 from mpchain.kernels.window import Window
 
-library = onednn_library.library()
+library = onednn_library.load()
 assert library.threads == library.openmp.omp_get_max_threads() == 2
 assert "GOMP_SPINCOUNT" not in os.environ
 random = np.random.RandomState(0)
