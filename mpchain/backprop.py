@@ -511,7 +511,10 @@ def _may_be_shared(gx, gys, gxs, function):
     for gy in gys:
         if gx is gy:
             return True
-    return sum([gx is other for other in gxs]) > 1
+    n_times = 0
+    for other in gxs:
+        n_times += gx is other
+    return n_times > 1
 
 
 def _takes_over(gx, gys, gxs):

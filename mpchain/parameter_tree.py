@@ -301,9 +301,8 @@ class ParameterTree(DeviceResident):
         """Yields the parameters of this link and all below it (see :meth:`namedparams`)."""
         found: dict[int, Parameter] = {}
         self._collect_params(found)
-        for param in found.values():
-            if include_uninit or param.is_initialized:
-                yield param
+        params = found.values()
+        yield from params if include_uninit else [p for p in params if p.is_initialized]
 
     def _collect_params(self, found):
         """Adds parameters by identity, in the order of :meth:`namedparams`, without their paths."""

@@ -154,6 +154,9 @@ def check_labels(
     Example:
         >>> check_labels("f", np.array([0, 2, -1]), 3, ignored=-1)
     """
+    if type(t) is np.ndarray and t.size:  # the usual case in half the time
+        if low <= np.minimum.reduce(t, axis=None) and np.maximum.reduce(t, axis=None) < n:
+            return
     if is_gpu_array(t) and not config.debug:
         return
     wrong = (t < low) | (t >= n)

@@ -93,8 +93,12 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     of_labels = exp_x[labels]
     xp.exp(exp_x, out=exp_x)
     total = exp_x.sum(axis=1, keepdims=True)
-    weight = (~is_ignored).astype(x.dtype) if has_ignored else np.ones(t.shape, x.dtype)
-    count = xp.maximum(weight.sum() if normalize else len(x), 1).astype(x.dtype)
+    if has_ignored:
+        weight = (~is_ignored).astype(x.dtype)
+        count = xp.maximum(weight.sum() if normalize else len(x), 1).astype(x.dtype)
+    else:
+        weight = np.ones(t.shape, x.dtype)
+        count = max(t.size if normalize else len(x), 1)
     if class_weight is not None:
         weight *= xp.take(class_weight, t).astype(x.dtype)
     if reduce == "mean":

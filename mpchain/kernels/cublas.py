@@ -101,7 +101,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
         array([[3.],
                [3.]])
     """
-    if not _takes(a, b, out):
+    if isinstance(a, np.ndarray) or not _takes(a, b, out):
         return np.matmul(a, b) if out is None else np.matmul(a, b, out=out)
     xp, stack = cuda.get_array_module(a), _stack(a, b)
     n_rows, n_inner, n_columns = *a.shape[-2:], b.shape[-1]
