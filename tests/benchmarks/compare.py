@@ -146,8 +146,7 @@ def measure(name, kinds, threads, rounds):
             workers[kind].run(min(WARM_UP, math.ceil(LONGEST_WARM_UP / seconds)))
         for _ in range(rounds):
             for worker in workers.values():
-                worker.run(1)  # the others' threads may still be awake, and their arrays in caches
-                worker.seconds.append(worker.run(n))
+                worker.take_turn(n)
         if name in COUNTED:
             found["n_operations"] = workers["torch"].ask("n_operations()")
         for worker in workers.values():

@@ -11,6 +11,10 @@ import statistics
 import subprocess
 import sys
 
+# Seconds of steps before a turn is measured: after a turn, OpenMP threads of PyTorch keep the cores
+# for 20 ms more, the caches hold its arrays, and threads of the next library have to wake up.
+_SETTLING = 0.05
+
 _WORKER = """
 import resource, sys, time
 exec(sys.stdin.read({length}))
@@ -22,6 +26,11 @@ def cpu_time():
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 def wall_time():
     return time.perf_counter()
+def settle():
+    end = time.perf_counter() + {settling}
+    step()
+    while time.perf_counter() < end:
+        step()
 def seconds(n):
     begin = {clock}()
     steps(n)
@@ -63,7 +72,8 @@ class Worker:
         variables = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         clock = clock or ("cpu_time" if threads == 1 else "wall_time")
         self.library = library
-        text = _WORKER.format(length=len(workload), clock=clock, n_first=n_first)
+        sizes = {"length": len(workload), "n_first": n_first, "settling": _SETTLING}
+        text = _WORKER.format(clock=clock, **sizes)
         self.process = subprocess.Popen(
             [interpreter(library), "-c", text],
             stdin=subprocess.PIPE,
@@ -79,6 +89,11 @@ class Worker:
     def run(self, repetitions):
         """Runs the workload and returns the seconds of one repetition."""
         return self.ask(f"seconds({repetitions})") / repetitions
+
+    def take_turn(self, repetitions):
+        """Measures so many repetitions, after some that are not."""
+        self.ask("settle()")
+        self.seconds.append(self.run(repetitions))
 
     def ask(self, expression):
         """Returns the value of an expression there."""
@@ -117,7 +132,7 @@ def compare(title, workloads, rounds=21, repetitions=10, threads=1):
         worker.run(1)
     for _ in range(rounds):
         for worker in workers:
-            worker.seconds.append(worker.run(repetitions))
+            worker.take_turn(repetitions)
     for worker in workers:
         worker.close()
     medians = {worker.library: statistics.median(worker.seconds) for worker in workers}
