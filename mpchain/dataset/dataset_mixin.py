@@ -35,6 +35,8 @@ class DatasetMixin:
         Raises:
             IndexError: there is no such example.
         """
+        if type(index) is int:  # the usual case, in half the time
+            return self._example(index)
         if isinstance(index, slice):
             return [self.get_example(i) for i in range(*index.indices(len(self)))]
         if isinstance(index, (list, np.ndarray)) and np.ndim(index):

@@ -17,17 +17,16 @@ class _SideBySide(DatasetMixin):
     """Datasets of one length, of which a list of indices gives columns."""
 
     def __getitem__(self, index):
+        if type(index) is int:  # the usual case, in half the time
+            return self._example(index)
         if isinstance(index, (list, np.ndarray)) and np.ndim(index):
-            return self._each(lambda dataset: self._column(dataset, index))
+            return self._columns(index)
         return super().__getitem__(index)
 
     def _column(self, dataset, index):
         if isinstance(dataset, DatasetMixin) or is_array(dataset):
             return dataset[index]
         return [dataset[i] for i in self._as_integers(index)]
-
-    def get_example(self, i):
-        return self._each(lambda dataset: dataset[i])
 
 
 class TupleDataset(_SideBySide):
@@ -53,8 +52,11 @@ class TupleDataset(_SideBySide):
     def __len__(self) -> int:
         return len(self._datasets[0])
 
-    def _each(self, read):
-        return tuple([read(dataset) for dataset in self._datasets])
+    def get_example(self, i: int) -> tuple:
+        return tuple([dataset[i] for dataset in self._datasets])
+
+    def _columns(self, index):
+        return tuple([self._column(dataset, index) for dataset in self._datasets])
 
 
 class DictDataset(_SideBySide):
@@ -81,8 +83,11 @@ class DictDataset(_SideBySide):
     def __len__(self) -> int:
         return len(next(iter(self._datasets.values())))
 
-    def _each(self, read):
-        return {key: read(dataset) for key, dataset in self._datasets.items()}
+    def get_example(self, i: int) -> dict[str, Any]:
+        return {key: dataset[i] for key, dataset in self._datasets.items()}
+
+    def _columns(self, index):
+        return {key: self._column(dataset, index) for key, dataset in self._datasets.items()}
 
 
 def _check_lengths(kind, datasets):
