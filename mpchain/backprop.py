@@ -320,7 +320,7 @@ class _Walk:
 
     def run(self):
         pending, gradients, chosen = self.pending, self.gradients, self.targets
-        create_graph, sums = self.create_graph, self.sums
+        create_graph, sums, collects = self.create_graph, self.sums, self.leaves_recur
         hooks = config.function_hooks
         watches_all = config.debug or self.retain_grad
         watched = {key[0] for key in self.wanted or () if type(key) is tuple}
@@ -342,8 +342,10 @@ class _Walk:
                     gxs = (None,) * len(targets)
                 elif hooks or function.local_function_hooks:
                     gxs = self._pull_with_hooks(function, targets, gys, hooks)
-                else:
+                elif create_graph or (collects and function.row_sums):
                     gxs = self._pull(function, targets, gys)
+                else:
+                    gxs = function.pull_arrays(targets, gys)  # what _pull does in the usual case
             except Exception as error:
                 error.add_note(f"(in the backward of {function.description()})")
                 raise
