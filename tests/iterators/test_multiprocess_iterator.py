@@ -415,7 +415,7 @@ def test_number_of_processes_by_default():
 # Whole programs
 
 PROGRAM = """
-import os, signal, sys
+import os, signal, sys, time
 from mpchain.iterators import MultiprocessIterator, shared_memory
 from tests.iterators.example_datasets import Numbers, Waits, process_id
 
@@ -477,7 +477,8 @@ def test_a_program_that_ends_without_finalize(tmp_path, end, code, error):
     [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGKILL, False)],
 )
 def test_a_program_that_is_interrupted(tmp_path, number, to_group):
-    with run(tmp_path, "sys.stdin.read()") as process:
+    # A single long call would not hear a signal that arrives just before it.
+    with run(tmp_path, "while True: time.sleep(0.01)") as process:
         lines = [process.stdout.readline() for _ in range(2)]
         (os.killpg if to_group else os.kill)(process.pid, number)
         stderr = check_that_nothing_is_left(process, lines)

@@ -375,7 +375,7 @@ def test_wrong_devices(n, devices, message):
 
 
 PROGRAM = """
-    import os, sys
+    import os, sys, time
     from mpchain import optimizers, training
     from tests.training.updaters.parallel_models import Regression, iterator
     if __name__ == "__main__":
@@ -391,10 +391,13 @@ PROGRAM = """
 """
 
 
+# A single long call would not hear a signal that arrives just before it.
+WAIT = "while True: time.sleep(0.01)"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("end", "number"),
-    [("", None), ("sys.stdin.read()", signal.SIGINT), ("sys.stdin.read()", signal.SIGKILL)],
+    ("end", "number"), [("", None), (WAIT, signal.SIGINT), (WAIT, signal.SIGKILL)]
 )
 def test_programs_leave_nothing_behind(tmp_path, end, number):
     path = tmp_path / "program.py"
