@@ -10,6 +10,7 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
+from mpchain.captured import recorder
 from mpchain.function_hooks import TimerHook
 from mpchain.training.updaters import StandardUpdater
 
@@ -569,3 +570,27 @@ def test_functions_of_no_module():
     for i in range(4):
         names["step"](batch_of(i)[0])
     assert names["step"].reason is None
+
+
+@pytest.mark.parametrize(
+    ("n_mismatches", "reason"), [(1, None), (2, "a replay computed other gradients")]
+)
+def test_gradients_that_differ_once_are_recorded_again(monkeypatch, n_mismatches, reason):
+    # As where rounding turns a rectifier on or off, whose input is almost zero.
+    found = []
+
+    def are_close(*arguments):
+        found.append(arguments)
+        return len(found) > n_mismatches
+
+    monkeypatch.setattr(recorder, "_are_close", are_close)
+    model = perceptron()
+    optimizer = optimizers.SGD(0.1).setup(model)
+    step = mpchain.capture(classifier_step(model, optimizer))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i in range(7):
+            step(*batch_of(i))
+    assert step.reason == reason
+    assert len(caught) == (reason is not None)
+    assert len(found) > 1
