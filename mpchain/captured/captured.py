@@ -222,10 +222,11 @@ def _is_array(value):
 def capture(function: Callable[..., Any]) -> Captured:
     """Records what a function computes, and replays it in later calls with equal shapes.
 
-    The first call with arguments of certain shapes runs as always, the next two are recorded, and
-    all later ones are replayed: the same calls of NumPy and of kernels, on memory that was planned
-    once, without Variables, graph and backward's walk. Optimizers update as always, on the
-    gradients that a replay computed; reports and random draws are made again.
+    The first call with arguments of certain shapes runs as always, the next two are recorded (two
+    more if their gradients differ), and all later ones are replayed: the same calls of NumPy and of
+    kernels, on memory that was planned once, without Variables, graph and backward's walk.
+    Optimizers update as always, on the gradients that a replay computed; reports and random draws
+    are made again.
 
     A step that cannot be replayed runs as always; a warning says why, and ``reason`` of what is
     returned. Such are steps that read values of arrays (``float(loss.array)``), in which numbers

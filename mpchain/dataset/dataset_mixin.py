@@ -40,8 +40,12 @@ class DatasetMixin:
         if isinstance(index, slice):
             return [self.get_example(i) for i in range(*index.indices(len(self)))]
         if isinstance(index, (list, np.ndarray)) and np.ndim(index):
-            return [self._example(i) for i in self._as_integers(index)]
+            return self._examples_at(index)
         return self._example(index)
+
+    def _examples_at(self, index):
+        """Returns what a list or array of indices gives."""
+        return [self._example(i) for i in self._as_integers(index)]
 
     def _example(self, index):
         i = operator.index(index)

@@ -5,8 +5,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from mpchain.dataset import DatasetMixin
 from mpchain.dataset.convert import is_array
 from mpchain.dataset.dataset_mixin import read_in_epoch
@@ -15,13 +13,6 @@ from mpchain.typing import Dataset
 
 class _SideBySide(DatasetMixin):
     """Datasets of one length, of which a list of indices gives columns."""
-
-    def __getitem__(self, index):
-        if type(index) is int:  # the usual case, in half the time
-            return self._example(index)
-        if isinstance(index, (list, np.ndarray)) and np.ndim(index):
-            return self._columns(index)
-        return super().__getitem__(index)
 
     def _column(self, dataset, index):
         if isinstance(dataset, DatasetMixin) or is_array(dataset):
@@ -55,7 +46,7 @@ class TupleDataset(_SideBySide):
     def get_example(self, i: int) -> tuple:
         return tuple([dataset[i] for dataset in self._datasets])
 
-    def _columns(self, index):
+    def _examples_at(self, index):
         return tuple([self._column(dataset, index) for dataset in self._datasets])
 
 
@@ -86,7 +77,7 @@ class DictDataset(_SideBySide):
     def get_example(self, i: int) -> dict[str, Any]:
         return {key: dataset[i] for key, dataset in self._datasets.items()}
 
-    def _columns(self, index):
+    def _examples_at(self, index):
         return {key: self._column(dataset, index) for key, dataset in self._datasets.items()}
 
 

@@ -415,7 +415,7 @@ def test_number_of_processes_by_default():
 # Whole programs
 
 PROGRAM = """
-import os, signal, sys, time
+import os, signal, sys
 from mpchain.iterators import MultiprocessIterator, shared_memory
 from tests.iterators.example_datasets import Numbers, Waits, process_id
 
@@ -478,7 +478,7 @@ def test_a_program_that_ends_without_finalize(tmp_path, end, code, error):
 )
 def test_a_program_that_is_interrupted(tmp_path, number, to_group):
     # A single long call would not hear a signal that arrives just before it.
-    with run(tmp_path, "while True: time.sleep(0.01)") as process:
+    with run(tmp_path, "while True: pass") as process:
         lines = [process.stdout.readline() for _ in range(2)]
         (os.killpg if to_group else os.kill)(process.pid, number)
         stderr = check_that_nothing_is_left(process, lines)

@@ -375,7 +375,7 @@ def test_wrong_devices(n, devices, message):
 
 
 PROGRAM = """
-    import os, sys, time
+    import os, sys
     from mpchain import optimizers, training
     from tests.training.updaters.parallel_models import Regression, iterator
     if __name__ == "__main__":
@@ -392,7 +392,7 @@ PROGRAM = """
 
 
 # A single long call would not hear a signal that arrives just before it.
-WAIT = "while True: time.sleep(0.01)"
+WAIT = "while True: pass"
 
 
 @pytest.mark.long
