@@ -266,6 +266,7 @@ class Summary:
         are saved as well, and restored from files of Chainer.
         """
         if isinstance(serializer, Deserializer):
+            serializer.remember(self)
             self._n = serializer("_n", self._n)
             self._x = serializer("_x", self._x)
             try:
@@ -344,6 +345,8 @@ class DictSummary:
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores all sums."""
+        if isinstance(serializer, Deserializer):
+            serializer.remember(self)
         names = json.loads(serializer("_names", json.dumps(list(self._summaries))))
         self._summaries = {name: self._summaries.get(name, Summary()) for name in names}
         for i, summary in enumerate(self._summaries.values()):

@@ -80,3 +80,9 @@ class Deserializer(AbstractSerializer):
     def load(self, obj: Any) -> None:
         """Restores ``obj`` by its ``serialize`` method."""
         obj.serialize(self)
+
+    def remember(self, obj: Any) -> None:
+        """Is called by objects that decide by what they load which attributes to replace.
+
+        A serializer that finds out whether a load would succeed gives these attributes back.
+        """

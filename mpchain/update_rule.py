@@ -337,6 +337,8 @@ class UpdateRule:
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores ``t``, the states and the float32 copy of a float16 parameter."""
+        if isinstance(serializer, Deserializer):
+            serializer.remember(self)
         self.t = serializer("t", self.t)
         if not (isinstance(serializer, Deserializer) and serializer.restores):
             for name, value in (self.state or {}).items():

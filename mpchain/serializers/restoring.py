@@ -1,6 +1,7 @@
 """Restoring an object from stored arrays: all of it, or nothing where something does not fit."""
 
 import contextlib
+import copy
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -92,12 +93,14 @@ def _check(deserializer, obj):
     """Returns the names that ``obj`` asks for; raises SerializationError if something is wrong."""
     probe = _Probe(deserializer)
     _run(probe, obj)
+    probe.give_back()
     if probe.missing and not any(probe.asked.values()):
         # Numbers decide what is asked for: ask again with those of the file, then undo them.
         probe = _Probe(deserializer, replaced={})
         _run(probe, obj)
         with contextlib.suppress(*_OF_CONTENT):
             _Undo(probe.replaced, deserializer.path).load(obj)
+        probe.give_back()
     asked, missing = probe.asked, probe.missing
     problems = list(filter(None, asked.values()))
     if not (missing or problems):
@@ -135,20 +138,32 @@ class _Probe(Deserializer):
 
     Args:
         deserializer (NpzDeserializer): where the object will be restored from.
-        asked (dict): name of each array that is asked for -> what is wrong with it, or None.
         replaced (dict): name -> what the object had before, for scalars, which are restored; None
             leaves them alone.
+
+    Attributes:
+        asked (dict): name of each array that is asked for -> what is wrong with it, or None.
         missing (list): names that are missing; MissingKeyError is raised for each once.
+        remembered (dict): id of each object that replaces attributes -> it, and those it had.
     """
 
-    def __init__(self, deserializer, asked=None, replaced=None, missing=None):
+    def __init__(self, deserializer, replaced=None):
         self.deserializer, self.replaced = deserializer, replaced
-        self.asked = {} if asked is None else asked
-        self.missing = [] if missing is None else missing
+        self.asked, self.missing, self.remembered = {}, [], {}
         self.restores = replaced is not None
 
     def __getitem__(self, key):
-        return _Probe(self.deserializer[key], self.asked, self.replaced, self.missing)
+        part = copy.copy(self)
+        part.deserializer = self.deserializer[key]
+        return part
+
+    def remember(self, obj):
+        self.remembered.setdefault(id(obj), (obj, dict(vars(obj))))
+
+    def give_back(self):
+        """Gives objects the attributes that they had before they were asked."""
+        for obj, attributes in self.remembered.values():
+            vars(obj).update(attributes)
 
     def __call__(self, key, value):
         source = self.deserializer

@@ -66,7 +66,9 @@ def make(*sizes, seed):
     np.random.seed(seed)
     model = mpchain.ChainList(*map(L.Linear, sizes, sizes[1:]))
     optimizer = mpchain.optimizers.Adam().setup(model)
-    x = np.ones((1, sizes[0]), np.float32)
+    optimizer.use_fp32_update()
+    optimizer.loss_scaling(scale=1.0)
+    x = np.ones((1, sizes[0]), model[0].W.dtype)
     for _ in range(seed):
         optimizer.update(lambda: mpchain.functions.sum(functools.reduce(call, model, x)))
     return model, optimizer
@@ -101,14 +103,19 @@ def test_all_that_does_not_fit_is_named_and_nothing_is_overwritten(tmp_path, for
     assert "'model/0/W'" not in text
 
 
-def test_nothing_is_overwritten_where_arrays_are_missing(tmp_path, format):
+@pytest.mark.parametrize("n_steps", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_nothing_is_overwritten_where_arrays_are_missing(tmp_path, format, dtype, n_steps):
     save, load = format
-    save(tmp_path / "file", Trained(3, 4, 5, seed=1))
-    target = Trained(3, 4, 5, 2, seed=2)
+    with mpchain.using_config("dtype", np.dtype(dtype)):
+        save(tmp_path / "file", Trained(3, 4, 5, seed=n_steps))
+        target = Trained(3, 4, 5, 2, seed=2)
     before = bytes_of(target)
+    assert ("optimizer/0/W/fp32_param" in before) == (dtype == np.float16)
     with pytest.raises(MissingKeyError, match="missing: model/2/W, model/2/b"):
         load(tmp_path / "file", target)
     assert bytes_of(target) == before
+    assert [p.update_rule.t for p in target.model.params()] == [2] * 6
 
 
 @pytest.mark.parametrize(("old", "new"), [(0, 2), (2, 0), (1, 2)])

@@ -339,13 +339,10 @@ class ShardedRule(UpdateRule):
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         if isinstance(serializer, Deserializer):
-            before = dict(vars(self))
+            serializer.remember(self)
             self.state = self._gathered = self._master = None
             super().serialize(serializer)
-            if serializer.restores:
-                self._take_whole()
-            else:  # it only asks what fits
-                vars(self).update(before)
+            self._take_whole()
             return
         if hasattr(serializer, "part"):  # of a checkpoint, to which every rank gives its part
             self._save_part(serializer)

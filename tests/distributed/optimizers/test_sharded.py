@@ -206,6 +206,32 @@ def test_saved_whole_and_loaded_by_any(comm):
             assert_same(restored.target, plain.target)
 
 
+@pytest.mark.parametrize("n_steps", [0, 2])
+def test_nothing_changes_where_a_file_lacks_arrays(comm, n_steps):
+    half = np.dtype(np.float16)
+    plain, sharded = both(optimizers.Adam, comm, dtype=half)
+    with using_config("dtype", half):
+        for optimizer, n in (plain, n_steps), (sharded, 3):
+            optimizer.use_fp32_update()
+            optimizer.loss_scaling(scale=128.0)
+            train(optimizer, comm, n, dtype=half)
+    stored = serializers.DictionarySerializer()
+    stored.save(plain)
+    stored.target.pop("l1/b/t")
+    file = io.BytesIO()
+    np.savez(file, **stored.target)
+    file.seek(0)
+    parts = sharded.local_state()
+    with pytest.raises(serializers.MissingKeyError, match=r"are missing: .*l1/b/t"):
+        serializers.load_npz(file, sharded)
+    after = sharded.local_state()
+    for name, part in parts.items():
+        assert part["state"].keys() >= {"m", "v", "fp32_param"} and part["t"] == 3
+        assert after[name]["t"] == 3
+        for key, value in part["state"].items():
+            assert_array_equal(after[name]["state"][key], value)
+
+
 def test_saved_and_loaded_in_parts(comm):
     sharded = make(create_sharded_optimizer, optimizers.Adam(), comm)
     with using_config("dtype", np.dtype("float64")):
