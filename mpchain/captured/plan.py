@@ -12,10 +12,7 @@ import numpy as np
 
 from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
 from mpchain.captured.state import are_alike
-from mpchain.captured.transposes import with_transposes
-from mpchain.kernels import linear
 from mpchain.kernels.blas import multiply_stacks
-from mpchain.kernels.numpy_cpu import multiply_few_rows
 from mpchain.kernels.onednn import prepared_product
 from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
@@ -74,8 +71,7 @@ class Plan:
             self.written = [
                 x for c in calls for x in c.results if self._key(x) is None and c.kind == "call"
             ]
-            players = [self._player(call) for call in calls]
-            self._calls = with_transposes(players, [self._memory, *self.written])
+            self._calls = [self._player(call) for call in calls]
             self._spans = _spans(self._calls)
             self.final_grads = self._at_grads(grads)
             self.result = without_graph(result, self._at)
@@ -370,10 +366,6 @@ def _writing(function, args, kwargs, results):
         a, b = args
         if a.ndim > 2 or b.ndim > 2:
             return multiply_stacks, (a, b, result)
-        W, are_matrices = b.T, a.ndim == b.ndim == 2
-        is_transposed = are_matrices and W.flags.c_contiguous
-        if is_transposed and linear.select(a, W, None).library == "numpy_cpu":
-            return multiply_few_rows, (a, W, result)
         if product := prepared_product(a, b, result):
             return product
     if isinstance(function, np.ufunc):

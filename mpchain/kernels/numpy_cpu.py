@@ -36,27 +36,11 @@ def refuse_unless_few_rows(x: Array, W: Array, b: Array | None) -> str | None:
 @reference.linear.kernel("numpy_cpu", refuse_unless_few_rows)
 def _linear_of_few_rows(x, W, b):
     """y^T = W x^T + b."""
-    y = np.ascontiguousarray(_transposed_product(x, W))
+    # BLAS takes longer for a transposed x than copying it does.
+    y = np.ascontiguousarray(reference.product(W, np.ascontiguousarray(x.T)).T)
     if b is not None:
         y += b
     return y
-
-
-def multiply_few_rows(x: Array, W: Array, y: Array) -> None:
-    """Writes x W^T to ``y``, for matrices that :func:`refuse_unless_few_rows` does not refuse.
-
-    Example:
-        >>> y = np.empty((20, 2))
-        >>> multiply_few_rows(np.ones((20, 3)), np.ones((2, 3)), y)
-        >>> y[0]
-        array([3., 3.])
-    """
-    np.copyto(y, _transposed_product(x, W))
-
-
-def _transposed_product(x, W):
-    # BLAS takes longer for a transposed x than copying it does.
-    return reference.product(W, np.ascontiguousarray(x.T)).T
 
 
 def _refuse_unless_pointwise(first, second, window):

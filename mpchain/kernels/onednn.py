@@ -13,8 +13,8 @@ import numpy as np
 from mpchain.backends.host_memory import address
 from mpchain.configuration import config
 from mpchain.kernels import onednn_convolution, reference
-from mpchain.kernels.numpy_cpu import refuse_unless_few_rows
 from mpchain.kernels.onednn_library import load, why_absent
+from mpchain.kernels.onednn_matmul import matmul, prepared_matmul
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -25,11 +25,12 @@ _LEAST_CHANNELS_OF_GROUPS = 3
 _MANY_CHANNELS = 128
 # With many channels, pixels times this must outnumber channels, or filters outweigh the windows.
 _WORTH_FILTERS = {"output": 16, "input": 48, "filter": 4}
-_FEW_ROWS, _MANY_WEIGHTS = range(4, 65), 1 << 18
-_WORTH_REARRANGING = 9  # rows of x, in x W^T
+_FEW_ROWS, _MANY_WEIGHTS = range(2, 65), 1 << 18
+# Rows of x in x W^T, for more of which dnnl_sgemm rearranges W: that takes longer than the product.
+_MOST_FOR_SGEMM, _LEAST_COLUMNS = 12, 8
 # Multiplications of a product. From the first number on, OpenBLAS uses its threads; from the
-# second, oneDNN gains more on one thread than calling it costs.
-_SHARED, _LARGE = 1 << 18, 1 << 21
+# second (the third in x W^T), oneDNN gains more on one thread than calling it costs.
+_SHARED, _LARGE, _LARGE_LINEAR = 1 << 18, 1 << 21, 1 << 20
 
 
 def _miscounts_slices(window):
@@ -139,7 +140,8 @@ def _refuse_product(a, b, out=None):
     if isinstance(onednn, str):
         return onednn
     is_thin = min(a.shape[0], b.shape[1]) in _FEW_ROWS and max(a.size, b.size) >= _MANY_WEIGHTS
-    if work < _LARGE and not is_thin and onednn.threads == 1:
+    least = _LARGE_LINEAR if _is_for_primitive(a, b) else _LARGE
+    if work < least and not is_thin and onednn.threads == 1:
         return "not worth it: NumPy is as fast"
     if _rows(a) is None or _rows(b) is None or (out is not None and not _is_writable(out)):
         return "an array that has gaps"
@@ -171,11 +173,25 @@ def multiply(a: Array, b: Array, y: Array, is_sum: bool = False) -> None:
         >>> if why_absent() is None:
         ...     multiply(np.ones((2, 3), np.float32), np.ones((3, 4), np.float32), y)
     """
+    if _is_for_primitive(a, b):
+        return matmul(a, b, y, is_sum=is_sum)
     onednn = load()
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     factor = _ONE if is_sum else _ZERO
     status = onednn.sgemm(*head, address(a), a_step, address(b), b_step, factor, address(y), y_step)
     onednn.check("dnnl_sgemm", status)
+
+
+def _is_for_primitive(a, b):
+    """Whether the product is x W^T of many rows of x, which the primitive computes faster."""
+    (n_rows, n), (down, right) = a.shape, b.strides
+    return (
+        down < right
+        and n_rows > _MOST_FOR_SGEMM
+        and n > 1
+        and b.shape[1] >= _LEAST_COLUMNS
+        and a.strides[0] > a.strides[1]
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -191,18 +207,19 @@ def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
 def _refuse_linear(x, W, b):
     if not isinstance(x, np.ndarray):
         return "not NumPy arrays"
-    if b is not None and b.dtype != x.dtype:
-        return "a bias of another dtype"
-    is_large = len(x) >= _WORTH_REARRANGING and x.size * W.shape[0] > _SHARED
-    if is_large and refuse_unless_few_rows(x, W, b) is None:
-        return "few rows: W x^T is faster"
+    if b is not None and (b.dtype != x.dtype or not b.flags.c_contiguous):
+        return "a bias of another dtype, or with gaps"
     return _refuse_product(x, W.T)
 
 
 @reference.linear.kernel("onednn", _refuse_linear)
 def _linear(x, W, b):
     """y = x W^T + b."""
-    y = _product(x, W.T)
+    y, weights = np.empty((len(x), len(W)), np.float32), W.T
+    if _is_for_primitive(x, weights):
+        matmul(x, weights, y, b)
+        return y
+    multiply(x, weights, y)
     if b is not None:
         y += b
     return y
@@ -245,6 +262,8 @@ def prepared_product(a: Array, b: Array, y: Array) -> tuple[Callable, tuple] | N
         return None
     if _rows(a) is None or _rows(b) is None or not _is_writable(y):
         return None
+    if _is_for_primitive(a, b):
+        return prepared_matmul(a, b, y), ()
     head, a_step, b_step, y_step = _described(a.shape, a.strides, b.shape, b.strides, y.strides)
     operands = _Address(a), a_step, _Address(b), b_step
     return load().sgemm, (*head, *operands, _ZERO, _Address(y), y_step)

@@ -16,12 +16,11 @@ import numpy as np
 
 from mpchain.backends.host_memory import address
 from mpchain.kernels.channels_last import is_last, result_last
-from mpchain.kernels.onednn_library import load
+from mpchain.kernels.onednn_library import Objects, dims, load
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array
 
-_FLOAT32, _ANY = 3, 1
 _FORWARD_TRAINING, _DIRECT = 64, 1
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
 _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS = 129, 145, 161
@@ -38,23 +37,9 @@ _KINDS = {
     "filter": (_SRC, _DIFF_DST, _DIFF_WEIGHTS),
 }
 _NAMES = {_SRC: "x", _DIFF_SRC: "x", _WEIGHTS: "W", _DIFF_WEIGHTS: "W", _DST: "y", _DIFF_DST: "y"}
-_DESTRUCTORS = (
-    ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
-    ("primitive_create", "dnnl_primitive_destroy"),
-    ("memory_desc_create", "dnnl_memory_desc_destroy"),
-    ("memory_create", "dnnl_memory_destroy"),
-)
 
 
-class _Argument(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
-
-
-def _dims(values):
-    return (ctypes.c_int64 * 12)(*values)
-
-
-class _Convolution:
+class _Convolution(Objects):
     """A convolution, or one of its adjoints, of one geometry: called with its operands.
 
     Args:
@@ -65,7 +50,7 @@ class _Convolution:
     """
 
     def __init__(self, operation, shapes, window, last):
-        self.onednn, self.made = load(), []
+        super().__init__(load())
         self.shapes, self.last = shapes, last
         work = math.prod(shapes["y"]) * math.prod(shapes["W"][-1 - len(window.ksize) :])
         self.threads = self.onednn.threads if work >= _WORTH_THREADS else 1
@@ -74,59 +59,41 @@ class _Convolution:
 
     def _prepare(self, operation, window):
         descriptor = self._descriptor(operation, window)
-        primitive = self._make("dnnl_primitive_create", descriptor)
+        primitive = self.make("dnnl_primitive_create", descriptor)
         kinds = _KINDS[operation]
         self.ours, self.blocked = [], []  # memories of our arrays; of the arena, with their sizes
         used = {kind: self._argument(descriptor, kind) for kind in kinds}
         memories = {kind: memory for kind, (memory, _) in used.items()}
         if "b" in self.shapes:
             described = self._describe("b")
-            memories[_BIAS] = self._make("dnnl_memory_create", described, self.onednn.engine, None)
+            memories[_BIAS] = self.make("dnnl_memory_create", described, self.onednn.engine, None)
             self.ours.insert(2, memories[_BIAS])
         first, second, result = (reorder for _, reorder in used.values())
-        steps = first, second, (primitive, _arguments(memories.items())), result
+        steps = first, second, (primitive, self.arguments(memories.items())), result
         self.steps = [step for step in steps if step is not None]
         names = [_NAMES[kind] for kind in kinds]
         self.are_last = [name in self.last for name in names]
         self.result_shape = self.shapes[names[2]]
 
-    def _make(self, name, *args):
-        made = self.onednn.make(name, *args)
-        destroy = next(destroy for word, destroy in _DESTRUCTORS if word in name)
-        self.made.append((destroy, made))
-        return made
-
-    def __del__(self):
-        for destroy, made in reversed(self.made):
-            destroy = getattr(self.onednn.c, destroy)
-            destroy(made)
-
     def _describe(self, name, is_last=False):
         shape = self.shapes[name]
-        strides = _dims(_strides(shape, is_last or name in self.last))
-        args = ctypes.c_int(len(shape)), _dims(shape), ctypes.c_int(_FLOAT32), strides
-        return self._make("dnnl_memory_desc_create_with_strides", *args)
-
-    def _describe_any(self, name):
-        shape = self.shapes[name]
-        args = ctypes.c_int(len(shape)), _dims(shape), ctypes.c_int(_FLOAT32), ctypes.c_int(_ANY)
-        return self._make("dnnl_memory_desc_create_with_tag", *args)
+        return self.describe(shape, _strides(shape, is_last or name in self.last))
 
     def _descriptor(self, operation, window):
-        W = self._describe_any("W")
+        W = self.describe(self.shapes["W"])
         if len(window.ksize) in _SIDE_BY_SIDE:
             x, y = (self._describe(name, is_last=True) for name in "xy")
         else:
-            x, y = map(self._describe_any, "xy")
+            x, y = (self.describe(self.shapes[name]) for name in "xy")
         spans = [(k - 1) * d + 1 for k, d in zip(window.ksize, window.dilate)]
         axes = zip(window.out_size, window.stride, spans, window.in_size, window.pad)
         # What cover_all adds at the end; without it, a rest at the end is left out by itself.
         ends = [max((o - 1) * s + span - size - p, p) for o, s, span, size, p in axes]
         dilates = [d - 1 for d in window.dilate]
         b = self._describe("b") if "b" in self.shapes else None
-        geometry = [_dims(sizes) for sizes in (window.stride, dilates, window.pad, ends)]
+        geometry = [dims(sizes) for sizes in (window.stride, dilates, window.pad, ends)]
         engine, direct = self.onednn.engine, ctypes.c_int(_DIRECT)
-        forward = self._make(
+        forward = self.make(
             "dnnl_convolution_forward_primitive_desc_create",
             *(engine, ctypes.c_int(_FORWARD_TRAINING), direct, x, W, b, y, *geometry, None),
         )
@@ -134,27 +101,27 @@ class _Convolution:
             return forward
         if operation == "input":
             name = "dnnl_convolution_backward_data_primitive_desc_create"
-            return self._make(name, engine, direct, x, W, y, *geometry, forward, None)
+            return self.make(name, engine, direct, x, W, y, *geometry, forward, None)
         name = "dnnl_convolution_backward_weights_primitive_desc_create"
-        return self._make(name, engine, direct, x, W, None, y, *geometry, forward, None)
+        return self.make(name, engine, direct, x, W, None, y, *geometry, forward, None)
 
     def _argument(self, descriptor, kind):
         """Returns the memory that the primitive uses, and the reorder from or to our array's."""
         c, engine = self.onednn.c, self.onednn.engine
         given = self._describe(_NAMES[kind])
         chosen = ctypes.c_void_p(c.dnnl_primitive_desc_query_md(descriptor, _QUERIES[kind], 0))
-        ours = self._make("dnnl_memory_create", given, engine, None)
+        ours = self.make("dnnl_memory_create", given, engine, None)
         self.ours.append(ours)
         if c.dnnl_memory_desc_equal(given, chosen):
             return ours, None
-        theirs = self._make("dnnl_memory_create", chosen, engine, None)
+        theirs = self.make("dnnl_memory_create", chosen, engine, None)
         self.blocked.append((theirs, c.dnnl_memory_desc_get_size(chosen)))
         pair, described = (ours, theirs), (given, engine, chosen, engine)
         if kind in (_DST, _DIFF_SRC, _DIFF_WEIGHTS):
             pair, described = (theirs, ours), (chosen, engine, given, engine)
-        reorder = self._make("dnnl_reorder_primitive_desc_create", *described, None)
-        primitive = self._make("dnnl_primitive_create", reorder)
-        return theirs, (primitive, _arguments(zip((_SRC, _DST), pair)))
+        reorder = self.make("dnnl_reorder_primitive_desc_create", *described, None)
+        primitive = self.make("dnnl_primitive_create", reorder)
+        return theirs, (primitive, self.arguments(zip((_SRC, _DST), pair)))
 
     def __call__(self, *operands):
         of_first, of_second, of_result = self.are_last
@@ -167,16 +134,8 @@ class _Convolution:
                 c.dnnl_memory_set_data_handle(memory, address(array))
             for memory, pointer in zip(self.blocked, onednn.arena(self.blocked)):
                 c.dnnl_memory_set_data_handle(memory[0], pointer)
-            for primitive, (n, arguments) in self.steps:
-                status = c.dnnl_primitive_execute(primitive, onednn.stream, n, arguments)
-                onednn.check("dnnl_primitive_execute", status)
-            onednn.check("dnnl_stream_wait", c.dnnl_stream_wait(onednn.stream))
+            onednn.run(self.steps)
         return y
-
-
-def _arguments(pairs):
-    pairs = [_Argument(kind, memory.value) for kind, memory in pairs]
-    return len(pairs), (_Argument * len(pairs))(*pairs)
 
 
 def _strides(shape, is_last):

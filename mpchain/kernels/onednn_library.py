@@ -14,13 +14,22 @@ import os
 import site
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 _VERSION = (3, 2)
 _CPU, _IN_ORDER = 1, 1
+_FLOAT32, _ANY = 3, 1
+_DESTRUCTORS = (
+    ("primitive_desc_create", "dnnl_primitive_desc_destroy"),
+    ("primitive_create", "dnnl_primitive_destroy"),
+    ("memory_desc_create", "dnnl_memory_desc_destroy"),
+    ("memory_create", "dnnl_memory_destroy"),
+    ("attr_create", "dnnl_primitive_attr_destroy"),
+    ("post_ops_create", "dnnl_post_ops_destroy"),
+)
 # A thread waits for 0.5 ms for more work (libgomp's own number is 30 times as large), which is
 # longer than the pauses within a step.
 _SPINS = "10000"
@@ -107,6 +116,71 @@ class Library:
             self.buffer = np.empty(starts[-1] + 64, np.uint8)
         begin = self.buffer.ctypes.data
         return [ctypes.c_void_p(begin + start) for start in starts[:-1]]
+
+    def run(self, steps: Iterable[tuple[ctypes.c_void_p, tuple[int, Any]]]) -> None:
+        """Computes primitives with their arguments (see :meth:`Objects.arguments`) in order."""
+        for primitive, arguments in steps:
+            status = self.c.dnnl_primitive_execute(primitive, self.stream, *arguments)
+            self.check("dnnl_primitive_execute", status)
+        self.check("dnnl_stream_wait", self.c.dnnl_stream_wait(self.stream))
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+def dims(values: Iterable[int]) -> Any:
+    """Returns numbers as oneDNN takes those of several axes.
+
+    Example:
+        >>> list(dims([2, 3]))[:3]
+        [2, 3, 0]
+    """
+    return (ctypes.c_int64 * 12)(*values)
+
+
+class Objects:
+    """Objects of the library, which live as long as this one.
+
+    Example:
+        >>> if not isinstance(load(), str):
+        ...     described = Objects(load()).describe((2, 3), (3, 1))
+    """
+
+    def __init__(self, onednn: Library):
+        self.onednn, self._made = onednn, []
+
+    def make(self, name: str, *args: Any) -> ctypes.c_void_p:
+        """Returns what a function of the library makes."""
+        made = self.onednn.make(name, *args)
+        destroy = next(destroy for word, destroy in _DESTRUCTORS if word in name)
+        self._made.append((destroy, made))
+        return made
+
+    def __del__(self):
+        for destroy, made in reversed(self._made):
+            destroy = getattr(self.onednn.c, destroy)
+            destroy(made)
+
+    def describe(
+        self, shape: Sequence[int], strides: Sequence[int] | None = None
+    ) -> ctypes.c_void_p:
+        """Returns the description of an array of single precision.
+
+        Args:
+            shape: of the array.
+            strides: in elements; None lets the library choose a layout.
+        """
+        args = ctypes.c_int(len(shape)), dims(shape), ctypes.c_int(_FLOAT32)
+        if strides is None:
+            return self.make("dnnl_memory_desc_create_with_tag", *args, ctypes.c_int(_ANY))
+        return self.make("dnnl_memory_desc_create_with_strides", *args, dims(strides))
+
+    @staticmethod
+    def arguments(pairs: Iterable[tuple[int, ctypes.c_void_p]]) -> tuple[int, Any]:
+        """Returns what :meth:`Library.run` takes, given kinds of arguments and memories."""
+        given = [_Argument(kind, memory.value) for kind, memory in pairs]
+        return len(given), (_Argument * len(given))(*given)
 
 
 @contextlib.contextmanager

@@ -11,9 +11,10 @@ import math
 
 import numpy as np
 
-from mpchain.kernels import onednn, onednn_convolution, reference
+from mpchain.kernels import onednn, reference
 from mpchain.kernels.channels_last import empty_last, is_only_last, result_last, rows
 from mpchain.kernels.onednn_library import n_threads, why_absent
+from mpchain.kernels.onednn_matmul import matmul
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array
@@ -92,15 +93,25 @@ def _output(x, W, window):
     return np.ascontiguousarray(_products("output", W, _in_windows(x, window), window))
 
 
-def _output_last(x, W, window):
-    if len(x) * math.prod(window.out_size) > _MANY_PIXELS:
-        # Nothing is rearranged but W, which oneDNN's convolution does faster than its product.
-        return onednn_convolution.output(x, W, window)
+def _output_last(x, W, window, b=None):
     y = result_last((len(x), len(W), *window.out_size), np.float32)
-    product = np.empty((len(W), y.size // len(W)), np.float32)
-    matrix = np.ascontiguousarray(W).reshape(W.shape[:2])
-    onednn.multiply(matrix, rows(_in_windows(x, window)).T, product)
-    np.copyto(rows(y), product.T)
+    matmul(rows(_in_windows(x, window)), W.reshape(W.shape[:2]).T, rows(y), b)
+    return y
+
+
+def _refuse_bias(x, W, b, window):
+    if b.dtype != np.float32 or not b.flags.c_contiguous:
+        return "a bias of another dtype, or with gaps"
+    return refusal("output", x, W, window)
+
+
+@reference.convolution_with_bias.kernel("pointwise", _refuse_bias)
+def _output_with_bias(x, W, b, window):
+    """y of x * W + b."""
+    if is_only_last(x):
+        return _output_last(x, W, window, b)
+    y = _output(x, W, window)
+    y += b.reshape(-1, *(1,) * len(window.ksize))
     return y
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mpchain import kernels
 from mpchain.kernels import onednn, onednn_library
+from mpchain.kernels.onednn_matmul import matmul
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +102,47 @@ def test_linear_maps_of_many_rows_are_onednns():
         assert kernels.linear.select(x, W, bias).library == library
         right = x.astype(int) @ W.T.astype(int) + (0 if bias is None else bias)
         np.testing.assert_array_equal(kernels.linear(x, W, bias), right)
-    x, W = _matrices(20, 512, 512)
-    assert kernels.linear.select(x, W, None).library == "numpy_cpu"
+    assert kernels.linear.select(x, W, np.arange(260, dtype="f")[::2]).library == "reference"
+
+
+@pytest.mark.parametrize("m, k, n", [(13, 300, 300), (12, 300, 300), (20, 60, 7000), (300, 900, 9)])
+def test_linear_maps_of_few_and_of_many_rows(m, k, n):
+    x, W = _matrices(m, k, n)
+    W = np.ascontiguousarray(W.T)
+    b = np.arange(n, dtype="f")
+    assert kernels.linear.select(x, W, b).library == "onednn"
+    right = x.astype(int) @ W.T.astype(int)
+    np.testing.assert_array_equal(kernels.linear(x, W, b), right + b)
+    np.testing.assert_array_equal(kernels.linear(x, W, None), right)
+    y = np.full((m, n), np.nan, "f")
+    function, arguments = onednn.prepared_product(x, W.T, y)
+    for _ in range(2):
+        function(*arguments)
+        np.testing.assert_array_equal(y, right)
+        x[0] += 1
+        right[0] += W.sum(axis=1).astype(int)
+
+
+@pytest.mark.parametrize("m, k, n", [(3, 4, 5), (13, 1, 7), (1, 6, 1), (20, 33, 2), (70, 130, 90)])
+@pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("stack", [(), (5,)])
+def test_a_primitive_multiplies_matrices_and_stacks(m, k, n, turns, stack):
+    random = np.random.RandomState(0)
+
+    def make(rows, columns, is_turned):
+        x = random.randint(-3, 4, (*stack, *((columns, rows) if is_turned else (rows, columns))))
+        return x.astype("f").swapaxes(-1, -2) if is_turned else x.astype("f")
+
+    a, b = make(m, k, "a" in turns), make(k, n, "b" in turns)
+    y, right = np.full((*stack, m, n), np.nan, "f"), a.astype(int) @ b.astype(int)
+    matmul(a, b, y)
+    np.testing.assert_array_equal(y, right)
+    matmul(a, b, y, is_sum=True)
+    np.testing.assert_array_equal(y, 2 * right)
+    if not stack:
+        bias = np.arange(n, dtype="f")
+        matmul(a, b, y, bias)
+        np.testing.assert_array_equal(y, right + bias)
 
 
 WITH_TWO_THREADS = """

@@ -1,0 +1,116 @@
+"""Products of matrices, and of stacks of them, by oneDNN's primitive.
+
+oneDNN has another function for one product, ``dnnl_sgemm``, which takes less time to call and is as
+fast, except for x W^T where x has many rows (see :mod:`mpchain.kernels.onednn`).
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+
+from mpchain.backends.host_memory import address
+from mpchain.kernels.onednn_library import Objects, load
+from mpchain.typing import Array
+
+_FLOAT32 = 3
+_SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+
+
+class _Product(Objects):
+    """The product of matrices, or stacks, of given shapes and strides in bytes."""
+
+    def __init__(self, shapes, strides, has_bias, is_sum):
+        super().__init__(load())
+        a, b, y = (
+            self.describe(shape, [step // 4 for step in steps])
+            for shape, steps in zip(shapes, strides)
+        )
+        n_columns = shapes[2][-1]
+        bias = self.describe((1, n_columns), (n_columns, 1)) if has_bias else None
+        attributes = self._adding() if is_sum else None
+        name = "dnnl_matmul_primitive_desc_create"
+        descriptor = self.make(name, self.onednn.engine, a, b, bias, y, attributes)
+        self.primitive = self.make("dnnl_primitive_create", descriptor)
+        self.kinds = (_SRC, _WEIGHTS, _DST, _BIAS)[: 3 + has_bias]
+        self.described = (a, b, y, bias)[: 3 + has_bias]
+        self.memories = self.memories_of()
+        self.steps = [(self.primitive, self.arguments(zip(self.kinds, self.memories)))]
+
+    def _adding(self):
+        """The attributes of a primitive that adds its result to what was there."""
+        c, check = self.onednn.c, self.onednn.check
+        after = self.make("dnnl_post_ops_create")
+        one, kept = ctypes.c_float(1), ctypes.c_int(0)
+        status = c.dnnl_post_ops_append_sum(after, one, kept, ctypes.c_int(_FLOAT32))
+        check("dnnl_post_ops_append_sum", status)
+        attributes = self.make("dnnl_primitive_attr_create")
+        status = c.dnnl_primitive_attr_set_post_ops(attributes, after)
+        check("dnnl_primitive_attr_set_post_ops", status)
+        return attributes
+
+    def memories_of(self, *arrays):
+        """Memories of the arguments, at the addresses of arrays if they are given."""
+        places = map(address, arrays) if arrays else (None for _ in self.described)
+        create, engine = "dnnl_memory_create", self.onednn.engine
+        return [self.make(create, d, engine, place) for d, place in zip(self.described, places)]
+
+    def __call__(self, *arrays):
+        set_place = self.onednn.c.dnnl_memory_set_data_handle
+        with self.onednn.lock:
+            for memory, array in zip(self.memories, arrays):
+                set_place(memory, address(array))
+            self.onednn.run(self.steps)
+
+
+_product = functools.lru_cache(maxsize=1024)(_Product)
+if os.name == "posix":
+    os.register_at_fork(after_in_child=_product.cache_clear)  # for another number of threads
+
+
+def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool = False) -> None:
+    """Writes the product of two matrices, or of stacks of them, to ``y``, or adds it.
+
+    Args:
+        a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of as many, which
+            are not empty. Elements of rows lie side by side, or those of columns of a and b.
+        bias: array (m,) that is added to each row, without gaps.
+        is_sum: whether to add the product to ``y``.
+
+    Example:
+        >>> import numpy as np
+        >>> y = np.empty((5, 2, 4), np.float32)
+        >>> if not isinstance(load(), str):
+        ...     matmul(np.ones((5, 2, 3), np.float32), np.ones((5, 3, 4), np.float32), y)
+    """
+    shapes, strides = (a.shape, b.shape, y.shape), (a.strides, b.strides, y.strides)
+    product = _product(shapes, strides, bias is not None, is_sum)
+    if bias is None:
+        product(a, b, y)
+    else:
+        product(a, b, y, bias)
+
+
+class _Prepared(_Product):
+    """A product of matrices that stay where they are: called without arguments."""
+
+    def __init__(self, a, b, y):
+        shapes, strides = (a.shape, b.shape, y.shape), (a.strides, b.strides, y.strides)
+        super().__init__(shapes, strides, has_bias=False, is_sum=False)
+        self.arrays = a, b, y
+        memories = self.memories_of(*self.arrays)
+        self.steps = [(self.primitive, self.arguments(zip(self.kinds, memories)))]
+
+    def __call__(self):
+        self.onednn.run(self.steps)
+
+
+def prepared_matmul(a: Array, b: Array, y: Array) -> Callable[[], None]:
+    """Returns a function that writes the product of two matrices to ``y``; see :func:`matmul`.
+
+    Example:
+        >>> import numpy as np
+        >>> a, b, y = np.ones((3, 2, 2), np.float32)
+        >>> multiply = None if isinstance(load(), str) else prepared_matmul(a, b, y)
+    """
+    return _Prepared(a, b, y)
