@@ -10,7 +10,9 @@ from typing import Any
 _numbers = itertools.count(1)
 
 
-def compile_text(name: str, text: str, namespace: dict[str, Any]) -> Callable:
+def compile_text(
+    name: str, text: str, namespace: dict[str, Any], file: str | None = None
+) -> Callable:
     """Compiles the text of one function: the only place that executes text.
 
     Tracebacks, debuggers and profilers show the lines of the text.
@@ -19,6 +21,7 @@ def compile_text(name: str, text: str, namespace: dict[str, Any]) -> Callable:
         name: what tracebacks show in place of a file name.
         text: a ``def`` statement.
         namespace: the global names that the function uses; it keeps this dictionary.
+        file: a file that has the text, if there is one.
 
     Example:
         >>> double = compile_text("example", "def double(x):\\n    return f * x", {"f": 2})
@@ -26,7 +29,7 @@ def compile_text(name: str, text: str, namespace: dict[str, Any]) -> Callable:
         8
     """
     text = text.strip() + "\n"
-    file = f"<mpchain: {name}, {next(_numbers)}>"
+    file = file or f"<mpchain: {name}, {next(_numbers)}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     namespace.setdefault("__name__", __name__)  # the function's module
     exec(compile(text, file, "exec"), namespace)

@@ -23,7 +23,7 @@ from mpchain.formulas.symbol import (
 )
 from mpchain.formulas.text import compile_text
 from mpchain.kernels import channels_last
-from mpchain.kernels.numba_cpu import compile_loop, load_numba
+from mpchain.kernels.numba_cpu import compile_written_loop, load_numba
 from mpchain.recording import current
 from mpchain.typing import Array
 
@@ -202,4 +202,4 @@ def _text(step, numbers, arrays):
 
 @functools.cache
 def _compiled(text):
-    return compile_loop(compile_text("a loop", text, {"np": np}))
+    return compile_written_loop("a loop", text)

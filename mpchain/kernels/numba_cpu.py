@@ -4,12 +4,17 @@ Compiling takes a second or two, once for each dtype: the result is kept on the 
 """
 
 import functools
+import hashlib
 import math
+import os
+import pathlib
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from mpchain.formulas.text import compile_text
 from mpchain.kernels.channels_last import as_last, empty_last, is_only_last, result, rows
 from mpchain.kernels.numpy_cpu import refuse_unless_channels
 from mpchain.kernels.philox import random_words
@@ -83,6 +88,45 @@ def compile_loop(function: Callable, **options: Any) -> Callable:
             compiled(*args)
 
     return run
+
+
+def compile_written_loop(name: str, text: str, **options: Any) -> Callable:
+    """Compiles the text of a function as :func:`compile_loop`.
+
+    The text is kept in a file, beside which numba caches what it compiled.
+
+    Args:
+        name: what tracebacks show where the text cannot be kept.
+        text: a ``def`` statement, which may use ``np``.
+        options: options of ``numba.njit``.
+
+    Example:
+        >>> text = "def double(x):\\n    for i in range(x.size):\\n        x[i] *= 2"
+        >>> loop = compile_written_loop("example", text) if load_numba() else None
+    """
+    return compile_loop(compile_text(name, text, {"np": np}, _kept(text)), **options)
+
+
+def _kept(text):
+    """The path of a file that has the text, None where none can be written."""
+    name = f"loop_{hashlib.sha256(text.encode()).hexdigest()[:24]}.txt"
+    package = pathlib.Path(__file__).parent / "__pycache__"
+    for folder in (package, pathlib.Path(os.path.expanduser("~/.cache/mpchain"))):
+        path = folder / name
+        try:
+            if path.read_text() == text:
+                return str(path)
+        except (OSError, ValueError):  # there is none, or a damaged one
+            pass
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+                file.write(text)
+            os.replace(file.name, path)  # other processes see all of it or nothing
+            return str(path)
+        except OSError:
+            continue
+    return None
 
 
 @functools.cache

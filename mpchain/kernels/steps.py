@@ -13,9 +13,8 @@ import numpy as np
 from mpchain.backends.cuda import get_array_module, is_gpu_array, reduce
 from mpchain.dtypes import is_half
 from mpchain.formulas.symbol import PYTHON, Symbol, in_order, trace_step
-from mpchain.formulas.text import compile_text
 from mpchain.kernels.cuda_steps import guarding, take_steps
-from mpchain.kernels.numba_cpu import compile_loop, load_numba
+from mpchain.kernels.numba_cpu import compile_written_loop, load_numba
 from mpchain.recording import current
 from mpchain.typing import Array
 
@@ -176,4 +175,4 @@ def _write_down(step, n_written, scalars):
 
 @functools.cache
 def _compiled(text):
-    return compile_loop(compile_text("an optimizer's step", text, {"np": np}))
+    return compile_written_loop("an optimizer's step", text)

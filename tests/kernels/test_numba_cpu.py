@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import mpchain
-from mpchain.kernels.numba_cpu import compile_loop
+from mpchain.kernels import numba_cpu
+from mpchain.kernels.numba_cpu import compile_loop, compile_written_loop
 
 pytestmark = pytest.mark.slow
 
@@ -124,3 +125,32 @@ def test_a_full_disk(loop, tmp_path):
 def test_mistakes_of_the_function_are_raised(tmp_path):
     with pytest.raises(numba.TypingError):
         compile_loop(lambda x: x.no_such_attribute)(np.zeros(1))
+
+
+TEXT = "def double(x):\n    for i in range(x.size):\n        x[i] *= 2"
+
+
+def test_written_loops_are_cached_beside_their_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba_cpu, "__file__", str(tmp_path / "numba_cpu.py"))
+    for _ in range(2):  # the second finds the file, and what was compiled
+        _check(compile_written_loop("example", TEXT))
+        (path,) = tmp_path.glob("__pycache__/*.txt")
+        assert path.read_text() == TEXT
+        assert sorted(p.suffix for p in path.parent.glob("__pycache__/*")) == [
+            ".nbc",
+            ".nbc",
+            ".nbi",
+        ]
+    path.write_text("damaged")
+    _check(compile_written_loop("example", TEXT))
+    assert path.read_text() == TEXT
+
+
+def test_written_loops_where_no_file_can_be_written(tmp_path, monkeypatch):
+    (tmp_path / "__pycache__").touch()
+    monkeypatch.setattr(numba_cpu, "__file__", str(tmp_path / "numba_cpu.py"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert numba_cpu._kept(TEXT).startswith(str(tmp_path / "home/.cache/mpchain/loop_"))
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    assert numba_cpu._kept(TEXT) is None
+    _check(compile_written_loop("example", TEXT))
