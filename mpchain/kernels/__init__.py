@@ -33,6 +33,7 @@ from mpchain.kernels import (  # these add kernels to the operations
     numpy_cpu,
     onednn,
     pointwise,
+    winograd,
 )
 from mpchain.kernels.operation import Operation
 from mpchain.kernels.philox import Counters, drop, random_words

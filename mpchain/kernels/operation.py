@@ -10,7 +10,7 @@ import numpy as np
 from mpchain.configuration import config
 from mpchain.recording import current
 
-_LIBRARIES = "pointwise", "onednn", "cudnn", "numba_cpu", "numpy_cpu"
+_LIBRARIES = "pointwise", "winograd", "onednn", "cudnn", "numba_cpu", "numpy_cpu"
 _LIBRARIES += "cuda_joining", "cuda_random", "cuda_reductions", "cuda_rows", "cuda_windows"
 _ORDER = {name: i for i, name in enumerate(_LIBRARIES)}
 

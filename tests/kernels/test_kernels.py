@@ -116,6 +116,7 @@ WINDOWS = {
     "large": (2, 9, 10, _window((12, 11), 3, 1, 1)),
     "large, depthwise": (2, 9, 9, _window((14, 13), (3, 2), 1, (1, 0), 2, groups=9)),
     "large, grouped, strided": (3, 18, 16, _window((23, 24), 3, 2, 1, groups=2)),
+    "large, three taps": (3, 96, 80, _window((21, 20), 3, 1, 1)),
     "large volume": (1, 8, 3, _window((6, 5, 6), 2, cover_all=True)),
     "many channels": (2, 130, 4, _window((3, 3), 3, 1, 1)),
     "many channels pointwise": (2, 256, 256, _window((3, 2), 1)),

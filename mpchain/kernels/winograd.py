@@ -1,0 +1,287 @@
+"""Convolutions of filters of few taps by Winograd's tiles: half of the multiplications, or fewer.
+
+The filters have 3 or 2 taps along both axes; those of a stride of 2 have as many in each of four
+phases, the elements of the input that one tap meets. Tiles are read and written by compiled loops,
+and multiplied by oneDNN. What is computed in one go fits the caches.
+"""
+
+import functools
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from mpchain.configuration import config
+from mpchain.kernels import reference
+from mpchain.kernels.channels_last import as_last, result_last
+from mpchain.kernels.numba_cpu import load_numba
+from mpchain.kernels.onednn_library import n_threads, why_absent
+from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.threads import in_parts
+from mpchain.kernels.window import Window
+from mpchain.kernels.winograd_tiles import F4_2, F4_3, Tiles, loop_of
+from mpchain.recording import empty
+from mpchain.typing import Array
+
+_TILES = {2: F4_2, 3: F4_3}  # by taps
+_AT_ONCE = 1 << 20  # elements of tiles, for each thread; at least as many as those of filters
+_WORTH_TILES = 1 << 24  # multiplications of a convolution
+# An element of a tile, or of a filter's, takes as long as so many multiplications: it is written
+# and read once more, by several threads at once. What saves too little is left to others.
+_OF_TILE, _OF_TILE_FOR_THREADS, _OF_FILTER, _SAVED = 25, 45, 70, 0.1
+_NONE = np.empty(0, np.float32)
+
+
+class _Geometry(NamedTuple):
+    """A convolution of one stride and filter size on both axes, in tiles."""
+
+    tiles: Tiles
+    stride: int
+    ksize: int
+    pad: tuple
+    in_size: tuple
+    out_size: tuple
+
+    @property
+    def places(self):
+        return self.tiles.size**2
+
+    @property
+    def phases(self):
+        return list(itertools.product(range(self.stride), repeat=2))
+
+    def starts(self, phase):
+        """Where the first window's elements of a phase begin in the input."""
+        return [f - p for f, p in zip(phase, self.pad)]
+
+
+def _geometry(window):
+    """Returns the geometry, or the reason (str) why it has no tiles."""
+    k, stride = window.ksize[0], window.stride[0]
+    is_square = len(window.ksize) == 2 and window.ksize == (k, k)
+    if not is_square or window.stride != (stride, stride) or max(window.dilate) > 1:
+        return "not a window of equal sizes and strides on two axes"
+    if window.groups > 1:
+        return "groups"
+    tiles = _TILES.get(-(-k // stride))
+    if tiles is None or stride > 2:
+        return "not 2 or 3 taps"
+    return _Geometry(tiles, stride, k, window.pad, window.in_size, window.out_size)
+
+
+def _channels(operation, first, second):
+    """The numbers of channels of the input and of the output."""
+    W_or_y = second.shape
+    return (first.shape[1], W_or_y[1]) if operation == "filter" else (W_or_y[1], W_or_y[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_worth_it(n, in_channels, out_channels, window, has_threads):
+    """Whether tiles take less time than windows, as measured."""
+    geometry = _geometry(window)
+    rows, columns = (-(-size // geometry.tiles.outputs) for size in window.out_size)
+    n_tiles, n_phases = n * rows * columns, len(geometry.phases)
+    pairs = in_channels * out_channels
+    in_windows = n * math.prod(window.out_size) * window.n_elements * pairs
+    multiplied = n_tiles * n_phases * pairs
+    of_tiles = n_tiles * (n_phases * in_channels + out_channels)
+    moved = (_OF_TILE_FOR_THREADS if has_threads else _OF_TILE) * of_tiles
+    moved += _OF_FILTER * n_phases * pairs
+    in_tiles = geometry.places * (multiplied + moved)
+    return in_windows >= _WORTH_TILES and in_tiles < (1 - _SAVED) * in_windows
+
+
+def refusal(operation: str, first: Array, second: Array, window: Window) -> str | None:
+    """Returns why a convolution is not taken, None if it is.
+
+    Example:
+        >>> refusal("output", np.ones((1, 1, 3)), np.ones((1, 1, 2)), None)
+        'not two arrays of single precision'
+    """
+    if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
+        return "not two NumPy arrays"
+    if first.dtype != np.float32 or second.dtype != np.float32:
+        return "not two arrays of single precision"
+    geometry = _geometry(window)
+    if isinstance(geometry, str):
+        return geometry
+    if not first.size or not second.size or not math.prod(window.out_size):
+        return "an array without elements"
+    if load_numba() is None:
+        return "numba is not installed (pip install 'mpchain[cpu]')"
+    reason = why_absent()
+    if reason or config.autotune or "winograd" in (config.kernels or ()):
+        return reason
+    channels = _channels(operation, first, second)
+    if _is_worth_it(len(first), *channels, window, n_threads() > 1):
+        return None
+    return "not worth it: windows are as fast"
+
+
+def _last(x):
+    """An array (N, C, height, width) as an image (N, height, width, C) without gaps."""
+    return as_last(x).transpose(0, 2, 3, 1)
+
+
+def _filters_of(W, phase, stride):
+    """The taps of a phase as images (C, taps, taps, O): a view."""
+    first, second = phase
+    return W[:, :, first::stride, second::stride].transpose(1, 2, 3, 0)
+
+
+def _read_filters(name, tiles, images, U, first=0):
+    """Writes tiles of images to U (q, q, N, channels), from row ``first`` on."""
+    loop = loop_of(tiles, name)
+
+    def run(i, stop):
+        loop(i, stop, -first, images, U, 1, 1, 1, 0, 0, 0)
+
+    in_parts(run, len(images), U.size)
+
+
+def _write_filters(tiles, images, sums, first):
+    """Writes images from tiles (q, q, N, channels) that begin in row ``first``."""
+    loop = loop_of(tiles, "gradients of filters")
+
+    def run(i, stop):
+        loop(i, stop, -first, images, sums, _NONE, 1, 1, *images.shape[1:3], 1, 0, 0)
+
+    in_parts(run, len(images), sums.size)
+
+
+def _blocks(n_rows, n_columns, filters):
+    """Parts of the rows of tiles that are worked through at once: all filters are read for each."""
+    q, _, n_read, n_written = filters.shape
+    n_elements = n_rows * n_columns * q * q * (n_read + n_written)
+    step = -(-n_rows // max(1, round(n_elements / max(_AT_ONCE * n_threads(), filters.size))))
+    return [(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
+
+
+def _numbers_of_tiles(size, tiles):
+    return [-(-n // tiles.outputs) for n in size]
+
+
+def _read(name, tiles, block, image, into, numbers, step, starts, channel=0):
+    """Reads a block of rows of tiles, on all threads."""
+    begin, end = block
+    loop = loop_of(tiles, name)
+
+    def run(i, stop):
+        loop(begin + i, begin + stop, begin, image, into, *numbers, step, *starts, channel)
+
+    in_parts(run, end - begin, into.size)
+
+
+def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
+    """Writes elements of an image: products of filters and of elements that are read at places.
+
+    Args:
+        x: the image that is read.
+        reads: for each phase the distance of elements in x, and where those of the first start.
+        U: filters (q, q, phases * channels of x, channels of y).
+        y: the image that is written.
+        size: how many elements are written along both axes.
+        step, start: their distance in y, and the place of the first.
+        tiles: the kind of tiles.
+        bias: of each channel of y, or none.
+    """
+    numbers = ny, nx = _numbers_of_tiles(size, tiles)
+    q, _, n_read, n_written = U.shape
+    write = loop_of(tiles, "outputs")
+    for begin, end in _blocks(len(x) * ny, nx, U):
+        n = (end - begin) * nx
+        V = np.empty((q, q, n, n_read), np.float32)
+        products = np.empty((q, q, n, n_written), np.float32)
+        for i, (distance, starts) in enumerate(reads):
+            channel = i * x.shape[3]
+            name = "phases of inputs" if len(reads) > 1 else "inputs"
+            _read(name, tiles, (begin, end), x, V, numbers, distance, starts, channel)
+        stacks = (array.reshape(q * q, -1, array.shape[3]) for array in (V, U, products))
+        matmul(*stacks)
+
+        def run(i, stop, first=begin, products=products):
+            rows = first + i, first + stop, first
+            write(*rows, y, products, bias, *numbers, *size, step, *start)
+
+        in_parts(run, end - begin, products.size)
+
+
+@reference.convolution_output.kernel("winograd", functools.partial(refusal, "output"))
+def _output(x, W, window, b=None):
+    """y of x * W, + b if there is one."""
+    geometry = _geometry(window)
+    y = result_last((len(x), len(W), *window.out_size), np.float32)
+    tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
+    U = np.empty((tiles.size, tiles.size, len(phases) * channels, len(W)), np.float32)
+    for i, phase in enumerate(phases):
+        images = _filters_of(W, phase, geometry.stride)
+        _read_filters("filters", tiles, images, U, i * channels)
+    reads = [(geometry.stride, geometry.starts(phase)) for phase in phases]
+    written = y.transpose(0, 2, 3, 1), window.out_size, 1, (0, 0)
+    bias = _NONE if b is None else np.ascontiguousarray(b)
+    _correlate(_last(x), reads, U, *written, tiles, bias)
+    return y
+
+
+def _refuse_bias(x, W, b, window):
+    if b.dtype != np.float32:
+        return "not a bias of single precision"
+    return refusal("output", x, W, window)
+
+
+@reference.convolution_with_bias.kernel("winograd", _refuse_bias)
+def _output_with_bias(x, W, b, window):
+    """y of x * W + b."""
+    return _output(x, W, window, b)
+
+
+@reference.convolution_input.kernel("winograd", functools.partial(refusal, "input"))
+def _input(y, W, window):
+    """The adjoint of x -> x * W."""
+    geometry = _geometry(window)
+    stride, tiles = geometry.stride, geometry.tiles
+    x = result_last((len(y), W.shape[1], *window.in_size), np.float32)
+    U = np.empty((tiles.size, tiles.size, *W.shape[:2]), np.float32)
+    y, written = _last(y), x.transpose(0, 2, 3, 1)
+    for phase in geometry.phases:
+        images = _filters_of(W.swapaxes(0, 1), phase, stride)
+        _read_filters("flipped filters", tiles, images, U)
+        # Elements stride * j + start of x are in windows j - r + 1 to j of this phase.
+        starts = geometry.starts(phase)
+        least = [-(start // stride) for start in starts]
+        most = [(n - 1 - start) // stride for n, start in zip(window.in_size, starts)]
+        size = [last - first + 1 for first, last in zip(least, most)]
+        if min(size) < 1:
+            continue
+        reads = [(1, [first - tiles.taps + 1 for first in least])]
+        start = [stride * first + start for first, start in zip(least, starts)]
+        _correlate(y, reads, U, written, size, stride, start, tiles)
+    return x
+
+
+@reference.convolution_filter.kernel("winograd", functools.partial(refusal, "filter"))
+def _filter(x, y, window):
+    """The adjoint of W -> x * W."""
+    geometry = _geometry(window)
+    stride, tiles, phases = geometry.stride, geometry.tiles, geometry.phases
+    W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)
+    x, y = _last(x), _last(y)
+    n_read, n_written, q = len(phases) * x.shape[3], y.shape[3], tiles.size
+    numbers = ny, nx = _numbers_of_tiles(window.out_size, tiles)
+    sums = np.empty((q, q, n_read, n_written), np.float32)
+    for begin, end in _blocks(len(x) * ny, nx, sums):
+        n = (end - begin) * nx
+        V = np.empty((q, q, n, n_read), np.float32)
+        Z = np.empty((q, q, n, n_written), np.float32)
+        for i, phase in enumerate(phases):
+            reads = stride, geometry.starts(phase), i * x.shape[3]
+            name = "phases of inputs" if len(phases) > 1 else "inputs"
+            _read(name, tiles, (begin, end), x, V, numbers, *reads)
+        _read("gradients of outputs", tiles, (begin, end), y, Z, numbers, 1, (0, 0))
+        V, Z = V.reshape(q * q, n, -1).swapaxes(1, 2), Z.reshape(q * q, n, -1)
+        matmul(V, Z, sums.reshape(q * q, n_read, -1), is_sum=begin > 0)
+    for i, phase in enumerate(phases):
+        images = _filters_of(W, phase, stride)
+        _write_filters(tiles, images, sums, i * len(images))
+    return W

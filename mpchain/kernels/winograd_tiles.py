@@ -1,0 +1,278 @@
+"""Winograd's transforms of tiles, for convolutions with fewer multiplications.
+
+An image is divided into tiles of m x m outputs, each with its q x q inputs, q = m + r - 1 for a
+filter of r x r taps. Polynomials of degree q - 1 are multiplied by their values at q points, so
+
+    tile of y = A^T [(G W G^T) * (B^T x B)] A,    * elementwise,
+
+which takes q^2 multiplications instead of m^2 r^2. At each of the q^2 places, sums over channels
+are a product of matrices: of all tiles by all filters. A gradient applies the transposed matrices.
+See Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from mpchain.kernels.numba_cpu import compile_written_loop
+
+_Matrix = Sequence[Sequence[Fraction]]
+
+
+class Tiles(NamedTuple):
+    """The tiles of a convolution F(m, r).
+
+    The points are those, of small fractions, for which results of single precision were nearest to
+    the exact ones: errors are two to three times those of sums of products.
+
+    Attributes:
+        outputs: m.
+        taps: r.
+        points: all but the last, which is infinity; those of opposite signs in pairs.
+
+    Example:
+        >>> tiles = Tiles(2, 3, (0, 1, -1))
+        >>> tiles.size
+        4
+    """
+
+    outputs: int
+    taps: int
+    points: tuple
+
+    @property
+    def size(self) -> int:
+        """q, the inputs along each axis."""
+        return self.outputs + self.taps - 1
+
+    def of_outputs(self) -> _Matrix:
+        """Returns A^T (m, q)."""
+        powers = [[point**i for i in range(self.outputs)] for point in map(Fraction, self.points)]
+        return _transposed([*powers, _last(self.outputs)])
+
+    def of_filters(self) -> _Matrix:
+        """Returns G (q, r)."""
+        points = list(map(Fraction, self.points))
+        rows = []
+        for point in points:
+            scale = math.prod(point - other for other in points if other != point)
+            rows.append([point**i / scale for i in range(self.taps)])
+        return [*rows, _last(self.taps)]
+
+    def of_inputs(self) -> _Matrix:
+        """Returns B^T (q, q)."""
+        points = list(map(Fraction, self.points))
+        rows = [_polynomial([other for other in points if other != point]) for point in points]
+        return [[*row, Fraction(0)] for row in rows] + [_polynomial(points)]
+
+
+F4_3 = Tiles(4, 3, (0, Fraction(2, 3), Fraction(-2, 3), Fraction(3, 2), Fraction(-3, 2)))
+F4_2 = Tiles(4, 2, (Fraction(1, 2), Fraction(-1, 2), Fraction(5, 4), Fraction(-5, 4)))
+
+
+def _last(n):
+    return [Fraction(i == n - 1) for i in range(n)]
+
+
+def _polynomial(roots):
+    """The coefficients of the product of all x - root, the constant first."""
+    product = [Fraction(1)]
+    for root in roots:
+        product = [a - root * b for a, b in zip([Fraction(0), *product], [*product, Fraction(0)])]
+    return product
+
+
+def _transposed(matrix):
+    return list(zip(*matrix))
+
+
+@functools.cache
+def loop_of(tiles: Tiles, name: str) -> Callable:
+    """Returns the compiled loop of a transform.
+
+    Args:
+        tiles: the convolution.
+        name: ``"inputs"`` or ``"phases of inputs"``, ``"filters"`` or ``"flipped filters"``, and
+            ``"gradients of outputs"`` read images; ``"outputs"`` and ``"gradients of filters"``
+            write them.
+
+    Returns:
+        A function of numbers and arrays. An image has shape (N, height, width, C), its tiles have
+        shape (q, q, number of tiles, channels). All begin with ``begin, end, first``: work on these
+        rows of tiles; the arrays of tiles begin with row ``first``. Then come, of those that
+
+        * read: image, tiles, the numbers of tiles along height and width; the steps between
+          neighbors in the image, and where it is read for the first tile, along both axes; the
+          first channel of a phase, 0 without phases;
+        * write: image, tiles, a bias of C elements, or of none; the numbers of tiles; the numbers
+          of outputs along both axes, the steps between neighbors in the image, and where the first
+          goes, along both axes.
+    """
+    m = tiles.outputs
+    if name in ("inputs", "phases of inputs"):
+        text = _reading(tiles.of_inputs(), m, has_phases=name != "inputs")
+    elif name == "gradients of outputs":
+        text = _reading(_transposed(tiles.of_outputs()), m)
+    elif name in ("filters", "flipped filters"):
+        matrix = tiles.of_filters()
+        text = _reading(
+            [row[::-1] for row in matrix] if "flipped" in name else matrix, len(matrix[0])
+        )
+    else:
+        text = _writing(
+            tiles.of_outputs() if name == "outputs" else _transposed(tiles.of_filters())
+        )
+    return compile_written_loop(f"Winograd's {name}", text, fastmath={"reassoc", "nsz", "contract"})
+
+
+_READING = """
+def read(begin, end, first, x, tiles, ny, nx, step, top, left, channel):
+    C = x.shape[3]
+    rows = np.zeros(({p}, {m}, nx + {more}, C), np.float32)  # column i is [:, i % m, i // m]
+    down = np.zeros(({q}, {m}, nx + {more}, C), np.float32)
+    flat_rows, flat_down = rows.reshape({p}, -1), down.reshape({q}, -1)
+    columns = down.reshape({q}, {m}, -1)
+    {shifted}
+    whole = tiles.reshape({q}, {q}, -1, nx * tiles.shape[3])
+    for r in range(begin, end):
+        n, row = r // ny, r - first
+        for i in range({p}):
+            y = ((r - n * ny) * {m} + i) * step + top
+            if y < 0 or y >= x.shape[1]:
+                for c in range(flat_rows.shape[1]):
+                    flat_rows[i, c] = 0
+                continue
+            for column in range((nx - 1) * {m} + {p}):
+                j = column * step + left
+                if j < 0 or j >= x.shape[2]:
+                    for c in range(C):
+                        rows[i, column % {m}, column // {m}, c] = 0
+                else:
+                    for c in range(C):
+                        rows[i, column % {m}, column // {m}, c] = x[n, y, j, c]
+        for c in range(flat_rows.shape[1]):
+            {down}
+        for k in range({q}):
+            {across}
+"""
+
+
+_OF_WHOLE_ROWS = """
+            for c in range(nx * C):
+                {sums}
+"""
+_OF_PHASES = """
+            for t in range(nx):
+                place = row * nx + t
+                for c in range(C):
+                    {sums}
+"""
+
+
+def _reading(matrix, m, has_phases=False):
+    """The text of a loop that applies a matrix (q, p) to tiles of p x p elements, m apart.
+
+    Without phases a row of tiles has all its channels side by side, and is one long loop.
+    """
+    q, p = len(matrix), len(matrix[0])
+    more = -(-p // m) - 1  # tiles past the end of which a tile reads columns
+    place = "t * C + c" if has_phases else "c"
+    columns = [f"from_{i // m}[k, {i % m}, {place}]" for i in range(p)]
+    result = "tiles[k, {}, place, channel + c]" if has_phases else "whole[k, {}, row, c]"
+    sums = _lines(5 if has_phases else 4, _unrolled(matrix, columns, result))
+    shifted = [f"from_{i} = columns[:, :, {i} * C:({i} + nx) * C]" for i in range(more + 1)]
+    return _READING.format(
+        p=p,
+        q=q,
+        m=m,
+        more=more,
+        shifted=_lines(1, shifted),
+        down=_lines(3, _unrolled(matrix, "flat_rows[{}, c]", "flat_down[{}, c]")),
+        across=(_OF_PHASES if has_phases else _OF_WHOLE_ROWS).strip().format(sums=sums),
+    )
+
+
+_WRITING = """
+def write(begin, end, first, y, tiles, bias, ny, nx, height, width, step, top, left):
+    C = y.shape[3]
+    across = np.empty(({q}, {m}, nx * C), np.float32)
+    rows = np.empty(({m}, {m}, nx, C), np.float32)  # column i is [:, i % m, i // m]
+    flat_across, flat_rows = across.reshape({q}, -1), rows.reshape({m}, -1)
+    whole = tiles.reshape({q}, {q}, -1, nx * C)
+    for r in range(begin, end):
+        n = r // ny
+        for k in range({q}):
+            for c in range(nx * C):
+                {across}
+        for c in range(flat_across.shape[1]):
+            {rows}
+        i0 = (r - n * ny) * {m}
+        for i in range(min({m}, height - i0)):
+            for j in range(width):
+                v, u = (i0 + i) * step + top, j * step + left
+                if bias.size:
+                    for c in range(C):
+                        y[n, v, u, c] = rows[i, j % {m}, j // {m}, c] + bias[c]
+                else:
+                    for c in range(C):
+                        y[n, v, u, c] = rows[i, j % {m}, j // {m}, c]
+"""
+
+
+def _writing(matrix):
+    """The text of a loop that applies a matrix (m, q) to q x q places and writes m x m elements."""
+    m, q = len(matrix), len(matrix[0])
+    return _WRITING.format(
+        q=q,
+        m=m,
+        across=_lines(4, _unrolled(matrix, "whole[k, {}, r - first, c]", "across[k, {}, c]")),
+        rows=_lines(3, _unrolled(matrix, "flat_across[{}, c]", "flat_rows[{}, c]")),
+    )
+
+
+def _lines(depth, lines):
+    return f"\n{' ' * 4 * depth}".join(lines)
+
+
+def _unrolled(matrix, read, written):
+    """Statements that multiply a matrix and a vector; pairs of points share half of their sums.
+
+    Args:
+        matrix: rows of fractions.
+        read, written: text of an element of the vector and of the result, or all of them.
+    """
+    n = len(matrix[0])
+    reads = [read.format(j) for j in range(n)] if isinstance(read, str) else read
+    lines = [f"x{j} = {text}" for j, text in enumerate(reads)]
+    columns = {f"x{j}": column for j, column in enumerate(_transposed(matrix))}
+    for j in range(n - 1):  # columns that differ in signs: their sum and difference
+        a, b = columns.get(f"x{j}"), columns.get(f"x{j + 1}")
+        if a and b and all(abs(u) == abs(v) for u, v in zip(a, b)):
+            lines += [f"s{j} = x{j} + x{j + 1}", f"d{j} = x{j} - x{j + 1}"]
+            columns[f"s{j}"] = [u if u == v else 0 for u, v in zip(a, b)]
+            columns[f"d{j}"] = [u if u != v else 0 for u, v in zip(a, b)]
+            del columns[f"x{j}"], columns[f"x{j + 1}"]
+    rows = _transposed(columns.values())
+    i = 0
+    while i < len(rows):
+        row, after = rows[i], rows[i + 1] if i + 1 < len(rows) else ()
+        is_pair = any(after) and all(abs(u) == abs(v) for u, v in zip(row, after))
+        if is_pair:  # rows that differ in signs: what they share, and what is subtracted
+            lines.append(f"e = {_sum(columns, [u if u == v else 0 for u, v in zip(row, after)])}")
+            lines.append(f"o = {_sum(columns, [u if u != v else 0 for u, v in zip(row, after)])}")
+            lines += [f"{written.format(i)} = e + o", f"{written.format(i + 1)} = e - o"]
+        else:
+            lines.append(f"{written.format(i)} = {_sum(columns, row)}")
+        i += 1 + is_pair
+    return lines
+
+
+def _sum(names, factors):
+    terms = [
+        name if factor == 1 else f"np.float32({float(factor)!r}) * {name}"
+        for name, factor in zip(names, factors)
+        if factor
+    ]
+    return " + ".join(terms) or "np.float32(0)"
