@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +12,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from mpchain.kernels import onednn
+from mpchain.kernels.onednn_matmul import matmul
 from mpchain.typing import Array
+
+_LEAST_SIZE = 8  # rows and columns of matrices in stacks that oneDNN multiplies
 
 
 class _OneThread:
@@ -67,13 +71,38 @@ def _loaded(name) -> Iterator[str]:
 
 
 def multiply_stacks(a: Array, b: Array, out: Array | None = None) -> Array:
-    """Multiplies stacks of matrices as ``numpy.matmul``, beside oneDNN's threads on one thread.
+    """Multiplies stacks of matrices as ``numpy.matmul``: by oneDNN, or beside it on one thread.
 
     Example:
         >>> multiply_stacks(np.ones((4, 2, 3)), np.ones((4, 3, 1))).shape
         (4, 2, 1)
     """
-    if type(a) is np.ndarray and onednn.is_shared(a.shape[-2] * a.shape[-1] * b.shape[-1]):
+    if type(a) is not np.ndarray or not onednn.is_shared(math.prod(a.shape) * b.shape[-1]):
+        return np.matmul(a, b, out=out)
+    if _is_for_primitive(a, b, out):
+        y = np.empty((*a.shape[:-1], b.shape[-1]), np.float32) if out is None else out
+        matmul(a, b, y)
+        return y
+    if onednn.is_shared(a.shape[-2] * a.shape[-1] * b.shape[-1]):
         with _one_thread:
             return np.matmul(a, b, out=out)
     return np.matmul(a, b, out=out)
+
+
+def _is_for_primitive(a, b, out):
+    """Whether oneDNN multiplies the stacks on its threads: of single precision, without repeats."""
+    return (
+        a.dtype == b.dtype == np.float32
+        and a.shape[:-2] == b.shape[:-2]
+        and min(a.shape[-2:] + b.shape[-1:]) >= _LEAST_SIZE
+        and (out is None or (out.dtype == np.float32 and out.flags.c_contiguous))
+        and _has_lines(a)
+        and _has_lines(b)
+    )
+
+
+def _has_lines(x):
+    """Whether elements of rows or columns lie side by side, and nothing lies in two places."""
+    *_, down, right = x.strides
+    lines = (down >= 4 * x.shape[-1]) if right == 4 else (down == 4 and right >= 4 * x.shape[-2])
+    return lines and all(step > 0 and step % 4 == 0 for step in x.strides)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpchain.kernels import blas, onednn
+from mpchain.kernels.onednn_matmul import matmul
 
 
 @pytest.fixture
@@ -46,8 +47,58 @@ def test_large_matrices_of_stacks_are_multiplied_on_one_thread(is_shared, number
     monkeypatch.setattr(onednn, "is_shared", lambda work: asked.append(work) or is_shared)
     a, b = np.ones((3, 4, 5)), np.ones((2, 1, 5, 6))
     np.testing.assert_array_equal(blas.multiply_stacks(a, b), np.full((2, 3, 4, 6), 5.0))
-    assert asked == [4 * 5 * 6]
+    assert asked == [3 * 4 * 5 * 6, 4 * 5 * 6][: 1 + is_shared]
     assert numbers == ([4, 1, 4] if is_shared else [4])
+
+
+@pytest.mark.skipif(onednn.why_absent() is not None, reason="needs oneDNN")
+@pytest.mark.parametrize(
+    "case, is_taken",
+    [
+        ("rows", True),
+        ("columns", True),
+        ("heads", True),
+        ("written", True),
+        ("repeated", False),
+        ("double", False),
+        ("thin", False),
+        ("other stacks", False),
+        ("gaps", False),
+        ("written to columns", False),
+    ],
+)
+def test_stacks_that_onednn_multiplies(case, is_taken, monkeypatch):
+    random = np.random.RandomState(0)
+
+    def make(*shape):
+        return random.randint(-3, 4, shape).astype("f")
+
+    a, b, out = make(2, 3, 9, 11), make(2, 3, 11, 10), None
+    if case == "columns":
+        a, b = make(2, 3, 11, 9).swapaxes(2, 3), make(2, 3, 10, 11).swapaxes(2, 3)
+    elif case == "heads":
+        a, b = make(2, 9, 3, 11).transpose(0, 2, 1, 3), make(2, 10, 3, 11).transpose(0, 2, 3, 1)
+    elif case == "written":
+        out = np.full((2, 3, 9, 10), np.nan, "f")
+    elif case == "written to columns":
+        out = np.full((2, 3, 10, 9), np.nan, "f").swapaxes(2, 3)
+    elif case == "repeated":
+        a = np.broadcast_to(make(2, 1, 9, 11), a.shape)
+    elif case == "double":
+        a = a.astype(float)
+    elif case == "thin":
+        b = make(2, 3, 11, 7)
+    elif case == "other stacks":
+        a = make(3, 9, 11)
+    elif case == "gaps":
+        a = make(2, 3, 9, 22)[..., ::2]
+    calls = []
+    monkeypatch.setattr(onednn, "is_shared", lambda work: True)
+    monkeypatch.setattr(blas, "matmul", lambda *args: calls.append(args) or matmul(*args))
+    y = blas.multiply_stacks(a, b, out)
+    np.testing.assert_array_equal(y, a.astype(int) @ b.astype(int))
+    assert len(calls) == is_taken
+    assert out is None or y is out
 
 
 def test_the_functions_are_numpys():
