@@ -6,6 +6,7 @@ import functools
 import io
 import mmap
 import os
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, TypeAlias
@@ -161,6 +162,25 @@ def crc32(content: Any, start: int = 0) -> int:
         True
     """
     return _fastest_crc32()(content, start)
+
+
+@contextlib.contextmanager
+def fast_checksums() -> Iterator[None]:
+    """Context manager: the standard library's ``zipfile`` computes its checksums by :func:`crc32`.
+
+    Other threads may write archives meanwhile: the checksums are the same.
+
+    Example:
+        >>> with fast_checksums(), zipfile.ZipFile("files.zip", "w") as archive:
+        ...     archive.writestr("a.txt", "123456789")
+    """
+    module = vars(zipfile)
+    before = module.get("crc32")
+    module["crc32"] = crc32
+    try:
+        yield
+    finally:
+        module["crc32"] = before
 
 
 @functools.cache

@@ -19,7 +19,15 @@ import numpy as np
 from numpy.lib import format as npy
 
 from mpchain.serializer import DamagedFileError, Deserializer, MissingKeyError, Serializer
-from mpchain.serializers.files import File, crc32, name_of, open_file, parsing, view_of
+from mpchain.serializers.files import (
+    File,
+    crc32,
+    fast_checksums,
+    name_of,
+    open_file,
+    parsing,
+    view_of,
+)
 from mpchain.serializers.restoring import StoredArrays, restore_checked
 from mpchain.serializers.values import (
     NONE_DTYPE,
@@ -227,7 +235,11 @@ def write_npz(file: File, arrays: Mapping[str, Array], compression: bool = False
         {'x': array([0, 1, 2])}
     """
     method = zipfile.ZIP_DEFLATED if compression else zipfile.ZIP_STORED
-    with open_file(file, writes=True) as opened, zipfile.ZipFile(opened, "w", method) as archive:
+    with (
+        fast_checksums(),
+        open_file(file, writes=True) as opened,
+        zipfile.ZipFile(opened, "w", method) as archive,
+    ):
         for key, array in arrays.items():
             info = zipfile.ZipInfo(key + ".npy")
             info.compress_type = method

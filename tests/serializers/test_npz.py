@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -425,3 +426,15 @@ def test_gpu_arrays(tmp_path):
     assert reload(tmp_path, source, target)["x"] is before
     np.testing.assert_array_equal(before.get(), [[0, 1, 2], [3, 4, 5]])
     assert float(target.values["y"]) == 2.0
+
+
+@pytest.mark.parametrize("compression", [False, True])
+def test_checksums_are_those_of_zip_archives(tmp_path, compression):
+    x = np.random.RandomState(0).rand(3, 70000).astype("f")
+    x[1:] = 0
+    save_npz(tmp_path / "file.npz", Record(x=x), compression=compression)
+    with zipfile.ZipFile(tmp_path / "file.npz") as archive:
+        assert archive.testzip() is None  # by zlib's function
+        info = archive.getinfo("x.npy")
+        assert zlib.crc32(archive.read(info)) == info.CRC
+    assert zipfile.crc32 is zlib.crc32
