@@ -44,18 +44,20 @@ class _Geometry(NamedTuple):
     out_size: tuple
 
     @property
-    def places(self):
-        return self.tiles.size**2
-
-    @property
     def phases(self):
         return list(itertools.product(range(self.stride), repeat=2))
+
+    @property
+    def reads(self):
+        """For each phase the distance of elements in the input, and where the first ones start."""
+        return [(self.stride, self.starts(phase)) for phase in self.phases]
 
     def starts(self, phase):
         """Where the first window's elements of a phase begin in the input."""
         return [f - p for f, p in zip(phase, self.pad)]
 
 
+@functools.lru_cache(maxsize=1024)
 def _geometry(window):
     """Returns the geometry, or the reason (str) why it has no tiles."""
     k, stride = window.ksize[0], window.stride[0]
@@ -88,7 +90,7 @@ def _is_worth_it(n, in_channels, out_channels, window, has_threads):
     of_tiles = n_tiles * (n_phases * in_channels + out_channels)
     moved = (_OF_TILE_FOR_THREADS if has_threads else _OF_TILE) * of_tiles
     moved += _OF_FILTER * n_phases * pairs
-    in_tiles = geometry.places * (multiplied + moved)
+    in_tiles = geometry.tiles.size**2 * (multiplied + moved)
     return in_windows >= _WORTH_TILES and in_tiles < (1 - _SAVED) * in_windows
 
 
@@ -108,15 +110,13 @@ def refusal(operation: str, first: Array, second: Array, window: Window) -> str 
         return geometry
     if not first.size or not second.size or not math.prod(window.out_size):
         return "an array without elements"
-    if load_numba() is None:
-        return "numba is not installed (pip install 'mpchain[cpu]')"
-    reason = why_absent()
-    if reason or config.autotune or "winograd" in (config.kernels or ()):
+    if reason := why_absent():
         return reason
-    channels = _channels(operation, first, second)
-    if _is_worth_it(len(first), *channels, window, n_threads() > 1):
-        return None
-    return "not worth it: windows are as fast"
+    if not config.autotune and "winograd" not in (config.kernels or ()):
+        channels = _channels(operation, first, second)
+        if not _is_worth_it(len(first), *channels, window, n_threads() > 1):
+            return "not worth it: windows are as fast"
+    return None if load_numba() else "numba is not installed (pip install 'mpchain[cpu]')"
 
 
 def _last(x):
@@ -173,12 +173,31 @@ def _read(name, tiles, block, image, into, numbers, step, starts, channel=0):
     in_parts(run, end - begin, into.size)
 
 
+def _read_inputs(tiles, block, x, reads, numbers):
+    """Returns the tiles of a block of rows, those of all phases: (q, q, tiles, channels)."""
+    begin, end = block
+    V = _empty_tiles(tiles, (end - begin) * numbers[1], len(reads) * x.shape[3])
+    name = "phases of inputs" if len(reads) > 1 else "inputs"
+    for i, (step, starts) in enumerate(reads):
+        _read(name, tiles, block, x, V, numbers, step, starts, i * x.shape[3])
+    return V
+
+
+def _empty_tiles(tiles, n, channels):
+    return np.empty((tiles.size, tiles.size, n, channels), np.float32)
+
+
+def _stack(x):
+    """Tiles (q, q, n, channels) as a stack of matrices."""
+    return x.reshape(-1, *x.shape[2:])
+
+
 def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
     """Writes elements of an image: products of filters and of elements that are read at places.
 
     Args:
         x: the image that is read.
-        reads: for each phase the distance of elements in x, and where those of the first start.
+        reads: where elements are read; see :attr:`_Geometry.reads`.
         U: filters (q, q, phases * channels of x, channels of y).
         y: the image that is written.
         size: how many elements are written along both axes.
@@ -187,18 +206,11 @@ def _correlate(x, reads, U, y, size, step, start, tiles, bias=_NONE):
         bias: of each channel of y, or none.
     """
     numbers = ny, nx = _numbers_of_tiles(size, tiles)
-    q, _, n_read, n_written = U.shape
     write = loop_of(tiles, "outputs")
     for begin, end in _blocks(len(x) * ny, nx, U):
-        n = (end - begin) * nx
-        V = np.empty((q, q, n, n_read), np.float32)
-        products = np.empty((q, q, n, n_written), np.float32)
-        for i, (distance, starts) in enumerate(reads):
-            channel = i * x.shape[3]
-            name = "phases of inputs" if len(reads) > 1 else "inputs"
-            _read(name, tiles, (begin, end), x, V, numbers, distance, starts, channel)
-        stacks = (array.reshape(q * q, -1, array.shape[3]) for array in (V, U, products))
-        matmul(*stacks)
+        V = _read_inputs(tiles, (begin, end), x, reads, numbers)
+        products = _empty_tiles(tiles, V.shape[2], U.shape[3])
+        matmul(_stack(V), _stack(U), _stack(products))
 
         def run(i, stop, first=begin, products=products):
             rows = first + i, first + stop, first
@@ -213,14 +225,13 @@ def _output(x, W, window, b=None):
     geometry = _geometry(window)
     y = result_last((len(x), len(W), *window.out_size), np.float32)
     tiles, phases, channels = geometry.tiles, geometry.phases, x.shape[1]
-    U = np.empty((tiles.size, tiles.size, len(phases) * channels, len(W)), np.float32)
+    U = _empty_tiles(tiles, len(phases) * channels, len(W))
     for i, phase in enumerate(phases):
         images = _filters_of(W, phase, geometry.stride)
         _read_filters("filters", tiles, images, U, i * channels)
-    reads = [(geometry.stride, geometry.starts(phase)) for phase in phases]
     written = y.transpose(0, 2, 3, 1), window.out_size, 1, (0, 0)
     bias = _NONE if b is None else np.ascontiguousarray(b)
-    _correlate(_last(x), reads, U, *written, tiles, bias)
+    _correlate(_last(x), geometry.reads, U, *written, tiles, bias)
     return y
 
 
@@ -242,7 +253,7 @@ def _input(y, W, window):
     geometry = _geometry(window)
     stride, tiles = geometry.stride, geometry.tiles
     x = result_last((len(y), W.shape[1], *window.in_size), np.float32)
-    U = np.empty((tiles.size, tiles.size, *W.shape[:2]), np.float32)
+    U = _empty_tiles(tiles, *W.shape[:2])
     y, written = _last(y), x.transpose(0, 2, 3, 1)
     for phase in geometry.phases:
         images = _filters_of(W.swapaxes(0, 1), phase, stride)
@@ -264,24 +275,17 @@ def _input(y, W, window):
 def _filter(x, y, window):
     """The adjoint of W -> x * W."""
     geometry = _geometry(window)
-    stride, tiles, phases = geometry.stride, geometry.tiles, geometry.phases
+    tiles, phases = geometry.tiles, geometry.phases
     W = empty((y.shape[1], x.shape[1], *window.ksize), np.float32)
     x, y = _last(x), _last(y)
-    n_read, n_written, q = len(phases) * x.shape[3], y.shape[3], tiles.size
     numbers = ny, nx = _numbers_of_tiles(window.out_size, tiles)
-    sums = np.empty((q, q, n_read, n_written), np.float32)
-    for begin, end in _blocks(len(x) * ny, nx, sums):
-        n = (end - begin) * nx
-        V = np.empty((q, q, n, n_read), np.float32)
-        Z = np.empty((q, q, n, n_written), np.float32)
-        for i, phase in enumerate(phases):
-            reads = stride, geometry.starts(phase), i * x.shape[3]
-            name = "phases of inputs" if len(phases) > 1 else "inputs"
-            _read(name, tiles, (begin, end), x, V, numbers, *reads)
-        _read("gradients of outputs", tiles, (begin, end), y, Z, numbers, 1, (0, 0))
-        V, Z = V.reshape(q * q, n, -1).swapaxes(1, 2), Z.reshape(q * q, n, -1)
-        matmul(V, Z, sums.reshape(q * q, n_read, -1), is_sum=begin > 0)
+    sums = _empty_tiles(tiles, len(phases) * x.shape[3], y.shape[3])
+    for block in _blocks(len(x) * ny, nx, sums):
+        V = _read_inputs(tiles, block, x, geometry.reads, numbers)
+        Z = _empty_tiles(tiles, V.shape[2], y.shape[3])
+        _read("gradients of outputs", tiles, block, y, Z, numbers, 1, (0, 0))
+        matmul(_stack(V).swapaxes(1, 2), _stack(Z), _stack(sums), is_sum=block[0] > 0)
     for i, phase in enumerate(phases):
-        images = _filters_of(W, phase, stride)
+        images = _filters_of(W, phase, geometry.stride)
         _write_filters(tiles, images, sums, i * len(images))
     return W

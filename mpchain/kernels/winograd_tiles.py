@@ -115,15 +115,14 @@ def loop_of(tiles: Tiles, name: str) -> Callable:
         text = _reading(tiles.of_inputs(), m, has_phases=name != "inputs")
     elif name == "gradients of outputs":
         text = _reading(_transposed(tiles.of_outputs()), m)
-    elif name in ("filters", "flipped filters"):
-        matrix = tiles.of_filters()
-        text = _reading(
-            [row[::-1] for row in matrix] if "flipped" in name else matrix, len(matrix[0])
-        )
+    elif name == "filters":
+        text = _reading(tiles.of_filters(), tiles.taps)
+    elif name == "flipped filters":
+        text = _reading([row[::-1] for row in tiles.of_filters()], tiles.taps)
+    elif name == "outputs":
+        text = _writing(tiles.of_outputs())
     else:
-        text = _writing(
-            tiles.of_outputs() if name == "outputs" else _transposed(tiles.of_filters())
-        )
+        text = _writing(_transposed(tiles.of_filters()))
     return compile_written_loop(f"Winograd's {name}", text, fastmath={"reassoc", "nsz", "contract"})
 
 
