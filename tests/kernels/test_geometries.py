@@ -210,7 +210,7 @@ def test_convolutions(seed, size, memory):
     assert not found, "\n".join(found)
 
 
-def _draw_square_convolution(rng):
+def _draw_square_convolution(rng, channels=40):
     """Returns a random case of few taps, most of them with several tiles."""
     k, stride = [(2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (6, 2)][rng.integers(6)]
     while True:
@@ -218,7 +218,7 @@ def _draw_square_convolution(rng):
         window = _window(size, (k, k), (stride, stride), pad, cover_all=rng.integers(4) == 0)
         if min(window.out_size) > 0:
             break
-    n, c, o = (int(v) for v in rng.integers(1, [4, 40, 40]))
+    n, c, o = (int(v) for v in rng.integers(1, [4, channels, channels]))
     return n, c, o, window
 
 

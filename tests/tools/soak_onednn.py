@@ -3,9 +3,10 @@
     python -m tests.tools.soak_onednn [--minutes 60] [--threads 2] [--seed 0]
 
 Convolutions have random geometries, three spatial axes as often as fewer, and products random
-sizes; each result must have the bits of the reference's. If one call takes longer than a minute,
-the stacks of all threads are printed and the program ends: threads wait for each other forever.
-The seed on the last line is that of the block of cases which hung.
+sizes; each result must have the bits of the reference's, and be near them where convolutions are
+computed by tiles. If one call takes longer than a minute, the stacks of all threads are printed and
+the program ends: threads wait for each other forever. The seed on the last line is that of the
+block of cases which hung.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 import time
 
 LIMIT = 60.0  # seconds that one case may take, which takes milliseconds
-CASES = 200  # of a seed
+CASES, CASES_OF_TILES = 200, 20  # of a seed
 
 
 def _check_convolutions(rng):
@@ -26,6 +27,18 @@ def _check_convolutions(rng):
         for i in range(CASES):
             faulthandler.dump_traceback_later(LIMIT, exit=True)
             case = geometries._draw_convolution(rng, deep=i % 2)
+            if wrong := geometries._wrong_convolutions(geometries.Memory(), rng, *case):
+                raise SystemExit(f"{case}: {wrong}")
+
+
+def _check_tiles(rng):
+    import mpchain
+    from tests.kernels import test_geometries as geometries
+
+    with mpchain.using_config("kernels", ("winograd",)):
+        for _ in range(CASES_OF_TILES):
+            faulthandler.dump_traceback_later(LIMIT, exit=True)
+            case = geometries._draw_square_convolution(rng, channels=150)
             if wrong := geometries._wrong_convolutions(geometries.Memory(), rng, *case):
                 raise SystemExit(f"{case}: {wrong}")
 
@@ -62,11 +75,16 @@ def main():
         print(f"seed {seed}", end="\r", file=sys.stderr, flush=True)
         rng = np.random.default_rng(seed)
         _check_convolutions(rng)
+        _check_tiles(rng)
         _check_products(rng)
         seed += 1
     faulthandler.cancel_dump_traceback_later()
     n = (seed - args.seed) * CASES
-    print(f"{args.minutes:g} minutes: {3 * n} convolutions and {n} products, all right")
+    n_tiles = 3 * (seed - args.seed) * CASES_OF_TILES
+    print(
+        f"{args.minutes:g} minutes: {3 * n} convolutions, {n_tiles} by tiles and {n} products, "
+        "all right"
+    )
 
 
 if __name__ == "__main__":
