@@ -105,7 +105,7 @@ def test_linear_maps_of_many_rows_are_onednns():
     assert kernels.linear.select(x, W, np.arange(260, dtype="f")[::2]).library == "reference"
 
 
-@pytest.mark.parametrize("m, k, n", [(13, 300, 300), (12, 300, 300), (20, 60, 7000), (300, 900, 9)])
+@pytest.mark.parametrize("m, k, n", [(13, 300, 300), (12, 600, 600), (20, 60, 7000), (300, 900, 9)])
 def test_linear_maps_of_few_and_of_many_rows(m, k, n):
     x, W = _matrices(m, k, n)
     W = np.ascontiguousarray(W.T)
