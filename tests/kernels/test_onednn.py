@@ -123,6 +123,25 @@ def test_linear_maps_of_few_and_of_many_rows(m, k, n):
         right[0] += W.sum(axis=1).astype(int)
 
 
+def test_a_prepared_product_in_a_forked_process():
+    program = """
+import os, numpy as np
+from mpchain.kernels import onednn, onednn_library
+x, W, y = np.ones((400, 300), "f"), np.ones((500, 300), "f"), np.zeros((400, 500), "f")
+function, arguments = onednn.prepared_product(x, W.T, y)
+function(*arguments)
+assert (y == 300).all() and onednn_library.n_threads() == 2
+child = os.fork()
+if not child:
+    x[...] = 2
+    function(*arguments)
+    os._exit(0 if (y == 600).all() and onednn_library.n_threads() == 1 else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+
+
 @pytest.mark.parametrize("m, k, n", [(3, 4, 5), (13, 1, 7), (1, 6, 1), (20, 33, 2), (70, 130, 90)])
 @pytest.mark.parametrize("turns", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("stack", [(), (5,)])
