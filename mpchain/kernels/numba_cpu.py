@@ -120,9 +120,9 @@ def _kept(text):
             pass
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
-                file.write(text)
-            os.replace(file.name, path)  # other processes see all of it or nothing
+            with tempfile.TemporaryDirectory(dir=folder) as own:
+                (pathlib.Path(own) / name).write_text(text)
+                os.replace(pathlib.Path(own) / name, path)  # others see all of it or nothing
             return str(path)
         except OSError:
             continue

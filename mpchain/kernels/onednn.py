@@ -14,7 +14,7 @@ from mpchain.backends.host_memory import address
 from mpchain.configuration import config
 from mpchain.kernels import onednn_convolution, reference
 from mpchain.kernels.onednn_library import load, why_absent
-from mpchain.kernels.onednn_matmul import matmul, prepared_matmul
+from mpchain.kernels.onednn_matmul import matmul, prepared_matmul, refuse_bias
 from mpchain.kernels.window import Window
 from mpchain.typing import Array
 
@@ -103,9 +103,7 @@ reference.convolution_filter.kernel("onednn", functools.partial(refusal, "filter
 
 
 def _refuse_bias(x, W, b, window):
-    if b.dtype != _SINGLE:
-        return "not a bias of single precision"
-    return refusal("output", x, W, window)
+    return refuse_bias(b, len(W)) or refusal("output", x, W, window)
 
 
 @reference.convolution_with_bias.kernel("onednn", _refuse_bias)
@@ -207,9 +205,8 @@ def _described(a_shape, a_strides, b_shape, b_strides, y_strides):
 def _refuse_linear(x, W, b):
     if not isinstance(x, np.ndarray):
         return "not NumPy arrays"
-    if b is not None and (b.dtype != x.dtype or not b.flags.c_contiguous):
-        return "a bias of another dtype, or with gaps"
-    return _refuse_product(x, W.T)
+    reason = None if b is None else refuse_bias(b, len(W))
+    return reason or _refuse_product(x, W.T)
 
 
 @reference.linear.kernel("onednn", _refuse_linear)

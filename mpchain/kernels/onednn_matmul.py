@@ -9,12 +9,26 @@ import functools
 import os
 from collections.abc import Callable
 
+import numpy as np
+
 from mpchain.backends.host_memory import address
 from mpchain.kernels.onednn_library import Objects, load
 from mpchain.typing import Array
 
 _FLOAT32 = 3
 _SRC, _DST, _WEIGHTS, _BIAS = 1, 17, 33, 41
+
+
+def refuse_bias(b: Array, n: int) -> str | None:
+    """Returns why a bias is not taken, None if it is: others would be read past their end.
+
+    Example:
+        >>> refuse_bias(np.ones(2, np.float32), 3)
+        'not a bias of single precision for each of 3 outputs'
+    """
+    if b.dtype == np.float32 and b.shape == (n,):
+        return None
+    return f"not a bias of single precision for each of {n} outputs"
 
 
 class _Product(Objects):
@@ -74,11 +88,10 @@ def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool
     Args:
         a, b, y: arrays (n, k), (k, m) and (n, m) of single precision, or stacks of as many, which
             are not empty. Elements of rows lie side by side, or those of columns of a and b.
-        bias: array (m,) that is added to each row, without gaps.
+        bias: array (m,) that is added to each row.
         is_sum: whether to add the product to ``y``.
 
     Example:
-        >>> import numpy as np
         >>> y = np.empty((5, 2, 4), np.float32)
         >>> if not isinstance(load(), str):
         ...     matmul(np.ones((5, 2, 3), np.float32), np.ones((5, 3, 4), np.float32), y)
@@ -88,7 +101,7 @@ def matmul(a: Array, b: Array, y: Array, bias: Array | None = None, is_sum: bool
     if bias is None:
         product(a, b, y)
     else:
-        product(a, b, y, bias)
+        product(a, b, y, np.ascontiguousarray(bias))
 
 
 class _Prepared(_Product):
@@ -109,7 +122,6 @@ def prepared_matmul(a: Array, b: Array, y: Array) -> Callable[[], None]:
     """Returns a function that writes the product of two matrices to ``y``; see :func:`matmul`.
 
     Example:
-        >>> import numpy as np
         >>> a, b, y = np.ones((3, 2, 2), np.float32)
         >>> multiply = None if isinstance(load(), str) else prepared_matmul(a, b, y)
     """

@@ -14,7 +14,7 @@ import numpy as np
 from mpchain.kernels import onednn, reference
 from mpchain.kernels.channels_last import empty_last, is_only_last, result_last, rows
 from mpchain.kernels.onednn_library import n_threads, why_absent
-from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.onednn_matmul import matmul, refuse_bias
 from mpchain.kernels.window import Window
 from mpchain.recording import empty
 from mpchain.typing import Array
@@ -100,9 +100,7 @@ def _output_last(x, W, window, b=None):
 
 
 def _refuse_bias(x, W, b, window):
-    if b.dtype != np.float32 or not b.flags.c_contiguous:
-        return "a bias of another dtype, or with gaps"
-    return refusal("output", x, W, window)
+    return refuse_bias(b, len(W)) or refusal("output", x, W, window)
 
 
 @reference.convolution_with_bias.kernel("pointwise", _refuse_bias)

@@ -17,7 +17,7 @@ from mpchain.kernels import reference
 from mpchain.kernels.channels_last import as_last, result_last
 from mpchain.kernels.numba_cpu import load_numba
 from mpchain.kernels.onednn_library import n_threads, why_absent
-from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.onednn_matmul import matmul, refuse_bias
 from mpchain.kernels.threads import in_parts
 from mpchain.kernels.window import Window
 from mpchain.kernels.winograd_tiles import F4_2, F4_3, Tiles, loop_of
@@ -236,9 +236,7 @@ def _output(x, W, window, b=None):
 
 
 def _refuse_bias(x, W, b, window):
-    if b.dtype != np.float32:
-        return "not a bias of single precision"
-    return refusal("output", x, W, window)
+    return refuse_bias(b, len(W)) or refusal("output", x, W, window)
 
 
 @reference.convolution_with_bias.kernel("winograd", _refuse_bias)

@@ -135,7 +135,7 @@ def test_written_loops_are_cached_beside_their_text(tmp_path, monkeypatch):
     for _ in range(2):  # the second finds the file, and what was compiled
         _check(compile_written_loop("example", TEXT))
         (path,) = tmp_path.glob("__pycache__/*.txt")
-        assert path.read_text() == TEXT
+        assert path.read_text() == TEXT and len(list(path.parent.iterdir())) == 2
         assert sorted(p.suffix for p in path.parent.glob("__pycache__/*")) == [
             ".nbc",
             ".nbc",

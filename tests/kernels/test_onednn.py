@@ -10,6 +10,7 @@ import pytest
 from mpchain import kernels
 from mpchain.kernels import onednn, onednn_library
 from mpchain.kernels.onednn_matmul import matmul
+from mpchain.kernels.window import Window
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +103,21 @@ def test_linear_maps_of_many_rows_are_onednns():
         assert kernels.linear.select(x, W, bias).library == library
         right = x.astype(int) @ W.T.astype(int) + (0 if bias is None else bias)
         np.testing.assert_array_equal(kernels.linear(x, W, bias), right)
-    assert kernels.linear.select(x, W, np.arange(260, dtype="f")[::2]).library == "reference"
+    gaps = np.arange(260, dtype="f")[::2]
+    assert kernels.linear.select(x, W, gaps).library == "onednn"
+    np.testing.assert_array_equal(kernels.linear(x, W, gaps), x @ W.T + gaps)
+
+
+@pytest.mark.parametrize("shape", [(1,), (64, 1), ()])
+def test_a_bias_of_another_shape_is_not_read_past_its_end(shape):
+    b = np.ones(shape, "f")
+    x, W = _matrices(64, 300, 64)[0], _matrices(64, 300, 64)[1].T
+    assert kernels.linear.select(x, W, b).library not in ("onednn", "numpy_cpu")
+    for k in (3, 1):
+        window = Window((k, k), (1, 1), (k // 2, k // 2), (1, 1), 1, (24, 24), (24, 24))
+        x, W = np.ones((8, 64, 24, 24), "f"), np.ones((64, 64, k, k), "f")
+        selected = kernels.convolution_with_bias.select(x, W, b, window)
+        assert selected.library == "reference"
 
 
 @pytest.mark.parametrize("m, k, n", [(13, 300, 300), (12, 600, 600), (20, 60, 7000), (300, 900, 9)])
