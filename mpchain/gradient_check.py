@@ -16,7 +16,7 @@ import numpy as np
 from mpchain import backend, backprop
 from mpchain import functions as F
 from mpchain.backends import cuda
-from mpchain.dtypes import is_floating
+from mpchain.dtypes import is_bfloat16, is_floating
 from mpchain.typing import Array, DTypeLike
 from mpchain.variable import Parameter, Variable, as_array
 
@@ -57,7 +57,8 @@ def assert_allclose(
 
 
 def _largest_excess(x, y, atol, rtol):
-    if x.shape != y.shape or x.dtype.kind not in "fiub" or y.dtype.kind not in "fiub":
+    are_numbers = all(z.dtype.kind in "fiub" or is_bfloat16(z.dtype) for z in (x, y))
+    if x.shape != y.shape or not are_numbers:
         return f"assert_allclose failed: {_described(x)} and {_described(y)}"
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     excess = np.nan_to_num(abs(x - y) - (atol + rtol * abs(y)), nan=np.inf)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mpchain import backend
 from mpchain.configuration import config
+from mpchain.dtypes import is_bfloat16
 from mpchain.recording import outside
 from mpchain.serializer import AbstractSerializer, Deserializer, MissingKeyError
 
@@ -378,9 +379,6 @@ def weighted_numbers(
             yield name, number, float(weight) if plain else _as_weight(weight)
 
 
-_REAL = "biuf"  # kinds of dtypes
-
-
 def is_scalar(value: Any) -> bool:
     """Returns whether summaries accept a value: a real number, or an array or variable of one.
 
@@ -392,8 +390,14 @@ def is_scalar(value: Any) -> bool:
         return True
     value = getattr(value, "array", value)
     if isinstance(value, np.ndarray) or backend.cuda.is_gpu_array(value):
-        return value.shape == () and value.dtype.kind in _REAL
-    return isinstance(value, (numbers.Real, np.bool_))
+        return value.shape == () and _is_real(value.dtype)
+    return isinstance(value, numbers.Real) or (
+        isinstance(value, np.generic) and _is_real(value.dtype)
+    )
+
+
+def _is_real(dtype):
+    return dtype.kind in "biuf" or is_bfloat16(dtype)
 
 
 def _as_float64(value):
@@ -402,7 +406,7 @@ def _as_float64(value):
         return float(value)
     value = getattr(value, "array", value)
     if type(value) is np.ndarray:
-        return float(value) if value.shape == () and value.dtype.kind in _REAL else None
+        return float(value) if value.shape == () and _is_real(value.dtype) else None
     if not is_scalar(value):
         return None
     if not backend.cuda.is_gpu_array(value):

@@ -289,3 +289,13 @@ def test_summary_of_gpu_values_stays_on_the_gpu():
     assert isinstance(mean, cupy.ndarray)
     np.testing.assert_allclose((float(mean), float(std)), (2.5, math.sqrt(0.75)), rtol=1e-14)
     assert restored(summary, Summary()).compute_mean() == 2.5
+
+
+@pytest.mark.parametrize("as_scalar", [False, True])
+def test_bfloat16_is_a_number(as_scalar):
+    """Its dtype has kind V, as dtypes without numbers have."""
+    value = np.full((), 0.25, mpchain.mixed_bf16)
+    value = value[()] if as_scalar else value
+    summary = DictSummary()
+    summary.add({"a": value, "weighted": (np.float32(3), value), "image": np.zeros(2, "V4")[0]})
+    assert summary.compute_mean() == {"a": 0.25, "weighted": 3.0}

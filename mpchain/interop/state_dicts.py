@@ -8,6 +8,7 @@ import numpy as np
 
 from mpchain.backend import get_device_from_array
 from mpchain.backends.cuda import to_cpu
+from mpchain.dtypes import is_floating
 from mpchain.interop.rules import tensors_of
 from mpchain.link import Link
 from mpchain.serializer import SerializationError
@@ -183,8 +184,9 @@ def _misfits(name, tensor, link, value):
             return [f"{name} has shape {shape}, which {type(link).__name__} cannot have"]
     elif shape != tensor.shape:
         return [f"{name} has shape {shape}, not {tensor.shape}"]
-    own, kind = tensor.parts[0].dtype.kind, _as_array(value).dtype.kind
-    return [] if own == kind else [f"{name} has the wrong dtype, {value.dtype}"]
+    own, given = tensor.parts[0].dtype, _as_array(value).dtype
+    fits = own.kind == given.kind or is_floating(own, given)
+    return [] if fits else [f"{name} has the wrong dtype, {value.dtype}"]
 
 
 def _assign(tensor, values):

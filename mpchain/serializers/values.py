@@ -172,7 +172,7 @@ def misfit(key: str, shape: tuple[int, ...], dtype: np.dtype, value: Any) -> str
 
 
 def _scalar(key, array, value):
-    if isinstance(value, int) and array.dtype.kind in "fc":
+    if isinstance(value, int) and (is_floating(array.dtype) or array.dtype.kind == "c"):
         return array.item()  # an object that started with 0 may have counted up to 0.5
     try:
         return type(value)(array[()])

@@ -92,6 +92,16 @@ def test_names_and_prefix_are_mapped(names):
     assert state_dict(model, **options).keys() == renamed.keys()
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float32", "float64"])
+def test_weights_of_each_precision_fit_bfloat16_parameters(name):
+    """1/4 is exact in all of them."""
+    with mpchain.using_config("dtype", mpchain.mixed_bf16):
+        model = _model()
+    dtype = mpchain.get_dtype(name)
+    load_state_dict(model, {k: np.full(v.shape, 0.25, dtype) for k, v in state_dict(model).items()})
+    assert model.out.W.dtype == mpchain.mixed_bf16.dtype and (model.out.W.array == 0.25).all()
+
+
 def test_one_error_lists_all_that_does_not_fit_and_nothing_is_loaded():
     model = _model()
     before, weights = state_dict(model), _weights(model)
