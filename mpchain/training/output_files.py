@@ -78,9 +78,7 @@ class OutputFiles:
         def find_earlier():
             return {path: _identity(path) for path in find_files(folder, template)}
 
-        lock = FileLock(
-            os.path.join(folder, f".{template.replace(os.sep, '_')}.lock"), find_earlier
-        )
+        lock = FileLock(os.path.join(folder, hidden_name(template, "lock")), find_earlier)
         if not lock.acquire():
             raise RuntimeError(
                 f"{self._owner}: {os.path.join(trainer.out, template)} is being written by another "
@@ -179,6 +177,20 @@ def find_files(folder: PathLike, template: str, prefix: str = "") -> list[str]:
     """
     pattern = re.compile(prefix + _pattern(template))
     return [entry.path for entry in os.scandir(folder) if pattern.fullmatch(entry.name)]
+
+
+def hidden_name(template: str, extension: str) -> str:
+    """Returns the name of a hidden file that belongs to all files of a format string.
+
+    Each field is replaced by the last of its words.
+
+    Example:
+        >>> hidden_name("snapshot_iter_{.updater.iteration}", "index")
+        '.snapshot_iter_iteration.index'
+    """
+    fields = string.Formatter().parse(template)
+    name = "".join(text + (field or "").rpartition(".")[2] for text, field, _, _ in fields)
+    return f".{name.replace(os.sep, '_')}.{extension}"
 
 
 def progress_in(path: PathLike, template: str) -> tuple[float, ...]:

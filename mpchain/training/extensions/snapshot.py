@@ -13,7 +13,7 @@ from mpchain.serializer import AbstractSerializer, DamagedFileError
 from mpchain.serializers import load_hdf5, load_npz, load_safetensors, open_atomic, save_npz
 from mpchain.training.extension import Extension
 from mpchain.training.extensions.snapshot_writers import SimpleWriter, Writer
-from mpchain.training.output_files import OutputFiles, find_files, progress_in
+from mpchain.training.output_files import OutputFiles, find_files, hidden_name, progress_in
 from mpchain.training.progress import print_line
 from mpchain.training.states import serialize_optional
 
@@ -162,6 +162,8 @@ class Snapshot(Extension):
             entries = [*filter(self._is_there, others), [name, self._run]]
             with open_atomic(self._index_path(), "w") as file:
                 json.dump(entries, file)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._old_index_path())
 
     def _remove_old_files(self):
         if self._deletes():
@@ -176,11 +178,15 @@ class Snapshot(Extension):
         return self.n_retains > 0 and self._files is not None
 
     def _read_index(self):
-        try:
-            with open(self._index_path(), encoding="utf-8") as file:
-                return [[name, run] for name, run in json.load(file)]
-        except (FileNotFoundError, ValueError, TypeError):  # without an index, nothing is deleted
-            return []
+        for path in (self._index_path(), self._old_index_path()):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    return [[name, run] for name, run in json.load(file)]
+            except FileNotFoundError:
+                continue
+            except (ValueError, TypeError):
+                break
+        return []  # without an index, nothing is deleted
 
     def _is_there(self, entry):
         return entry[0] in self._announced or os.path.exists(self._path_of(entry[0]))
@@ -189,6 +195,10 @@ class Snapshot(Extension):
         return os.path.join(self._folder, name)
 
     def _index_path(self):
+        return self._path_of(hidden_name(self.filename, "index"))
+
+    def _old_index_path(self):
+        """Returns the path of the index that versions up to November 2026 wrote."""
         return self._path_of(f".{self.filename.replace(os.sep, '_')}.index")
 
     def serialize(self, serializer: AbstractSerializer) -> None:

@@ -458,6 +458,22 @@ def test_where_it_is_not_known_what_is_whose_nothing_is_deleted(make_trainer, tm
     assert names(second) == ["snapshot_iter_3", "snapshot_iter_4", "snapshot_iter_6"]
 
 
+def test_the_index_has_a_name_without_fields(make_trainer):
+    trainer = run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"))
+    hidden = [path.name for path in trainer.out.iterdir() if path.name.startswith(".")]
+    assert hidden == [".snapshot_iter_iteration.index"]
+
+
+def test_an_index_of_the_former_name_is_read_and_replaced(make_trainer, tmp_path):
+    every = (1, "iteration")
+    first = run(make_trainer, extensions.snapshot(n_retains=2), (4, "iteration"), every)
+    former = first.out / ".snapshot_iter_{.updater.iteration}.index"
+    (first.out / ".snapshot_iter_iteration.index").rename(former)
+    extension = extensions.snapshot(n_retains=1, autoload=True)
+    second = run(make_trainer, extension, (6, "iteration"), every)
+    assert names(second) == ["snapshot_iter_6"] and not former.exists()
+
+
 def test_errors():
     with pytest.raises(TypeError, match="pass savefun or writer, not both"):
         extensions.snapshot(savefun=print, writer=Writer())
