@@ -1,11 +1,14 @@
 """Configuration: global defaults, thread-local overrides, the dtype policy.
 
 The library reads ``config``. It holds what this thread has set, and falls back to
-``global_config``, which all threads share. Entries that start with ``user_`` are free for programs
-to use.
+``global_config``, which all threads share. Names that begin with ``user_`` are free for programs to
+use. Other names that the configuration does not have are refused, because a misspelt one would
+change nothing without a word; only within programs for Chainer (:mod:`mpchain.compat`) all names
+are free.
 """
 
 import contextlib
+import difflib
 import functools
 import os
 import sys
@@ -95,24 +98,52 @@ mixed_bf16 = MixedBfloat16()
 class GlobalConfig:
     """Entries that every thread sees unless it has set its own (see :class:`LocalConfig`).
 
+    A program may set these entries and those whose names begin with ``user_``.
+
+    Args:
+        entries: the values at first.
+
     Example:
         >>> mpchain.global_config.user_depth = 3
         >>> mpchain.config.user_depth
         3
         >>> del mpchain.global_config.user_depth
+        >>> mpchain.global_config.trian = False
+        Traceback (most recent call last):
+        AttributeError: config has no entry 'trian': do you mean 'train'? Names of a program's own \
+entries begin with 'user_'
     """
 
     _readers: list[Any]
+    _takes_all_names: bool
 
     def __init__(self, **entries: Any):
-        object.__setattr__(self, "_readers", [])
-        for name, value in entries.items():
-            setattr(self, name, value)
+        vars(self).update(_readers=[], _takes_all_names=False, **entries)
 
     def __setattr__(self, name: str, value: Any) -> None:
+        self._check(name)
         object.__setattr__(self, name, value)
         for reader in self._readers:
             setattr(reader, name, _as_class_attribute(value))
+
+    def _check(self, name):
+        """Raises AttributeError if the name is neither an entry's nor free."""
+        if name in vars(self) or name.startswith("user_") or self._takes_all_names:
+            return
+        meant = difflib.get_close_matches(name, _entries(self), 1)
+        raise AttributeError(
+            f"config has no entry {name!r}: "
+            + "".join(f"do you mean {each!r}? " for each in meant)
+            + "Names of a program's own entries begin with 'user_'"
+        )
+
+    def take_all_names(self, takes: bool) -> None:
+        """Chooses whether programs may set entries of any name, as in Chainer.
+
+        Example:
+            >>> mpchain.global_config.take_all_names(False)  # as it is at first
+        """
+        object.__setattr__(self, "_takes_all_names", takes)
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
@@ -153,6 +184,11 @@ class LocalConfig(threading.local):
 
     def __init__(self, global_config: GlobalConfig):
         """Called by ``threading.local`` once in each thread: nothing is set there yet."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(self, name):
+            self._global_config._check(name)
+        super().__setattr__(name, value)
 
     def show(self, file: TextIO | None = None) -> None:
         """Prints every entry that this thread sees as ``name value``, sorted by name."""
@@ -244,6 +280,9 @@ def using_config(
 ) -> Iterator[None]:
     """Context manager: sets the entry ``name`` to ``value`` in this thread (or in ``config``).
 
+    Raises:
+        AttributeError: there is no such entry, and ``name`` does not begin with ``user_``.
+
     Example:
         >>> with mpchain.using_config("train", False):
         ...     F.dropout(np.ones(3), 0.9).array
@@ -251,12 +290,15 @@ def using_config(
     """
     own = vars(config)
     was_set, old = name in own, own.get(name)
-    setattr(config, name, value)
+    # Each backward comes here: of a thread's entries that exist, nothing but the dictionary knows.
+    is_plain = isinstance(config, LocalConfig) and hasattr(config, name)
+    put = own.__setitem__ if is_plain else functools.partial(setattr, config)
+    put(name, value)
     try:
         yield
     finally:
         if was_set:
-            setattr(config, name, old)
+            put(name, old)
         else:
             delattr(config, name)
 

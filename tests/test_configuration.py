@@ -143,6 +143,35 @@ def test_entries_of_users():
         config.user_alpha
 
 
+@pytest.mark.parametrize(
+    "name, hint", [("trian", r"do you mean 'train'\? Names"), ("depth", r"'depth': Names of a")]
+)
+@pytest.mark.parametrize("where", [config, global_config])
+def test_names_that_are_no_entries_are_refused(where, name, hint):
+    with pytest.raises(AttributeError, match=hint):
+        setattr(where, name, False)
+    with pytest.raises(AttributeError, match=hint):
+        with mpchain.using_config(name, False, where):
+            pass
+    assert not hasattr(where, name)
+
+
+def test_programs_for_chainer_may_set_any_entry():
+    code = """if True:
+        import mpchain.compat
+        mpchain.compat.install()
+        import chainer
+        chainer.config.depth = 3
+        chainer.global_config.width = 4
+        with chainer.using_config("height", 5):
+            print(chainer.config.depth, chainer.config.width, chainer.config.height)
+        mpchain.compat.uninstall()
+        chainer.config.length = 6
+    """
+    assert "config has no entry 'length'" in run_python(code)
+    assert run_python(code.replace("chainer.config.length = 6", "")) == "3 4 5"
+
+
 @pytest.mark.parametrize("to_stdout", [False, True])
 def test_show(to_stdout, capsys):
     local = LocalConfig(GlobalConfig(beta="b", alpha=1))

@@ -11,6 +11,7 @@ from typing import Any
 
 from mpchain.compat import attributes, function_classes, names, removed_names
 from mpchain.compat.layout import layout
+from mpchain.configuration import global_config
 
 PACKAGES = ("chainer", "chainermn", "chainerx")
 _MISSING = object()
@@ -153,6 +154,7 @@ def install() -> None:
     attributes.install()
     function_classes.install()
     removed_names.install()
+    global_config.take_all_names(True)
 
 
 def uninstall() -> None:
@@ -160,6 +162,7 @@ def uninstall() -> None:
     function_classes.uninstall()
     attributes.uninstall()
     removed_names.uninstall()
+    global_config.take_all_names(False)
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
     for name in [n for n, m in sys.modules.items() if isinstance(m, CompatModule)]:
         del sys.modules[name]
