@@ -32,6 +32,16 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_gpu_array(value)
 
 
+def _held(value):
+    """Yields the links and parameters in lists, tuples and dicts, nested ones included."""
+    if isinstance(value, (list, tuple, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            if isinstance(each, (ParameterTree, Parameter)):
+                yield each
+            else:
+                yield from _held(each)
+
+
 def _copy_values(param, source):
     if source.is_initialized and not param.is_initialized:
         param.array = param.device.send(source.array.astype(param.dtype))
@@ -108,6 +118,8 @@ class ParameterTree(DeviceResident):
     def init_scope(self) -> Iterator[None]:
         """Context manager: parameters (in a Chain, links too) assigned within are registered.
 
+        Those in a list, tuple or dict are not: at the end it warns of such that are nowhere else.
+
         >>> link = mpchain.Link()
         >>> with link.init_scope():
         ...     link.scale = mpchain.Parameter(1.0, (2,))
@@ -118,12 +130,35 @@ class ParameterTree(DeviceResident):
             raise RuntimeError(
                 f"{type(self).__name__}: call super().__init__() before entering init_scope"
             )
-        before = self._within_init_scope
+        before, old = self._within_init_scope, dict(vars(self))
         self._within_init_scope = True
         try:
             yield
         finally:
             self._within_init_scope = before
+        if not before:
+            self._look_into_containers({k: v for k, v in vars(self).items() if v is not old.get(k)})
+
+    def _look_into_containers(self, new):
+        """Warns of links and parameters in new lists, tuples and dicts, unless they are registered.
+
+        That cannot be told when they are assigned: ``add_link`` may follow.
+        """
+        known = None
+        for name, value in new.items():
+            held = list(_held(value))
+            if held and known is None:
+                known = {*map(id, self.links()), *map(id, self.params())}
+            if any(id(each) not in known for each in held):
+                kind = type(value).__name__
+                warnings.warn(
+                    f"{type(self).__name__}: the links and parameters in the {kind} {name!r} are "
+                    "not registered, so they are neither trained nor saved: make it a "
+                    "mpchain.ChainList or mpchain.Sequential of links, or use add_link and "
+                    "add_param",
+                    UserWarning,
+                    stacklevel=4,
+                )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._within_init_scope and isinstance(value, Parameter):

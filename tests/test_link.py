@@ -714,3 +714,28 @@ def test_an_outline_notices_what_changes_parameters_or_their_names(change):
         change(tree)
         assert [(name, id(param)) for name, param in tree.namedparams()] != before
         assert not its_outline.describes(tree)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda pair: dict(enumerate(pair)), lambda x: [x]])
+@pytest.mark.parametrize("make", [lambda: L.Linear(2, 2), lambda: Parameter(0.0, 2)])
+def test_links_in_a_container_are_no_part_of_the_link(kind, make):
+    """It warns though the model has other parameters, and though the name was used before."""
+    chain = Chain(out=L.Linear(2, 2))
+    chain.layers = None
+    with pytest.warns(UserWarning, match=r"'layers' are not registered.*ChainList or .*Sequential"):
+        with chain.init_scope():
+            chain.layers = kind([make(), make()])
+    assert [path for path, _ in chain.namedparams()] == ["/out/W", "/out/b"]
+
+
+def test_containers_that_need_no_warning():
+    chain = Chain()
+    chain.others = [L.Linear(2, 2)]  # outside of the scope: chosen to be no part of it
+    with chain.init_scope():
+        chain.first = L.Linear(2, 2)
+        chain.ksize, chain.scale = (3, 3), Parameter(1.0, 2)
+        chain.layers = [chain.first, L.Linear(2, 2), chain.scale]
+        chain.add_link("second", chain.layers[1])
+    with chain.init_scope():
+        chain.third = L.Linear(2, 2)
+    assert chain.count_params() == 20
