@@ -144,7 +144,7 @@ setup(
     ],
     package_data={
         "mpchain": ["py.typed"],
-        "mpchain.compat": ["*.txt"],
+        "mpchain.compat": ["*.txt", "packages/*/__init__.py"],
         "mpchain.page": ["assets/*"],
         "mpchain.testing": ["*.json"],
         "mpchain_launch": ["py.typed"],

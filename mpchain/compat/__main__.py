@@ -1,6 +1,7 @@
 """``python -m mpchain.compat``: run programs of Chainer on mpchain."""
 
 import argparse
+import os
 import pathlib
 import runpy
 import sys
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     if command == "report":
         parser.add_argument("path", nargs="+")
         return _report(parser.parse_args(rest).path)
+    _reach_children()
     if command == "-m":
         if not rest:
             parser.error("-m needs the name of a module")
@@ -42,6 +44,16 @@ def main(arguments: list[str] | None = None) -> int:
         sys.path[0] = str(pathlib.Path(command).resolve().parent)
         runpy.run_path(command, run_name="__main__")
     return 0
+
+
+def _reach_children():
+    """Lets the processes that the program starts import chainer as it does.
+
+    Those of multiprocessing get this process's ``sys.path``, others the environment.
+    """
+    sys.path.append(str(shim.PACKAGES))
+    found = filter(None, [str(shim.PACKAGES), os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(found)
 
 
 def _report(paths):

@@ -13,16 +13,7 @@ VERSION = "7.8.1+mpchain"
 SUMMARY = "mpchain compatibility shim, not Chainer"
 _WHEEL = "chainer-7.8.1+mpchain-py3-none-any.whl"
 _INFO = "chainer-7.8.1+mpchain.dist-info"
-_PACKAGE = '''"""mpchain in the place of {name}; see ``python -m mpchain.compat``."""
-
-import sys
-
-from mpchain import compat
-
-del sys.modules[__name__]
-compat.install()
-import {name}  # noqa: E402, F401
-'''
+PACKAGES = pathlib.Path(__file__).parent / "packages"
 _METADATA = f"""Metadata-Version: 2.1
 Name: chainer
 Version: {VERSION}
@@ -40,8 +31,8 @@ Programs and packages that import chainer, chainermn or chainerx run on mpchain.
 def build(folder: pathlib.Path) -> pathlib.Path:
     """Writes the wheel into a folder; returns its path."""
     files = {
-        f"{name}/__init__.py": _PACKAGE.format(name=name)
-        for name in ("chainer", "chainermn", "chainerx")
+        path.relative_to(PACKAGES).as_posix(): path.read_text("utf-8")
+        for path in sorted(PACKAGES.glob("*/__init__.py"))
     }
     files[f"{_INFO}/METADATA"] = _METADATA
     files[f"{_INFO}/WHEEL"] = (

@@ -55,6 +55,19 @@ def test_programs_and_their_children_find_the_packages(tmp_path, method):
     assert run.stdout == "7.8.1+mpchain mpchain.links.connection False\n3.0\n"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_a_program_that_runs_once_find_the_packages(tmp_path, method):
+    program = tmp_path / "program.py"
+    lines = PROGRAM.replace("METHOD", repr(method)).splitlines(keepends=True)
+    program.write_text("".join(line for line in lines if "importlib" not in line))
+    command = [sys.executable, "-m", "mpchain.compat", str(program)]
+    run = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert run.stdout == "3.0\n"
+
+
 def test_chainer_is_not_replaced(monkeypatch, capsys):
     monkeypatch.setattr(shim, "installed", lambda: "7.8.1")
     monkeypatch.setattr(shim, "_pip", lambda *arguments: pytest.fail("pip was called"))
