@@ -67,6 +67,8 @@ EXTRAS = {
     # ONNX: onnx writes, checks and reads the files.
     # onnxruntime (this version says which operators may be used) runs them in the tests.
     "onnx": ["onnx>=1.22", "onnxruntime==1.31.1"],
+    # Old programs of Chainer: NumPy 2.4 refuses float() of arrays of one element that have axes.
+    "compat": ["numpy<2.4"],
     # Caffe's files are messages of protocol buffers.
     "caffe": ["protobuf>=4.22"],
     # The tests: pytest runs them, pytest-xdist on several cores, pytest-timeout ends what hangs;

@@ -228,14 +228,7 @@ class FunctionAdapter(FunctionNode):
             in_data[i] = array
         grad_data = tuple([None if g is None else g.array for g in grad_outputs])
         gxs = self._function.backward(tuple(in_data), grad_data)
-        if not isinstance(gxs, (tuple, list)):
-            raise TypeError(f"{self.label}.backward must return a tuple, not {type(gxs).__name__}")
-        if len(gxs) != len(in_data):
-            raise ValueError(
-                f"{self.label}.backward must return a gradient, or None, for each of its "
-                f"{len(in_data)} inputs, but returned {len(gxs)}"
-            )
-        gxs = [None if gx is None else as_array(gx) for gx in gxs]
+        gxs = _as_gradients(self.label, gxs, len(in_data))
         if config.enable_backprop:
             return self._with_graph(gxs, grad_outputs)
         return tuple([None if gx is None else as_variable(gx) for gx in gxs])
@@ -271,3 +264,15 @@ class _OldStyleGradient(FunctionNode):
             f'cannot twice-differentiate an old style Function "{self._function_label}": '
             "write it as a FunctionNode, whose backward takes and returns Variables"
         )
+
+
+def _as_gradients(label, gradients, n_inputs):
+    """Returns what an old-style function's ``backward`` returned, as a list of arrays and None."""
+    if not isinstance(gradients, (tuple, list)):
+        raise TypeError(f"{label}.backward must return a tuple, not {type(gradients).__name__}")
+    if len(gradients) != n_inputs:
+        raise ValueError(
+            f"{label}.backward must return a gradient, or None, for each of its "
+            f"{n_inputs} inputs, but returned {len(gradients)}"
+        )
+    return [None if gx is None else as_array(gx) for gx in gradients]

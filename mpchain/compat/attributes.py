@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import links
+from mpchain.compat import arguments
 from mpchain.dataset import ConcatWithAsyncTransfer
 from mpchain.datasets import LabeledImageDataset, SubDataset
 from mpchain.device_resident import DeviceResident
@@ -20,6 +21,7 @@ from mpchain.function_hooks.report import TIME_UNITS
 from mpchain.link import ChainList, Link
 from mpchain.link_hooks import TimerHook as LinkTimerHook
 from mpchain.links.n_step import _NStepRNN
+from mpchain.links.recurrent import _PlainLSTMCell as _LSTM
 from mpchain.optimizer import GradientMethod
 from mpchain.optimizers import Adam
 from mpchain.optimizers.adam import AdamRule
@@ -108,6 +110,18 @@ class _OwnProcess:
         return None if communicator is None else load_mpi().COMM_SELF
 
 
+_INITIALIZING = [
+    next(cls for cls in link.__mro__ if "_initialize" in vars(cls))
+    for link in (
+        links.Linear,
+        links.ConvolutionND,
+        links.LocalConvolution2D,
+        links.BatchNormalization,
+        links.LayerNormalization,
+    )
+]
+"""The classes whose parameters get their shapes from the first input."""
+
 _ABSENT = object()
 _before: list[tuple[type, str, Any]] = []
 
@@ -154,6 +168,18 @@ def warn(old: str, instead: str | None) -> None:
     warnings.warn(f"{old} is deprecated{advice}", DeprecationWarning, stacklevel=3)
 
 
+def _initializing(self, *shape):
+    """Calls ``_initialize_params``, which a subclass may override."""
+    takes_size = isinstance(self, links.LayerNormalization | links.GroupNormalization)
+    self._initialize_params(*(shape[0] if takes_size else shape))
+
+
+def _draw_weights(self):
+    """Initializes an LSTM whose number of inputs is known."""
+    W = self.upward.W
+    _LSTM._draw_weights(self, W.shape[1] if W.is_initialized else self.upward.in_size)
+
+
 def _warning(cls, name, instead):
     original = getattr(cls, name)
     if isinstance(original, property):
@@ -181,10 +207,16 @@ def install() -> None:
     _set(Communicator, "mpi_comm", _OwnProcess())
     for cls, name, instead in _DEPRECATED:
         _set(cls, name, _warning(cls, name, instead))
+    for owner, name, value in arguments.REPLACED:
+        _set(owner, name, value)
     for cls, old, new in _RENAMED:
         _set(cls, "__init__", _renaming(cls, old, new))
     for cls, method in _REFUSING:
         _set(cls, method, _refusing(cls, method))
+    for cls in _INITIALIZING:
+        _set(cls, "_initialize_params", vars(cls)["_initialize"])
+        _set(cls, "_initialize", _initializing)
+    _set(_LSTM, "_initialize_params", _draw_weights)
 
 
 def _set(cls, name, value):

@@ -129,6 +129,12 @@ def install() -> None:
         "that off",
         file=sys.stderr,
     )
+    if np.lib.NumpyVersion(np.__version__) >= "2.4.0":
+        print(
+            "mpchain.compat: NumPy 2.4 raises TypeError for float(array of one element), as old "
+            "programs write it: pip install 'mpchain[compat]' brings a NumPy that takes it",
+            file=sys.stderr,
+        )
 
 
 def _add(module, names):

@@ -135,14 +135,14 @@ def split_axis(
     return parts if force_tuple or len(parts) > 1 else parts[0]
 
 
-def broadcast(*args: Input) -> tuple[Variable, ...]:
+def broadcast(*args: Input) -> Any:
     """Broadcasts arrays to their common shape, as NumPy does.
 
     Args:
         args: Variables or arrays.
 
     Returns:
-        tuple of Variables, one per argument.
+        tuple of Variables, one per argument; of a single argument, the Variable.
 
     Raises:
         InvalidType: the shapes do not broadcast, or there is no array.
@@ -157,7 +157,8 @@ def broadcast(*args: Input) -> tuple[Variable, ...]:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         raise InvalidType(f"broadcast: the shapes {shapes} do not broadcast") from None
-    return tuple(as_variable(x) if x.shape == shape else broadcast_to(x, shape) for x in args)
+    ys = tuple(as_variable(x) if x.shape == shape else broadcast_to(x, shape) for x in args)
+    return ys if len(ys) > 1 else ys[0]
 
 
 def _separate_derivative(gys, x_shape, axis):

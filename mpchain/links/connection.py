@@ -50,7 +50,10 @@ class Linear(Link):
             self.W = Parameter(get_initializer(initialW))
             self.b = bias_parameter(nobias, initial_bias, out_size)
         if in_size is not None:
-            self.W.initialize((out_size, in_size))
+            self._initialize(in_size)
+
+    def _initialize(self, in_size):
+        self.W.initialize((self.out_size, in_size))
 
     @classmethod
     def from_params(cls, W: Input, b: Input | None = None, nobias: bool = False) -> Self:
@@ -72,7 +75,7 @@ class Linear(Link):
         if self.W.is_initialized or getattr(n_batch_axes, "ndim", 0) > 0:
             return  # F.linear raises the error
         if x.ndim > n_batch_axes:
-            self.W.initialize((self.out_size, math.prod(x.shape[n_batch_axes:])))
+            self._initialize(math.prod(x.shape[n_batch_axes:]))
 
     def forward(self, x: Input, n_batch_axes: int = 1) -> Variable:
         """Applies the map.

@@ -45,7 +45,8 @@ class _Windowed(Link):
         self._check_groups("out_channels", out_channels)
         with self.init_scope():
             self.W = Parameter(get_initializer(initialW))
-            self.b = bias_parameter(self.nobias, initial_bias)
+            size = None if in_channels is not None else self._size_of_bias(None)
+            self.b = bias_parameter(self.nobias, initial_bias, size)
         if in_channels is not None:
             self._initialize(in_channels)
 
@@ -59,10 +60,11 @@ class _Windowed(Link):
         check_sizes(self, in_channels=in_channels)
         self._check_groups("in_channels", in_channels)
         self.W.initialize((*self._channels_of_weights(in_channels), *self.ksize))
-        if self.b is not None:
+        if self.b is not None and not self.b.is_initialized:
             self.b.initialize(self._size_of_bias(in_channels))
 
     def _size_of_bias(self, in_channels):
+        """Returns None where it depends on a number of input channels that is None."""
         return self.out_channels
 
     def _shape_fits(self, name, shape):
@@ -403,7 +405,7 @@ class DepthwiseConvolution2D(_Windowed):
         return shape[1], shape[0]
 
     def _size_of_bias(self, in_channels):
-        return in_channels * self.out_channels
+        return None if in_channels is None else in_channels * self.out_channels
 
     @property
     def printable_specs(self) -> Iterable[tuple[str, Any]]:

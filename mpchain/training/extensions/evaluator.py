@@ -81,6 +81,9 @@ class Evaluator(Extension):
         self.eval_func = eval_func
         self._progress_bar = progress_bar
         self._most_batches = None
+        self._check_ends()
+
+    def _check_ends(self):
         for name, iterator in self._iterators.items():
             if getattr(iterator, "repeat", False):
                 raise ValueError(

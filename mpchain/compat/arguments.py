@@ -1,0 +1,50 @@
+"""Arguments that Chainer's functions take and mpchain's refuse; mpchain's take them while compat is
+installed."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from mpchain import function
+from mpchain.dtypes import is_floating
+from mpchain.functions import broadcast, cast, regression_loss
+from mpchain.training.extensions import Evaluator
+from mpchain.typing import Input
+from mpchain.variable import Variable
+
+_PROMOTING = ("gaussian_nll", "bernoulli_nll", "gaussian_kl_divergence")
+_alike = regression_loss._alike
+_as_gradients = function._as_gradients
+_check_ends = Evaluator._check_ends
+
+
+def _promoted(name: str, **arrays: Input) -> list[Variable]:
+    """Returns the arguments of a loss: of those named above, with one shape and the last dtype."""
+    *_, last = arrays.values()
+    if name not in _PROMOTING or not is_floating(last.dtype):
+        return _alike(name, **arrays)
+    return list(broadcast(*[cast(x, last.dtype) for x in arrays.values()]))
+
+
+def _unpacked(label: str, gradients: Any, n_inputs: int) -> Any:
+    """Takes the gradients of an old-style function that are rows of an array, too."""
+    if isinstance(gradients, np.ndarray):
+        gradients = tuple(gradients[:n_inputs])
+    return _as_gradients(label, gradients, n_inputs)
+
+
+def _warn_of_repeat(evaluator: Evaluator) -> None:
+    """Warns, where mpchain refuses: a subclass may end the evaluation by itself."""
+    try:
+        _check_ends(evaluator)
+    except ValueError as error:
+        warnings.warn(str(error), stacklevel=4)
+
+
+REPLACED: list[tuple[Any, str, Any]] = [
+    (regression_loss, "_alike", _promoted),
+    (function, "_as_gradients", _unpacked),
+    (Evaluator, "_check_ends", _warn_of_repeat),
+]
+"""Owner, name, and what stands there while compat is installed."""
