@@ -33,8 +33,9 @@ def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     is_set = any(name in environment for name in _VARIABLES)
     if is_set or "glibc.malloc" in environment.get("GLIBC_TUNABLES", "") or os.name != "posix":
         return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
         return False
     return bool(mallopt(_MMAP_THRESHOLD, 1 << 25) and mallopt(_TRIM_THRESHOLD, -1))
 

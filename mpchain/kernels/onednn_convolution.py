@@ -158,7 +158,7 @@ def _convolution(operation, x_shape, W_shape, y_shape, window, last, has_bias=Fa
     return _Convolution(operation, shapes, window, last)
 
 
-if os.name == "posix":
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_convolution.cache_clear)  # for another number of threads
 
 

@@ -203,7 +203,7 @@ def load() -> Any:
     Example:
         >>> is_installed = isinstance(load(), Library)
     """
-    if os.name != "posix":
+    if not hasattr(os, "register_at_fork"):
         return "onednn-cpu-gomp exists for Linux alone"
     for folder in (sys.prefix, site.getuserbase()):
         path = os.path.join(folder, "lib", "libdnnl.so.3")

@@ -78,7 +78,7 @@ class _Product(Objects):
 
 
 _product = functools.lru_cache(maxsize=1024)(_Product)
-if os.name == "posix":
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_product.cache_clear)  # for another number of threads
 
 
