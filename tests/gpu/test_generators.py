@@ -26,7 +26,7 @@ def test_dry_run():
     mpchain.cuda.cupy.random.seed(1)
     expected = _next()
     mpchain.cuda.cupy.random.seed(1)
-    with DryRun([model]) as dry_run:
+    with DryRun([model], mpchain.distributed.create_communicator()) as dry_run:
         _noise()
     dry_run.undo()
     assert _next() == expected

@@ -12,6 +12,7 @@ from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import summed_dtype
 from mpchain.distributed.gradients.persistents import Persistent
 from mpchain.parameter_tree import is_array
+from mpchain.typing import Array
 from mpchain.utils.flat_layout import layouts
 from mpchain.variable import Parameter
 
@@ -66,13 +67,22 @@ def are_alike(comm: Communicator, params: Mapping[str, Parameter]) -> bool:
         >>> are_alike(comm, dict(L.Linear(2, 2).namedparams()))
         True
     """
-    digest = hashlib.blake2b(digest_size=16)
-    for name, param in sorted(params.items()):
-        digest.update(f"{name} {param.is_initialized}".encode())
-        if param.is_initialized:
-            array = np.ascontiguousarray(cuda.to_cpu(param.array))
-            digest.update(array.reshape(-1).view(np.uint8))
-    return len(set(comm.allgather_obj(digest.digest()))) == 1
+    return len(set(comm.allgather_obj(digest({n: p.array for n, p in params.items()})))) == 1
+
+
+def digest(arrays: Mapping[str, Array | None]) -> bytes:
+    """Returns a checksum of arrays, and of the names of those that are None.
+
+    >>> digest({"/W": None}) == digest({"/W": np.zeros(2)})
+    False
+    """
+    checksum = hashlib.blake2b(digest_size=16)
+    for name, array in sorted(arrays.items()):
+        checksum.update(f"{name} {array is not None}".encode())
+        if array is not None:
+            array = np.ascontiguousarray(cuda.to_cpu(array))
+            checksum.update(array.reshape(-1).view(np.uint8))
+    return checksum.digest()
 
 
 def _tables_of_all(comm, table):

@@ -1,7 +1,8 @@
-"""Running a forward pass only for the parameters that it initializes."""
+"""Running a forward pass that initializes parameters, alike on all ranks."""
 
 import contextlib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -10,30 +11,35 @@ from mpchain import backend
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients.replication import digest
+from mpchain.distributed.watch.fingerprints import n_calls
 from mpchain.link import Link
 from mpchain.parameter_tree import is_array
+from mpchain.variable import Parameter
 
 
 class DryRun:
-    """Context manager: :meth:`undo` reverts what a forward pass did to models, except initializing
-    parameters.
+    """Context manager: the forward pass within it either counts (:meth:`keep`), or is reverted but
+    for initialized parameters (:meth:`undo`), and repeated.
 
-    Within it, initializers draw from a copy of NumPy's random state, unless ``config.rng`` is set.
-    Initial values therefore do not depend on other draws of the pass (dropout), whose number
-    depends on the rank's share of the batch.
+    Within it, initializers draw from a copy of rank 0's random state of NumPy, unless
+    ``config.rng`` is set. Initial values are therefore the same on all ranks that initialize in the
+    same order. They do not depend on other draws of the pass (dropout), whose number depends on the
+    rank's share of the batch.
 
     Args:
         models: the models.
+        comm: the ranks, all of which make one.
 
     Example:
         >>> model = L.BatchNormalization(2)
-        >>> with DryRun([model]) as dry_run:
+        >>> with DryRun([model], comm) as dry_run:
         ...     _ = model(np.ones((4, 2), np.float32))
         >>> dry_run.undo(); model.avg_mean
         array([0., 0.], dtype=float32)
     """
 
-    def __init__(self, models: Iterable[Link]):
+    def __init__(self, models: Iterable[Link], comm: Communicator):
         links = {id(link): link for model in models for link in model.links()}
         self._attributes = [(link, dict(vars(link))) for link in links.values()]
         self._arrays = [
@@ -42,10 +48,12 @@ class DryRun:
             for value in attributes.values()
             if is_array(value)
         ]
+        self._comm = comm
         self._state = np.random.get_state()
+        self._of_rank_0 = comm.bcast_obj(self._state)
         self._rng = np.random.RandomState()
-        self._rng.set_state(self._state)
-        self._has_initialized_attributes = False
+        self._rng.set_state(self._of_rank_0)
+        self._n_calls = n_calls(comm)
 
     def __enter__(self) -> Self:
         self._scope = contextlib.ExitStack()
@@ -58,28 +66,90 @@ class DryRun:
     def __exit__(self, *exc_info: Any) -> None:
         self._scope.__exit__(*exc_info)
 
+    def agree(self, params: Mapping[str, Parameter]) -> str:
+        """Returns on all ranks what becomes of the pass: ``"keep"`` it, ``"repeat"`` it, or
+        ``"skip"`` the step, after a warning.
+
+        It is kept if all ranks that have initialized anything have the same values. Otherwise it is
+        repeated, unless ranks have communicated with others that do not repeat it.
+
+        Args:
+            params: by name, those that may have been initialized.
+        """
+        values = {name: param.array for name, param in params.items()}
+        mine = (
+            digest(values),
+            digest(dict(self._initialized())),
+            n_calls(self._comm) - self._n_calls,
+        )
+        is_new = any(value is not None for value in values.values())
+        held = [*filter(None, self._comm.allgather_obj(mine if is_new else None))]
+        if not held or (self._comm.size == 1 and not self._comm.micro_shards):
+            return "keep"
+        of_params, of_attributes, calls = map(set, zip(*held))
+        if calls == {0}:
+            # Each micro-shard draws initial values of attributes as the second pass does.
+            are_alike = len(of_params) == len(of_attributes) == 1 and not self._comm.micro_shards
+            return "keep" if are_alike else "repeat"
+        if len(of_params) == 1:
+            return "keep"
+        warn_of_skipping(
+            self._comm,
+            "The loss function communicates with other ranks, so that it cannot be repeated: let "
+            "initializers draw from NumPy's global generator, in the same order on all ranks",
+        )
+        return "skip"
+
+    def _initialized(self):
+        """Yields paths and values of the links' attributes that have become arrays."""
+        for i, (link, attributes) in enumerate(self._attributes):
+            for name, value in attributes.items():
+                if value is None and is_array(vars(link).get(name)):
+                    yield f"{i} {name}", vars(link)[name]
+
+    def keep(self) -> None:
+        """Lets the pass count. NumPy's random state gets the draws of initializers behind it, if
+        nothing else has drawn."""
+        if _are_equal(np.random.get_state(), self._state):
+            self._set_random_state()
+
+    def _set_random_state(self):
+        """Draws as initializers did, on ranks whose random state was rank 0's."""
+        has_drawn = not config.rng and _are_equal(self._state, self._of_rank_0)
+        np.random.set_state(self._rng.get_state() if has_drawn else self._state)
+
     def undo(self) -> None:
         """Restores the links' attributes and arrays, and NumPy's random state.
 
         That state has the draws of initializers behind it, as if these had run before.
         """
+        self._reverts = any(True for _ in self._initialized())
         for link, attributes in self._attributes:
-            held = vars(link)
-            self._has_initialized_attributes |= any(
-                value is None and is_array(held.get(name)) for name, value in attributes.items()
-            )
-            held.update(attributes)
+            vars(link).update(attributes)
         for array, values in self._arrays:
             backend.copyto(array, values)
-        np.random.set_state(self._state if config.rng else self._rng.get_state())
+        self._set_random_state()
 
-    def initial_values_of(self, comm: Communicator) -> contextlib.AbstractContextManager:
+    def initial_values(self) -> contextlib.AbstractContextManager:
         """Context manager for the pass after :meth:`undo`: initial values of attributes that were
-        reverted, such as random vectors, are the same on all ranks, all of which call this.
-        """
-        if comm.micro_shards:  # which all draw the same initial values
+        reverted, such as random vectors, are the same on all ranks."""
+        # Micro-shards all draw the same initial values.
+        if config.rng or self._comm.micro_shards or not self._reverts:
             return contextlib.nullcontext()
-        key = comm.bcast_obj(self._state[1])
-        if config.rng or not self._has_initialized_attributes:
-            return contextlib.nullcontext()
-        return using_config("rng", np.random.RandomState(key))
+        return using_config("rng", np.random.RandomState(self._of_rank_0[1]))
+
+
+def warn_of_skipping(comm: Communicator, remedy: str) -> None:
+    """Warns on rank 0 that a step is skipped, because initial parameters differed."""
+    if comm.rank == 0:
+        warnings.warn(
+            "MultiNodeOptimizer.update: this step is skipped, because its gradients were "
+            "computed with initial parameters that differed between ranks; from now on the "
+            f"parameters are the same. {remedy}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def _are_equal(state, other):
+    return all(map(np.array_equal, state, other))

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import signal
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -19,7 +18,7 @@ from mpchain.distributed.gradients.persistents import named_persistents, remembe
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
 from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided
-from mpchain.distributed.optimizers.dry_run import DryRun
+from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
 from mpchain.distributed.optimizers.rank_states import RankStates
 from mpchain.distributed.optimizers.replays import Replays
 from mpchain.distributed.optimizers.reports import Observations
@@ -109,8 +108,8 @@ class MultiNodeOptimizer:
 
     Parameters are the same on all ranks before they are used. :meth:`setup` copies those that are
     initialized from rank 0, and the first update the others, as soon as a forward pass has
-    initialized them; it then repeats that pass. :meth:`setup` also copies persistent values
-    (running statistics). Later each rank updates its own, see
+    initialized them; it repeats that pass if the ranks' values differed. :meth:`setup` also copies
+    persistent values (running statistics). Later each rank updates its own, see
     :class:`mpchain.distributed.extensions.AllreducePersistent`.
 
     Random numbers that functions and distributions draw inside a loss function belong to samples:
@@ -143,6 +142,7 @@ class MultiNodeOptimizer:
     n_samples: int | None
 
     _own_hook = None  # a hook that belongs to this class
+    _skips = False  # whether the step under way is skipped
 
     def __init__(
         self,
@@ -344,11 +344,12 @@ class MultiNodeOptimizer:
         for i, (n_part, compute_loss) in enumerate(parts, 1):
             if n_part == 0:
                 compute_loss = _no_loss
-            loss = self._first_loss(compute_loss) if i == 1 and self._waiting else compute_loss()
+            is_first = i == 1 and self._waiting
+            loss = self._first_loss(compute_loss, reducer, n_part) if is_first else compute_loss()
             weight = reducer.weight(n_part)
             if i == 1 or reducer.parts_per_batch:
                 self._scale_accumulated(reducer)
-            if n_part != 0:
+            if n_part != 0 and not (is_first and self._skips):
                 # Earlier parts only add to the gradients.
                 on_leaf = reducer.ready if i == len(parts) and reducer.overlaps else None
                 self._backward(loss, weight, on_leaf, recorder)
@@ -491,7 +492,7 @@ class MultiNodeOptimizer:
         n_total = reducer.finish()
         self._rank_states.n_samples = n_total
         self._draws.finish(n_total)
-        if n_total > 0:
+        if not attributes.pop("_skips", False) and n_total > 0:
             self._step(message.have_equal_random_states() if draws else True)
 
     def _step(self, draws_alike):
@@ -536,29 +537,28 @@ class MultiNodeOptimizer:
             return True
         alike = replication.are_alike(self.communicator, self._new_parameters())
         self._replicate()
-        if alike:
-            return True
-        self._n_accumulated = self._n_all_accumulated = 0
-        if self.communicator.rank == 0:
-            warnings.warn(
-                "MultiNodeOptimizer.update: this step is skipped, because its gradients were "
-                "computed with initial parameters that differed between ranks; from now on the "
-                "parameters are the same. Give update a loss function to lose no step",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return False
+        if not alike:
+            self._n_accumulated = self._n_all_accumulated = 0
+            warn_of_skipping(self.communicator, "Give update a loss function to lose no step")
+        return alike
 
-    def _first_loss(self, compute_loss):
-        """Returns the loss, computed with parameters that this initializes alike on all ranks."""
-        with DryRun(remembered(self.communicator).values()) as dry_run:
+    def _first_loss(self, compute_loss, reducer, n_part):
+        """Returns the loss, computed with parameters that this initializes alike on all ranks. If
+        that cannot be, the step is skipped."""
+        comm = self.communicator
+        with DryRun(remembered(comm).values(), comm) as dry_run:
             loss = compute_loss()
-        n_waiting = len(self._waiting)
+        outcome = dry_run.agree(self._new_parameters())
+        if outcome == "skip":
+            weight, vars(self)["_skips"] = reducer.weight(n_part), True
+            if n_part != 0:  # Other ranks wait for the gradients of what they have sent.
+                self._backward(loss, weight, None, None)
         self._replicate()
-        if len(self._waiting) == n_waiting:
+        if outcome != "repeat":
+            dry_run.keep()
             return loss
         dry_run.undo()
-        with dry_run.initial_values_of(self.communicator):
+        with dry_run.initial_values():
             return compute_loss()
 
     def _new_parameters(self):

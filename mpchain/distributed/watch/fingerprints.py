@@ -176,13 +176,32 @@ class Request:
         return getattr(self._request, name)
 
 
+_ALL = weakref.WeakSet()  # the fingerprints of all communicators
+
+
+def n_calls(but: Any) -> int:
+    """Returns how often this process has communicated through other communicators than ``but``.
+
+    >>> n_calls(comm)
+    0
+    """
+    own = getattr(getattr(but, "_watch", None), "fingerprints", None)
+    return sum(fingerprints.n_taken for fingerprints in _ALL if fingerprints is not own)
+
+
 class Fingerprints:
-    """The fingerprints of one rank's collectives, cached by call site and arguments."""
+    """The fingerprints of one rank's collectives, cached by call site and arguments.
+
+    Attributes:
+        n_taken: how many were taken: every call that communicates takes one.
+    """
 
     most_remembered = 4096
 
     def __init__(self):
         self._known = {}
+        self.n_taken = 0
+        _ALL.add(self)
 
     def take(
         self, name: str, kind: _Kind, args: tuple, kwargs: dict[str, Any], frame: FrameType
@@ -195,6 +214,7 @@ class Fingerprints:
             args, kwargs: its arguments.
             frame: where it was called.
         """
+        self.n_taken += 1
         x = args[0] if args else kwargs.get("x")
         shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
         # In debug mode the communicator compares them, with an error on all ranks.

@@ -131,7 +131,7 @@ class Watch:
         self._entered = None  # number of the collective that the rank is in
         self._neighbors = [(r, self.rows[r].tags) for r in self.local if r != self.rank]
         self._owned = []
-        self._fingerprints = Fingerprints()
+        self.fingerprints = Fingerprints()
         self._n = 0
         self._unfinished = collections.deque()
         self._detector = Detector(self)
@@ -304,7 +304,7 @@ class Watch:
 
     def describe(self, name: str, kind: Any, args: tuple, kwargs: dict[str, Any]) -> bytes:
         """Returns the encoded text of a call that is neither announced nor compared."""
-        return self._fingerprints.take(name, kind, args, kwargs, sys._getframe(2))[1]
+        return self.fingerprints.take(name, kind, args, kwargs, sys._getframe(2))[1]
 
     def enter(self) -> None:
         """Called when an announced method begins to communicate.
@@ -313,7 +313,7 @@ class Watch:
             CollectiveMismatchError: another rank has called a different collective.
         """
         (name, kind, args, kwargs), self.announced = self.announced, None
-        number, text = self._fingerprints.take(name, kind, args, kwargs, sys._getframe(1))
+        number, text = self.fingerprints.take(name, kind, args, kwargs, sys._getframe(1))
         self._text = text
         row = self.row
         if kind.is_message:

@@ -153,17 +153,23 @@ class Stateful(Chain):
         return F.mean_squared_error(self.h, t)
 
 
-def test_the_first_pass_leaves_no_traces(comm):
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_first_pass_leaves_no_traces(comm, alike):
+    """It counts if all ranks have initialized alike, or is repeated."""
     log = []
     model = on_device(Stateful(log))
     seen = model.seen
     optimizer = create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
-    update(optimizer, comm, batch(comm.size), model)
-    assert log == [True, True]  # the pass that initialized, and the same once more
+    np.random.seed(comm.rank)
+    with using_config("rng", None if alike else np.random.RandomState(comm.rank)):
+        update(optimizer, comm, batch(comm.size), model)
+    n_passes = 1 if alike or comm.size == 1 else 2
+    assert log == n_passes * [True]
     assert model.seen is seen
     assert (seen, model.n_calls) == (1, 1)
+    assert_alike(comm, model)
     update(optimizer, comm, batch(comm.size), model)
-    assert log == [True, True, False]
+    assert log == [*(n_passes * [True]), False]
 
 
 class TwoBranches(Chain):
