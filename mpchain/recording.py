@@ -59,3 +59,33 @@ def planned(shape: tuple[int, ...], dtype: Any) -> np.ndarray | None:
     place, current.place = current.place, None
     fits = place is not None and place.shape == shape and place.dtype == dtype
     return place if fits else None
+
+
+def exchanged(function: Callable[[np.ndarray], Any], array: Any) -> np.ndarray:
+    """Exchanges an array with other ranks, where what they get depends on data.
+
+    Eagerly this is ``function(array)``. In a step that is recorded, the call is kept: each replay
+    calls ``function`` again, also if nobody reads the result, with the array that the replay has
+    computed, in order with the other messages. Where a step is compared with its replay, the
+    function is called once: the replay gets what the step has received, after a check that it would
+    have sent the same array. So a rank that records or compares a step sends what ranks send that
+    replay it or run it as always.
+
+    Args:
+        function: gets a copy of the array, and returns an array whose shape and dtype follow from
+            those of that one. What it does is not recorded, so it should only exchange.
+        array: what is sent.
+
+    Returns:
+        What ``function`` returns. If the step is recorded, this must not decide what Python does,
+        such as in an ``if``: use ``where``.
+
+    Raises:
+        ValueError: in a replay, the function returned an array of another shape or dtype.
+
+    Example:
+        >>> exchanged(lambda count: count + 3, np.array([2]))  # 3 samples of other ranks
+        array([5])
+    """
+    recorder = current.recorder
+    return function(array) if recorder is None else recorder.exchange(function, array)

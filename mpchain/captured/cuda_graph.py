@@ -19,7 +19,7 @@ import numpy as np
 
 from mpchain.backends import cuda
 from mpchain.captured.carried import Carried
-from mpchain.captured.recorder import without_graph
+from mpchain.captured.results import without_graph
 from mpchain.captured.state import State
 from mpchain.kernels.cublas_library import workspace_bytes
 from mpchain.optimizer import Optimizer

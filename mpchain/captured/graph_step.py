@@ -7,7 +7,7 @@ from typing import Any
 from mpchain.backends import cuda
 from mpchain.captured.cuda_graph import CudaGraph, explain
 from mpchain.captured.ranks import Ranks
-from mpchain.captured.recorder import without_graph
+from mpchain.captured.results import without_graph
 from mpchain.captured.state import State, found_in
 from mpchain.link import Link
 

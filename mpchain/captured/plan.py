@@ -4,20 +4,32 @@ The list of calls is all that a replay needs. For another device it would be pla
 graph of that device, between the updates.
 """
 
+import enum
+import types
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mpchain.captured.recorder import Call, Recorder, arrays_in, owner_of, plain, without_graph
+from mpchain.captured.comparison import are_all_close
+from mpchain.captured.proof import Proof
+from mpchain.captured.recorded import Call, arrays_in, owner_of, plain
+from mpchain.captured.recorder import Recorder
+from mpchain.captured.results import arrays_of, flatten, is_array, is_simple, without_graph
 from mpchain.captured.state import are_alike
 from mpchain.kernels.blas import multiply_stacks
 from mpchain.kernels.onednn import prepared_product
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
 from mpchain.recording import current
 from mpchain.variable import Parameter, Variable
 
 _ALIGNED = 64  # bytes
+OTHER_VALUE = "a value that decides what is done is another one"
+"""The reason of a call that runs as always, since a guard differs."""
+
+_UNCHANGED = (Link, Optimizer, type, np.dtype, enum.Enum, types.FunctionType, types.ModuleType)
 _REDUCTIONS = {
     np.ndarray.sum: np.add.reduce,
     np.ndarray.prod: np.multiply.reduce,
@@ -56,7 +68,7 @@ class Plan:
         self._outside = {id(owner_of(x)) for x in (*inputs, *recorder.state.arrays())}
         grads = recorder.grads()
         left = [(attribute, x.array) for attribute, x in recorder.left.items()]
-        kept = [*arrays_in([g for _, g in grads]), *_arrays_of(result)]
+        kept = [*arrays_in([g for _, g in grads]), *arrays_of(result)]
         kept += [plain(array) for _, array in left]
         calls = self._needed(_with_guards_first(recorder.calls, self._owners), kept)
         used = [*kept, *(x for call in calls for x in (*_read_by(call), *call.results))]
@@ -64,19 +76,17 @@ class Plan:
         changed = {id(owner_of(x)) for call in calls for x in call.results}
         left += [(attribute, x) for attribute, x in self._kept if id(x) in changed]
         self.reason = self._why_not(calls) or _why_kept(self._kept, recorder)
+        self.reason = self.reason or self._why_not_result(result)
         self.result, self.final_grads, self.n_bytes = None, [], 0
         self._calls: list[tuple[str, Callable, tuple]] = []
         if self.reason is None:
             self._lay_out(calls, kept)
-            self.written = [
-                x for c in calls for x in c.results if self._key(x) is None and c.kind == "call"
-            ]
+            self.outside = self._used_outside(used)
             self._calls = [self._player(call) for call in calls]
             self._spans = _spans(self._calls)
             self.final_grads = self._at_grads(grads)
             self.result = without_graph(result, self._at)
             self._left = [(attribute, self._at(plain(array))) for attribute, array in left]
-            self.has_draws = any(call.kind == "draw" for call in calls)
         self._owners = {}
 
     def _key(self, array):
@@ -105,9 +115,9 @@ class Plan:
         acted = None
         for call in calls:
             name = getattr(call.function, "__name__", call.function)
-            if call.kind == "guard" and acted:
+            if call.kind in ("guard", "shape") and acted:
                 return f"a value decides what is done after {acted}"
-            if call.kind in ("update", "send"):
+            if call.kind in ("update", "send", "exchange"):
                 acted = "an optimizer's update" if call.kind == "update" else "a message"
             for array in call.results:
                 if self._key(array) is None:
@@ -115,6 +125,28 @@ class Plan:
                         return f"{name} writes into memory that is not recorded, {array.shape}"
                     acted = "a persistent array was changed"
         return None
+
+    def _why_not_result(self, result):
+        """A reason against a replay: a result that would stay as it is."""
+        _, held = flatten(result)
+        for value in held:
+            array = value.array if isinstance(value, Variable) else value
+            if array is None or is_simple(array) or isinstance(array, _UNCHANGED):
+                continue
+            if isinstance(array, np.generic):
+                return f"it returns a {type(array).__name__} that was made by means not recorded"
+            if not is_array(array):
+                return f"it returns a {type(array).__name__}"
+            array = plain(array)
+            if self._key(array) is None and id(owner_of(array)) not in self._outside:
+                return f"it returns an array {array.shape} that was made by means not recorded"
+        return None
+
+    def _used_outside(self, used):
+        """The arrays of the state that the step reads or changes."""
+        found = {id(owner_of(x)): owner_of(x) for x in used}
+        given = {id(x) for x in self.inputs}
+        return [x for key, x in found.items() if key in self._outside and key not in given]
 
     def _lay_out(self, calls, kept):
         """Gives results memory; what is no longer read passes its memory on."""
@@ -169,11 +201,15 @@ class Plan:
         if call.kind == "guard":
             return "call", _check_guard, (self._at(call.args[0]), call.args[1])
         if call.kind == "number":
-            return call.kind, call.function, (self._at(call.results[0]), call.results[0].copy())
+            return call.kind, call.function, (self._at(call.results[0]),)
+        if call.kind == "exchange":
+            return call.kind, call.function, (*self._at(call.args), self._at(call.results[0]))
         if call.kind in ("again", "update", "send"):
             args = without_graph(call.args, self._at)
             return call.kind, call.function, (args, self._at_grads(call.grads))
         args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
+        if call.kind == "draw":
+            return "draw", _fill, (call.function, args, kwargs, results, None)
         is_ufunc = isinstance(call.function, np.ufunc)
         if not is_ufunc and any(x is y for x in call.args for y in call.results):
             return "call", partial(call.function, *args, **kwargs), ()
@@ -208,9 +244,11 @@ class Plan:
                     for f, a in args:
                         f(*a)
                 except _Differs:
-                    return "a value that decides what is done is another one", None
+                    return OTHER_VALUE, None
             elif kind == "number":
                 args[0][...] = function()
+            elif kind == "exchange":
+                _exchange(function, *args)
             else:
                 arguments, grads = args
                 _set_grads(grads)
@@ -221,38 +259,67 @@ class Plan:
         return None, without_graph(self.result, self._copied_result)
 
     def _copied_result(self, array):
-        return array.copy() if np.may_share_memory(array, self._memory) else array
+        own = (self._memory, *self.inputs, *(place for _, place in self._kept))
+        return array.copy() if any(np.may_share_memory(array, x) for x in own) else array
 
-    def rehearse(self, arrays: Iterable[np.ndarray]) -> list | None:
-        """Runs the step up to the first update, and undoes what it changed.
+    def differs(self, proof: Proof, arrays: Iterable[np.ndarray], recorder: Recorder, result: Any):
+        """Compares a replay, which neither draws nor sends nor updates, with the step as it ran.
+
+        Args:
+            proof: what the step did.
+            arrays: the arguments.
+            recorder: what it left.
+            result: what it returned.
 
         Returns:
-            Copies of the gradients that are sent, and those that the update would find, or those
-            at the end; None if a value is another one than when the step was recorded.
+            What a replay does otherwise, or None.
         """
-        saved = [(array, array.copy()) for array in self.written]
-        random_state = np.random.get_state() if self.has_draws else None
-        self.load(arrays)
-        grads, sent = self.final_grads, []
-        try:
-            for kind, function, args in self._calls:
+        grads = [grad for _, grad in recorder.grads()]
+        left = [plain(recorder.left[at].array) for at, _ in self._left if at in recorder.left]
+        with proof:
+            for place, array in zip(self.inputs, arrays):
+                np.copyto(place, array)
+            try:
+                reason = self._differ(proof)
+            except _Differs:
+                return OTHER_VALUE
+            if reason is not None:
+                return reason
+            if proof.differs():
+                return "a replay left other persistent values"
+        if not are_all_close([grad for _, grad in self.final_grads], grads):
+            return "a replay computed other gradients"
+        found = [array for at, array in self._left if at in recorder.left]
+        if not are_all_close(found, left):
+            return "a replay left another state of links"
+        if not are_all_close(arrays_of(self.result), arrays_of(result)):
+            return "a replay computed other results"
+        return None
+
+    def _differ(self, proof):
+        """Runs the step, and compares what it would send, report, and give to optimizers."""
+        for kind, function, args in self._calls:
+            if kind == "call":
+                function(*args)
+                continue
+            noted = proof.next()
+            if kind == "draw":
+                args[3][0][...] = noted[0]
+            elif kind == "number":
+                args[0][...] = noted[0]
+            elif kind == "exchange":
+                if not are_all_close([args[0]], [noted[0]]):
+                    return "a replay would exchange other values"
+                args[1][...] = noted[1]
+            elif noted:
+                arguments, grads = args
+                if not are_all_close([grad for _, grad in grads], noted[1]):
+                    return "a replay computed other gradients"
+                if not are_all_close(arrays_of(arguments), noted[0]):
+                    return f"a replay would give {_name(function)} other values"
                 if kind == "update":
-                    grads = args[1]
-                    break
-                if kind == "call":
-                    function(*args)
-                elif kind == "number":
-                    args[0][...] = args[1]
-                elif kind == "send":
-                    sent += [grad.copy() for _, grad in args[1] if grad is not None]
-        except _Differs:
-            return None
-        finally:
-            for array, value in saved:
-                array[...] = value
-            if random_state is not None:
-                np.random.set_state(random_state)
-        return [*sent, *(None if grad is None else grad.copy() for _, grad in grads)]
+                    proof.next_state()
+        return None
 
 
 def _why_kept(kept, recorder):
@@ -275,6 +342,21 @@ def _why_kept(kept, recorder):
     return None
 
 
+def _name(function):
+    return getattr(function, "__name__", repr(function))
+
+
+def _exchange(function, array, result):
+    value = np.asarray(function(array.copy()))
+    if (value.shape, value.dtype) != (result.shape, result.dtype):
+        raise ValueError(
+            f"exchanged: {_name(function)} returned {value.dtype} {value.shape}, but in the step "
+            f"that was recorded {result.dtype} {result.shape}: both must follow from those of the "
+            "array that it gets"
+        )
+    result[...] = value
+
+
 def _copied(array):
     return array.copy()
 
@@ -287,12 +369,6 @@ def _set_grads(grads: Iterable[tuple[Parameter, Any]]) -> None:
 def _check_guard(array, expected):
     if bool(array) is not expected:
         raise _Differs
-
-
-def _arrays_of(result):
-    found = []
-    without_graph(result, found.append)
-    return found
 
 
 def _read_by(call: Call):
@@ -348,7 +424,7 @@ def _spans(calls):
     """Joins the calls between updates and the like to lists of pairs (function, arguments)."""
     spans = []
     for kind, function, args in calls:
-        if kind != "call":
+        if kind not in ("call", "draw"):
             spans.append((kind, function, args))
         elif spans and spans[-1][0] == "call":
             spans[-1][2].append((function, args))
@@ -405,6 +481,8 @@ def _fill(function, args, kwargs, results, place):
         current.place = None
     for result, value in zip(results, made if isinstance(made, (tuple, list)) else (made,)):
         if value is not result:
+            if (np.shape(value), value.dtype) != (result.shape, result.dtype):
+                raise _Differs
             result[...] = value
 
 

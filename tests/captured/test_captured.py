@@ -10,7 +10,7 @@ import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers, serializers
-from mpchain.captured import recorder
+from mpchain.captured import comparison
 from mpchain.function_hooks import TimerHook
 from mpchain.training.updaters import StandardUpdater
 
@@ -309,7 +309,7 @@ def test_constant_loss_scales():
     models, _, step = run_both(perceptron, optimizers.SGD, make_step)
     assert step.reason is None
     assert_equal(*models)
-    optimizer = next(iter(step._steps.values())).state.scales[0][0]
+    optimizer = next(iter(step._steps.values()))._state.scales[0][0]
     optimizer.set_loss_scale(16.0)
     reasons = []
     for i in range(3):
@@ -583,7 +583,7 @@ def test_gradients_that_differ_once_are_recorded_again(monkeypatch, n_mismatches
         found.append(arguments)
         return len(found) > n_mismatches
 
-    monkeypatch.setattr(recorder, "_are_close", are_close)
+    monkeypatch.setattr(comparison, "_are_close", are_close)
     model = perceptron()
     optimizer = optimizers.SGD(0.1).setup(model)
     step = mpchain.capture(classifier_step(model, optimizer))

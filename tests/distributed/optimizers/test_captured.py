@@ -343,7 +343,7 @@ def results_of(updater, model, n_steps):
 
 def test_standard_updaters_replay(comm):
     updater, model = updater_of(StandardUpdater, comm)
-    results_of(updater, model, 4)
+    results_of(updater, model, 6)  # labels of few samples may be equal at first
     assert updater._captured.reason is None
 
 

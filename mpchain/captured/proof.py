@@ -1,0 +1,69 @@
+"""The proof of a plan: what a step did as it ran, and whether a replay does the same."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.captured.comparison import are_all_close
+
+_MOST_BYTES = 1 << 24  # of an array that the step does not use, but that it might change
+
+
+class Proof:
+    """What a step did as it ran on a plan's state: draws, messages and updates, in order.
+
+    A replay is then compared that neither draws nor sends nor updates: it is given what the step
+    drew and received, and the values that the step's updates left.
+
+    Args:
+        state: arrays that the step may change.
+        used: those among them that a replay reads or changes.
+    """
+
+    def __init__(self, state: Iterable[np.ndarray], used: Sequence[np.ndarray]):
+        known = {id(x): x for x in used}
+        known.update((id(x), x) for x in state if x.nbytes <= _MOST_BYTES)
+        self._arrays = list(known.values())
+        self._before: list[np.ndarray] = []
+        self._after: list[np.ndarray] = []
+        self._notes: list[tuple] = []
+        self._states: list[list[np.ndarray]] = []
+
+    def begin(self) -> None:
+        """Takes note of the state before the step."""
+        self._before = [x.copy() for x in self._arrays]
+
+    def note(self, *values: Any) -> None:
+        """Takes note of what the step drew, received, sent or gave to an optimizer."""
+        self._notes.append(values)
+
+    def note_state(self) -> None:
+        """Takes note of the state after an update."""
+        self._states.append([x.copy() for x in self._arrays])
+
+    def __enter__(self) -> "Proof":
+        """Brings the state of before the step back, for a replay."""
+        self._after = [x.copy() for x in self._arrays]
+        self._next, self._next_state = iter(self._notes), iter(self._states)
+        self._set(self._before)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._set(self._after)
+
+    def _set(self, values):
+        for array, value in zip(self._arrays, values):
+            array[...] = value
+
+    def next(self) -> tuple:
+        """Returns what :meth:`note` got, in order."""
+        return next(self._next)
+
+    def next_state(self) -> None:
+        """Brings the state that an update left."""
+        self._set(next(self._next_state))
+
+    def differs(self) -> bool:
+        """Whether the replay left another state than the step."""
+        return not are_all_close(self._arrays, self._after)

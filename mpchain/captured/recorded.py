@@ -1,0 +1,203 @@
+"""Recorded arrays, and the calls that they report.
+
+A recorded array is a NumPy array that reports what is computed from it. Arrays are told apart by
+the memory that they are in, so that views need no record.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain.recording import current
+from mpchain.variable import Variable
+
+_ALLOCATING = "sum prod max min mean var std any all argmax argmin dot astype copy take clip repeat"
+_ALLOCATING += " reshape ravel flatten round cumsum nonzero argsort searchsorted trace choose"
+_READING = "item tolist tobytes __float__ __int__ __index__ __complex__ __str__ __repr__ __format__"
+_CHANGING = "sort partition put resize byteswap setfield itemset"
+_OF_SHAPES = {
+    *(np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj, np.isrealobj),
+    *(np.may_share_memory, np.shares_memory, np.common_type),
+}
+
+
+class Call(NamedTuple):
+    """A call that was made.
+
+    Attributes:
+        function: what was called.
+        args, kwargs: its arguments; plain arrays stand for recorded ones.
+        results: the arrays that it wrote, which may be arguments.
+        kind: ``'call'``; ``'guard'`` if ``args`` is an array that was read as a bool, and the bool;
+            ``'again'`` if the call is to be repeated as it is, ``'update'`` if it is that of an
+            optimizer, ``'send'`` if other ranks see it; ``'number'`` if it returns a number that
+            ``results`` holds; ``'draw'`` if it draws; ``'exchange'`` if other ranks see its
+            argument, and it returns what depends on theirs; ``'shape'`` if the shapes of its
+            results depend on data.
+        grads: before an update or a message, pairs of a parameter and its gradient.
+
+    Example:
+        >>> from mpchain.captured.recorded import Call
+        >>> Call(np.add, (1, 2)).kind
+        'call'
+    """
+
+    function: Callable
+    args: tuple = ()
+    kwargs: dict = {}
+    results: tuple = ()
+    kind: str = "call"
+    grads: tuple = ()
+
+
+def owner_of(array: np.ndarray) -> np.ndarray:
+    """Returns the array that has the memory of a view.
+
+    Example:
+        >>> from mpchain.captured.recorded import owner_of
+        >>> x = np.zeros((2, 3))
+        >>> owner_of(x.T[1:]) is x
+        True
+    """
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def plain(value: Any) -> Any:
+    """Returns an array as a plain one, of the same memory; those in tuples and lists too.
+
+    Example:
+        >>> from mpchain.captured.recorded import plain
+        >>> plain((1, [np.zeros(1)]))
+        (1, [array([0.])])
+    """
+    if isinstance(value, RecordedArray):
+        return value.view(np.ndarray)
+    if value.__class__ in (tuple, list):
+        return value.__class__([plain(v) for v in value])
+    return value
+
+
+def arrays_in(*values: Any) -> Iterator[np.ndarray]:
+    """Yields the arrays in arguments, also those in tuples, lists and dicts.
+
+    Example:
+        >>> from mpchain.captured.recorded import arrays_in
+        >>> [x.size for x in arrays_in((1, np.zeros(2)), {"out": np.zeros(3)})]
+        [2, 3]
+    """
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from arrays_in(*value)
+        elif isinstance(value, dict):
+            yield from arrays_in(*value.values())
+
+
+class RecordedArray(np.ndarray):
+    """An array that reports to the thread's recorder what is computed from it.
+
+    Example:
+        >>> from mpchain.captured.recorded import RecordedArray
+        >>> type(np.zeros(2).view(RecordedArray) + 1)  # nobody records
+        <class 'numpy.ndarray'>
+    """
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any
+    ) -> Any:
+        if any(isinstance(x, Variable) for x in inputs):
+            return NotImplemented  # a Variable computes
+        inputs, function = plain(inputs), getattr(ufunc, method)
+        kwargs = {name: plain(value) for name, value in kwargs.items()}
+        if method == "__call__":
+            function = ufunc
+        recorder = current.recorder
+        if out is None and method != "at":
+            result = function(*inputs, **kwargs)
+            return result if recorder is None else recorder.made(function, inputs, kwargs, result)
+        written = (inputs[0],) if method == "at" else plain(out)
+        if out is not None:
+            function(*inputs, **kwargs, out=written)
+        else:
+            function(*inputs, **kwargs)
+        if recorder is not None:
+            recorder.calls.append(Call(function, inputs, kwargs, written))
+        return None if out is None else out[0] if len(out) == 1 else out
+
+    def __array_function__(self, func: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+        if any(issubclass(kind, Variable) for kind in types):
+            return NotImplemented
+        args, kwargs = plain(args), {name: plain(value) for name, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        recorder = current.recorder
+        if recorder is None or func in _OF_SHAPES:
+            return result
+        if func is np.copyto:
+            recorder.calls.append(Call(func, args, kwargs, (args[0],)))
+            return None
+        if kwargs.get("out") is not None or result is None:
+            recorder.refuse(f"numpy.{func.__name__} writes into an array")
+            return result
+        return recorder.made(func, args, kwargs, result)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        array, key, value = plain(self), plain(key), plain(value)
+        array[key] = value
+        if current.recorder is not None:
+            call = Call(np.ndarray.__setitem__, (array, key, value), {}, (array,))
+            current.recorder.calls.append(call)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _method("__getitem__")(self, key)
+
+    def __bool__(self) -> bool:
+        value = bool(plain(self))
+        if current.recorder is not None:
+            current.recorder.calls.append(Call(bool, (plain(self), value), kind="guard"))
+        return value
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
+
+
+def _method(name):
+    function = getattr(np.ndarray, name)
+
+    def call(self, *args, **kwargs):
+        args = plain((self, *args))
+        kwargs = {name: plain(value) for name, value in kwargs.items()}
+        result = function(*args, **kwargs)
+        recorder = current.recorder
+        if recorder is None:
+            return result
+        if kwargs.get("out") is not None:
+            recorder.refuse(f"ndarray.{name} writes into an array")
+        return recorder.made(function, args, kwargs, result)
+
+    return call
+
+
+def _refused_method(name, reason):
+    function = getattr(np.ndarray, name)
+
+    def call(self, *args, **kwargs):
+        if current.recorder is not None:
+            current.recorder.refuse(reason)
+        return function(plain(self), *plain(args), **kwargs)
+
+    return call
+
+
+for _name in _ALLOCATING.split():
+    setattr(RecordedArray, _name, _method(_name))
+for _name in _READING.split():
+    _reason = f"it reads the values of an array ({_name.strip('_')})"
+    setattr(RecordedArray, _name, _refused_method(_name, _reason))
+for _name in _CHANGING.split():
+    if hasattr(np.ndarray, _name):
+        _reason = f"ndarray.{_name} changes an array"
+        setattr(RecordedArray, _name, _refused_method(_name, _reason))

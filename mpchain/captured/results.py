@@ -1,0 +1,149 @@
+"""What a step returns: nested values, walked and rebuilt."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends.cuda import is_gpu_array
+from mpchain.captured.recorded import plain
+from mpchain.variable import Variable
+
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array, of NumPy or on a GPU.
+
+    Example:
+        >>> from mpchain.captured.results import is_array
+        >>> is_array([1.0]), is_array(np.ones(1))
+        (False, True)
+    """
+    return isinstance(value, np.ndarray) or is_gpu_array(value)
+
+
+def is_simple(value: Any) -> bool:
+    """Whether a value is a number of Python, a string, None, or the like.
+
+    Example:
+        >>> from mpchain.captured.results import is_simple
+        >>> is_simple(0.5), is_simple(np.float32(0.5))
+        (True, False)
+    """
+    return type(value) in _SIMPLE
+
+
+def flatten(value: Any) -> tuple[Any, list]:
+    """Returns the structure of a nested value, which can be compared, and what it holds.
+
+    Tuples, lists and dicts of any class and dataclasses are opened.
+
+    Example:
+        >>> from mpchain.captured.results import flatten
+        >>> flatten({"a": 1, "b": (2, 3)})[1]
+        [1, 2, 3]
+    """
+    held: list[Any] = []
+
+    def note(leaf):
+        held.append(leaf)
+        return leaf
+
+    return _structure(value, note, ()), held
+
+
+def mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Returns a nested value of the same classes, with ``convert`` of what it holds.
+
+    Example:
+        >>> from mpchain.captured.results import mapped
+        >>> mapped([1, (2, {"a": 3})], lambda x: -x)
+        [-1, (-2, {'a': -3})]
+    """
+    return _rebuilt(value, convert, ())
+
+
+def without_graph(value: Any, convert: Callable[[np.ndarray], Any]) -> Any:
+    """Returns nested values with converted arrays, and Variables without their graph.
+
+    Example:
+        >>> from mpchain.captured.results import without_graph
+        >>> without_graph({"loss": Variable(np.ones(1)) * 2}, lambda array: -array)
+        {'loss': variable([-2.])}
+    """
+
+    def leaf(x):
+        if isinstance(x, Variable):
+            if x.array is None:
+                return x
+            return Variable(convert(plain(x.array)), name=x.name, requires_grad=False)
+        return convert(plain(x)) if is_array(x) else x
+
+    return _rebuilt(value, leaf, ())
+
+
+def arrays_of(value: Any) -> list:
+    """Returns the arrays that nested values and Variables among them hold, as plain ones.
+
+    Example:
+        >>> from mpchain.captured.results import arrays_of
+        >>> arrays_of([np.ones(2), Variable(np.zeros(1))])
+        [array([1., 1.]), array([0.])]
+    """
+    _, held = flatten(value)
+    arrays = (x.array if isinstance(x, Variable) else x for x in held)
+    return [plain(x) for x in arrays if is_array(x)]
+
+
+def _parts(value):
+    """Returns the keys and the values of what can be opened, or None."""
+    if isinstance(value, Variable) or is_array(value):
+        return None
+    if isinstance(value, (tuple, list)):
+        return range(len(value)), [*value]
+    if isinstance(value, dict):
+        return [*value], [*value.values()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        names += [name for name in getattr(value, "__dict__", ()) if name not in names]
+        return names, [getattr(value, name) for name in names]
+    return None
+
+
+def _structure(value, note, inside):
+    parts = None if id(value) in inside else _parts(value)
+    if parts is None:
+        note(value)
+        return None
+    keys, values = parts
+    return type(value), [*keys], [_structure(x, note, (*inside, id(value))) for x in values]
+
+
+def _rebuilt(value, convert, inside):
+    kind = value.__class__
+    if kind is Variable or kind is np.ndarray:
+        return convert(value)
+    parts = None if id(value) in inside else _parts(value)
+    if parts is None:
+        return convert(value)
+    inside = (*inside, id(value))
+    made = [_rebuilt(x, convert, inside) for x in parts[1]]
+    if kind is tuple or kind is list:
+        return kind(made)
+    if kind is dict:
+        return dict(zip(parts[0], made))
+    if isinstance(value, tuple):
+        return kind._make(made) if hasattr(kind, "_make") else tuple.__new__(kind, made)
+    made_anew = copy.copy(value)
+    if isinstance(value, list):
+        list.__setitem__(made_anew, slice(None), made)
+    elif isinstance(value, dict):
+        for key, x in zip(parts[0], made):
+            dict.__setitem__(made_anew, key, x)
+    else:
+        for name, x in zip(parts[0], made):
+            object.__setattr__(made_anew, name, x)
+    return made_anew

@@ -1,0 +1,198 @@
+"""What is done in each call of a captured function on NumPy arrays of certain shapes."""
+
+import enum
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mpchain.captured.comparison import Description, difference
+from mpchain.captured.graph_step import GraphStep
+from mpchain.captured.plan import OTHER_VALUE, Plan
+from mpchain.captured.proof import Proof
+from mpchain.captured.recorded import RecordedArray
+from mpchain.captured.recorder import Recorder
+from mpchain.captured.results import is_array, without_graph
+from mpchain.captured.state import State
+
+VARIES = "an argument varies for the first time"
+"""The reason of a call that runs and is compared with its replay."""
+
+_MOST_ATTEMPTS = 3
+_MOST_OTHERS = 32  # calls in a row that a plan was not made for
+
+
+class Stage(enum.Enum):
+    """What the next call does."""
+
+    FIRST = enum.auto()  # it runs as always, and initializes parameters
+    RECORD = enum.auto()  # it is recorded, and becomes a plan
+    COMPARE = enum.auto()  # it is recorded and compared with the plan
+    REPLAY = enum.auto()  # it is replayed; compared once more when an argument varies
+    REFUSED = enum.auto()  # it runs as always
+    GRAPH = enum.auto()  # it is left to the graph of a GPU
+
+
+class Step:
+    """A function for arguments of certain shapes: recorded, compared, then replayed.
+
+    Args:
+        function: the function.
+        found: the links and parameters that it is known to use, to which others are added.
+        as_always: calls it without recording.
+        ranks: those that take part in it.
+    """
+
+    def __init__(
+        self, function: Callable, found: "Found", as_always: Callable, ranks: Callable[[], Any]
+    ):
+        self._function, self._found, self._as_always = function, found, as_always
+        self._ranks = ranks
+        self.stage = Stage.FIRST
+        self._reason: str | None = None
+        self._n_attempts = self._n_others = 0
+        self._has_mismatched = False
+        self._forget()
+
+    def _forget(self):
+        """Begins anew."""
+        self.plan: Plan | None = None
+        self._state: State | None = None
+        self._description: Description | None = None
+        self._decisions: list = []
+        self._args: list[np.ndarray] = []
+        self._unproved: list[int] = []
+
+    def _begin_anew(self):
+        self._forget()
+        self._n_attempts += 1
+        self.stage = Stage.RECORD
+
+    def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
+        """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        if self.stage is Stage.GRAPH:
+            return self._graph(arrays, args, kwargs)
+        if self.stage is Stage.REPLAY and not self._state.fits():
+            self._begin_anew()
+        if self.stage is Stage.REPLAY and not self._varies(arrays):
+            reason, result = self.plan.replay(arrays)
+            if reason is None:
+                self._n_others = 0
+                return None, result
+            return self._other(reason), self._as_always(args, kwargs)
+        if self.stage is Stage.REFUSED:
+            return self._reason, self._as_always(args, kwargs)
+        if self.stage is Stage.FIRST:
+            self.stage = Stage.RECORD
+            return "it is called for the first time", self._as_always(args, kwargs)
+        return self._run(arrays, args, kwargs)
+
+    def _varies(self, arrays):
+        """Whether an argument is another one than in all calls before."""
+        return any(not _are_equal(arrays[i], self._args[i]) for i in self._unproved)
+
+    def _other(self, reason):
+        self._n_others += 1
+        if self._n_others >= _MOST_OTHERS:
+            self._refuse(f"{reason}, in {_MOST_OTHERS} calls in a row")
+        return reason
+
+    def _run(self, arrays, args, kwargs):
+        """Runs the function and records it; compares it with a replay if there is a plan."""
+        varies = self.stage is Stage.REPLAY
+        if self.plan is not None and not (self._state.fits() and self._state.keeps_the_same()):
+            if self.stage is Stage.REPLAY:
+                return "links carry other state", self._as_always(args, kwargs)
+            self._begin_anew()
+        if self._state is None:
+            self._state = State(self._found.links, self._found.params)
+            if not self._state.is_on_host or any(not isinstance(x, np.ndarray) for x in arrays):
+                self._graph = GraphStep(
+                    self._function, self._found.links, self._found.params, self._ranks()
+                )
+                self.stage = Stage.GRAPH
+                return self._graph(arrays, args, kwargs)
+        plan = self.plan
+        proof = None if plan is None else Proof(self._state.arrays(), plan.outside)
+        inputs = [x.copy() for x in arrays]
+        recorder = Recorder(self._state, inputs, proof)
+        result = self._recorded(recorder, inputs, args, kwargs)
+        reason = self._learn(recorder, inputs, proof, arrays, result)
+        if self._n_attempts > _MOST_ATTEMPTS:
+            reason = reason or "parameters or persistent values are replaced in each step"
+        if reason is not None:
+            self._refuse(reason)
+        reason = reason or (VARIES if varies else "it is being recorded")
+        return reason, without_graph(result, lambda array: array.copy())
+
+    def _learn(self, recorder, inputs, proof, arrays, result):
+        """Makes a plan, or compares it; returns a reason against it."""
+        if recorder.unknown_links or recorder.unknown_params:
+            self._found.add(recorder.unknown_links, recorder.unknown_params)
+            self._begin_anew()
+            return recorder.reason
+        if self.plan is None:
+            recorder.grads()
+            self.plan = Plan(recorder, inputs, result)
+            self._description = recorder.describe(result)
+            self._decisions = recorder.decisions()
+            self._args = [x.copy() for x in arrays]
+            self._unproved = [*range(len(arrays))]
+            self.stage = Stage.COMPARE
+            return recorder.reason or self.plan.reason
+        if self.stage is Stage.REPLAY and recorder.decisions() != self._decisions:
+            self._other(OTHER_VALUE)
+            return None
+        reason = difference(self._description, recorder.describe(result)) or recorder.reason
+        if reason is not None:
+            return reason
+        mismatch = self.plan.differs(proof, arrays, recorder, result)
+        if recorder.reason is not None:
+            return recorder.reason
+        if mismatch is not None:
+            if self._has_mismatched:
+                return mismatch
+            # Rounding turned a rectifier on or off, whose input is almost zero: hardly twice.
+            self._begin_anew()
+            self._has_mismatched = True
+            return None
+        self._n_attempts, self.stage = 0, Stage.REPLAY
+        self._unproved = [i for i in self._unproved if _are_equal(arrays[i], self._args[i])]
+        if not self._unproved:
+            self._description, self._args = None, []
+        return None
+
+    def _refuse(self, reason):
+        self._forget()
+        self.stage, self._reason = Stage.REFUSED, reason
+        name = getattr(self._function, "__name__", type(self._function).__name__)
+        warnings.warn(f"capture: {name} is not replayed: {reason}", stacklevel=6)
+
+    def _recorded(self, recorder, inputs, args, kwargs):
+        """Runs the function on recorded arrays."""
+        recorded = iter([x.view(RecordedArray) for x in inputs])
+        args = [next(recorded) if is_array(x) else x for x in args]
+        kwargs = {k: next(recorded) if is_array(x) else x for k, x in kwargs.items()}
+        with recorder.at_work():
+            return self._function(*args, **kwargs)
+
+
+class Found:
+    """The links, and the parameters and Variables outside of them, that a function uses."""
+
+    def __init__(self, links: list, params: list):
+        self.links, self.params = links, params
+
+    def add(self, links: list, params: list) -> None:
+        """Adds what a recording has found."""
+        self.links += [link for link in links if not any(link is x for x in self.links)]
+        self.params += params
+
+
+def _are_equal(a, b):
+    if a.shape != b.shape:
+        return False
+    if a.dtype.char in "gG":  # which have bytes without a meaning
+        return bool(np.array_equal(a, b, equal_nan=True))
+    return a.tobytes() == b.tobytes()
