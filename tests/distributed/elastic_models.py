@@ -53,6 +53,7 @@ N_ITERATIONS = 14
 BATCH = 12
 N_RANKS = 4
 _N_SAMPLES = 60
+_RATE = 0.8  # by which learning rates shrink from step to step
 _TIMEOUT = 5.0  # seconds until a stopped rank is lost
 FAULT = "fault on the doubles of CuPy and NCCL:"
 _uses_gpus = [False]
@@ -253,6 +254,7 @@ def _loop(comm, data):
     state = InMemoryCheckpoint(comm, objects)
     while state.is_before(N_ITERATIONS):
         with state.step():
+            optimizer.alpha = _RATE**state.iteration * 1e-3
             x, t = mpchain.dataset.concat_examples(next(batches), device)
             with comm.batch(mine=batches.mine):
                 optimizer.update(model, x, t)
@@ -288,6 +290,9 @@ def _train(name, folder, comm):
     updater = MODELS[name](comm, batches)
     trainer = training.Trainer(updater, (N_ITERATIONS, "iteration"), out=folder)
     trainer.extend(training.extensions.LogReport(trigger=(1, "iteration")))
+    for optimizer in updater.get_all_optimizers().values():
+        shift = training.extensions.ExponentialShift("alpha", _RATE, optimizer=optimizer)
+        trainer.extend(shift, trigger=(1, "iteration"))
     trainer.extend(extensions.checkpoint(comm), trigger=(4, "iteration"))
     if name != "wgan":
         target = updater.get_optimizer("main").target
@@ -315,6 +320,8 @@ def _train_on_scattered_data(comm, data, folder):
         trainer.observation["some/loss"] = some.allreduce_obj(float(optimizer.target.loss.array))
 
     trainer.extend(add, trigger=(1, "iteration"), priority=training.PRIORITY_WRITER)
+    shift = training.extensions.ExponentialShift("alpha", _RATE)
+    trainer.extend(shift, trigger=(1, "iteration"))
     trainer.extend(training.extensions.LogReport(trigger=(1, "iteration")))
     trainer.run()
     if comm.rank == 0:

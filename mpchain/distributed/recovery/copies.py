@@ -27,8 +27,9 @@ class Copy:
             ranks, see :func:`~mpchain.distributed.checkpoints.writing.list_values`.
         arrays: values and parts by name and number (``part`` of the table): this rank's, and those
             that others alone had.
-        settings: attributes of optimizers and update rules that are not serialized, by the number
-            of the optimizer and the path of the parameter.
+        settings: the own hyperparameters of optimizers and update rules, and whether a rule is
+            enabled, which are not serialized, by the number of the optimizer and the path of the
+            parameter.
         uninitialized: the same of parameters that had no values.
     """
 
@@ -37,7 +38,7 @@ class Copy:
     size: int
     table: dict[str, list[dict]]
     arrays: dict[tuple[str, int], Array]
-    settings: dict[tuple[int, str], dict]
+    settings: dict[tuple[int, str], tuple[dict, bool | None]]
     uninitialized: list[tuple[int, str]]
 
     @property
@@ -49,8 +50,8 @@ class Copy:
     def take(cls, target: Any, comm: Communicator, iteration: int) -> "Copy":
         """Copies what an object saves; collective.
 
-        Values that one rank alone has are mirrored on others (:func:`mirrors`), and small ones of
-        rank 0 on all.
+        Values that one or two ranks have are mirrored on others (:func:`mirrors`), so that three
+        have them; small ones of rank 0 on all.
         """
         serializer = StateSerializer()
         serializer.save(target)
@@ -64,7 +65,7 @@ class Copy:
             if comm.rank in entry["ranks"]
         }
         owners, params = _optimized(comm)
-        settings = {name: dict(vars(owner.hyperparam)) for name, owner in owners.items()}
+        settings = {name: _settings(owner) for name, owner in owners.items()}
         uninitialized = [name for name, param in params.items() if not param.is_initialized]
         copy = cls(iteration, comm.rank, comm.size, table, arrays, settings, uninitialized)
         copy._mirror(comm)
@@ -75,7 +76,7 @@ class Copy:
             (key, self.rank)
             for key, entries in self.table.items()
             for entry in entries
-            if entry["ranks"] == [self.rank] and comm.size > 1
+            if entry["ranks"][0] == self.rank and len(entry["ranks"]) < min(3, comm.size)
         ]
         of_all = []
         if self.rank == 0:
@@ -122,9 +123,13 @@ class Copy:
         """Restores what is not serialized; parameters that had no values lose theirs."""
         owners, params = _optimized(comm)
         for name in owners.keys() & self.settings.keys():
-            attributes = vars(owners[name].hyperparam)
-            attributes.clear()
-            attributes.update(self.settings[name])
+            own, is_enabled = self.settings[name]
+            hyperparam = owners[name].hyperparam
+            for attribute in _own_hyperparameters(hyperparam).keys() - own.keys():
+                delattr(hyperparam, attribute)
+            vars(hyperparam).update(own)
+            if is_enabled is not None:
+                owners[name].enabled = is_enabled
         for name in params.keys() & set(self.uninitialized):
             params[name].cleargrad()
             params[name].array = None
@@ -151,11 +156,29 @@ def _optimized(comm):
     return owners, params
 
 
+def _settings(owner):
+    return _own_hyperparameters(owner.hyperparam), getattr(owner, "enabled", None)
+
+
+def _own_hyperparameters(hyperparam):
+    """Returns what is set here. The parent stays: a program that begins again has made another."""
+    return {name: value for name, value in vars(hyperparam).items() if name != "_parent"}
+
+
 def _first(place, holdings):
     return next((rank for rank, held in enumerate(holdings) if place in held), None)
 
 
 def _tabulate(indexes):
+    # Parts without elements are left out: nobody needs them, so their loss must not matter.
+    indexes = [
+        {
+            key: entry
+            for key, entry in index.items()
+            if entry["start"] is None or entry["bytes"] or 0 in entry["shape"]
+        }
+        for index in indexes
+    ]
     writers = {}
     for rank, index in enumerate(indexes):
         for key, entry in index.items():

@@ -1,6 +1,9 @@
 """Going back to a copy of the state, on one rank that imitates losing others."""
 
+import concurrent.futures
 import contextlib
+import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from mpchain import optimizers, training
 from mpchain.distributed import InMemoryCheckpoint, RanksLost, run_elastic
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.optimizers import create_multi_node_optimizer
-from mpchain.distributed.recovery.copies import mirrors
+from mpchain.distributed.recovery.copies import Copy, mirrors
 from mpchain.distributed.updaters import MultiNodeUpdater
 from mpchain.iterators import SerialIterator
 from mpchain.training import extensions
@@ -172,3 +175,75 @@ def test_mirrors_are_on_other_hosts():
     assert mirrors(OnHosts()) == [[1, 2], [2, 3], [3, 4], [4, 0], [0, 1]]
     OnHosts._hosts = [[0, 1], [2], [3, 4]]
     assert mirrors(OnHosts()) == [[2, 3], [2, 4], [3, 0], [0, 2], [1, 2]]
+
+
+class Room:
+    """Where the threads that imitate ranks meet."""
+
+    def __init__(self, size):
+        self.barrier, self.table = threading.Barrier(size, timeout=10), [None] * size
+
+
+class Thread(Communicator):
+    """A rank that a thread imitates."""
+
+    def __init__(self, rank, room):
+        super().__init__()
+        self.rank, self.size, self._room = rank, len(room.table), room
+        self._hosts = [list(range(self.size))]
+
+    def allgather_obj(self, obj):
+        self._room.table[self.rank] = obj
+        self._room.barrier.wait()
+        result = list(self._room.table)
+        self._room.barrier.wait()
+        return result
+
+    def bcast_obj(self, obj, max_buf_len=0, root=0):
+        return self.allgather_obj(obj)[root]
+
+    def alltoall_obj(self, objs):
+        return [row[self.rank] for row in self.allgather_obj(objs)]
+
+
+def on_ranks(size, function):
+    """Returns what a function of a communicator returns on each rank."""
+    room = Room(size)
+    with concurrent.futures.ThreadPoolExecutor(size) as executor:
+        comms = [Thread(rank, room) for rank in range(size)]
+        return list(executor.map(function, comms))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+@pytest.mark.parametrize("n_full", [1, 2, 5])
+def test_any_two_ranks_can_be_lost(size, n_full):
+    """Also those that have a part without elements, or alone have the same value."""
+    whole = np.arange(36.0).reshape(3, 12)
+
+    class Divided:
+        def __init__(self, rank):
+            self.rank, n = rank, min(n_full, size)
+            self.place = slice(36 * min(rank, n) // n, 36 * min(rank + 1, n) // n)
+
+        def serialize(self, serializer):
+            serializer.part("x", whole.reshape(-1)[self.place], self.place.start, whole.shape)
+            serializer("alike", np.array(self.rank in (1, 2)))
+
+    copies = on_ranks(size, lambda comm: Copy.take(Divided(comm.rank), comm, 0))
+    for lost in itertools.combinations(range(size), min(2, size - 1)):
+        left = [copy for copy in copies if copy.rank not in lost]
+        found = on_ranks(len(left), lambda comm, left=left: left[comm.rank].values_for(comm))
+        for values in found:
+            np.testing.assert_array_equal(values["x"], whole)
+        of_ranks_1_and_2 = [copy.arrays.get(("alike", 1)) for copy in left]
+        assert any(x is not None and x.item() for x in of_ranks_1_and_2)
+
+
+def test_an_array_without_elements_is_kept():
+    class Empty:
+        def serialize(self, serializer):
+            serializer.part("x", np.zeros(0), 0, (0, 3))
+
+    copies = on_ranks(3, lambda comm: Copy.take(Empty(), comm, 0))
+    for values in on_ranks(2, lambda comm: copies[comm.rank].values_for(comm)):
+        assert values["x"].shape == (0, 3)

@@ -70,6 +70,40 @@ def test_a_program_that_begins_again_continues_from_its_copies(capsys):
     assert capsys.readouterr().err.startswith("mpchain: went back 0 iterations to 3 in ")
 
 
+def test_hyperparameters_have_effect_after_a_spare_has_taken_over(capsys):
+    """Whoever sets them, also for single parameters, and a frozen parameter stays frozen."""
+    spares = Spares()
+
+    def train(lost_at):
+        state, model, optimizer = begin(spares)
+        model.add_param("scale", (), initializer=np.ones((), "f"))
+        optimizer.setup(model)
+        model.scale.update_rule.hyperparam.lr = 0.25  # the optimizer's afterwards
+        while state.is_before(6):
+            with state.step():
+                if state.iteration == 2:
+                    del model.scale.update_rule.hyperparam.lr
+                    model.b.update_rule.enabled = False
+                optimizer.lr = 0.5 / (1 + state.iteration)
+                if state.iteration == lost_at:
+                    raise RanksLost([1], {1: "imitated"})
+                optimizer.update(
+                    lambda x: mpchain.functions.sum(model(x)) * model.scale, np.ones((1, 3), "f")
+                )
+        return {name: param.array.copy() for name, param in model.namedparams()}
+
+    np.random.seed(0)
+    undisturbed = train(None)
+    spares.copies = []
+    np.random.seed(0)
+    with pytest.raises(RanksLost):
+        train(4)
+    spares.resumes, spares.loss = True, NO_LOSS
+    trained = train(None)
+    for name, array in undisturbed.items():
+        np.testing.assert_array_equal(trained[name], array, err_msg=name)
+
+
 def test_without_copies_it_starts_anew(capsys):
     spares = Spares()
     spares.resumes = True
