@@ -50,7 +50,8 @@ TABLE = [
 ]
 # The same for what is in mpchain/distributed.
 FLOORS = [
-    ("shared_memory", ""),
+    ("objects", ""),
+    ("shared_memory", "objects"),
     ("watch", "shared_memory"),
     ("global_except_hook nccl testing", ""),
     ("communicators", "watch global_except_hook"),

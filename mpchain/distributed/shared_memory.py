@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain.distributed.objects import allgather
 from mpchain.typing import Array, DTypeLike
 
 _NAME = "mpchain"
@@ -60,7 +61,7 @@ def share(host: Any, n_bytes: int) -> mmap.mmap | None:
                 memory = None
         except (OSError, ValueError):
             pass
-    shared_by_all = all(host.allgather(memory is not None))
+    shared_by_all = all(allgather(host, memory is not None))
     if opened is not None:
         os.close(opened)
     return memory if shared_by_all else None

@@ -7,6 +7,7 @@ others raise errors as well, and those that are left can make a communicator of 
 
 import contextlib
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 _BETWEEN_LOOKS = 0.005  # seconds, of a rank that waits
 _DONE, _GOES_BACK = 1, 2  # flags that all ranks agree on
 _UNTIL_NOTICED = 2.0  # seconds from an error of MPI until it must be known that ranks are lost
+
+_OF_GARBAGE = (
+    pickle.UnpicklingError,
+    *(ArithmeticError, AttributeError, BufferError, EOFError, ImportError),
+    *(LookupError, MemoryError, TypeError, ValueError),
+)
+"""What a collective raises when it has received something else than what was sent."""
 
 
 def can_lose_ranks() -> bool:
@@ -95,9 +103,10 @@ class Elasticity:
             if self._notices():
                 raise self._loss()
 
-    def loss_behind(self, error: Exception) -> RanksLost | None:
+    def loss_behind(self, error: Exception, *, in_collective: bool) -> RanksLost | None:
+        signs = self._mpi.Exception, NcclError, *(_OF_GARBAGE if in_collective else ())
         # Once work on GPUs was ended, its results are undefined: any error may follow from that.
-        if not (self._has_lost or isinstance(error, (self._mpi.Exception, NcclError))):
+        if not (self._has_lost or isinstance(error, signs)):
             return None
         # NCCL may notice earlier than MPI that a host is cut off.
         patience = self._comm.timeout if getattr(error, "is_of_others", False) else _UNTIL_NOTICED
@@ -231,10 +240,13 @@ class Elasticity:
         try:
             comm._join(base)
             flags = _DONE | _GOES_BACK * goes_back
-        except RuntimeError:  # of MPI or NCCL, or RanksLost
-            flags = 0
+        except Exception as error:
+            flags, is_of_mpi = 0, isinstance(error, RuntimeError)  # or of NCCL, or RanksLost
+            follows_from_loss = is_of_mpi or follows_from_loss_in(base, error)
             with self._turn:
                 self._revoke()
+            if not follows_from_loss:
+                raise
         with contextlib.suppress(self._mpi.Exception):  # which is raised on all ranks or on none
             flags = base.Agree(flags)
             if flags & _DONE:
@@ -244,6 +256,23 @@ class Elasticity:
             comm._watch.be_replaced()
         comm._watch = watch
         return 0
+
+
+def follows_from_loss_in(mpi_comm: Any, error: Exception) -> bool:
+    """Returns whether an exception follows from lost ranks; it may take a moment to know it.
+
+    Args:
+        mpi_comm: ``mpi4py.MPI.Comm`` of the ranks.
+        error: the exception, of any class, as calls that lose a rank may return garbage.
+    """
+    end = time.monotonic() + _UNTIL_NOTICED
+    while not (isinstance(error, RanksLost) or mpi_comm.Is_revoked() or mpi_comm.Get_failed().size):
+        if time.monotonic() > end:
+            return False
+        time.sleep(1e-3)
+        with contextlib.suppress(RuntimeError):  # of MPI
+            mpi_comm.Iprobe()  # MPI notices nothing between calls
+    return True
 
 
 def refuse(reason: str) -> None:

@@ -36,6 +36,7 @@ from mpchain.distributed.communicators.elastic import (
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.objects import allgather
 from mpchain.distributed.shared_memory import FILLED, make_shared_arrays
 from mpchain.distributed.watch import Watch, call_at_end, check_timeout, watched
 from mpchain.typing import Array, DTypeLike
@@ -149,7 +150,7 @@ class MpiCommunicator(Communicator):
         self.intra_rank, self.intra_size = self._host.rank, self._host.size
         leader = self._host.bcast(self.rank)
         hosts = {}
-        for rank, its_leader in enumerate(self.mpi_comm.allgather(leader)):
+        for rank, its_leader in enumerate(allgather(self.mpi_comm, leader)):
             hosts.setdefault(its_leader, []).append(rank)
         self._hosts = [hosts[leader] for leader in sorted(hosts)]
         self.inter_rank, self.inter_size = sorted(hosts).index(leader), len(hosts)
@@ -204,9 +205,10 @@ class MpiCommunicator(Communicator):
     def allgather_obj(self, obj: Any) -> list:
         self.barrier()
         data = _pickled(obj)
-        heads = self.mpi_comm.allgather(_head(data))
+        limit = LARGE // self.size  # of each, as all are sent with the size of the largest
+        heads = allgather(self.mpi_comm, _head(data, limit))
         outgoing = dict.fromkeys(range(self.size), data)
-        return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
+        return list(self._receive_rest(outgoing, dict(enumerate(heads)), limit).values())
 
     def scatter_obj(self, objs: Sequence | None, root: int = 0) -> Any:
         self._check_rank("scatter_obj", "root", root)
@@ -223,13 +225,13 @@ class MpiCommunicator(Communicator):
         heads = self.mpi_comm.alltoall([_head(data) for data in outgoing.values()])
         return list(self._receive_rest(outgoing, dict(enumerate(heads))).values())
 
-    def _receive_rest(self, outgoing, heads):
+    def _receive_rest(self, outgoing, heads, limit=LARGE):
         """Exchanges large objects, whose heads are sizes; returns all objects by their sender."""
         large = {r: np.empty(head, np.uint8) for r, head in heads.items() if isinstance(head, int)}
         if self.rank in large:
             large[self.rank] = outgoing[self.rank]
         self._exchange(
-            [(r, x) for r, x in outgoing.items() if r != self.rank and x.size > LARGE],
+            [(r, x) for r, x in outgoing.items() if r != self.rank and x.size > limit],
             [(r, x) for r, x in large.items() if r != self.rank],
         )
         return {r: pickle.loads(large.get(r, head)) for r, head in heads.items()}
@@ -468,7 +470,7 @@ class MpiCommunicator(Communicator):
         shared = None
         if max(sizes) > 1:
             shared = make_shared_arrays(self._host, specifications, n_rooms)
-        if not all(self.mpi_comm.allgather(shared is not None)):
+        if not all(allgather(self.mpi_comm, shared is not None)):
             shared = None
         groups = {}  # of the ranks that sum a part, by part
         for part in range(self.intra_rank, max(sizes), self.intra_size):
@@ -570,9 +572,9 @@ def _pickled(obj):
     return np.frombuffer(pickle.dumps(obj, 5), np.uint8)
 
 
-def _head(data):
+def _head(data, limit=LARGE):
     """Returns what is sent first: a pickled object, or only its size if it is large."""
-    return data.size if data.size > LARGE else data.tobytes()
+    return data.size if data.size > limit else data.tobytes()
 
 
 def _like(x, array):

@@ -31,6 +31,7 @@ from mpchain.distributed.communicators.arrays import (
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.mpi import MpiCommunicator
 from mpchain.distributed.communicators.requests import Request
+from mpchain.distributed.objects import allgather
 from mpchain.distributed.watch import GpuWork, watched
 from mpchain.recording import current
 from mpchain.typing import Array, DTypeLike
@@ -162,7 +163,7 @@ class NcclCommunicator(MpiCommunicator):
         makes another.
         """
         can_shrink = self._nccl is not None and self._nccl.can_shrink and self.size > 1
-        held = self.mpi_comm.allgather(self._members if can_shrink else None)
+        held = allgather(self.mpi_comm, self._members if can_shrink else None)
         before, self._nccl = self._nccl, None
         if before is None:
             return

@@ -180,7 +180,7 @@ class InMemoryCheckpoint:
                 spare ranks to take their places.
             RuntimeError: training cannot continue without the lost ranks; the message says why.
         """
-        raise_loss_behind(error)
+        raise_loss_behind(error, in_collective=False)
         if not isinstance(error, RanksLost):
             raise error
         begun, reached, known = time.perf_counter(), self.iteration, dict(self._comm.lost_ranks)

@@ -11,13 +11,17 @@ import numpy as np
 
 from mpchain.distributed import global_except_hook
 from mpchain.distributed.communicators import Communicator, MpiCommunicator, create_communicator
-from mpchain.distributed.communicators.elastic import Elasticity, refuse
+from mpchain.distributed.communicators.elastic import (
+    Elasticity,
+    follows_from_loss_in,
+    refuse,
+)
 from mpchain.distributed.communicators.mpi import load_mpi
-from mpchain.distributed.watch import RanksLost, losses, note, waiting_for
+from mpchain.distributed.objects import allgather
+from mpchain.distributed.watch import losses, note, waiting_for
 
 _NAP = 0.05  # seconds between two looks of a spare rank
 _DISMISSED = 1  # the tag of a message
-_UNTIL_NOTICED = 2.0  # seconds from an error of MPI until it must be known that ranks are lost
 
 NO_LOSS = None, 0, 0.0
 
@@ -55,7 +59,7 @@ class Spares:
         self._everyone = MpiCommunicator(world, elastic=True)
         self._everyone._elasticity.retire()  # the loss of a spare rank disturbs nobody
         self._everyone.timeout = options.get("timeout")
-        self._hosts = world.allgather(self._mpi.Get_processor_name())
+        self._hosts = allgather(world, self._mpi.Get_processor_name())
         self._places = list(range(world.size - n))  # who has which place
         self.n, self.resumes = n, False
         self.lost, self.replaced, self.loss = {}, {}, NO_LOSS
@@ -172,8 +176,8 @@ class Spares:
                 if len(places) == base.size and comm._watch is not None:
                     comm._watch.watch_end(part)  # from now on it shrinks by itself
             is_made = True
-        except RuntimeError as error:  # of MPI or NCCL, or RanksLost
-            if not self._follows_from_loss(error):
+        except Exception as error:
+            if not follows_from_loss_in(base, error):
                 raise
             is_made = False
             base.Revoke()
@@ -185,14 +189,6 @@ class Spares:
             return None
         self._take(places, comm)
         return (comm,)
-
-    def _follows_from_loss(self, error):
-        base, end = self._everyone.mpi_comm, time.monotonic() + _UNTIL_NOTICED
-        while not (isinstance(error, RanksLost) or base.Is_revoked() or base.Get_failed().size):
-            if time.monotonic() > end:
-                return False
-            time.sleep(1e-3)
-        return True
 
     def _take(self, places, comm):
         """Notes who has which place."""

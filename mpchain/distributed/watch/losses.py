@@ -44,8 +44,13 @@ class Lookout(Protocol):
         """Raises :class:`RanksLost` if ranks are lost; called often."""
         raise NotImplementedError
 
-    def loss_behind(self, error: Exception) -> RanksLost | None:
-        """Returns the loss of ranks that an exception is a consequence of; None if it is not."""
+    def loss_behind(self, error: Exception, *, in_collective: bool) -> RanksLost | None:
+        """Returns the loss of ranks that an exception is a consequence of; None if it is not.
+
+        Args:
+            error: the exception.
+            in_collective: whether a collective has raised it, which may have received garbage.
+        """
         raise NotImplementedError
 
 
@@ -62,12 +67,16 @@ def check() -> None:
         lookout.check()
 
 
-def raise_loss_behind(error: Exception) -> None:
+def raise_loss_behind(error: Exception, *, in_collective: bool = True) -> None:
     """Raises :class:`RanksLost` if an exception is a consequence of it.
+
+    Args:
+        error: the exception.
+        in_collective: whether a collective has raised it.
 
     >>> raise_loss_behind(ValueError("something else"))
     """
     if not isinstance(error, RanksLost):
         for lookout in lookouts:
-            if loss := lookout.loss_behind(error):
+            if loss := lookout.loss_behind(error, in_collective=in_collective):
                 raise loss from error

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mpchain.distributed.objects import allgather
 from mpchain.distributed.shared_memory import share
 from mpchain.distributed.watch import call_sites, recorder, reports
 from mpchain.distributed.watch.activity import Activity
@@ -157,7 +158,7 @@ class Watch:
             is_elastic: whether ranks may be lost.
             replaced: the watchdog of these ranks and others, which are lost.
         """
-        local = host.allgather(mpi_comm.rank)
+        local = allgather(host, mpi_comm.rank)
         memory = share(host, len(local) * ROW)
         if memory is None:
             local = [mpi_comm.rank]
@@ -165,9 +166,8 @@ class Watch:
         for rank, row in zip(local, make_rows(len(local), memory), strict=True):
             rows[rank] = row
         world = mpi.COMM_WORLD
-        leaders, hosts, world_ranks = zip(
-            *mpi_comm.allgather((local[0], mpi.Get_processor_name(), world.rank)), strict=True
-        )
+        mine = local[0], mpi.Get_processor_name(), world.rank
+        leaders, hosts, world_ranks = zip(*allgather(mpi_comm, mine), strict=True)
         exchange = messages = None
         if len(set(leaders)) > 1:
             messages = mpi_comm.Dup()

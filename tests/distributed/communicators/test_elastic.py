@@ -1,5 +1,8 @@
 """Noticing lost ranks, as far as one process can imitate it."""
 
+import math
+import pickle
+import threading
 import types
 
 import pytest
@@ -8,7 +11,11 @@ from mpchain.backends import pynccl
 from mpchain.backends.nccl_bindings import Connection, NcclError
 from mpchain.distributed import RanksLost, create_communicator, scatter_dataset
 from mpchain.distributed.communicators import MpiCommunicator, elastic, progress
-from mpchain.distributed.communicators.elastic import Elasticity, check_can_lose_ranks
+from mpchain.distributed.communicators.elastic import (
+    Elasticity,
+    check_can_lose_ranks,
+    follows_from_loss_in,
+)
 from mpchain.distributed.watch import NeedsRestartError, losses
 
 
@@ -16,7 +23,7 @@ class Lookout:
     def check(self):
         raise RanksLost([3], {3: "imitated"})
 
-    def loss_behind(self, error):
+    def loss_behind(self, error, *, in_collective):
         return RanksLost([2], {2: "imitated"}) if isinstance(error, OSError) else None
 
 
@@ -98,7 +105,8 @@ def test_nccl_may_notice_earlier_than_mpi(status, timeout, learns, monkeypatch):
     ) as caught:
         with nccl._explained():
             raise pynccl.Error("ncclX: imitated", status)
-    assert elasticity.loss_behind(caught.value) == ("loss" if learns else None)
+    found = elasticity.loss_behind(caught.value, in_collective=False)
+    assert found == ("loss" if learns else None)
 
 
 def test_what_follows_from_the_end_of_work_on_gpus():
@@ -106,9 +114,71 @@ def test_what_follows_from_the_end_of_work_on_gpus():
     elasticity._has_lost, elasticity._mpi = True, types.SimpleNamespace(Exception=OSError)
     elasticity._notices, elasticity._loss = lambda: True, lambda: "loss"
     elasticity._comm = None
-    assert elasticity.loss_behind(FloatingPointError("loss is nan")) == "loss"
+    error = FloatingPointError("loss is nan")
+    assert elasticity.loss_behind(error, in_collective=False) == "loss"
     elasticity._has_lost = False
-    assert elasticity.loss_behind(FloatingPointError("loss is nan")) is None
+    assert elasticity.loss_behind(error, in_collective=False) is None
+
+
+@pytest.mark.parametrize(
+    ("received", "expected"),
+    [
+        (b"", EOFError),
+        (b"\0\0\0", pickle.UnpicklingError),
+        (b"cno_such_module\nx\n.", ImportError),
+        (b"I1\n", EOFError),
+        (b"\x8c\x01\xff.", UnicodeDecodeError),
+    ],
+)
+def test_garbage_that_a_collective_received_may_follow_from_a_loss(received, expected):
+    elasticity = object.__new__(Elasticity)
+    elasticity._has_lost, elasticity._mpi = False, types.SimpleNamespace(Exception=OSError)
+    elasticity._notices, elasticity._loss = lambda: True, lambda: "loss"
+    elasticity._comm = None
+    with pytest.raises(expected) as caught:
+        pickle.loads(received)
+    assert elasticity.loss_behind(caught.value, in_collective=True) == "loss"
+    assert elasticity.loss_behind(caught.value, in_collective=False) is None
+
+
+class _Base:
+    """A communicator of MPI on which a rank is found to be lost after some looks."""
+
+    def __init__(self, n_looks):
+        self.n_looks = n_looks
+
+    def Is_revoked(self):
+        return False
+
+    def Get_failed(self):
+        return types.SimpleNamespace(size=int(self.n_looks <= 0))
+
+    def Iprobe(self):
+        self.n_looks -= 1
+
+
+def test_any_exception_may_follow_from_a_loss_while_ranks_find_each_other(monkeypatch):
+    assert follows_from_loss_in(_Base(3), EOFError())
+    assert follows_from_loss_in(_Base(math.inf), RanksLost([1], {1: "imitated"}))
+    monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
+    assert not follows_from_loss_in(_Base(math.inf), EOFError())
+
+
+def test_a_communicator_is_made_again_if_garbage_came_as_another_rank_was_lost(monkeypatch):
+    """And an error that has another cause is raised."""
+    monkeypatch.setattr(elastic, "_UNTIL_NOTICED", -1)
+    for n_looks in (0, math.inf):
+        elasticity = object.__new__(Elasticity)
+        elasticity._comm = types.SimpleNamespace(_watch=None, _join=lambda base: pickle.loads(b""))
+        elasticity._mpi = types.SimpleNamespace(Exception=OSError)
+        elasticity._turn, elasticity._revoke = threading.Lock(), lambda: None
+        base = _Base(n_looks)
+        base.Agree = lambda flags: flags
+        if n_looks == 0:
+            assert elasticity._rebuild(base, True) == 0
+        else:
+            with pytest.raises(EOFError):
+                elasticity._rebuild(base, True)
 
 
 def test_a_communicator_has_it_only_if_asked():
