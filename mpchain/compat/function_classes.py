@@ -18,6 +18,7 @@ import numpy as np
 
 from mpchain import functions
 from mpchain.compat.attributes import refuse_removed
+from mpchain.compat.dtypes import as_chainer
 from mpchain.compat.layout import layout
 from mpchain.configuration import config, no_backprop_mode, using_config
 from mpchain.function_node import FunctionNode
@@ -343,7 +344,7 @@ def install() -> None:
     for name in _classes():
         if name and name not in _EXTRA and hasattr(functions, name):
             _originals[name] = getattr(functions, name)
-    _replace({id(f): _observed(name, f) for name, f in _originals.items()})
+    _replace({id(f): _observed(name, as_chainer(name, f)) for name, f in _originals.items()})
     FunctionNode.shown = describe
 
 

@@ -26,6 +26,7 @@ class _Windowed(Link):
     """
 
     groups = 1
+    _ndim: int | None = None  # where the class says the number of axes
     _printable = ("in_channels", "out_channels", "ksize", "stride", "pad", "nobias")
 
     def __init__(self, ndim, channels, ksize, initialW, bias, groups=1, **window):
@@ -171,7 +172,7 @@ class ConvolutionND(_Windowed):
         """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
         convolution = {1: F.convolution_1d, 2: F.convolution_2d, 3: F.convolution_3d}.get(
-            self.ndim, F.convolution_nd
+            self._ndim, F.convolution_nd
         )
         options = {"dilate": self.dilate, "groups": self.groups}
         return convolution(x, self.W, self.b, self.stride, self.pad, self.cover_all, **options)
@@ -306,7 +307,7 @@ class DeconvolutionND(_Windowed):
         """Convolves a Variable or array x (N, in_channels, ...): (N, out_channels, ...)."""
         self._initialize_for(x)
         deconvolution = {1: F.deconvolution_1d, 2: F.deconvolution_2d, 3: F.deconvolution_3d}.get(
-            self.ndim, F.deconvolution_nd
+            self._ndim, F.deconvolution_nd
         )
         options = {"dilate": self.dilate, "groups": self.groups}
         return deconvolution(x, self.W, self.b, self.stride, self.pad, self.outsize, **options)
