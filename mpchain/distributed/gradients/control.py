@@ -2,10 +2,12 @@
 
 import functools
 import hashlib
+import operator
 import signal
 import struct
 import sys
 import time
+import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -15,6 +17,7 @@ from mpchain.backends import cuda
 from mpchain.distributed.communicators import Communicator, NcclCommunicator, progress
 from mpchain.training.progress import print_line
 from mpchain.typing import Array
+from mpchain.variable import Parameter
 
 COPY_STATE = "copy the state"
 """The flag by which a rank asks all ranks to copy their state after this iteration."""
@@ -34,6 +37,9 @@ SLOWER = 1.2
 _STEPS = 50  # at least; a rank is named if it is slow in two such periods, one after the other
 
 _N_PIECES = 4  # 16 bits each: their squares, summed over 2^20 ranks, are exact in float64
+_N_OF_UPDATES = 4  # two pieces and their squares
+
+_update_rule = operator.attrgetter("update_rule")
 
 
 class Control:
@@ -203,14 +209,18 @@ class Control:
 
 
 class ControlMessage:
-    """The numbers that ranks sum once per step: what :class:`Control` needs, a hash of NumPy's
-    random state, the sums and weights of reported values, and the counts of the reducer.
+    """The numbers that ranks sum once per step: what :class:`Control` needs, hashes of which
+    parameters are updated and of NumPy's random state, the sums and weights of reported values, and
+    the counts of the reducer.
 
     The places of values are agreed on when a rank has one without a place. Then the values are sent
     as objects, once.
 
     Args:
         comm: the ranks.
+
+    Attributes:
+        params: by name, the parameters that must be updated on all ranks or on none.
 
     Example:
         >>> message = ControlMessage(comm)
@@ -226,6 +236,7 @@ class ControlMessage:
         self._counts = []
         self._values = _Values(comm)
         self._pieces = None
+        self.params: Mapping[str, Parameter] = {}
         self._means = {}
         self._are_random_states_equal = False
 
@@ -254,7 +265,7 @@ class ControlMessage:
         self.wait()
         control = Control.of(self._comm)
         # The message: numbers of the control, of the random state, of values, and the counts.
-        head = control.n_numbers + 2 * _N_PIECES
+        head = control.n_numbers + _N_OF_UPDATES + 2 * _N_PIECES
         values = self._values.numbers()
         tail = [*values, *counts]
         if self._sums is None or self._sums.size != head + len(tail):
@@ -266,14 +277,21 @@ class ControlMessage:
         sums = self._sums
         self._written.pack_into(sums, 0, *tail)
         turn = control.write(sums)
+        if self._comm.size > 1:
+            checksum = zlib.crc32(_are_updated(self.params)).to_bytes(4, "little")
+            sums[control.n_numbers : control.n_numbers + _N_OF_UPDATES] = _pieces(checksum)
         if self._pieces is not None:
-            sums[control.n_numbers : head] = self._pieces
+            sums[control.n_numbers + _N_OF_UPDATES : head] = self._pieces
         self._begun = control, turn, head, len(values)
         self._request = self._comm.iallreduce(sums)
         return self._request
 
     def wait(self) -> list[float]:
-        """Waits for the sums, and returns those of the counts."""
+        """Waits for the sums, and returns those of the counts.
+
+        Raises:
+            ValueError: a parameter is updated on some ranks only.
+        """
         if self._request is not None:
             self._request.Wait()
             self._request = None
@@ -285,16 +303,32 @@ class ControlMessage:
         numbers = self._read_parts.unpack_from(sums)
         control.read(sums, turn, numbers[: len(FLAGS)])
         self._are_random_states_equal = False
+        end = control.n_numbers + _N_OF_UPDATES
+        if self._comm.size > 1 and not self._are_equal(sums[control.n_numbers : end].tolist()):
+            self._check_updates()
         if self._pieces is not None:
-            pieces = sums[control.n_numbers : head].tolist()
-            self._are_random_states_equal = all(
-                map(functools.partial(_are_equal, self._comm.size), pieces[::2], pieces[1::2])
-            )
+            self._are_random_states_equal = self._are_equal(sums[end:head].tolist())
         n_values += len(FLAGS)
         self._counts = [*numbers[n_values:]]
         n_unknown, *values = numbers[len(FLAGS) : n_values]
         self._means = self._values.agree() if n_unknown else self._values.read(values)
         self._values.own = []
+
+    def _are_equal(self, pieces):
+        return all(map(functools.partial(_are_equal, self._comm.size), pieces[::2], pieces[1::2]))
+
+    def _check_updates(self):
+        """Raises an error on all ranks that names a parameter which some of them do not update."""
+        held = self._comm.allgather_obj(dict(zip(self.params, _are_updated(self.params))))
+        for name in self.params:
+            flags = [of_rank.get(name) for of_rank in held]
+            if len(set(flags)) > 1:
+                ranks = [str(rank) for rank, is_updated in enumerate(flags) if not is_updated]
+                raise ValueError(
+                    f"MultiNodeOptimizer.update: parameter {name} is not updated on rank "
+                    f"{', '.join(ranks)} of {len(flags)}, but on the others: call disable_update() "
+                    "or enable_update() on all ranks"
+                )
 
     def means(self) -> dict[str, Any]:
         """Returns the weighted means of the values over all ranks, the same on all of them.
@@ -393,6 +427,12 @@ class _Values:
         return _means(found)
 
 
+def _are_updated(params):
+    """Returns a byte for each parameter: whether optimizers update it."""
+    rules = map(_update_rule, params.values())
+    return bytes([1 if rule is not None and rule.enabled else 0 for rule in rules])
+
+
 def _clocks():
     """Returns the time, and for how long this thread has waited for other ranks, in seconds."""
     return time.perf_counter(), progress.seconds_waited()
@@ -415,5 +455,10 @@ def _pieces_of_random_state():
     kind, key, *position = np.random.get_state()
     digest = hashlib.blake2b(key, digest_size=2 * _N_PIECES)
     digest.update(repr((kind, position)).encode())
-    pieces = struct.unpack(f"{_N_PIECES}H", digest.digest())
+    return _pieces(digest.digest())
+
+
+def _pieces(digest):
+    """Returns the 16-bit numbers of a digest, each followed by its square."""
+    pieces = struct.unpack(f"{len(digest) // 2}H", digest)
     return [number for piece in pieces for number in (piece, piece * piece)]

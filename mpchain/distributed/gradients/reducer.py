@@ -66,6 +66,7 @@ class Reducer:
 
         Those that are not initialized are left out until the next call.
         """
+        self.message.params = params
         self.params = list(params.values())
         self._params = {name: param for name, param in params.items() if param.is_initialized}
 

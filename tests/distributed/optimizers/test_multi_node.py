@@ -11,7 +11,7 @@ from mpchain import functions as F
 from mpchain import links as L
 from mpchain import optimizer_hooks, optimizers
 from mpchain.configuration import mixed_bf16, using_config
-from mpchain.distributed import create_multi_node_optimizer
+from mpchain.distributed import create_multi_node_optimizer, create_sharded_optimizer
 from mpchain.distributed.communicators.arrays import partition
 from mpchain.link import Chain
 from tests.distributed.devices import address, assert_allclose, assert_array_equal, on_device, xp
@@ -671,6 +671,27 @@ def test_models_that_differ_between_ranks(comm):
         match=r"parameter /l1/W must have one shape .* rank 0: \(4, 3\) float64, rank 1: \(4, 4\)",
     ):
         create_multi_node_optimizer(optimizers.SGD(), comm).setup(model)
+
+
+@pytest.mark.parametrize("create", [create_multi_node_optimizer, create_sharded_optimizer])
+def test_parameters_that_only_some_ranks_update(comm, create):
+    if comm.size == 1:
+        pytest.skip("one rank does not differ")
+    model = on_device(MLP())
+    optimizer = create(optimizers.SGD(), comm).setup(model)
+    update(optimizer, comm, batch(), model)
+    model.l1.disable_update()  # on all ranks
+    update(optimizer, comm, batch(), model)
+    before = {name: param.array.copy() for name, param in model.namedparams()}
+    if comm.rank == 1:
+        model.l2.disable_update()
+    with pytest.raises(
+        ValueError,
+        match=rf"parameter /l2/\w is not updated on rank 1 of {comm.size}, but on the oth",
+    ):
+        update(optimizer, comm, batch(), model)
+    for name, param in model.namedparams():  # no rank has stepped
+        assert_array_equal(param.array, before[name])
 
 
 def test_misuse(comm):
