@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mpchain import variable
+from mpchain import constant_slopes, variable
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.recording import current
@@ -59,6 +59,8 @@ def backward(
     if not given:
         outputs = list({y.node: y for y in outputs}.values())
         grad_outputs = [y.grad_var for y in outputs]
+    if constant_slopes.marked.exist:
+        constant_slopes.look("backward", outputs)
     seeds = _seeds("backward", outputs, grad_outputs, enable_double_backprop)
     _walk(seeds, enable_double_backprop, on_leaf=on_leaf)
     for y, gy in zip(outputs, grad_outputs):
@@ -75,7 +77,7 @@ def grad(
     grad_inputs: "Sequence[variable.Variable | None] | None" = None,
     set_grad: bool = False,
     retain_grad: bool = False,
-    enable_double_backprop: bool = False,
+    enable_double_backprop: bool | None = None,
     loss_scale: float | None = None,
 ) -> "list[variable.Variable | None]":
     """Returns the gradients of outputs with respect to any variables of their graph.
@@ -90,11 +92,15 @@ def grad(
         set_grad: whether to store the results in the inputs' ``grad_var``.
         retain_grad: whether to store the gradients of intermediate variables in theirs.
         enable_double_backprop: whether to record the graph of the gradients, so that they can be
-            differentiated.
+            differentiated. Without it they are constants. If that was not said (None) and a loss
+            contains them, backpropagation warns once.
         loss_scale: factor on the initial gradients.
 
     Returns:
         One gradient per input; None for an input that the outputs do not depend on.
+
+    Raises:
+        RuntimeError: an output was computed within :func:`no_backprop_mode`, as evaluators compute.
 
     Example:
         >>> x = Variable(np.array(3.0))
@@ -113,9 +119,16 @@ def grad(
     grad_outputs = [_ones(y) if g is None else g for y, g in zip(outputs, grad_outputs)]
     if loss_scale is not None:
         grad_outputs = [g * loss_scale for g in grad_outputs]
+    if constant_slopes.marked.exist:
+        constant_slopes.look("grad", outputs)
+    is_unsaid, enable_double_backprop = enable_double_backprop is None, bool(enable_double_backprop)
     seeds = _seeds("grad", outputs, grad_outputs, enable_double_backprop)
     found = _walk(seeds, enable_double_backprop, [x.node for x in inputs], retain_grad)
     results = [_as_variable(found.get(_key(x.node))) for x in inputs]
+    if not config.enable_backprop and any(gx is None for gx in results):
+        _check_graph(outputs)
+    if is_unsaid and config.enable_backprop:
+        constant_slopes.mark(results)
     if grad_inputs is not None:
         with using_config("enable_backprop", enable_double_backprop):
             pairs = zip(results, grad_inputs)
@@ -124,6 +137,17 @@ def grad(
         for x, gx in zip(inputs, results):
             x.grad_var = gx
     return results
+
+
+def _check_graph(outputs):
+    """Raises RuntimeError if an output has no graph, for gradients within no_backprop_mode."""
+    for i, y in enumerate(outputs):
+        if y.creator_node is None and y.requires_grad:
+            raise RuntimeError(
+                f"grad: outputs[{i}] has no graph, since no_backprop_mode is on, in which "
+                "evaluators compute, too: compute it, and call grad, within "
+                "mpchain.force_backprop_mode()"
+            )
 
 
 def backward_from(
@@ -150,6 +174,8 @@ def backward_from(
     if on_leaf is not None and current.recorder is not None:
         if not hasattr(on_leaf, "replays"):
             current.recorder.refuse("a function is called for each gradient while backward runs")
+    if constant_slopes.marked.exist:
+        constant_slopes.look("Variable.backward", [y])
     seeds = _seeds("Variable.backward", [y], [y.grad_var], enable_double_backprop)
     if y.creator_node is not None:
         _walk(seeds, enable_double_backprop, retain_grad=retain_grad, on_leaf=on_leaf)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from mpchain import constant_slopes
 from mpchain.backends.cuda import get_array_module, is_gpu_array, other_device
 from mpchain.configuration import config
 from mpchain.dtypes import is_floating
@@ -184,7 +185,10 @@ class FunctionNode:
             self.check_nan(outputs, "forward")
         targets = [i for i, x in enumerate(variables) if x._requires_grad]
         if not targets or not config.enable_backprop:
-            return tuple([Variable(array, requires_grad=bool(targets)) for array in outputs])
+            ys = tuple([Variable(array, requires_grad=bool(targets)) for array in outputs])
+            if constant_slopes.marked.exist and not targets:
+                constant_slopes.pass_on(variables, ys)
+            return ys
         return self.connect(variables, in_data, tuple(targets), outputs)
 
     def connect(

@@ -406,7 +406,8 @@ class GradientMethod(Optimizer):
 
         Warns:
             UserWarning: once, if parameters are float16 or bfloat16 and :meth:`use_fp32_update` was
-                not called, or float16 and :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not.
+                not called, or float16 and :meth:`loss_scaling` (or :meth:`set_loss_scale`) was not;
+                in the first update, if no parameter has a gradient.
         """
         self._check_set_up("update")
         if self._is_elsewhere():
@@ -423,6 +424,8 @@ class GradientMethod(Optimizer):
             self._look_for_half(params)
         for param in params:
             if param.grad is None:
+                if self.t == 0:
+                    self._look_for_gradients(params)
                 self.reallocate_cleared_grads()
                 break
         if self._can_stay_on_gpu(params):
@@ -495,6 +498,22 @@ class GradientMethod(Optimizer):
                 f"{self._called('update')}: parameters are {' and '.join(sorted(narrow))}: call "
                 "the optimizer's "
                 f"{'; and '.join(missing)}",
+                UserWarning,
+                stacklevel=5,
+            )
+
+    def _look_for_gradients(self, params):
+        """Warns if none of the parameters that the first step would update has a gradient.
+
+        Later somebody may want that: momentum moves on after ``cleargrads``.
+        """
+        updated = [p for p in params if p.update_rule is not None and p.update_rule.enabled]
+        if updated and all(param.grad is None for param in updated):
+            warnings.warn(
+                f"{self._called('update')}: no parameter has a gradient, so the first step learns "
+                "nothing. The loss must depend on the parameters, outside of no_backprop_mode; "
+                "without a loss function, call loss.backward() before update; a loss made of "
+                "gradients needs grad(..., enable_double_backprop=True)",
                 UserWarning,
                 stacklevel=5,
             )

@@ -5,7 +5,7 @@ import pytest
 
 import mpchain
 import mpchain.functions as F
-from mpchain import Parameter, Variable
+from mpchain import Parameter, Variable, constant_slopes
 from tests.probes import Doubled, Halves, doubled, full
 
 # grad: arguments and results.
@@ -399,3 +399,81 @@ def test_the_mode_is_restored_when_a_derivative_fails():
     with pytest.raises(ZeroDivisionError):
         F.sum(y).backward()
     assert mpchain.config.enable_backprop and "enable_backprop" not in vars(mpchain.config)
+
+
+# What a program forgets in silence: modes and graphs.
+
+
+def _energy(x):
+    return F.sum(x**3)
+
+
+def test_grad_of_what_has_no_graph_names_the_remedy():
+    x = Variable(full(2))
+    with mpchain.no_backprop_mode():
+        with pytest.raises(RuntimeError, match=r"^grad: outputs\[0\] has no graph.*force_backprop"):
+            mpchain.grad([_energy(x)], [x])
+        with mpchain.force_backprop_mode():
+            np.testing.assert_array_equal(mpchain.grad([_energy(x)], [x])[0].array, full(12))
+
+
+def test_grad_without_a_graph_of_a_graph_that_was_made_before():
+    """Inputs that the outputs do not depend on have no gradient, whatever the mode is now."""
+    x, w = Variable(full(2)), Variable(full(5))
+    y = _energy(x)
+    with mpchain.no_backprop_mode():
+        gx, gw = mpchain.grad([y], [x, w])
+        assert mpchain.grad([x], [x])[0].array.tolist() == [1, 1]
+    assert gw is None
+    np.testing.assert_array_equal(gx.array, full(12))
+
+
+_LOSSES = {
+    "the slope": lambda g, y: g,
+    "a function of the slope": lambda g, y: g * g,
+    "with more": lambda g, y: g + y,
+    "deep within": lambda g, y: F.exp(F.tanh(-g) * 2) + y * y,
+    "by another path": lambda g, y: F.concat([F.expand_dims(g, 0), F.expand_dims(y, 0)], 0),
+}
+_BACKPROPAGATE = {
+    "Variable.backward": lambda loss, x: loss.backward(),
+    "backward": lambda loss, x: mpchain.backward([loss], [full(1, ())]),
+    "grad": lambda loss, x: mpchain.grad([loss], [x]),
+}
+
+
+@pytest.fixture
+def nothing_marked(monkeypatch):
+    monkeypatch.setattr(constant_slopes.marked, "has_warned", False)
+    monkeypatch.setattr(constant_slopes.marked, "exist", False)
+    constant_slopes.marked.nodes.clear()
+
+
+@pytest.mark.parametrize("make", _LOSSES.values(), ids=_LOSSES)
+@pytest.mark.parametrize("called", _BACKPROPAGATE)
+def test_a_loss_of_a_slope_without_its_graph_is_told_once(make, called, nothing_marked):
+    x = Variable(full(2))
+
+    def train(**options):
+        y = x**3
+        (g,) = mpchain.grad([y], [x], [Variable(full(1))], **options)
+        _BACKPROPAGATE[called](F.sum(make(g, y)), x)
+
+    for wanted in (True, False):  # to be differentiated, or a constant by intention
+        train(enable_double_backprop=wanted)
+    message = f"^{called}: .*enable_double_backprop=True.*enable_double_backprop=False"
+    with pytest.warns(UserWarning, match=message) as seen:
+        train()
+        train()
+    assert len(seen) == 1 and seen[0].filename == __file__
+
+
+def test_slopes_beside_the_loss_need_no_graph(nothing_marked):
+    x = Variable(full(2))
+    y = x**3
+    (g,) = mpchain.grad([y], [x], [Variable(full(1))])
+    norm = F.sum(g * g)
+    moved = x.array + 0.1 * g.array  # as arrays: constants by intention
+    loss = F.sum(y * moved)
+    loss.backward()
+    assert norm.array == 288 and x.grad is not None

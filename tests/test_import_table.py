@@ -22,7 +22,8 @@ TABLE = [
     ("random", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
-        "variable function_node backprop function function_hook computational_graph utils",
+        "variable function_node backprop constant_slopes function function_hook "
+        "computational_graph utils",
         "backend device_resident kernels random",
     ),
     ("functions", "variable kernels"),

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain import backend, optimizers
 from mpchain import functions as F
 from mpchain import links as L
@@ -24,7 +25,7 @@ from mpchain.serializers import (
     load_npz,
     save_npz,
 )
-from mpchain.variable import Parameter
+from mpchain.variable import Parameter, Variable
 
 NAMES = [n for n in vars(optimizers) if n[0].isupper() and not n.endswith("Rule")]
 
@@ -106,6 +107,34 @@ def test_gradients_that_are_missing_count_as_zeros():
     optimizer.update()
     np.testing.assert_allclose(link.p0.array, 1 - 0.5 - 0.45)
     assert link.p0.update_rule.t == 2
+
+
+def test_a_first_update_without_any_gradient_warns():
+    link = model_of(2)
+    with pytest.warns(UserWarning, match=r"^SGD.update: no parameter has a gradient") as seen:
+        optimizer = optimizers.SGD().setup(link)
+        optimizer.update()
+        optimizer.update()
+    assert len(seen) == 1 and seen[0].filename == __file__
+    with pytest.warns(UserWarning, match="outside of no_backprop_mode; .*enable_double_backprop"):
+        with mpchain.no_backprop_mode():
+            optimizers.Adam().setup(link).update(lambda: F.sum(link.p0))
+
+
+def test_updates_that_need_no_warning_of_missing_gradients():
+    link = model_of(2, 3)
+    link.p0.grad = np.ones(2)  # one of two
+    optimizer = optimizers.MomentumSGD().setup(link)
+    optimizer.update()
+    link.cleargrads()  # momentum alone
+    optimizer.update()
+    link.disable_update()  # nothing is to be learned
+    link.cleargrads()
+    optimizers.SGD().setup(link).update()
+    link.p0.update_rule.enabled = True
+    optimizer = optimizers.SGD().setup(link)
+    optimizer.use_cleargrads(False)  # gradients are zeros
+    optimizer.update(lambda: F.sum(Variable(np.ones(1, np.float32))))
 
 
 def test_parameters_that_are_initialized_later():
@@ -343,17 +372,23 @@ def test_the_first_update_of_float16_parameters_suggests_what_is_missing(prepare
     with pytest.warns(
         UserWarning, match=f"^SGD.update: parameters are float16: .*{advice}"
     ) as seen:
+        set_grads(link)
         optimizer.update()
         optimizer.update()
     assert len(seen) == 1 and seen[0].filename == __file__
-    optimizer.setup(model_of(1)).update()
+    other = model_of(1)
+    optimizer.setup(other)
+    set_grads(other)
+    optimizer.update()
     with pytest.warns(UserWarning, match="parameters are float16"):
         optimizer.setup(link).update()
 
 
 @pytest.mark.parametrize("flag, scale", [(True, 8.0), (False, 1.0)])
 def test_nothing_is_suggested_to_those_who_have_chosen(flag, scale):
-    optimizer = optimizers.SGD(0).setup(model_of(1, dtype=np.float16))
+    link = model_of(1, dtype=np.float16)
+    optimizer = optimizers.SGD(0).setup(link)
+    set_grads(link)
     optimizer.use_fp32_update(flag)
     optimizer.set_loss_scale(scale)
     optimizer.update()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpchain.configuration import config
+from mpchain.constant_slopes import marked, pass_on
 from mpchain.formulas import in_place
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.kernels import loops
@@ -59,6 +60,8 @@ def call({parameters}):
     _y._array = _array
     if not ({requires_any}):
         _y._requires_grad = False
+        if _marked.exist:
+            _pass_on(({arrays}), (_y,))
     elif _config.enable_backprop:
         {node}
         _node.inputs = ({nodes})
@@ -192,7 +195,9 @@ def _namespace(declaration):
         "_declared_body": declaration.body,
         "_explain": explain_arguments,
         "_float32": np.dtype(np.float32),
+        "_marked": marked,
         "_name": declaration.name,
+        "_pass_on": pass_on,
         "_defaults": {p.name: p.default for p in parameters},
         "_ndarray": np.ndarray,
         "_new": object.__new__,
