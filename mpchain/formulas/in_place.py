@@ -97,7 +97,7 @@ class _Writer:
 
     def _write(self, step):
         function, operands = step.function, step.operands
-        if step.is_constant or function is np.power or not isinstance(function, np.ufunc):
+        if step.is_constant or function is np.power or not _takes_out(function):
             texts = map(operand_in_python, operands)
             operators = CONSTANT_OPERATORS if step.is_constant else {np.power: "{} ** {}"}
         else:
@@ -107,6 +107,7 @@ class _Writer:
             if reusable and not step.is_bool:
                 texts.append(f"out={reusable[0].name}")
                 self.has_reused = True
+        function = getattr(function, "on_arrays", function)
         text = in_python(function, texts, operators, self.namespace)
         self.lines.append(f"{step.name} = {text}")
         if any(x.name in self.full for x in _symbols(operands)):
@@ -127,11 +128,15 @@ class _Writer:
     def _can_reuse(self, x, step):
         return (
             isinstance(x, Symbol)
-            and isinstance(x.function, np.ufunc)
+            and _takes_out(x.function)
             and not x.is_constant
             and x.name in self.full
             and self.last_use[x.name] is step
         )
+
+
+def _takes_out(function):
+    return isinstance(function, np.ufunc) or getattr(function, "takes_out", False)
 
 
 def _symbols(operands):

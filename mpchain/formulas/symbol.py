@@ -150,13 +150,45 @@ class Symbol(Mixin):
         return self
 
 
+class Whole(Symbol):
+    """A symbol of which a declared function makes one step, whatever operations its body has.
+
+    The step is differentiated by the function's own derivative. That of its body is another one
+    where operations of the body have kinks, or where the function declares what its body is not.
+
+    Example:
+        >>> steps = []
+        >>> y = F.softplus.on(Whole(steps, "x"), 2.0)
+        >>> [(step.function.__name__, step.operands[1:]) for step in steps]
+        [('softplus', (2.0,))]
+    """
+
+    def call(self, declaration: Any, arguments: Sequence) -> Any:
+        """Returns a declared elementwise function of symbols, of which this is one."""
+        n = len(self.steps)
+        result = declaration.body(*arguments)
+        names = [step.function.__name__.lstrip("_") for step in self.steps[n:]]
+        # One operation of NumPy is written as that, which leads to this function for Variables.
+        is_operation = len(names) == 1 and declaration.name.startswith(names[0])
+        if declaration.is_own and (is_operation or not names):
+            return result
+        del self.steps[n:]
+
+        def call(*arguments):
+            return declaration.on(*arguments)
+
+        call.__name__ = declaration.name
+        return self._step(call, arguments)
+
+
 _OPERANDS = Symbol, np.ndarray, np.generic, int, float, complex
 
 
 def written_as(text: str) -> Callable[[Callable], Callable]:
     """Decorator: gives a function of arrays its counterpart in C.
 
-    Its attribute ``declared``, to be set, is the declared function that takes Variables.
+    Its attribute ``declared``, to be set, is the declared function that takes Variables. It may
+    have a keyword ``out`` as NumPy's have, which saves memory.
 
     Args:
         text: an expression of the operands ``{0}``, ``{1}``, ..., over the type ``T``.
@@ -172,15 +204,18 @@ def written_as(text: str) -> Callable[[Callable], Callable]:
 
     def decorate(function):
         @functools.wraps(function)
-        def call(*operands):
+        def call(*operands, **keywords):
             for x in operands:
                 if isinstance(x, Symbol):
                     return x._step(call, operands)
                 if hasattr(x, "creator_node"):  # a Variable
                     return call.declared(*operands)
-            return function(*operands)
+            return function(*operands, **keywords)
 
-        call.nin = len(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        call.on_arrays = function
+        call.takes_out = "out" in parameters
+        call.nin = len(parameters) - call.takes_out
         _C[call] = text
         return call
 

@@ -8,14 +8,17 @@ import numpy as np
 from mpchain import kernels, random
 from mpchain.configuration import config
 from mpchain.dtypes import is_floating
+from mpchain.formulas.symbol import written_as
 from mpchain.functions.arithmetic import aligned
 from mpchain.functions.array import reshape
 from mpchain.functions.declaration import differentiable, elementwise
 from mpchain.functions.joining import concat
+from mpchain.functions.mathematics import _clip
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.special import ndtr
+from mpchain.kernels.logistic import limited, logistic
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
@@ -243,6 +246,9 @@ def selu(
     return elu(x, alpha) * scale
 
 
+_logistic = written_as("({0} < (T)0 ? exp({0}) : (T)1) / (exp(-fabs({0})) + (T)1)")(logistic)
+
+
 @elementwise(lambda g, y: g * (y - y * y))
 def sigmoid(x: Input) -> Variable:
     """Logistic sigmoid: 1 / (1 + exp(-x)), elementwise.
@@ -257,8 +263,10 @@ def sigmoid(x: Input) -> Variable:
         >>> F.sigmoid(np.array([-1.0, 0.0, 2.0])).array.round(2)
         array([0.27, 0.5 , 0.88])
     """
-    # The form with tanh neither overflows nor branches.
-    return np.tanh(x * 0.5) * 0.5 + 0.5
+    return _logistic(x)
+
+
+_logistic.declared = sigmoid
 
 
 @elementwise(lambda g, y: g * 0.2 * np.logical_and(np.greater(y, 0), np.less(y, 1)))
@@ -400,12 +408,21 @@ def _gelu(x):
     return x * ndtr.on(x)
 
 
+_NOT_BELOW = "(({0} != {0} || {0} > {1}) ? {0} : {1})"
+_limited = written_as(
+    f"({_NOT_BELOW} != {_NOT_BELOW} || {_NOT_BELOW} < {{2}}) ? {_NOT_BELOW} : {{2}}"
+)(limited)
+_limited.declared = _clip
+_FAR = 25  # gelu by tanh is 0 below -25 and x above 25, in every precision
+
+
 def _gelu_exponent(x):
     """The z with 1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)) = 2 sigmoid(z)."""
     return (np.square(x) * 0.044715 + 1) * (x * (2 * math.sqrt(2 / math.pi)))
 
 
 def _gelu_tanh_derivative(g, x):
+    x = _limited(x, -_FAR, _FAR)  # its square could overflow
     s = sigmoid.on(_gelu_exponent(x))
     slope = (np.square(x) * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi))
     return g * (s * (x * ((1 - s) * slope) + 1))
@@ -413,7 +430,7 @@ def _gelu_tanh_derivative(g, x):
 
 @elementwise(_gelu_tanh_derivative)
 def _gelu_tanh(x):
-    return x * sigmoid.on(_gelu_exponent(x))
+    return x * sigmoid.on(_gelu_exponent(_limited(x, -_FAR, _FAR)))
 
 
 def gelu(x: Input, approximate: str = "none") -> Variable:

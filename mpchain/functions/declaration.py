@@ -28,7 +28,7 @@ import numpy as np
 
 from mpchain.backends.cuda import is_gpu_array
 from mpchain.dtypes import is_bfloat16, is_floating, widened
-from mpchain.formulas.symbol import UntraceableError, fused_kernel
+from mpchain.formulas.symbol import UntraceableError, Whole, fused_kernel
 from mpchain.formulas.text import compile_text, parameters_of
 from mpchain.function_node import FunctionNode
 from mpchain.functions import written_out
@@ -188,6 +188,8 @@ class Declaration:
         for x in inputs:
             if isinstance(x, Variable):
                 return self.apply(inputs, constants)
+            if x.__class__ is Whole and self.is_elementwise:
+                return x.call(self, arguments)
         result = self.body(*arguments)
         return result[0] if self.has_aux else result
 
@@ -199,9 +201,9 @@ class Declaration:
         try:
             on_host = not self.is_elementwise or arrays[0].__class__ is np.ndarray
             kernel = None if on_host else self._fused(None, self.body, arrays)
-            if kernel is not None:
-                return kernel(*arrays, *constants)
-            return self.body(*arguments, *constants)
+            if not on_host and arrays[0].__class__ is Whole:
+                return arrays[0].call(self, (*arrays, *constants))
+            return (kernel or self.body)(*arguments, *constants)
         except np.linalg.LinAlgError:  # it is about values, not types
             raise
         except (TypeError, ValueError) as error:

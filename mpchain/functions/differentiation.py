@@ -1,7 +1,7 @@
 """Derivatives of elementwise formulas, written down.
 
 A Variable can hold a symbol as it holds an array: backpropagation through a formula on such
-Variables traces the formulas of its derivatives.
+Variables traces the formulas of its derivatives. Declared functions that it calls remain calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from mpchain.configuration import force_backprop_mode, using_config
 from mpchain.formulas.symbol import (
     CONSTANT_OPERATORS,
     PYTHON,
-    Symbol,
+    Whole,
     in_order,
     in_python,
     needed,
@@ -50,13 +50,13 @@ def differentiate(
     """
     steps = []
     gradient = "g" + max(names, key=len)
-    symbols = [Symbol(steps, n, is_constant=i >= n_arrays) for i, n in enumerate(names)]
+    symbols = [Whole(steps, n, is_constant=i >= n_arrays) for i, n in enumerate(names)]
     xs, constants = [Variable(x) for x in symbols[:n_arrays]], symbols[n_arrays:]
     with using_config("debug", False), using_config("function_hooks", {}), force_backprop_mode():
         y = formula(*xs, *constants)
         if len(steps) < 2:
             return None
-        gxs = backprop.grad([y], xs, [Variable(Symbol(steps, gradient))])
+        gxs = backprop.grad([y], xs, [Variable(Whole(steps, gradient))])
     return [None if gx is None else _as_function(gx.array, gradient, names) for gx in gxs]
 
 

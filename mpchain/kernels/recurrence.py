@@ -14,18 +14,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from mpchain.kernels.logistic import logistic
 from mpchain.kernels.reference import product
 from mpchain.typing import Array, Arrays
 
 Spans: TypeAlias = list[slice]
-
-
-def _sigmoid(x):
-    """In place."""
-    x *= 0.5
-    np.tanh(x, out=x)
-    x += 1
-    x *= 0.5
 
 
 def _sigmoid_slope(y):
@@ -65,7 +58,7 @@ class Lstm:
             h_before[rows], c_before[rows] = hn, cn
             g += product(hn, R.T, work[:n])
             np.tanh(g[:, :size], out=g[:, :size])
-            _sigmoid(g[:, size:])
+            logistic(g[:, size:], out=g[:, size:])
             a, i, f, o = (g[:, k * size : (k + 1) * size] for k in range(4))
             cn *= f
             cn += np.multiply(a, i, out=t)
@@ -127,7 +120,7 @@ class Gru:
             u += b
             u_n[rows] = u[:, 2 * size :]
             np.add(x[rows, : 2 * size], u[:, : 2 * size], out=g[:, : 2 * size])
-            _sigmoid(g[:, : 2 * size])
+            logistic(g[:, : 2 * size], out=g[:, : 2 * size])
             r, z, new = (g[:, k * size : (k + 1) * size] for k in range(3))
             np.multiply(r, u_n[rows], out=new)
             new += x[rows, 2 * size :]

@@ -12,7 +12,7 @@ import numpy as np
 from mpchain.exporters.onnx.graph import Graph, Untraceable, Value
 from mpchain.exporters.onnx.tracing import Dim
 from mpchain.formulas.symbol import Symbol, UntraceableError, in_order
-from mpchain.functions import special
+from mpchain.functions import activation, special
 from mpchain.functions.declaration import Declaration
 
 _OPERATORS: dict[Any, str] = {
@@ -30,6 +30,7 @@ _OPERATORS: dict[Any, str] = {
     np.arctan: "Atan",
     np.where: "Where",
     special._erf: "Erf",
+    activation._logistic: "Sigmoid",
     **{getattr(np, name.lower()): name for name in "Ceil Cos Exp Floor Log Sign".split()},
     **{getattr(np, name.lower()): name for name in "Sin Sqrt Tan Tanh Reciprocal".split()},
     np.logical_and: "And",
