@@ -34,7 +34,11 @@ class Link(ParameterTree):
 
     Attributes:
         name (str): the name that its parent has for it; None without a parent.
+        running_statistics (tuple): names of persistent values that each of several ranks gathers
+            from its own samples; a class defines it.
     """
+
+    running_statistics: tuple[str, ...] = ()
 
     _hooks = None
     _printable = ()  # the attributes that ``repr`` shows

@@ -4,13 +4,17 @@ Functions draw from :func:`source`: NumPy's or CuPy's global generator, as every
 program. Within the updates of a multi-node optimizer it is a :class:`SampleGenerator` instead,
 whose draws depend on the number of the sample in the batch of all ranks. So a sample gets the same
 dropout mask, noise or latent value on any rank and on any device, for any number of ranks.
+
+The first axis of an array is taken for samples if its length is a multiple of their number. Scalars
+and parameters get draws that all ranks share. What the shape cannot tell, the program says by
+:func:`rows_of` and :func:`shared`.
 """
 
 import contextlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,21 +27,28 @@ _TWO_TO_32 = 2.0**32
 _CALLS = 1 << 20  # calls that one turn may make before its numbers run into the next turn's
 
 
+class _Rows(NamedTuple):
+    """What a program says of arrays: the sample of each row along an axis; None for their order."""
+
+    samples: np.ndarray | None
+    axis: int
+
+
 class _Local(threading.local):
     generator: Any = None
-    order: Any = None  # the samples that sequences belong to, where they are sorted
+    rows: _Rows | None = None
+    is_shared = False
 
 
 _local = _Local()
 
 
-def source(xp: Any, steps: Sequence[int] | None = None) -> Any:
+def source(xp: Any, shared: bool = False) -> Any:
     """Returns the generator that functions draw from.
 
     Args:
         xp: of the arrays to draw, NumPy or CuPy.
-        steps: for arrays whose first axis joins the time steps of sequences, the
-            longest first: the number of sequences at each step.
+        shared: whether the next draw belongs to no sample; see :func:`shared`.
 
     Returns:
         ``xp.random``, or an object with the methods of that module that this package uses.
@@ -50,7 +61,7 @@ def source(xp: Any, steps: Sequence[int] | None = None) -> Any:
     generator, recorder = _local.generator, current.recorder
     if generator is not None and recorder is not None:
         recorder.refuse("several ranks draw random numbers by sample")
-    draws = xp.random if generator is None else _Source(generator, xp, steps)
+    draws = xp.random if generator is None else _Source(generator, xp, shared)
     return draws if recorder is None else recorder.draws(draws)
 
 
@@ -69,39 +80,136 @@ def draw(xp: Any, name: str, *parameters: Any, size: tuple[int, ...]) -> Array:
         ...     draw(np, "uniform", size=(2, 3, 4)).shape
         (2, 3, 4)
     """
-    if not _local.generator.is_repeated_batch(size):
+    rows, generator = _local.rows, _local.generator
+    if rows is not None and generator.fits(size[1:], rows):
+        rows = _Rows(rows.samples, rows.axis + 1)
+    elif generator.is_repeated_batch(size):
+        rows = _Rows(None, 1)
+    with _saying(rows, _local.is_shared):
         return getattr(source(xp), name)(*parameters, size=size)
-    turned = (size[1], size[0], *size[2:])
-    parameters = [xp.broadcast_to(p, size).swapaxes(0, 1) for p in parameters]
-    return getattr(source(xp), name)(*parameters, size=turned).swapaxes(0, 1)
 
 
 @contextlib.contextmanager
-def sorted_samples(order: np.ndarray) -> Iterator[None]:
+def _saying(rows, is_shared):
+    outer = _local.rows, _local.is_shared
+    _local.rows, _local.is_shared = rows, is_shared
+    try:
+        yield
+    finally:
+        _local.rows, _local.is_shared = outer
+
+
+def rows_of(samples: Any = None, axis: int = 0) -> contextlib.AbstractContextManager[None]:
+    """Context manager: says which rows of arrays belong to which sample, for draws within it.
+
+    It is for arrays whose first axis is time, atoms or the concatenated elements of sequences, or
+    samples in another order, of which the shape does not tell it. A row gets the draws of its
+    sample and of its number among the sample's rows. Arrays of another length along the axis are
+    drawn as always. Where draws do not belong to samples it has no effect.
+
+    Args:
+        samples: array of integers, or list: for each row the number of its sample among those
+            that this rank has now, from 0. None: the rows are the samples in their order, or a
+            multiple of them, side by side.
+        axis: the axis of the rows.
+
+    Raises:
+        ValueError: ``samples`` are no numbers of this rank's samples, or ``axis`` is negative.
+
+    Example:
+        >>> lengths = [2, 3]  # atoms of two molecules
+        >>> with mpchain.random.rows_of(np.repeat(np.arange(2), lengths)):
+        ...     F.dropout(np.ones((5, 4))).shape
+        (5, 4)
+        >>> with mpchain.random.rows_of(axis=1):  # of arrays (time, samples, ...)
+        ...     F.dropout(np.ones((7, 2, 4))).shape
+        (7, 2, 4)
+    """
+    if axis < 0:
+        raise ValueError(f"rows_of: axis must not be negative, but is {axis}")
+    if samples is not None:
+        samples, given = np.asarray(cuda.to_cpu(samples)), samples
+        n = (_local.generator and _local.generator.n) or math.inf  # 0: they are unknown
+        is_right = samples.ndim == 1 and (samples.dtype.kind in "iu" or samples.size == 0)
+        if not is_right or ((samples < 0) | (samples >= n)).any():
+            highest = "" if math.isinf(n) else f", from 0 to {n - 1}"
+            raise ValueError(
+                "rows_of: samples must be one integer for each row, the number of its sample "
+                f"among this rank's{highest}, but is {given!r:.200}"
+            )
+        samples = samples.astype(np.int64)
+    return _saying(_Rows(samples, axis), False)
+
+
+def shared() -> contextlib.AbstractContextManager[None]:
+    """Context manager: draws within it belong to no sample, and are the same on all ranks.
+
+    Those of shape () and of parameters are so without it. It is for all else that one process draws
+    once for a batch: masks of computed weights, or the layers that stochastic depth leaves out.
+
+    Example:
+        >>> with mpchain.random.shared():
+        ...     mpchain.random.source(np).uniform(size=3).shape
+        (3,)
+    """
+    return _saying(_local.rows, True)
+
+
+def sorted_samples(order: np.ndarray) -> contextlib.AbstractContextManager[None]:
     """Context manager: functions get sequences in another order than that of the samples.
 
     Args:
-        order: the sample of each sequence.
+        order: the number of each sequence before.
 
     Example:
         >>> from mpchain.random import sorted_samples
         >>> with sorted_samples(np.array([1, 0])):
         ...     pass  # functions get the second sequence first
     """
-    outer, _local.order = _local.order, order
-    try:
-        yield
-    finally:
-        _local.order = outer
+    samples = _samples_of(len(order))
+    return contextlib.nullcontext() if samples is None else rows_of(samples[order])
 
 
-def counters(xp: Any, shape: tuple[int, ...]) -> kernels.Counters:
+def joined_steps(steps: Sequence[int]) -> contextlib.AbstractContextManager[None]:
+    """Context manager: arrays join the time steps of sequences along their first axis.
+
+    Args:
+        steps: the number of sequences at each step; the longest sequences come first.
+
+    Example:
+        >>> from mpchain.random import SampleGenerator, joined_steps
+        >>> with SampleGenerator((1, 2), 0, first=0, n=3).in_use(), joined_steps([3, 2]):
+        ...     F.dropout(np.ones((5, 4))).shape
+        (5, 4)
+    """
+    samples = _samples_of(steps[0])
+    if samples is None:
+        return contextlib.nullcontext()
+    return rows_of(np.concatenate([samples[:n] for n in steps]))
+
+
+def _samples_of(n_rows):
+    """Returns the sample of each row; None if it is unknown."""
+    generator, rows = _local.generator, _local.rows
+    if generator is None or _local.is_shared:
+        return None
+    if rows is not None and rows.samples is not None and len(rows.samples) == n_rows:
+        return rows.samples
+    n = generator.n
+    return np.arange(n_rows) // (n_rows // n) if n and n_rows and n_rows % n == 0 else None
+
+
+def counters(xp: Any, shape: tuple[int, ...], shared: bool = False) -> kernels.Counters | None:
     """Returns what a kernel draws an array of that shape from, without storing random numbers.
 
     Outside of the updates of a multi-node optimizer it depends on the seed of CuPy's generator.
 
     Args:
         xp: CuPy, or NumPy within such an update.
+        shared: as in :func:`source`.
+
+    Returns:
+        None where the program says which rows belong to which sample: then :func:`source` draws.
 
     Example:
         >>> from mpchain.random import SampleGenerator, counters
@@ -110,7 +218,7 @@ def counters(xp: Any, shape: tuple[int, ...]) -> kernels.Counters:
         Counters(first=4, n_rows=2, call=0, step=7, low=1, high=2)
     """
     if _local.generator is not None:
-        return _local.generator.counters(shape)
+        return _local.generator.counters(shape, shared)
     seed = int(xp.random.get_random_state()._get_seed(max(math.prod(shape), 1)))
     return kernels.Counters(0, 1, 0, 0, seed % (1 << 32), seed >> 32)
 
@@ -126,25 +234,36 @@ def is_by_sample() -> bool:
 
 
 def get_state() -> tuple:
-    """Returns the generator in use, None for the global ones, and its number of calls.
+    """Returns the generator in use, None for the global ones, its number of calls, and what the
+    program says of arrays.
 
     Example:
         >>> mpchain.random.get_state()
-        (None, None)
+        (None, None, None, False)
     """
     generator = _local.generator
-    return generator, None if generator is None else generator.n_calls
+    n_calls = None if generator is None else generator.n_calls
+    return generator, n_calls, _local.rows, _local.is_shared
 
 
 def set_state(state: tuple) -> None:
-    """Makes the generator and the number of calls those that :func:`get_state` returned.
+    """Restores what :func:`get_state` returned.
 
     Example:
         >>> mpchain.random.set_state(mpchain.random.get_state())
     """
-    _local.generator, n_calls = state
+    _local.generator, n_calls, _local.rows, _local.is_shared = state
     if _local.generator is not None:
         _local.generator.n_calls = n_calls
+
+
+class _Place(NamedTuple):
+    """Where the words of an array come from."""
+
+    axis: int  # of the rows
+    samples: Any  # of each row of counters
+    numbers: Any  # of each among the sample's rows
+    high: int  # word of the key
 
 
 class SampleGenerator:
@@ -153,16 +272,25 @@ class SampleGenerator:
     A draw is a function of the key, the step, the number of the call within the step, the sample
     and the place of the element within the sample's part of the array. Where the first axis of an
     array is the samples, or a multiple of them with the rows of a sample side by side, each sample
-    has counters for itself. All other arrays are drawn for the stream as a whole.
+    has counters for itself; where :func:`rows_of` tells the rows, each row. Arrays of shape (), and
+    those that are :func:`shared`, are the same for all streams. All others are drawn for the stream
+    as a whole.
 
     Args:
         key: 64 bits in two words. Generators with different keys are independent.
         step: the number of the training step.
         turn: the number of the batch within the step.
         first: the number of the first sample in the batch of all ranks. None if unknown: then
-            all arrays are drawn for the stream.
+            no arrays are drawn by sample.
         n: the number of samples.
         stream: distinguishes what is drawn for no sample in particular: the rank.
+        tell: is called with a reason where the shape of an array does not tell its samples.
+        shapes: the shapes that the last batches drew, by call, which this one adds to; so that
+            an axis that does not grow with the number of samples is seen.
+
+    Attributes:
+        n: the number of samples; 0 if they have no numbers.
+        n_calls: the number of arrays drawn so far.
 
     Example:
         >>> from mpchain.random import SampleGenerator, source
@@ -184,81 +312,156 @@ class SampleGenerator:
         first: int | None = None,
         n: int = 0,
         stream: int = 0,
+        tell: Callable[[str], None] | None = None,
+        shapes: dict[int, tuple[int, tuple[int, ...]]] | None = None,
     ):
         self._key, self._step, self._turn = key, step, turn
-        self._first, self._n, self._stream = first, n if first is not None else 0, stream
+        self._first, self.n, self._stream = first, n if first is not None else 0, stream
+        self._tell, self._shapes = tell, {} if shapes is None else shapes
         self.n_calls = 0
 
     def in_use(self) -> contextlib.AbstractContextManager[None]:
         """Context manager: functions draw from this generator."""
         return _InUse(self)
 
-    def words(
-        self, xp: Any, shape: tuple[int, ...], n_words: int, steps: Sequence[int] | None = None
-    ) -> Array:
+    def words(self, xp: Any, shape: tuple[int, ...], n_words: int, shared: bool = False) -> Array:
         """Draws 32-bit words.
 
         Args:
             xp: NumPy or CuPy.
             shape: of the array to draw.
             n_words: words for each of its elements.
-            steps: as in :func:`source`.
+            shared: as in :func:`source`.
 
         Returns:
             array of uint32 (*shape, n_words).
         """
-        samples, blocks, n_rows, (low, high) = self._rows(xp, shape, steps)
-        n_row_words = math.prod(shape) * n_words // n_rows if n_rows else 0
-        n_blocks = -(-n_row_words // 4)
-        counters = samples, blocks * n_blocks, n_blocks, self._next_call(), self._step
-        words = kernels.random_words(*counters, low, high)
-        words = words.reshape(n_rows, -1)[:, :n_row_words]
-        return words.reshape(*shape, n_words)
+        place = self._place(shape, shared)
+        words = self._words(xp, place, math.prod(shape) * n_words)
+        if place.axis == 0:
+            return words.reshape(*shape, n_words)
+        others = shape[: place.axis] + shape[place.axis + 1 :]
+        words = words.reshape(shape[place.axis], *others, n_words)
+        return xp.moveaxis(words, 0, place.axis)
 
-    def counters(self, shape: tuple[int, ...]) -> kernels.Counters:
-        """Returns what the next call of :meth:`words` draws one word per element from."""
-        (low, high), n = self._key, self._n
-        first, n_rows = self._first, n
-        if not self._has_samples(shape):
-            first, n_rows, high = 0, 1, self._of_stream(high)
-        return kernels.Counters(first, n_rows, self._next_call(), self._step, low, high)
+    def row_seeds(self, shape: tuple[int, ...], shared: bool = False) -> tuple[np.ndarray, int]:
+        """Returns for each row of an array a seed (4 words), for draws of varying length, and the
+        axis of the rows."""
+        place = self._place(shape, shared)
+        return self._words(np, place, 4 * shape[place.axis]).reshape(-1, 4), place.axis
+
+    def _words(self, xp, place, n):
+        n_rows = len(place.samples)
+        n_row_words = n // n_rows if n_rows else 0
+        n_blocks = -(-n_row_words // 4)
+        begins = xp.asarray(place.numbers * n_blocks)
+        counters = xp.asarray(place.samples), begins, n_blocks, self._next_call(), self._step
+        words = kernels.random_words(*counters, self._key[0], place.high)
+        return words.reshape(n_rows, 4 * n_blocks)[:, :n_row_words]
+
+    def counters(self, shape: tuple[int, ...], shared: bool = False) -> kernels.Counters | None:
+        """Returns what the next call of :meth:`words` draws one word per element from; None if
+        these are no rows one after the other."""
+        rows = _local.rows
+        if rows is not None and not _is_shared(shape, shared) and self.fits(shape, rows):
+            return None
+        place = self._place(shape, shared)
+        key = self._key[0], place.high
+        first, n_rows = int(place.samples[0]), len(place.samples)
+        return kernels.Counters(first, n_rows, self._next_call(), self._step, *key)
 
     def _next_call(self):
         self.n_calls += 1
         return self._turn * _CALLS + self.n_calls - 1
 
-    def _has_samples(self, shape):
-        return self._n and shape and shape[0] % self._n == 0
+    def fits(self, shape: tuple[int, ...], rows: _Rows) -> bool:
+        """Whether an array has the rows that :func:`rows_of` describes."""
+        if self.n == 0 or len(shape) <= rows.axis:
+            return False
+        length = shape[rows.axis]
+        return length % self.n == 0 if rows.samples is None else length == len(rows.samples)
 
-    def _of_stream(self, high):
-        return (high + (self._stream + 1) * 0x9E3779B9) % (1 << 32)
+    def _place(self, shape, shared):
+        """Returns the sample of each row, and its number among the sample's rows."""
+        high, n, rows = self._key[1], self.n, _local.rows
+        if _is_shared(shape, shared):
+            return _whole(high)
+        if rows is not None and self.fits(shape, rows):
+            if rows.samples is not None:
+                samples, numbers = self._first + rows.samples, _numbers(rows.samples)
+                return _Place(rows.axis, samples, numbers, high)
+            return _Place(rows.axis, *self._in_order(), high)
+        if n and shape[0] % n == 0:
+            if self._tell is not None:
+                self._look_again(shape)
+            return _Place(0, *self._in_order(), high)
+        if self._tell is not None and math.prod(shape):
+            self._tell(_no_multiple(shape, n) if n else _UNKNOWN)
+        return _whole((high + (self._stream + 1) * 0x9E3779B9) % (1 << 32))
 
-    def _rows(self, xp, shape, steps):
-        """Returns the sample of each row, its number among the sample's rows, and the key."""
-        low, high = self._key
-        n = self._n
-        if steps and n == steps[0] and shape[0] == sum(steps):
-            order = np.arange(n) if _local.order is None else _local.order
-            samples = self._first + np.concatenate([order[:n_rows] for n_rows in steps])
-            blocks = np.repeat(np.arange(len(steps)), steps)
-        elif self._has_samples(shape):
-            samples, blocks = np.arange(self._first, self._first + n), np.zeros(n, np.int64)
-        else:
-            samples = blocks = np.zeros(1 if math.prod(shape) else 0, np.int64)
-            high = self._of_stream(high)
-        return xp.asarray(samples), xp.asarray(blocks), len(samples), (low, high)
+    def _in_order(self):
+        return np.arange(self._first, self._first + self.n), np.zeros(self.n, np.int64)
+
+    def _look_again(self, shape):
+        """Tells of a first axis that is a multiple of the samples by chance."""
+        n, before = self.n, self._shapes.get(self.n_calls)
+        self._shapes[self.n_calls] = n, shape
+        if before is not None and before[0] != n and before[1] == shape:
+            self._tell(
+                f"random numbers of shape {shape} are drawn for {n} samples, and were for "
+                f"{before[0]}: the first axis is taken for samples, but does not grow with them; "
+                + _REMEDY
+            )
+        elif len(shape) == 3 and shape[0] > n == shape[1]:
+            self._tell(
+                f"random numbers of shape {shape} are drawn for {n} samples: the first axis is "
+                f"taken for {shape[0] // n} rows of each sample, but may be time; " + _REMEDY
+            )
 
     def is_repeated_batch(self, shape: tuple[int, ...]) -> bool:
         """Whether the second axis, not the first, is the samples: draws that repeat a batch."""
-        n = self._n
+        n = self.n
         if len(shape) < 2 or n == 0 or shape[1] % n:
             return False
         # Of vectors of parameters as long as the batch, one draw for each sample is more likely.
         return len(shape) > 2 or shape[0] != n
 
-    def row_seeds(self, n_rows: int) -> np.ndarray:
-        """Returns for each row of an array a seed (4 words), for draws of varying length."""
-        return self.words(np, (n_rows, 4), 1).reshape(n_rows, 4)
+
+_REMEDY = (
+    "say it by mpchain.random.rows_of, or by mpchain.random.shared if they belong to no sample"
+)
+_UNKNOWN = (
+    "random numbers belong to no sample, since it is unknown which samples this rank has: use "
+    "comm.batch, or MultiNodeUpdater with an iterator of create_sharded_iterator"
+)
+
+
+def _no_multiple(shape, n):
+    return (
+        f"random numbers of shape {shape} are drawn for {n} samples: the shape does not tell which "
+        "row belongs to which; " + _REMEDY
+    )
+
+
+def _is_shared(shape, shared):
+    return shared or _local.is_shared or shape == ()
+
+
+def _whole(high):
+    zero = np.zeros(1, np.int64)
+    return _Place(0, zero, zero, high)
+
+
+def _numbers(samples):
+    """Returns the number of each row among the rows of its sample."""
+    order = np.argsort(samples, kind="stable")
+    ordered = samples[order]
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    numbers = np.empty_like(samples)
+    numbers[order] = np.arange(len(samples)) - np.repeat(
+        begins, np.diff(begins, append=len(samples))
+    )
+    return numbers
 
 
 class _InUse:  # a generator would cost several times as much, in every step
@@ -275,13 +478,12 @@ class _InUse:  # a generator would cost several times as much, in every step
 class _Source:
     """The methods of ``numpy.random`` on a :class:`SampleGenerator`, for one call."""
 
-    def __init__(self, generator, xp, steps):
-        self._generator, self._xp, self._lengths = generator, xp, steps
+    def __init__(self, generator, xp, shared):
+        self._generator, self._xp, self._shared = generator, xp, shared
 
     def _uniforms(self, size, n=1):
         """Array (*size, n) of float64, uniform in the open interval (0, 1), 32 bits each."""
-        shape = () if size is None else tuple(np.atleast_1d(size).tolist())
-        words = self._generator.words(self._xp, shape, n, self._lengths)
+        words = self._generator.words(self._xp, _shape(size), n, self._shared)
         return (words + 0.5) / _TWO_TO_32
 
     def random_sample(self, size=None):
@@ -317,12 +519,25 @@ class _Source:
         """Methods that need a varying number of words draw each row with a generator of its own."""
         if not hasattr(np.random.RandomState, name):
             raise AttributeError(f"mpchain.random has no method {name!r}")
-        return lambda *parameters, size: self._by_rows(name, parameters, size)
+        return lambda *parameters, size=None: self._by_rows(name, parameters, _shape(size))
 
     def _by_rows(self, name, parameters, size):
-        parameters = [np.broadcast_to(cuda.to_cpu(p), size) for p in parameters]
-        rows = [
-            getattr(np.random.RandomState(seed), name)(*(p[i] for p in parameters), size=size[1:])
-            for i, seed in enumerate(self._generator.row_seeds(size[0]))
+        if size == ():
+            return self._by_rows_of_shape(name, parameters, (1,), True)[0]
+        return self._by_rows_of_shape(name, parameters, size, self._shared)
+
+    def _by_rows_of_shape(self, name, parameters, size, shared):
+        seeds, axis = self._generator.row_seeds(size, shared)
+        parameters = [
+            np.moveaxis(np.broadcast_to(cuda.to_cpu(p), size), axis, 0) for p in parameters
         ]
-        return self._xp.asarray(np.stack(rows) if rows else np.empty(size))
+        shape = size[:axis] + size[axis + 1 :]
+        rows = [
+            getattr(np.random.RandomState(seed), name)(*(p[i] for p in parameters), size=shape)
+            for i, seed in enumerate(seeds)
+        ]
+        return self._xp.asarray(np.stack(rows, axis) if rows else np.empty(size))
+
+
+def _shape(size):
+    return () if size is None else tuple(np.atleast_1d(size).tolist())

@@ -120,7 +120,8 @@ def test_steps_of_sequences():
     def draw(first, order, steps):
         x = np.ones((sum(steps), 40), "f")
         with generator(first, len(order)).in_use(), random.sorted_samples(np.array(order)):
-            return F.noise.dropout_mask(x, 0.5, steps)
+            with random.joined_steps(steps):
+                return F.noise.dropout_mask(x, 0.5)
 
     whole = draw(0, [2, 0, 3, 1], [4, 3, 1])
     assert len(np.unique(whole, axis=0)) == len(whole)

@@ -1,5 +1,6 @@
 """The base classes of distributions."""
 
+import contextlib
 import math
 import numbers
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mpchain import functions as F
+from mpchain import random
 from mpchain.backend import get_array_module
 from mpchain.configuration import config, get_dtype
 from mpchain.distributions import logarithms
@@ -15,7 +17,7 @@ from mpchain.distributions.logarithms import choose
 from mpchain.dtypes import is_floating
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import Variable, as_array, as_variable
+from mpchain.variable import Parameter, Variable, as_array, as_variable
 
 
 class Distribution:
@@ -156,8 +158,14 @@ class Distribution:
         if any(n < 0 for n in shape):
             name = type(self).__name__
             raise ValueError(f"{name}.sample: sample_shape must not be negative, but is {shape}")
-        samples = self.sample_n(math.prod(shape))
+        is_shared = shape == () and self._belongs_to_no_sample()
+        with random.shared() if is_shared else contextlib.nullcontext():
+            samples = self.sample_n(math.prod(shape))
         return F.reshape(samples, (*shape, *samples.shape[1:]))
+
+    def _belongs_to_no_sample(self):
+        """Whether one draw is the same on all ranks: of a scalar, or of a model's parameters."""
+        return False
 
     def sample_n(self, n: int) -> Variable:
         """Draws ``n`` samples: Variable (n, *batch_shape, *event_shape). See :meth:`sample`."""
@@ -200,6 +208,9 @@ class Parametric(Distribution):
         self._params = parameters
         shape = next(iter(parameters.values())).shape
         self._set_shapes(shape, self._n_event_axes)
+
+    def _belongs_to_no_sample(self):
+        return any(p.shape == () or isinstance(p, Parameter) for p in self._params.values())
 
     def _set_shapes(self, shape, n_event_axes):
         n = len(shape) - n_event_axes

@@ -21,7 +21,7 @@ from mpchain.functions.special import ndtr
 from mpchain.kernels.logistic import limited, logistic
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import Variable, as_variable
+from mpchain.variable import Parameter, Variable, as_variable
 
 
 @elementwise(lambda g, y: g * np.greater(y, 0))
@@ -196,7 +196,8 @@ def rrelu(
     if not config.train:
         r = x.xp.full(x.shape, (l + u) / 2, x.dtype)
     elif r is None:
-        r = random.source(x.xp).uniform(l, u, x.shape).astype(x.dtype)
+        draws = random.source(x.xp, isinstance(x, Parameter))
+        r = draws.uniform(l, u, x.shape).astype(x.dtype)
     check(r.shape == x.shape, "rrelu", "r must have the shape of x", x=x, r=r)
     y = _prelu(x, r)
     return (y, r) if return_r else y

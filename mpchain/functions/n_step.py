@@ -7,14 +7,14 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpchain import backprop
+from mpchain import backprop, random
 from mpchain.dtypes import is_floating
 from mpchain.functions.activation import relu, tanh
 from mpchain.functions.array import cast
 from mpchain.functions.connection import linear
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.joining import concat, separate, split_axis, stack, with_zeros
-from mpchain.functions.noise import dropout_of_steps
+from mpchain.functions.noise import dropout
 from mpchain.functions.precision import check_widths
 from mpchain.functions.recurrent import _gru, _lstm
 from mpchain.kernels import recurrence
@@ -169,7 +169,8 @@ def _n_step(name, cell, n_layers, n_directions, dropout_ratio, states, ws, bs, x
     final = []
     for i in range(n_layers):
         if i > 0:
-            x = dropout_of_steps(x, dropout_ratio, lengths)
+            with random.joined_steps(lengths):
+                x = dropout(x, dropout_ratio)
         ys = []
         for is_backwards in (False, True)[:n_directions]:
             k = len(final)

@@ -1,6 +1,5 @@
 """Dropout and other noise for training."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from mpchain.kernels.channels_last import is_only_last, reordered
 from mpchain.recording import current
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
-from mpchain.variable import Variable, as_array, as_variable
+from mpchain.variable import Parameter, Variable, as_array, as_variable
 
 
 def dropout(
@@ -55,8 +54,9 @@ def dropout(
     check(is_floating(x.dtype), "dropout", "x must be floating point", x=x)
     if not config.train:
         return (x, None) if return_mask else x
-    if mask is None and not return_mask and _is_fused(x):
-        return _drop(x, random.counters(x.xp, x.shape), ratio)
+    counters = _counters(x) if mask is None and not return_mask and _is_fused(x) else None
+    if counters is not None:
+        return _drop(x, counters, ratio)
     if mask is None:
         mask = dropout_mask(x, ratio)
     check(mask.shape == x.shape, "dropout", "mask must have the shape of x", x=x, mask=mask)
@@ -79,12 +79,28 @@ def add_dropout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     _check_ratio("add_dropout", ratio)
     h, x = as_variable(h), as_variable(x)
     alike = h.shape == x.shape and h.dtype == x.dtype and is_floating(x.dtype)
-    if config.train and alike and _is_fused(x):
-        return _add_dropped(h, x, random.counters(x.xp, x.shape), ratio)
+    counters = _counters(x) if config.train and alike and _is_fused(x) else None
+    if counters is not None:
+        return _add_dropped(h, x, counters, ratio)
     return h + dropout(x, ratio)
 
 
 # Dropout on GPUs: one kernel, which draws for itself; backward draws the same again.
+
+
+def draws(x: Variable) -> Any:
+    """Returns :func:`mpchain.random.source` for noise on ``x``, which all ranks share if that is
+    a parameter.
+
+    Example:
+        >>> draws(Variable(np.ones(2))) is np.random
+        True
+    """
+    return random.source(x.xp, isinstance(x, Parameter))
+
+
+def _counters(x):
+    return random.counters(x.xp, x.shape, isinstance(x, Parameter))
 
 
 def _is_fused(x):
@@ -104,15 +120,16 @@ def _add_dropped(h, x, counters, ratio):
 class _Masks:
     """Passes for a generator, whose draws a recorder repeats."""
 
-    def mask(self, xp, shape, dtype, ratio):
-        return kernels.drop(xp.ones(shape, dtype), None, random.counters(xp, shape), ratio)
+    def mask(self, xp, shape, dtype, ratio, shared):
+        counters = random.counters(xp, shape, shared)
+        if counters is None:
+            keep = random.source(xp, shared).random_sample(shape) >= ratio
+            return _factors(keep, dtype, ratio)
+        return kernels.drop(xp.ones(shape, dtype), None, counters, ratio)
 
 
-def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> Array:
+def dropout_mask(x: Input, ratio: float) -> Array:
     """Draws the factors of :func:`dropout`: an array of the shape and dtype of ``x``.
-
-    Args:
-        steps: see :func:`mpchain.random.source`.
 
     Example:
         >>> dropout_mask(Variable(np.ones((2, 3))), 0.5).shape
@@ -120,25 +137,18 @@ def dropout_mask(x: Input, ratio: float, steps: Sequence[int] | None = None) -> 
     """
     _check_ratio("dropout", ratio)
     xp, recorder = backend.get_array_module(x), current.recorder
-    if xp is not np and steps is None:
+    shared = isinstance(x, Parameter)
+    if xp is not np:
         masks = _Masks() if recorder is None else recorder.draws(_Masks())
-        return masks.mask(xp, x.shape, x.dtype, ratio)
-    draws = random.source(xp, steps)
-    keep = draws.random_sample(x.shape) >= ratio
-    if xp is np and is_only_last(as_array(x)):
+        return masks.mask(xp, x.shape, x.dtype, ratio, shared)
+    keep = random.source(xp, shared).random_sample(x.shape) >= ratio
+    if is_only_last(as_array(x)):
         keep = reordered(keep)  # NumPy is slow where layouts differ
-    return keep.astype(x.dtype) * x.dtype.type(1 / (1 - ratio))
+    return _factors(keep, x.dtype, ratio)
 
 
-def dropout_of_steps(x: Input, ratio: float, steps: Sequence[int]) -> Variable:
-    """Dropout of an array that joins time steps; see :func:`mpchain.random.source`.
-
-    Example:
-        >>> dropout_of_steps(Variable(np.ones((5, 2))), 0.5, [3, 2]).shape
-        (5, 2)
-    """
-    mask = dropout_mask(x, ratio, steps) if config.train else None
-    return dropout(x, ratio, mask=mask)
+def _factors(keep, dtype, ratio):
+    return keep.astype(dtype) * dtype.type(1 / (1 - ratio))
 
 
 def _check_ratio(name, ratio):
@@ -174,7 +184,7 @@ def gaussian(
     rule = "mean and ln_var must have one shape and be floating point"
     check(fits, "gaussian", rule, mean=mean, ln_var=ln_var)
     if eps is None:
-        eps = random.source(mean.xp).standard_normal(mean.shape)
+        eps = draws(mean).standard_normal(mean.shape)
         eps = mean.xp.asarray(eps, ln_var.dtype)
     fits = eps.shape == mean.shape
     check(fits, "gaussian", "eps must have the shape of mean", eps=eps, mean=mean)
@@ -213,7 +223,7 @@ def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
     check(known, name, "axis must be one of log_pi", log_pi=log_pi, axis=axis)
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
-    noise = random.source(log_pi.xp).gumbel(size=log_pi.shape)
+    noise = draws(log_pi).gumbel(size=log_pi.shape)
     noise = log_pi.xp.asarray(noise, log_pi.dtype)
     return softmax((log_pi + noise) / tau, axis)
 
@@ -269,7 +279,7 @@ def simplified_dropconnect(
         return mixed(name, simplified_dropconnect, {"x": x}, {"W": W, "b": b}, **options)
     if mask is None and train:
         shape = (len(x), *W.shape) if use_batchwise_mask else W.shape
-        mask = random.source(x.xp).random_sample(shape) >= ratio
+        mask = random.source(x.xp, not use_batchwise_mask).random_sample(shape) >= ratio
     if mask is not None:
         fits = mask.shape in (W.shape, (len(x), *W.shape))
         check(fits, name, "mask must be (N, O, I) or (O, I)", mask=mask, x=x, W=W)
@@ -313,5 +323,5 @@ def zoneout(h: Input, x: Input, ratio: float = 0.5) -> Variable:
     check(fits, "zoneout", "h and x must have one shape and be floating point", h=h, x=x)
     if not config.train:
         return x
-    uniform = random.source(x.xp).random_sample(x.shape)
+    uniform = draws(x).random_sample(x.shape)
     return where(uniform < ratio, h, x)

@@ -54,6 +54,7 @@ class BatchNormalization(Link):
 
     gamma: Any = None
     beta: Any = None
+    running_statistics = ("avg_mean", "avg_var", "N")
     _normalize = staticmethod(F.batch_normalization)
 
     def __init__(
@@ -249,6 +250,8 @@ class DecorrelatedBatchNormalization(Link):
 
     See L. Huang et al., Decorrelated batch normalization, CVPR 2018.
     """
+
+    running_statistics = ("avg_mean", "avg_projection", "N")
 
     def __init__(
         self,

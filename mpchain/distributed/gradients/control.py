@@ -7,6 +7,7 @@ import signal
 import struct
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Self
@@ -22,7 +23,13 @@ from mpchain.variable import Parameter
 COPY_STATE = "copy the state"
 """The flag by which a rank asks all ranks to copy their state after this iteration."""
 
-FLAGS = (signal.SIGTERM, signal.SIGINT, COPY_STATE)
+WARN = "warn"
+"""The flag by which a rank asks that rank 0 warns of what it tells (:meth:`Control.tell`)."""
+
+COPY_PERSISTENTS = "copy persistent values"
+"""The flag by which a rank asks for persistent values that its lack of samples made old."""
+
+FLAGS = (signal.SIGTERM, signal.SIGINT, COPY_STATE, WARN, COPY_PERSISTENTS)
 """What a rank can ask of all ranks (:meth:`Control.ask`), the same list on each."""
 
 TURNS = 50
@@ -72,6 +79,7 @@ class Control:
     def __init__(self, comm: Communicator):
         self._comm, self._mpi_comm = comm, comm.mpi_comm
         self._asked, self._received = set(), set()
+        self._warnings, self._warned = {}, set()  # texts by place; places of those before
         self._sums = None
         self._n_agreed = self.n_messages = self._n_sent = 0
         n_per_turn = -(-comm.size // TURNS)
@@ -110,6 +118,31 @@ class Control:
         self._received.remove(flag)
         self._asked.discard(flag)
         return True
+
+    def tell(self, place: str, text: str) -> None:
+        """Asks rank 0 to warn, in the next :meth:`warn`, once for each place.
+
+        Args:
+            place: the line of the program that the warning is about.
+            text: the warning.
+        """
+        if place not in self._warnings and place not in self._warned:
+            self._warnings[place] = text
+            self.ask(WARN)
+
+    def warn(self) -> None:
+        """Lets rank 0 warn of what ranks have told with the messages so far.
+
+        All ranks must call it at the same place of the program. It communicates only then.
+        """
+        if not self.take(WARN):
+            return
+        for texts in self._comm.allgather_obj(self._warnings):
+            for place in texts.keys() - self._warned:
+                self._warned.add(place)
+                if self._comm.rank == 0:
+                    warnings.warn(f"{place}: {texts[place]}", RuntimeWarning, stacklevel=2)
+        self._warnings = {}
 
     def agree(self) -> bool:
         """Makes sure that flags were exchanged since the last call: waits for the other ranks if no

@@ -10,7 +10,8 @@ from mpchain.backends import cuda
 from mpchain.configuration import using_config
 from mpchain.distributed.communicators import Communicator
 from mpchain.distributed.communicators.arrays import summed_dtype
-from mpchain.distributed.gradients.persistents import Persistent
+from mpchain.distributed.gradients.control import COPY_PERSISTENTS, Control
+from mpchain.distributed.gradients.persistents import Persistent, named_persistents, remembered
 from mpchain.parameter_tree import is_array
 from mpchain.typing import Array
 from mpchain.utils.flat_layout import layouts
@@ -21,18 +22,22 @@ BUCKET_BYTES = 16 * 1024 * 1024
 
 
 def replicate(
-    comm: Communicator, params: Mapping[str, Parameter], persistents: Mapping[str, Persistent]
+    comm: Communicator,
+    params: Mapping[str, Parameter],
+    persistents: Mapping[str, Persistent],
+    root: int = 0,
 ) -> None:
-    """Copies parameters and persistent values from rank 0 to all ranks.
+    """Copies parameters and persistent values from one rank to all ranks.
 
-    A value that rank 0 lacks (a parameter that is not initialized, a persistent value that is None)
-    comes from the lowest rank that has it. A parameter that is not initialized on a rank is
+    A value that this rank lacks (a parameter that is not initialized, a persistent value that is
+    None) comes from the lowest rank that has it. A parameter that is not initialized on a rank is
     initialized there. A value that no rank has stays as it is.
 
     Args:
         comm: the ranks.
         params: parameters by name, with the same names on all ranks.
         persistents: persistent values by path, likewise.
+        root: the rank that has the values.
 
     Raises:
         ValueError: names, shapes or dtypes differ between ranks.
@@ -44,10 +49,10 @@ def replicate(
     kinds |= {name: _kind(persistent.value) for name, persistent in persistents.items()}
     tables = _tables_of_all(comm, kinds)
     _check_names(tables)
-    by_root = {}
+    by_root, ranks = {}, [root, *range(comm.size)]
     for name in sorted(kinds):
         held = [table[name] for table in tables]
-        root = next((rank for rank, kind in enumerate(held) if kind is not None), None)
+        root = next((rank for rank in ranks if held[rank] is not None), None)
         if root is None:
             continue
         _check_alike("parameter" if name in params else "persistent value", name, held)
@@ -58,6 +63,57 @@ def replicate(
             by_root.setdefault(root, []).append(array)
     for root, arrays in sorted(by_root.items()):
         _broadcast(comm, arrays, root)
+
+
+class SharedPersistents:
+    """Keeps persistent values up to date on ranks that had no samples in a step.
+
+    Forward passes may change them, as they do the vector of spectral normalization: a rank that
+    made fewer passes than another lacks changes. It asks for them with the step's message; then all
+    ranks take the values of the first rank that made the most. Running statistics
+    (:attr:`mpchain.Link.running_statistics`) stay: they are those of the rank's own samples.
+
+    Args:
+        comm: the ranks.
+
+    Attributes:
+        n_passes: forward passes of this rank in the step so far.
+
+    Example:
+        >>> persistents = SharedPersistents(comm)
+        >>> persistents.count(n_passes=1, n_parts=1)
+        >>> persistents.finish()
+    """
+
+    def __init__(self, comm: Communicator):
+        self._comm, self.n_passes = comm, 0
+
+    def count(self, n_passes: int, n_parts: int) -> None:
+        """Counts the forward passes of an update, in which the batch has ``n_parts`` parts."""
+        self.n_passes += n_passes
+        if n_passes < n_parts and self._comm.size > 1 and self._changing():
+            Control.of(self._comm).ask(COPY_PERSISTENTS)
+
+    def finish(self) -> None:
+        """Ends a step, after its message; collective."""
+        comm, n_passes = self._comm, self.n_passes
+        self.n_passes = 0
+        if comm.size > 1 and Control.of(comm).take(COPY_PERSISTENTS):
+            own = self._changing()
+            of_ranks, names = zip(*comm.allgather_obj((n_passes, set(own))), strict=True)
+            if min(of_ranks) < max(of_ranks):
+                # Of models that a program has dropped, some ranks may be rid already.
+                held = {name: own[name] for name in set.intersection(*names)}
+                replicate(comm, {}, held, of_ranks.index(max(of_ranks)))
+
+    def _changing(self):
+        """Returns the values of all models, since one's loss function may call another model."""
+        return {
+            f"{i}{path}": persistent
+            for i, model in remembered(self._comm).items()
+            for path, persistent in named_persistents(model).items()
+            if persistent.name not in persistent.link.running_statistics
+        }
 
 
 def are_alike(comm: Communicator, params: Mapping[str, Parameter]) -> bool:

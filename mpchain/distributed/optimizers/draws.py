@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,10 @@ from mpchain import random
 from mpchain.backends import cuda
 from mpchain.configuration import config, using_config
 from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.persistents import are_initialized
+from mpchain.distributed.gradients.replication import SharedPersistents
+from mpchain.distributed.watch.call_sites import calling_frames, describe
 from mpchain.iterators.worker import peek_at_random_state
 from mpchain.serializer import AbstractSerializer
 
@@ -87,11 +91,12 @@ Communicator._divided = None, None  # this rank's samples, and the number of all
 
 
 class SampleDraws:
-    """Makes the parts of an optimizer's batches draw by sample.
+    """Makes the parts of an optimizer's batches draw by sample, and counts them.
 
     The number of a rank's first sample is known within ``comm.batch``. Otherwise the ranks are
     assumed to have equal numbers of samples. If the last step has shown that they have not, each
-    rank draws from a stream that is independent of the other ranks'.
+    rank draws from a stream that is independent of the other ranks'. Rank 0 warns of this, and of
+    arrays whose shape does not tell their samples.
 
     Args:
         comm: the ranks.
@@ -112,6 +117,8 @@ class SampleDraws:
         self._key = (0, 0)
         self._n_turns = self.n_own = 0
         self._are_equal = True
+        self._shapes = {}  # see SampleGenerator
+        self._persistents = SharedPersistents(comm)
 
     def set_up(self) -> None:
         """Agrees on a new key with the other ranks, made from rank 0's random state."""
@@ -134,11 +141,13 @@ class SampleDraws:
         counts = [_n_samples(part[1]) if part[0] is None else part[0] for part in parts]
         n, comm, numbered = sum(counts), self._comm, []
         first, turn, shards = self._first(n), self._n_turns, comm.micro_shards
-        self.count(n)
+        n_passes = sum(n_part != 0 for n_part, _ in parts)
+        # Micro-shards have persistent values of their own.
+        self.count(n, *(1, 1) if shards else (n_passes, len(parts) or 1))
         initializes = shards and not are_initialized(comm)
         stream = comm.rank * (shards or comm.size) // comm.size
         for (n_own, compute_loss), n_part in zip(parts, counts):
-            place = {"first": first if n_part else None, "n": n_part, "stream": stream}
+            place = self._place(first if n_part else None, n_part, stream)
             compute_loss = functools.partial(_draw_from, self._key, step, turn, place, compute_loss)
             if shards:
                 seed = [*self._key, step, turn + 1]
@@ -151,13 +160,27 @@ class SampleDraws:
 
     def generator(self, n: int, step: int) -> random.SampleGenerator:
         """Returns what ``n`` samples, all that this rank has in a step, draw from."""
-        place = {"first": self._first(n) if n else None, "n": n, "stream": self._comm.rank}
+        place = self._place(self._first(n) if n else None, n, self._comm.rank)
         return random.SampleGenerator(self._key, step, self._n_turns, **place)
 
-    def count(self, n: int) -> None:
-        """Counts an update of ``n`` samples of this rank, in which nothing draws by sample."""
+    def _place(self, first, n, stream):
+        # With micro-shards of unknown samples, any number of ranks draws the same.
+        is_told = self._comm.size > 1 and not (self._comm.micro_shards and first is None)
+        place = {"first": first, "n": n, "stream": stream, "shapes": self._shapes}
+        return place | {"tell": self._tell if is_told else None}
+
+    def _tell(self, reason):
+        """Lets rank 0 warn of a draw that may differ from that of one process."""
+        _, frame = calling_frames(sys._getframe(1))
+        place = describe(frame, None) if frame is not None else "a thread"
+        Control.of(self._comm).tell(place, f"{reason}. Other numbers of ranks draw other numbers")
+
+    def count(self, n: int, n_passes: int = 1, n_parts: int = 1) -> None:
+        """Counts an update of ``n`` samples of this rank, in ``n_passes`` forward passes of the
+        ``n_parts`` that ranks with many samples make."""
         self._n_turns += 1
         self.n_own += n
+        self._persistents.count(n_passes, n_parts)
 
     def _first(self, n):
         own = divided(self._comm)
@@ -169,10 +192,17 @@ class SampleDraws:
         return self._comm.rank * n
 
     def finish(self, n_total: int) -> None:
-        """Ends a step of ``n_total`` samples on all ranks together."""
+        """Ends a step of ``n_total`` samples on all ranks together, after its message. Collective:
+        here ranks without samples take persistent values of others, and rank 0 warns."""
         if n_total > 0:  # which are numbers of samples or, where these are unknown, of ranks
             self._are_equal = n_total in (self.n_own * self._comm.size, self._comm.size)
         self._n_turns = self.n_own = 0
+        self._persistents.finish()
+        Control.of(self._comm).warn()
+
+    def reset(self) -> None:
+        """Forgets the step under way."""
+        self._n_turns = self.n_own = self._persistents.n_passes = 0
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Saves or restores the key."""

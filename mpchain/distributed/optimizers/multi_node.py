@@ -431,7 +431,7 @@ class MultiNodeOptimizer:
         """
         self._n_accumulated = self._n_all_accumulated = 0
         self._reducer = self._reducer.renewed()
-        self._draws.finish(0)
+        self._draws.reset()
         if self.target is not None:
             params = self._params()
             self._waiting = {name for name, param in params.items() if not param.is_initialized}

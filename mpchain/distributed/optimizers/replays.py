@@ -112,7 +112,7 @@ class Replays(Ranks):
         reducer, comm = optimizer._reducer, optimizer.communicator
         ((_, compute_loss),) = optimizer._draws.numbered([(n, compute_loss)], optimizer.t)
         n_own = optimizer._draws.n_own
-        optimizer._draws.finish(0)
+        optimizer._draws.reset()
         graph.before(self.begin_launch, n_own)
 
         def ready(param):
