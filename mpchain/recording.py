@@ -34,6 +34,24 @@ def outside(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if recorder is None else recorder.call_again(function, arguments)
 
 
+def one_call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a function of arrays, which recordings see as one call.
+
+    So do functions by whose parts recorded arrays are not asked: those that write into arrays that
+    they made, index constants, or call SciPy.
+
+    Args:
+        function: defined once, not in a function, as recordings compare it; it changes no argument,
+            and returns an array, or arrays in nested tuples and lists.
+
+    Example:
+        >>> one_call(np.take, np.array([0.5, 2.0]), np.array([1, 1, 0]))
+        array([2. , 2. , 0.5])
+    """
+    recorder = current.recorder
+    return function(*arguments) if recorder is None else recorder.one_call(function, arguments)
+
+
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Returns memory for the first result of a kernel: that which a replay planned, or new.
 

@@ -38,6 +38,26 @@ class _RecordedDraws:
         return draw
 
 
+class _Flattened(NamedTuple):
+    """Returns what a function returns in nested tuples and lists as a tuple of arrays."""
+
+    function: Callable
+
+    @property
+    def __name__(self):
+        return self.function.__name__
+
+    def __call__(self, *args):
+        return tuple(arrays_in(self.function(*args)))
+
+
+def _with_arrays(value, arrays):
+    """Nested tuples and lists, with the next of other arrays in the place of each."""
+    if isinstance(value, (tuple, list)):
+        return type(value)([_with_arrays(v, arrays) for v in value])
+    return next(arrays) if isinstance(value, np.ndarray) else value
+
+
 class _Leaf(NamedTuple):
     """Called when the gradient of a parameter is final."""
 
@@ -149,6 +169,19 @@ class Recorder:
         self.calls.append(Call(function, args, kwargs, (array,), kind))
         return array
 
+    def one_call(self, function: Callable, args: tuple) -> Any:
+        """Records a function as one call; its results may be nested in tuples and lists."""
+        args = plain(args)
+        current.recorder = None
+        try:
+            result = function(*args)
+        finally:
+            current.recorder = self
+        if isinstance(result, (np.ndarray, np.generic)):
+            return self.made(function, args, {}, result)
+        made = iter(self.made(_Flattened(function), args, {}, tuple(arrays_in(result))))
+        return _with_arrays(result, made)
+
     def _own(self, result):
         result = np.asarray(result)
         array = np.ndarray.copy(result.view(RecordedArray), "K" if is_last(result) else "C")
@@ -170,7 +203,7 @@ class Recorder:
         kernel = operation.select(*args)
         if operation.name in _OF_OTHERS and kernel.library == "reference":
             return kernel.compute(*[_recorded(x) for x in args])
-        return self.made(kernel.compute, args, {}, kernel.compute(*args))
+        return self.one_call(kernel.compute, args)
 
     def draws(self, generator: Any) -> Any:
         """Returns what to draw from in place of ``generator``."""

@@ -22,6 +22,7 @@ from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
 from mpchain.dtypes import is_floating
 from mpchain.typing import Array, Input
+from mpchain.utils.arrays import converted
 from mpchain.variable import Variable, as_variable
 
 
@@ -65,7 +66,7 @@ class Bernoulli(Parametric):
 
     support = "{0, 1}"
     mean = property(lambda self: self.p)
-    mode = property(lambda self: as_variable(self.xp.asarray(self.p.array >= 0.5, self.p.dtype)))
+    mode = property(lambda self: as_variable(converted(self.xp, self.p.array >= 0.5, self.p.dtype)))
     variance = property(lambda self: self.p * (1 - self.p))
     entropy = property(lambda self: -self._expected(*self._logs))
 

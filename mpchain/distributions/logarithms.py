@@ -6,6 +6,7 @@ import numpy as np
 
 from mpchain import functions as F
 from mpchain.typing import Array, Input
+from mpchain.utils.arrays import converted
 from mpchain.variable import Variable, as_array
 
 
@@ -24,9 +25,9 @@ def choose(condition: Array, value: Input, y: Variable) -> Variable:
         Variable of the broadcast shape, and of the dtype of ``y``.
     """
     if not isinstance(value, Variable):
-        value = y.xp.asarray(value, y.dtype)
+        value = converted(y.xp, value, y.dtype)
     # NumPy returns scalars from comparisons of 0-d arrays.
-    return F.where(y.xp.asarray(condition), value, y)
+    return F.where(converted(y.xp, condition), value, y)
 
 
 def log(x: Variable) -> Variable:

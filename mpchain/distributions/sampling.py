@@ -3,7 +3,9 @@
 from mpchain import backend, random
 from mpchain.backends import cuda
 from mpchain.configuration import config
+from mpchain.recording import current
 from mpchain.typing import Array
+from mpchain.utils.arrays import converted
 from mpchain.variable import Variable
 
 
@@ -30,8 +32,10 @@ def draw(like: Variable, name: str, *parameters: Array | int, size: tuple[int, .
         if random.is_by_sample():
             values = random.draw(device.xp, name, *wide, size=size)
         elif config.rng is None:
-            values = getattr(device.xp.random, name)(*wide, size=size)
+            values = getattr(random.source(device.xp), name)(*wide, size=size)
         else:
+            if current.recorder is not None:
+                current.recorder.refuse("a distribution draws from config.rng")
             on_host = [p if isinstance(p, int) else cuda.to_cpu(p) for p in wide]
             values = getattr(config.rng, name)(*on_host, size=size)
-        return device.xp.asarray(values, like.dtype)
+        return converted(device.xp, values, like.dtype)

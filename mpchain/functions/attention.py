@@ -19,8 +19,9 @@ from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.mathematics import where
 from mpchain.functions.noise import dropout
 from mpchain.functions.reduction import sum as sum_over
+from mpchain.recording import one_call
 from mpchain.typing import Input
-from mpchain.utils.arrays import broadcasts_to
+from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -140,7 +141,7 @@ def scaled_dot_product_attention(
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
     # Libraries draw other masks of dropout than mpchain, which depend on the device.
-    mask = None if mask is None else query.xp.asarray(as_array(mask))
+    mask = None if mask is None else converted(query.xp, as_array(mask))
     if is_gpu_array(query.array) and not (dropout_ratio and config.train):
         y = _fused(name, query, key, value, mask, bias, is_causal, scale)
         if y is not None:
@@ -207,6 +208,10 @@ def _add_and_order(y, b):
 
     Products would copy another order, while the bias has to be added anyway.
     """
+    return one_call(_ordered_sum, y, b)
+
+
+def _ordered_sum(y, b):
     xp, (B, L, n, n_heads, D) = get_array_module(y), y.shape
     ordered = xp.empty((n, B, n_heads, L, D), y.dtype)
     return xp.add(y, b.reshape(n, n_heads, D), out=ordered.transpose(1, 3, 0, 2, 4))

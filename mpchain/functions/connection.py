@@ -15,6 +15,7 @@ from mpchain.functions.precision import differ, fits_plainly, mixed
 from mpchain.functions.reduction import sum as sum_over
 from mpchain.functions.windows import check_axes, windows_onto, windows_over
 from mpchain.kernels.window import cache_windows
+from mpchain.recording import one_call
 from mpchain.typing import Input, Sizes
 from mpchain.utils.conv import as_tuple
 from mpchain.utils.type_check import TypeInfo, check
@@ -544,6 +545,10 @@ def _overlap(size, step):
 )
 def _shift(x, steps):
     """Shifts groups of channels down and right by ``steps``, and fills up with zeros."""
+    return one_call(_shifted, x, steps)
+
+
+def _shifted(x, steps):
     y = get_array_module(x).zeros(x.shape, x.dtype)
     for channels, dy, dx in steps:
         (source_y, target_y), (source_x, target_x) = map(_overlap, x.shape[2:], (dy, dx))

@@ -7,8 +7,9 @@ from mpchain.backends.cuda import get_array_module, is_gpu_array
 from mpchain.dtypes import is_floating
 from mpchain.functions.declaration import differentiable, sums_over_rows
 from mpchain.functions.indexing import check_labels
+from mpchain.recording import one_call
 from mpchain.typing import Input
-from mpchain.utils.arrays import broadcasts_to
+from mpchain.utils.arrays import broadcasts_to, converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -18,6 +19,10 @@ from mpchain.variable import Variable, as_array, as_variable
 
 @differentiable(sums_over_rows(lambda g, W_shape, ids: _add_rows.on(g, ids, W_shape[0])))
 def _take_rows(W, ids):
+    return one_call(_taken_rows, W, ids)
+
+
+def _taken_rows(W, ids):
     y = W[ids]
     if is_gpu_array(ids):  # a mask as an index would wait for the number of its elements
         return _zero_unless(ids >= 0, y)
@@ -31,6 +36,10 @@ def _zero_unless(known, rows):
 
 @differentiable(lambda g, ids: _take_rows.on(g, ids))
 def _add_rows(rows, ids, n):
+    return one_call(_added_rows, rows, ids, n)
+
+
+def _added_rows(rows, ids, n):
     known = ids >= 0
     if is_gpu_array(ids):
         rows = _zero_unless(known, rows)
@@ -74,6 +83,10 @@ def embed_id(x: Input, W: Input, ignore_label: int | None = None) -> Variable:
 @differentiable(lambda g, cos, sin, is_interleaved: _rotate.on(g, cos, -sin, is_interleaved))
 def _rotate(x, cos, sin, is_interleaved):
     """Rotates pairs of elements of the last axis."""
+    return one_call(_rotated, x, cos, sin, is_interleaved)
+
+
+def _rotated(x, cos, sin, is_interleaved):
     half = x.shape[-1] // 2
     first, second = slice(half), slice(half, None)
     if is_interleaved:
@@ -123,7 +136,7 @@ def rotary_embedding(
     fits = x.ndim > 1 and x.shape[-1] % 2 == 0 and is_floating(x.dtype)
     check(fits, name, "x must be floating point, (..., L, D) with D even", x=x)
     xp = x.xp
-    positions = xp.arange(x.shape[-2]) if positions is None else xp.asarray(as_array(positions))
+    positions = xp.arange(x.shape[-2]) if positions is None else converted(xp, as_array(positions))
     fits = broadcasts_to(positions.shape, x.shape[:-1])
     check(fits, name, "positions must broadcast to (..., L)", positions=positions, x=x)
     size = x.shape[-1]

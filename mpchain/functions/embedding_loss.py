@@ -18,6 +18,7 @@ from mpchain.functions.mathematics import exp, log1p, sqrt, square, squared_diff
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp, mean, sum
 from mpchain.typing import Array, Input
+from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -320,8 +321,8 @@ def negative_sampling(
     _check_scored(name, x, t, W)
     check_labels(name, t, len(W), -1)
     xp = get_array_module(t)
-    labels = xp.asarray(sampler((len(t), sample_size + 1)))
-    labels[:, 0] = t
+    labels = converted(xp, sampler((len(t), sample_size + 1)))
+    labels = xp.concatenate([t[:, None].astype(labels.dtype), labels[:, 1:]], axis=1)
     is_drawn = (xp.arange(sample_size + 1) > 0).astype(x.dtype)
     losses = softplus(_scores(x, W, labels) * (is_drawn * 2 - 1))
     counts = xp.broadcast_to((t != -1)[:, None], labels.shape)

@@ -7,6 +7,7 @@ from mpchain.dtypes import is_floating
 from mpchain.functions.indexing import check_labels
 from mpchain.functions.loss import check_option
 from mpchain.typing import Input
+from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -232,10 +233,10 @@ def r2_score(
     score = xp.where(total == 0, 0, 1 - residual / xp.where(total == 0, 1, total))
     score = score.astype(pred.dtype, copy=False)
     average = multioutput == "uniform_average" and score.size
-    return as_variable(xp.asarray(score.mean() if average else score))
+    return as_variable(converted(xp, score.mean() if average else score))
 
 
 def _share(right, counted, y):
     xp = get_array_module(y)
     share = right.sum() / xp.maximum(counted, 1)
-    return as_variable(xp.asarray(share.astype(y.dtype, copy=False)))
+    return as_variable(converted(xp, share.astype(y.dtype, copy=False)))

@@ -1,6 +1,7 @@
 """Indexing, and its adjoint: adding values at indices."""
 
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, transpose
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.positions import shown
+from mpchain.recording import current, one_call
 from mpchain.typing import Array, DTypeLike, Input
+from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
@@ -51,6 +54,10 @@ def add_at(x: Array, slices: Any, values: Array) -> None:
 
 @differentiable(lambda g, slices: get_item.on(g, slices))
 def _scatter_item(y, slices, shape):
+    return one_call(_scattered, y, slices, shape)
+
+
+def _scattered(y, slices, shape):
     if isinstance(y, np.ndarray) and _are_rows(slices, y):
         return kernels.sum_rows(y, slices, shape[0])
     # Where indices repeat, half precision would lose small values.
@@ -66,7 +73,7 @@ def _scatter_item(y, slices, shape):
 
 @differentiable(lambda g, x_shape, slices: _scatter_item.on(g, slices, x_shape))
 def _get_item(x, slices):
-    return x[slices]
+    return x[slices] if current.recorder is None else one_call(getitem, x, slices)
 
 
 def get_item(x: Input, slices: Any) -> Variable:
@@ -98,11 +105,15 @@ get_item.on = _get_item.on
 
 @differentiable(lambda g, x_shape, where: _place.on(g, where, x_shape))
 def _take(x, where):
-    return x[where]
+    return one_call(getitem, x, where)
 
 
 @differentiable(lambda g, where: _take.on(g, where))
 def _place(y, where, shape):
+    return one_call(_placed, y, where, shape)
+
+
+def _placed(y, where, shape):
     x = get_array_module(y).zeros(shape, y.dtype)
     x[where] = y
     return x
@@ -136,7 +147,7 @@ def permutate(x: Input, indices: Input, axis: int = 0, inv: bool = False) -> Var
     rule = "indices must be integers, one per element of the axis"
     check(fits, "permutate", rule, indices=indices, x=x, axis=axis)
     xp = get_array_module(x)
-    indices = xp.asarray(indices)
+    indices = converted(xp, indices)
     order = indices.argsort()
     if not bool((indices[order] == xp.arange(indices.size)).all()):
         rule = f"indices must hold each of 0 to {indices.size - 1} once"
@@ -194,11 +205,15 @@ def select_item(x: Input, t: Input) -> Variable:
     check(fits, "select_item", "t must hold an integer per row of x", t=t, x=x)
     check_labels("select_item", t, x.shape[1], low=-x.shape[1])
     xp = get_array_module(x)
-    return _take(x, (xp.arange(len(t)), xp.asarray(t)))
+    return _take(x, (xp.arange(len(t)), converted(xp, t)))
 
 
 @differentiable(lambda g: g, lambda g, slices: get_item.on(g, slices))
 def _scatter_add(a, b, slices):
+    return one_call(_added, a, b, slices)
+
+
+def _added(a, b, slices):
     y = a.copy()
     add_at(y, slices, b)
     return y
@@ -304,12 +319,20 @@ def _along(indices, axis):
 
 @differentiable(lambda g, x_shape, indices, axis: _put_along.on(g, indices, axis, x_shape))
 def _take_along(x, indices, axis):
+    return one_call(_taken_along, x, indices, axis)
+
+
+def _taken_along(x, indices, axis):
     return x[_along(indices, axis)]
 
 
 @differentiable(lambda g, indices, axis: _take_along.on(g, indices, axis))
 def _put_along(y, indices, axis, shape):
     """Puts elements at indices, each of which is there once; others are 0."""
+    return one_call(_put, y, indices, axis, shape)
+
+
+def _put(y, indices, axis, shape):
     x = get_array_module(y).zeros(shape, y.dtype)
     x[_along(indices, axis)] = y
     return x
@@ -387,7 +410,7 @@ def _extremes(x, k, axis, largest):
     # A partition finds the few elements; only they are sorted.
     xp = get_array_module(x)
     few = (slice(None),) * axis + (slice(x.shape[axis] - k, None) if largest else slice(k),)
-    indices = x.argpartition(-max(k, 1) if largest else k, axis)[few]
+    indices = xp.argpartition(x, -max(k, 1) if largest else k, axis)[few]
     values = xp.take_along_axis(x, indices, axis)
     return xp.take_along_axis(indices, _order(values, axis, largest), axis)
 

@@ -10,6 +10,7 @@ from mpchain import kernels
 from mpchain.backends.cuda import get_array_module
 from mpchain.functions.array import broadcast_to, reshape
 from mpchain.functions.declaration import differentiable
+from mpchain.recording import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import InvalidType, check
 from mpchain.variable import Variable, as_variable
@@ -300,6 +301,10 @@ def _cut_sequences(x, lengths):
 
 @differentiable(joint=lambda g, xs_shape: _cut_sequences.on(g, tuple(s[0] for s in xs_shape)))
 def _pad_sequence(xs, length, padding):
+    return one_call(_padded, xs, length, padding)
+
+
+def _padded(xs, length, padding):
     y = get_array_module(*xs).full((len(xs), length, *xs[0].shape[1:]), padding, xs[0].dtype)
     for row, x in zip(y, xs):
         row[: len(x)] = x

@@ -19,6 +19,7 @@ from mpchain.kernels.cuda_reductions import (
     is_fused_cross_entropy,
 )
 from mpchain.kernels.reference import below_zero
+from mpchain.recording import one_call
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -100,7 +101,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
         weight = np.ones(t.shape, x.dtype)
         count = max(t.size if normalize else len(x), 1)
     if class_weight is not None:
-        weight *= xp.take(class_weight, t).astype(x.dtype)
+        weight = weight * one_call(xp.take, class_weight, t).astype(x.dtype)
     if reduce == "mean":
         weight /= count
     loss = xp.log(total[:, 0]) - of_labels
@@ -185,7 +186,7 @@ def _smoothed_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce,
     onehot = labels == xp.arange(x.shape[1], dtype=t.dtype).reshape(per_class)
     target = (onehot * (1 - smoothing) + smoothing / x.shape[1]).astype(x.dtype)
     if class_weight is not None:
-        target *= class_weight.reshape(per_class)
+        target = target * class_weight.reshape(per_class)
     counts = xp.broadcast_to(labels != ignore_label, x.shape)
     # The loss of an ignored sample is zero even if its log-probabilities are infinite.
     loss = -sum(where(counts, log_softmax(x) * target, xp.zeros((), x.dtype)), axis=1)

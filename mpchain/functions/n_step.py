@@ -18,6 +18,7 @@ from mpchain.functions.noise import dropout
 from mpchain.functions.precision import check_widths
 from mpchain.functions.recurrent import _gru, _lstm
 from mpchain.kernels import recurrence
+from mpchain.recording import one_call
 from mpchain.typing import Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_variable
@@ -100,7 +101,7 @@ def _layer_derivative(gys, inputs, aux, cell, lengths, n_states, is_backwards):
     spans, kept = aux
     state = inputs[-1].shape
     gys = with_zeros(gys, [(inputs[0].shape[0], state[1]), *[state] * n_states])
-    return cell.on_arrays.backward(spans, gys, kept, *inputs[1:-n_states])
+    return one_call(cell.on_arrays.backward, spans, gys, kept, *inputs[1:-n_states])
 
 
 @differentiable(joint=_layer_derivative)
@@ -109,7 +110,7 @@ def _recurrent_layer(inputs, cell, lengths, n_states, is_backwards):
     ends = itertools.accumulate(lengths)
     spans = [slice(end - n, end) for n, end in zip(lengths, ends)]
     spans = spans[::-1] if is_backwards else spans
-    ys, kept = cell.on_arrays.forward(spans, *inputs)
+    ys, kept = one_call(cell.on_arrays.forward, spans, *inputs)
     return ys, (spans, kept)
 
 

@@ -18,6 +18,7 @@ from mpchain.functions.precision import differ, mixed
 from mpchain.kernels.channels_last import is_only_last, reordered
 from mpchain.recording import current
 from mpchain.typing import Array, Input
+from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Parameter, Variable, as_array, as_variable
 
@@ -185,7 +186,7 @@ def gaussian(
     check(fits, "gaussian", rule, mean=mean, ln_var=ln_var)
     if eps is None:
         eps = draws(mean).standard_normal(mean.shape)
-        eps = mean.xp.asarray(eps, ln_var.dtype)
+        eps = converted(mean.xp, eps, ln_var.dtype)
     fits = eps.shape == mean.shape
     check(fits, "gaussian", "eps must have the shape of mean", eps=eps, mean=mean)
     y = mean + exp(ln_var * 0.5) * as_array(eps)
@@ -224,7 +225,7 @@ def gumbel_softmax(log_pi: Input, tau: float = 0.1, axis: int = 1) -> Variable:
     if tau <= 0:
         raise ValueError(f"gumbel_softmax: tau must be positive, but is {tau}")
     noise = draws(log_pi).gumbel(size=log_pi.shape)
-    noise = log_pi.xp.asarray(noise, log_pi.dtype)
+    noise = converted(log_pi.xp, noise, log_pi.dtype)
     return softmax((log_pi + noise) / tau, axis)
 
 

@@ -15,6 +15,7 @@ from mpchain.functions.precision import check_widths
 from mpchain.kernels.cuda_reductions import follow_statistics
 from mpchain.kernels.reference import mean_and_inverse_std
 from mpchain.kernels.rms import inverse_rms
+from mpchain.recording import one_call
 from mpchain.typing import Array, Axes, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -473,6 +474,10 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
 @differentiable(lambda g, reach: _neighbors.on(g, reach))
 def _neighbors(x, reach):
     """The sum over the channels from i - reach to i + reach, for each channel i."""
+    return one_call(_summed_neighbors, x, reach)
+
+
+def _summed_neighbors(x, reach):
     y = x.copy("K")
     for k in range(1, min(reach + 1, x.shape[1])):
         y[:, k:] += x[:, :-k]

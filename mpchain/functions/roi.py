@@ -17,7 +17,9 @@ from mpchain.functions.pooling import places_of_maxima
 from mpchain.functions.rearrangement import flatten
 from mpchain.functions.reduction import sum
 from mpchain.functions.resampling import bins
+from mpchain.recording import one_call
 from mpchain.typing import Input, Sizes
+from mpchain.utils.arrays import converted
 from mpchain.utils.conv import spatial
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -32,6 +34,10 @@ def _map_boxes_derivative(g, x_shape, rows, columns, images):
 
 @differentiable(_map_boxes_derivative)
 def _map_boxes(x, rows, columns, images):
+    return one_call(_mapped_boxes, x, rows, columns, images)
+
+
+def _mapped_boxes(x, rows, columns, images):
     xp = get_array_module(x)
     n_boxes, n_rows, n_columns = len(images), rows.shape[1], columns.shape[1]
     wide, rows, columns = _wide(x, rows, columns)
@@ -46,6 +52,10 @@ def _map_boxes(x, rows, columns, images):
 
 @differentiable(lambda g, rows, columns, images: _map_boxes.on(g, rows, columns, images))
 def _spread_boxes(y, rows, columns, images, shape):
+    return one_call(_spread, y, rows, columns, images, shape)
+
+
+def _spread(y, rows, columns, images, shape):
     xp = get_array_module(y)
     wide, rows, columns = _wide(y, rows, columns)
     x = xp.zeros(shape, y.dtype)
@@ -76,10 +86,10 @@ def _check(name, x, rois, roi_indices, spatial_scale):
     fits = images.shape == rois.shape[:1] and images.dtype.kind in "iu"
     rule = "roi_indices must be an integer per box"
     check(fits, name, rule, roi_indices=roi_indices, rois=rois)
-    unknown = images[(images < 0) | (images >= len(x))]
-    if unknown.size:
+    unknown = (images < 0) | (images >= len(x))
+    if unknown.any():
         rule = f"every box must be in one of {len(x)} images"
-        raise ValueError(f"{name}: {rule}, but one is in image {unknown[0]}")
+        raise ValueError(f"{name}: {rule}, but one is in image {images[unknown][0]}")
     if not isinstance(spatial_scale, Real) or not spatial_scale > 0:
         raise ValueError(f"{name}: spatial_scale must be positive, not {spatial_scale!r}")
     return x, rois * rois.dtype.type(spatial_scale), images
@@ -212,21 +222,27 @@ def roi_pooling_2d(x: Input, rois: Input, outh: int, outw: int, spatial_scale: f
 
 
 def _max_of_boxes(x, boxes, images, outsize, inclusive=0):
-    xp, (_, c, h, w) = x.xp, x.shape
     bounds = [_bins_of_boxes(boxes, i, x.shape[2 + i], outsize[i], inclusive) for i in range(2)]
-    places, inside = np.zeros((2, len(boxes), c, *outsize), np.int64)
+    places, inside = one_call(_places_of_bins, x.array, bounds, images, outsize)
+    maxima = _elements(x, places, images)
+    return maxima if bool(inside.all()) else maxima * inside.astype(x.dtype)
+
+
+def _places_of_bins(x, bounds, images, outsize):
+    """Where the maximum of each bin is in its channel, and which bins are not empty."""
+    xp, (_, c, h, w) = get_array_module(x), x.shape
+    places, inside = np.zeros((2, len(images), c, *outsize), np.int64)
     places, inside = xp.asarray(places), xp.asarray(inside)
     for box, (rows, columns, image) in enumerate(zip(*bounds, images.tolist())):
         filled = np.outer(*([end > begin for begin, end in bins] for bins in (rows, columns)))
         inside[box] = xp.asarray(filled)
         if filled.any():
             (top, rows), (left, columns) = _from_first(rows, h), _from_first(columns, w)
-            part = x.array[image : image + 1, :, top:, left:]
+            part = x[image : image + 1, :, top:, left:]
             part = part[:, :, : rows[-1][1], : columns[-1][1]]
             row, column = xp.divmod(places_of_maxima(part, [rows, columns])[0], part.shape[3])
             places[box] = (row + top) * w + column + left
-    maxima = _elements(x, places, images)
-    return maxima if bool(inside.all()) else maxima * inside.astype(x.dtype)
+    return places, inside
 
 
 def _from_first(bounds, size):
@@ -242,7 +258,7 @@ def _from_first(bounds, size):
 def _elements(x, places, images):
     """The elements of channel c of the image of box r at places[r, c, ...] of that channel."""
     xp, (_, c, h, w) = x.xp, x.shape
-    channels = xp.asarray(images)[:, None] * c + xp.arange(c)
+    channels = converted(xp, images)[:, None] * c + xp.arange(c)
     first = channels.reshape((-1, c) + (1,) * (places.ndim - 2)) * (h * w)
     return get_item(flatten(x), places + first)
 
@@ -380,13 +396,19 @@ def roi_max_align_2d(
     name = "roi_max_align_2d"
     x, boxes, images = _check(name, x, rois, roi_indices, spatial_scale)
     (outsize,) = spatial(name, 2, outsize=outsize)
-    xp, shape = x.xp, (len(boxes), x.shape[1], *outsize, 4)
-    places, weights = xp.empty(shape, np.int64), xp.empty(shape, x.dtype)
     every = _samples_of_boxes(name, x, boxes, outsize, sampling_ratio)
-    for box, (rows, columns, image) in enumerate(zip(*every, images.tolist())):
-        best = _best_samples(x.array[image], rows, columns)
-        places[box], weights[box] = _taps(best, rows, columns, x.shape[3], xp)
+    places, weights = one_call(_taps_of_boxes, x.array, every, images, outsize)
     return sum(_elements(x, places, images) * weights, -1)
+
+
+def _taps_of_boxes(x, every, images, outsize):
+    """The elements around the largest point of each bin, and their weights."""
+    xp, shape = get_array_module(x), (len(images), x.shape[1], *outsize, 4)
+    places, weights = xp.empty(shape, np.int64), xp.empty(shape, x.dtype)
+    for box, (rows, columns, image) in enumerate(zip(*every, images.tolist())):
+        best = _best_samples(x[image], rows, columns)
+        places[box], weights[box] = _taps(best, rows, columns, x.shape[3], xp)
+    return places, weights
 
 
 def _best_samples(image, rows, columns):

@@ -14,6 +14,7 @@ from mpchain.functions.joining import concat, split_axis
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.precision import check_widths
 from mpchain.functions.reduction import logsumexp
+from mpchain.recording import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
@@ -112,8 +113,7 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
     lengths, ends = lengths.reshape(1, 1, -1, 1), ends[:, None]
 
     def chain(path, first, begins, continues):
-        skips = xp.zeros(path.shape, bool)
-        skips[:, 2:] = (path[:, 2:] != path[:, :-2]) & (path[:, 2:] != blank)
+        skips = one_call(_skips, path, blank)
         zero, log_zero = (xp.asarray(v, dtype) for v in (0, _LOG_ZERO))
         logs = (xp.where(allowed, zero, log_zero)[None] for allowed in (first, skips))
         return _Chain(*logs, begins, continues)
@@ -122,6 +122,20 @@ def _chains(path, ends, lengths, n_steps, blank, dtype):
     forward = chain(path, first, times == 0, times < lengths)
     backward = (times == lengths - 1)[::-1], (times < lengths)[::-1]
     return forward, chain(path[:, ::-1], last[:, ::-1], *backward)
+
+
+def _skips(path, blank):
+    """Which states are reached from the one two before: labels that differ from the one before."""
+    skips = get_array_module(path).zeros(path.shape, bool)
+    skips[:, 2:] = (path[:, 2:] != path[:, :-2]) & (path[:, 2:] != blank)
+    return skips
+
+
+def _with_blanks(t, blank):
+    """The labels (N, L) with a blank before each and at the end."""
+    path = get_array_module(t).full((len(t), 2 * t.shape[1] + 1), blank)
+    path[:, 1::2] = t
+    return path
 
 
 def connectionist_temporal_classification(
@@ -177,8 +191,7 @@ def connectionist_temporal_classification(
     t = xp.where(xp.arange(n_labels) < ends[:, None], t, blank_symbol)
     check_labels(name, t, n_symbols)
 
-    path = xp.full((n, 2 * n_labels + 1), blank_symbol)
-    path[:, 1::2] = t
+    path = one_call(_with_blanks, t, blank_symbol)
     scores = reshape(concat(x, axis=0), (n_steps, n, n_symbols))
     log_p = log_softmax(widened(scores), axis=2)
     where = (slice(None), xp.arange(n)[:, None], path)

@@ -7,6 +7,7 @@ from mpchain.dtypes import is_floating
 from mpchain.functions.array import reshape, swapaxes
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.indexing import add_at, get_item
+from mpchain.recording import one_call
 from mpchain.typing import Input
 from mpchain.utils.sparse import CooMatrix
 from mpchain.utils.type_check import check
@@ -22,6 +23,10 @@ from mpchain.variable import Variable, as_variable
 )
 def _sums_of_rows(data, x, row, col, n):
     """Adds data[i] x[col[i]] to row[i] of a matrix of ``n`` rows."""
+    return one_call(_summed_rows, data, x, row, col, n)
+
+
+def _summed_rows(data, x, row, col, n):
     wide = np.float32 if x.dtype == np.float16 else np.result_type(data, x)
     terms = x[col].astype(wide, copy=False) * data[:, None]
     y = get_array_module(x).zeros((n, x.shape[1]), wide)

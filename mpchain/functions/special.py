@@ -11,6 +11,7 @@ from mpchain.backends import cuda
 from mpchain.formulas.symbol import Symbol, UntraceableError, written_as
 from mpchain.functions.array import broadcast_to
 from mpchain.functions.declaration import elementwise
+from mpchain.recording import one_call
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
@@ -25,7 +26,7 @@ def _special(name, x, *others):
         raise UntraceableError(f"scipy.special.{name}")
     function = getattr(_library(name, x), name)
     wide = x.astype(np.float32) if x.dtype == np.float16 else x
-    return function(*others, wide).astype(x.dtype, copy=False)
+    return one_call(function, *others, wide).astype(x.dtype, copy=False)
 
 
 def _library(name, x):

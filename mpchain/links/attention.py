@@ -11,6 +11,7 @@ from mpchain.link import Chain, Link
 from mpchain.links.connection import Linear
 from mpchain.links.normalization import LayerNormalization
 from mpchain.typing import Array, InitialValue, Input
+from mpchain.utils.arrays import converted
 from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array
 
@@ -143,7 +144,7 @@ def _is_plain(link):
 def _causal_mask(xp, n_queries, n_keys, mask):
     """Which keys each query may attend to, if the last query corresponds to the last key."""
     allowed = xp.arange(n_keys) <= xp.arange(n_queries)[:, None] + (n_keys - n_queries)
-    return allowed if mask is None else allowed & xp.asarray(as_array(mask))
+    return allowed if mask is None else allowed & converted(xp, as_array(mask))
 
 
 class _TransformerLayer(Chain):

@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Mapping, Sequence
+from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from mpchain.dtypes import is_floating
 from mpchain.functions.precision import check_widths
 from mpchain.initializers import Uniform, get_initializer
 from mpchain.link import Link
+from mpchain.recording import one_call
 from mpchain.typing import Array, DTypeLike, InitialValue, Input
 from mpchain.utils.type_check import check
 from mpchain.utils.walker_alias import WalkerAlias
@@ -150,16 +152,20 @@ class BinaryHierarchicalSoftmax(Link):
         fits = t.dtype.kind in "iu" and t.shape == x.shape[:1]
         check(fits, name, "t must hold an integer per sample", t=t, x=x)
         known = (t >= 0) & (t < len(self._lengths))
-        known &= self._lengths[self.xp.where(known, t, 0)] >= 0
+        known &= one_call(getitem, self._lengths, self.xp.where(known, t, 0)) >= 0
         if not bool(known.all()):
             raise ValueError(f"{name}: t holds {int(t[~known][0])}, which is not in the tree")
-        lengths = self._lengths[t][:, None]
+        lengths = one_call(getitem, self._lengths, t)[:, None]
         steps = self.xp.arange(int(lengths.max()) if len(t) else 0)
         on_way = steps < lengths
-        places = self.xp.where(on_way, self._begins[t][:, None] + steps, 0)
-        rows = F.embed_id(self.xp.where(on_way, self._nodes[places], -1), self.W, ignore_label=-1)
+        places = self.xp.where(on_way, one_call(getitem, self._begins, t)[:, None] + steps, 0)
+        rows = F.embed_id(
+            self.xp.where(on_way, one_call(getitem, self._nodes, places), -1),
+            self.W,
+            ignore_label=-1,
+        )
         scores = F.reshape(F.matmul(rows, F.expand_dims(x, 2)), places.shape)
-        losses = F.softplus(-scores * self._turns[places].astype(x.dtype))
+        losses = F.softplus(-scores * one_call(getitem, self._turns, places).astype(x.dtype))
         return F.sum(losses * on_way.astype(x.dtype))
 
 

@@ -43,6 +43,18 @@ def size_of_shape(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
+def converted(xp: Any, value: Any, dtype: Any = None) -> Array:
+    """Returns ``xp.asarray(value, dtype)``; recordings of steps see what is done with it.
+
+    Example:
+        >>> converted(np, [1, 2], np.float32)
+        array([1., 2.], dtype=float32)
+    """
+    if isinstance(value, xp.ndarray):
+        return value if dtype is None else value.astype(dtype, copy=False)
+    return xp.asarray(value, dtype)
+
+
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Returns whether an array of one shape broadcasts to another.
 

@@ -1,6 +1,7 @@
 """Samples from a discrete distribution in constant time per sample."""
 
 from collections.abc import Sequence
+from operator import getitem
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from mpchain import random
 from mpchain.backend import get_device, get_device_from_array
 from mpchain.backends.device import Device
 from mpchain.device_resident import Transferable
+from mpchain.recording import one_call
 from mpchain.typing import Array, DeviceLike, Sizes
 
 
@@ -81,5 +83,5 @@ class WalkerAlias(Transferable):
         """
         xp, n = self.xp, len(self._shares)
         index = random.source(xp).randint(0, n, shape).astype(np.int32)
-        kept = random.source(xp).random_sample(shape) < self._shares[index]
-        return xp.where(kept, index, self._aliases[index])
+        kept = random.source(xp).random_sample(shape) < one_call(getitem, self._shares, index)
+        return xp.where(kept, index, one_call(getitem, self._aliases, index))

@@ -54,16 +54,16 @@ def row(name, function, reference, *shapes, **options):
     return Row(name, function, reference, shapes, **options)
 
 
-def inputs_of(case, dtype=np.float64):
-    """Returns the arrays that a row is checked with."""
-    random = np.random.RandomState(3)
+def inputs_of(case, dtype=np.float64, seed=3):
+    """Returns the arrays that a row is checked with, or others of its domain by another seed."""
+    random = np.random.RandomState(seed)
     arrays = [random.uniform(case.low, case.high, shape) for shape in case.shapes]
     if not case.smooth:
         arrays = [
             (random.permutation(x.size).reshape(x.shape) - x.size / 2 + 0.4 + 0.05 * i) * 0.3
             for i, x in enumerate(arrays)
         ]
-    return [x.astype(dtype) for x in arrays]
+    return [np.asarray(x, dtype) for x in arrays]
 
 
 def _as_tuple(ys):

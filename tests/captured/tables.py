@@ -1,0 +1,527 @@
+"""Captured rows of the suite's tables: what is captured, on which data, and how it is judged.
+
+A case is a step made from a row: a function and its gradients, a link that is trained, an
+optimizer, a method of a distribution. It runs twice, as always and captured, on the same data, and
+the results, gradients and states of each call are compared.
+"""
+
+import contextlib
+import functools
+import importlib
+import pathlib
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import mpchain
+import mpchain.functions as F
+from mpchain import Variable, optimizer_hooks, optimizers
+from mpchain.link import Link
+from tests.distributions.table import TABLE as DISTRIBUTIONS
+from tests.functions.table import Row, inputs_of
+from tests.links import table as links
+from tests.optimizers.test_rules import CASES as RULES
+
+N_CALLS = 8
+N_EQUAL = 4  # calls with equal data that come first: those that are recorded, and a replay
+REPLAYED, REFUSED, WRONG = "replayed", "refused", "wrong"
+_TESTS = pathlib.Path(__file__).parents[1]
+
+
+class Case(NamedTuple):
+    """One step.
+
+    Attributes:
+        table: the table that its row is of.
+        name: unique in its table.
+        make: makes the step, with links and optimizers of its own, and a function that returns the
+            state that the step changes.
+        draw: makes the arrays of a call from a seed.
+        config: entries of the configuration for the calls.
+    """
+
+    table: str
+    name: str
+    make: Callable[[], tuple[Callable, Callable]]
+    draw: Callable[[int], list[np.ndarray]]
+    config: dict = {}
+
+    @property
+    def id(self) -> str:
+        return f"{self.table}: {self.name}"
+
+
+class Outcome(NamedTuple):
+    """How a captured case ended: replayed, refused or wrong, and why or in what."""
+
+    kind: str
+    detail: str = ""
+
+
+def _nothing():
+    return {}
+
+
+def leaves(value: Any) -> list:
+    """The arrays and numbers in nested results."""
+    if isinstance(value, Variable):
+        return [value.array]
+    if isinstance(value, (tuple, list)):
+        return [x for item in value for x in leaves(item)]
+    if isinstance(value, dict):
+        return [x for item in value.values() for x in leaves(item)]
+    return [value]
+
+
+def differ(found: Any, expected: Any) -> str | None:
+    """Returns how two nested results differ beyond rounding, None if they do not."""
+    pairs = leaves(found), leaves(expected)
+    if len(pairs[0]) != len(pairs[1]):
+        return f"{len(pairs[0])} values for {len(pairs[1])}"
+    for x, y in zip(*pairs):
+        if x is None or y is None or isinstance(y, str):
+            if x is not y and x != y:
+                return f"{x} for {y}"
+            continue
+        x, y = (np.asarray(mpchain.cuda.to_cpu(v)) for v in (x, y))
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return f"{x.dtype} {x.shape} for {y.dtype} {y.shape}"
+        if y.dtype.kind not in "fc":
+            if not np.array_equal(x, y):
+                return f"{x!r:.60} for {y!r:.60}"
+            continue
+        # A fused loop rounds otherwise; what is stale is off by far more.
+        tolerance = float(np.finfo(y.dtype).eps) ** 0.6
+        finite = np.abs(y[np.isfinite(y)])
+        scale = tolerance * max(1.0, finite.max(initial=0))
+        if not np.allclose(x, y, tolerance, scale, equal_nan=True):
+            return f"off by {np.nanmax(np.abs(x - y)):.2g} of {finite.max(initial=0):.2g}"
+    return None
+
+
+def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
+    """Returns results and state after each call, or the error; and the captured step, if any."""
+    step, state = case.make()
+    step = step if capture is None else capture(step)
+    observed = []
+    for i, seed in enumerate(seeds):
+        np.random.seed(i)
+        arrays = case.draw(seed)
+        try:
+            with contextlib.ExitStack() as stack:
+                for name, value in case.config.items():
+                    stack.enter_context(mpchain.using_config(name, value))
+                result = step(*arrays)
+        except Exception as error:
+            observed.append(f"{type(error).__name__}: {error}")
+        else:
+            values = leaves([result, state()])
+            observed.append([x if x is None else np.array(x) for x in values])
+    return [*observed, step]
+
+
+def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture) -> Outcome:
+    """Captures a case, and compares each call with one that runs as always."""
+    equal = N_EQUAL if has_equal_data else 0
+    seeds = [0] * equal + list(range(1, N_CALLS + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        *expected, _ = run(case, seeds)
+        *found, step = run(case, seeds, capture)
+    if all(isinstance(x, str) for x in expected):
+        raise RuntimeError(f"{case.id} fails as always: {expected[0]}")
+    for i, (x, y) in enumerate(zip(found, expected, strict=True)):
+        if isinstance(x, str) or isinstance(y, str):
+            if not (isinstance(x, str) and isinstance(y, str)) or x != y:
+                return Outcome(WRONG, f"call {i + 1}: {x!s:.200} for {y!s:.60}")
+        elif reason := differ(x, y):
+            return Outcome(WRONG, f"call {i + 1}: {reason}")
+    return Outcome(REPLAYED) if step.reason is None else Outcome(REFUSED, step.reason)
+
+
+def count(outcomes: list[Outcome]) -> Counter:
+    return Counter(outcome.kind for outcome in outcomes)
+
+
+# Functions.
+
+
+def _as_tuple(ys):
+    return tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)
+
+
+def _is_floating(y):
+    return isinstance(y, Variable) and y.dtype.kind == "f" and y.requires_grad
+
+
+def differentiated(function: Callable, n: int, order: int) -> Callable:
+    """Makes a step of a function of n arrays: its outputs, and derivatives up to an order.
+
+    The gradients of outputs, and for order 2 those of gradients, are further arguments, so that
+    nothing that backward computes is constant.
+    """
+
+    def step(*arrays):
+        xs = [Variable(x, requires_grad=x.dtype.kind == "f") for x in arrays[:n]]
+        weights = iter(arrays[n:])  # of outputs, then of gradients
+        ys = _as_tuple(function(*xs))
+        terms = [F.sum(y * next(weights)) for y in ys if _is_floating(y)]
+        if not terms or order == 0:
+            return ys
+        loss = F.add(*terms) if len(terms) > 1 else terms[0]
+        if order == 1:
+            loss.backward()
+            return ys, [x.grad for x in xs]
+        inputs = [x for x in xs if x.requires_grad]
+        gxs = mpchain.grad([loss], inputs, enable_double_backprop=True)
+        terms = [F.sum(gx * w) for gx, w in zip(gxs, weights, strict=True) if gx is not None]
+        terms = [term for term in terms if term.requires_grad]
+        return ys, gxs, mpchain.grad(terms, inputs) if terms else None
+
+    return step
+
+
+def with_weights(function: Callable, arrays: list, order: int) -> list[tuple]:
+    """Shapes and dtypes of the further arguments of a differentiated function."""
+    np.random.seed(0)
+    xs = [Variable(x, requires_grad=x.dtype.kind == "f") for x in arrays]
+    ys = [y for y in _as_tuple(function(*xs)) if _is_floating(y)]
+    specs = [(y.shape, y.dtype) for y in ys]
+    return specs + [(x.shape, x.dtype) for x in arrays if order == 2 and x.dtype.kind == "f"]
+
+
+def _drawn(specs, seed):
+    random = np.random.RandomState(1000 + seed)
+    return [random.uniform(0.5, 1.5, shape).astype(dtype) for shape, dtype in specs]
+
+
+def _function_case(table, name, function, draw, order):
+    specs = with_weights(function, draw(0), order)
+    step = differentiated(function, len(draw(0)), order)
+    return Case(
+        table, name, lambda: (step, _nothing), lambda seed: [*draw(seed), *_drawn(specs, seed)]
+    )
+
+
+def constants_of(function: Callable) -> list[np.ndarray]:
+    """The arrays that a function of a row names, such as labels."""
+    if isinstance(function, functools.partial):
+        values = [*function.args, *function.keywords.values()]
+    elif not getattr(function, "__module__", "").startswith("tests."):
+        return []
+    else:
+        names = [n for n in function.__code__.co_names if n in function.__globals__]
+        values = [function.__globals__[n] for n in names]
+        values += [cell.cell_contents for cell in function.__closure__ or ()]
+    found = [x for x in values if isinstance(x, np.ndarray) and x.size > 1]
+    return list({id(x): x for x in found}.values())
+
+
+def given(function: Callable, constants: list, values: list) -> Callable:
+    """Returns the function with other arrays in the place of constants."""
+    places = {id(x): value for x, value in zip(constants, values)}
+
+    def at(value):
+        return places.get(id(value), value)
+
+    if isinstance(function, functools.partial):
+        keywords = {key: at(value) for key, value in function.keywords.items()}
+        return functools.partial(function.func, *map(at, function.args), **keywords)
+    names = function.__globals__
+    moved = {n: at(names[n]) for n in function.__code__.co_names if n in names}
+    closure = tuple(types.CellType(at(c.cell_contents)) for c in function.__closure__ or ())
+    made = types.FunctionType(
+        function.__code__, {**names, **moved}, None, function.__defaults__, closure
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _shuffled(x, random):
+    return random.permutation(x.ravel()).reshape(x.shape)
+
+
+def _with_shuffled_rows(x, random):
+    return random.permutation(x)
+
+
+def _with_labels(case):
+    """The function of a row as one of its labels too, and how to draw all; None if there are none.
+
+    Labels are shuffled, or their rows where not every order is valid, such as those of boxes.
+    """
+    constants, n = constants_of(case.function), len(case.shapes)
+    if not constants:
+        return None
+    for shuffle in (_shuffled, _with_shuffled_rows):
+        function, draw = _of_labels_too(case, constants, n, shuffle)
+        if _is_valid(functools.partial(_of_variables, function), draw):
+            return function, draw
+    return None
+
+
+def _of_variables(function):
+    return lambda *arrays: function(*map(Variable, arrays)), _nothing
+
+
+def _of_labels_too(case, constants, n, shuffle):
+
+    def function(*xs):
+        labels = [x.array if isinstance(x, Variable) else x for x in xs[n:]]
+        return given(case.function, constants, labels)(*xs[:n])
+
+    def draw(seed):
+        random = np.random.RandomState(2000 + seed)
+        return [*inputs_of(case, seed=3 + seed), *(shuffle(x, random) for x in constants)]
+
+    return function, draw
+
+
+def tables_of_functions() -> dict[str, list[Row]]:
+    """The tables of functions, by the files that have them."""
+    tables = {}
+    for path in sorted((_TESTS / "functions").glob("test_*.py")):
+        if "\nTABLE = " in path.read_text():
+            module = importlib.import_module(f"tests.functions.{path.stem}")
+            tables[path.stem.removeprefix("test_")] = module.TABLE
+    return tables
+
+
+def cases_of_functions(table: str, rows: list[Row]) -> list[Case]:
+    """The cases of a table: each row with orders 1 and 2, and again with labels that vary."""
+    cases = []
+    for case in rows:
+        for order in (1, 2) if case.orders else (0,):
+            draw = functools.partial(_inputs_of, case)
+            cases.append(
+                _function_case(table, f"{case.name}, order {order}", case.function, draw, order)
+            )
+        if found := _with_labels(case):
+            name = f"{case.name}, labels vary"
+            cases.append(_function_case(table, name, *found, min(case.orders, 1)))
+    return cases
+
+
+def _inputs_of(case, seed):
+    return inputs_of(case, seed=3 + seed)
+
+
+# Links.
+
+
+def _state_of(link, optimizer=None):
+    def state():
+        params = [x for _, p in sorted(link.namedparams()) for x in (p.array, p.grad)]
+        rules = [p.update_rule for _, p in sorted(link.namedparams()) if p.update_rule is not None]
+        states = [x for rule in rules for _, x in sorted((rule.state or {}).items())]
+        return [params, states, [v for _, v in sorted(links._persistents(link).items())]]
+
+    return state
+
+
+def _link_case(case, table, order):
+    shown = [x for x in case.inputs if not isinstance(x, tuple)]
+
+    def make():
+        link = links._with_noise(case)
+        optimizer = optimizers.MomentumSGD(case.lr).setup(link) if case.params else None
+
+        def step(*arrays):
+            xs = [Variable(x) if x.dtype.kind == "f" and order == 2 else x for x in arrays]
+            ys = links.flatten(case.call(link, *xs))
+            loss = case.loss(*ys)
+            link.cleargrads()
+            inputs = [x for x in xs if isinstance(x, Variable)]
+            if order == 2 and inputs and loss.requires_grad:
+                gxs = mpchain.grad([loss], inputs, enable_double_backprop=True)
+                terms = [F.sum(gx * gx) for gx in gxs if gx is not None and gx.requires_grad]
+                loss = F.add(loss, *terms) if terms else loss
+            if loss.requires_grad:
+                loss.backward()
+            if optimizer is not None:
+                optimizer.update()
+            return ys, loss
+
+        return step, _state_of(link)
+
+    def draw(seed):
+        random = np.random.RandomState(3 + seed)
+        return [
+            random.uniform(case.low, case.high, x)
+            if isinstance(x, tuple)
+            else _new_constant(np.asarray(x), random)
+            for x in case.inputs
+        ]
+
+    def fixed(seed):
+        arrays = draw(seed)
+        return [x if isinstance(s, tuple) else np.asarray(s) for s, x in zip(case.inputs, arrays)]
+
+    name = f"{case.name}, order {order}"
+    if shown and not _is_valid(make, draw):
+        draw = fixed
+    return Case(f"links: {table}", name, make, draw, case.config)
+
+
+def _new_constant(x, random):
+    """Other labels, or other numbers near by."""
+    if x.dtype.kind == "f":
+        return x * random.uniform(0.5, 1.5, x.shape)
+    return random.permutation(x.ravel()).reshape(x.shape)
+
+
+def _is_valid(make, draw):
+    try:
+        step, _ = make()
+        for seed in range(N_CALLS + 1):
+            np.random.seed(seed)
+            step(*draw(seed))
+    except Exception:
+        return False
+    return True
+
+
+def tables_of_links() -> dict[str, list]:
+    """The tables of links, by the files that have them."""
+    tables = {}
+    for path in sorted((_TESTS / "links").glob("test_*.py")):
+        if "\nTABLE = " in path.read_text():
+            module = importlib.import_module(f"tests.links.{path.stem}")
+            tables[path.stem.removeprefix("test_")] = module.TABLE
+    return tables
+
+
+def cases_of_links(table: str, rows: list) -> list[Case]:
+    """The cases of a table: each link is trained; with gradients of gradients as well."""
+    return [
+        _link_case(case, table, order)
+        for case in rows
+        for order in ((1, 2) if case.orders >= 2 else (1,))
+    ]
+
+
+# Optimizers.
+
+
+def _optimizer_case(name, arguments, cls, add_hook=None, varies=False):
+    def make():
+        random, link = np.random.RandomState(1), Link()
+        with link.init_scope():
+            link.W = mpchain.Parameter(random.randn(7, 5))
+            link.b = mpchain.Parameter(random.randn(5))
+        optimizer = getattr(optimizers, cls)(**arguments).setup(link)
+        if add_hook is not None:
+            optimizer.add_hook(add_hook())
+        rate = next(iter(n for n in ("alpha", "lr") if n in optimizer.hyperparam.get_dict()), None)
+        n_calls = 0
+
+        def step(g, x):
+            link.cleargrads()
+            loss = F.sum(link.W * g) + F.sum(F.tanh(link.b * x))
+            loss.backward()
+            optimizer.update()
+            return loss
+
+        def state():
+            nonlocal n_calls
+            n_calls += 1
+            if varies and rate is not None:  # between the calls
+                setattr(optimizer, rate, getattr(optimizer, rate) / (1 + 0.5 * n_calls))
+            return _state_of(link)()
+
+        return step, state
+
+    def draw(seed):
+        random = np.random.RandomState(seed)
+        return [random.randn(7, 5), random.randn(5)]
+
+    return Case("optimizers", name, make, draw)
+
+
+HOOKS = {
+    "WeightDecay": lambda: optimizer_hooks.WeightDecay(0.1),
+    "Lasso": lambda: optimizer_hooks.Lasso(0.1),
+    "GradientHardClipping": lambda: optimizer_hooks.GradientHardClipping(-0.5, 0.5),
+    "GradientNoise": lambda: optimizer_hooks.GradientNoise(0.1),
+    "GradientLARS": lambda: optimizer_hooks.GradientLARS(),
+    "GradientClipping": lambda: optimizer_hooks.GradientClipping(0.5),
+}
+
+
+def cases_of_optimizers() -> list[Case]:
+    """The cases of optimizers: each rule, with a rate that changes, and each hook."""
+    cases = []
+    for name, (cls, arguments, *_) in RULES.items():
+        cases.append(_optimizer_case(name, arguments, cls))
+        cases.append(_optimizer_case(f"{name}, rate varies", arguments, cls, varies=True))
+    for name, make_hook in HOOKS.items():
+        cases.append(_optimizer_case(f"hook {name}", {}, "SGD", make_hook))
+    return cases
+
+
+# Distributions.
+
+
+def _params_at(case, seed):
+    """Parameters between the two sets that the row has."""
+    share = np.random.RandomState(seed).uniform() if seed else 0.0
+    return [(1 - share) * p + share * q for p, q in zip(case.params, case.other)]
+
+
+def _points_at(case, seed):
+    points = case._replace(params=tuple(_params_at(case, seed))).points()
+    return np.random.RandomState(seed).permutation(points)
+
+
+def _method(case, name):
+    n = len(case.params)
+    if name == "kl_divergence":
+        function = lambda *p: mpchain.kl_divergence(case.make(*p[:n]), case.make(*p[n:]))
+        draw = lambda seed: [*_params_at(case, seed), *_params_at(case, seed + 100)]
+    elif name == "sample":
+        function = lambda *p: case.make(*p).sample(2)
+        draw = lambda seed: _params_at(case, seed)
+    elif name in case.properties:
+        function = lambda *p: getattr(case.make(*p), name)
+        draw = lambda seed: _params_at(case, seed)
+    else:
+        points = _probabilities if name == "icdf" else functools.partial(_points_at, case)
+        function = lambda *p: getattr(case.make(*p[1:]), name)(
+            p[0].array if case.discrete else p[0]
+        )
+        draw = lambda seed: [points(seed), *_params_at(case, seed)]
+    return function, draw
+
+
+def _probabilities(seed):
+    return np.random.RandomState(seed).uniform(0.05, 0.95, (4, 2, 3))
+
+
+def cases_of_distributions() -> list[Case]:
+    """The cases of distributions: each method, with orders 1 and 2."""
+    cases = []
+    for case in DISTRIBUTIONS:
+        names = ["log_prob", "prob", "perplexity", "sample", "kl_divergence"]
+        for name in [*names, *case.properties, *case.functions]:
+            function, draw = _method(case, name)
+            for order in (1, 2):
+                title = f"{case.name}.{name}, order {order}"
+                cases.append(_function_case("distributions", title, function, draw, order))
+    return cases
+
+
+# All of them.
+
+MAKERS: dict[str, Callable[[], list[Case]]] = {
+    **{n: functools.partial(cases_of_functions, n, t) for n, t in tables_of_functions().items()},
+    **{
+        f"links: {n}": functools.partial(cases_of_links, n, t) for n, t in tables_of_links().items()
+    },
+    "optimizers": cases_of_optimizers,
+    "distributions": cases_of_distributions,
+}
+"""What makes the cases of a table, by its name."""

@@ -1,0 +1,50 @@
+"""Captures every row of the suite's tables, and prints how many are replayed, refused and wrong.
+
+``python -m tests.tools.captured_tables`` does so with new data in each call and with equal data in
+the calls that are recorded, and prints a line per table; arguments are the names of tables. With
+``--reasons`` it prints why rows are refused, too.
+"""
+
+import argparse
+import sys
+from collections import Counter
+
+from tests.captured.tables import MAKERS, REFUSED, REPLAYED, WRONG, judge
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", nargs="*", help="names of tables; default: all")
+    parser.add_argument("--reasons", action="store_true", help="prints why rows are refused")
+    options = parser.parse_args()
+    totals, reasons = Counter(), Counter()
+    print(f"{'table':28} rows   new: replayed refused wrong   equal: replayed refused wrong")
+    for name in options.tables or MAKERS:
+        cases, line, notes = MAKERS[name](), [], []
+        for has_equal_data in (False, True):
+            outcomes = [judge(case, has_equal_data) for case in cases]
+            kinds = Counter(outcome.kind for outcome in outcomes)
+            line += [kinds[kind] for kind in (REPLAYED, REFUSED, WRONG)]
+            for case, outcome in zip(cases, outcomes):
+                if outcome.kind == WRONG:
+                    data = "equal" if has_equal_data else "new"
+                    notes.append(f"    {case.name} ({data} data): {outcome.detail}")
+                elif outcome.kind == REFUSED:
+                    reasons[outcome.detail.partition(" (")[0]] += 1
+                    if options.reasons:
+                        notes.append(f"    {case.name}: {outcome.detail}")
+        print(f"{name:28} {len(cases):4} {line[0]:15} {line[1]:7} {line[2]:5}", end="")
+        print(f" {line[3]:17} {line[4]:7} {line[5]:5}", flush=True)
+        for note in notes:
+            print(note)
+        totals.update(rows=len(cases))
+        totals.update({i: n for i, n in enumerate(line)})
+    print(f"{'all':28} {totals['rows']:4} {totals[0]:15} {totals[1]:7} {totals[2]:5}", end="")
+    print(f" {totals[3]:17} {totals[4]:7} {totals[5]:5}")
+    for reason, n in reasons.most_common():
+        print(f"{n:5} refused: {reason}")
+    return 1 if totals[2] or totals[5] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
