@@ -5,13 +5,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from mpchain.backends.cuda import is_gpu_array
 from mpchain.captured.graph_step import AS_ALWAYS
 from mpchain.captured.ranks import Ranks
 from mpchain.captured.results import is_array, without_graph
-from mpchain.captured.state import found_in
-from mpchain.captured.step import Found, Step
+from mpchain.captured.step import Known, Step
+from mpchain.captured.surroundings import Surroundings, exact_key, is_plain_array
 from mpchain.configuration import config
-from mpchain.link import Link
 from mpchain.recording import current
 from mpchain.variable import Variable
 
@@ -39,7 +39,7 @@ class Captured:
     def __init__(self, function: Callable[..., Any]):
         functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._found: Found | None = None
+        self._known = Known()
         self._steps: dict = {}
         self._ranks: Ranks | None = None
         self._lock = threading.Lock()
@@ -61,13 +61,25 @@ class Captured:
         if reason := _why_eager(args, kwargs):
             self.reason = reason
             return None
-        values = [*args, *kwargs.values()]
-        shapes = [
-            (x.shape, x.dtype.char, str(x.device)) if is_array(x) else (type(x), x) for x in values
-        ]
+        values, ids = [*args, *kwargs.values()], []
+        parts: list = []
+        for x in values:
+            if is_array(x):
+                if not (is_plain_array(x) or is_gpu_array(x)):
+                    self.reason = f"an argument is a {type(x).__name__} of {x.dtype}"
+                    return None
+                ids.append(id(x))
+                parts.append((x.shape, x.dtype, str(x.device)))
+            elif isinstance(x, Variable):
+                self.reason = "an argument is a Variable: pass its array"
+                return None
+            else:
+                parts.append(exact_key(x))
+        if len(set(ids)) < len(ids):  # the same array more than once
+            parts.append(tuple([ids.index(x) for x in ids]))
         settings = config.train, config.enable_backprop, str(config.dtype), config.kernels
         settings += config.use_cudnn, config.cudnn_deterministic, config.use_cudnn_tensor_core
-        key = (*shapes, *kwargs, len(args), settings)
+        key = (*parts, *kwargs, len(args), settings)
         try:
             hash(key)
         except TypeError:
@@ -82,7 +94,7 @@ class Captured:
                 self.reason = f"it was called with more than {_MOST_RECORDINGS} kinds of arguments"
                 return self._eager(args, kwargs)
             step = self._steps[key] = Step(
-                self._function, self._find(), self._eager, self._find_ranks
+                self._function, self._known, self._eager, self._find_ranks
             )
         self.reason, result = step(arrays, args, kwargs)
         return result
@@ -95,7 +107,7 @@ class Captured:
 
     def _find_ranks(self):
         if self._ranks is None:
-            self._ranks = next(iter(found_in(self._function, Ranks)), None) or Ranks()
+            self._ranks = next(iter(Surroundings(self._function).found(Ranks)), None) or Ranks()
         return self._ranks
 
     def _eager(self, args, kwargs):
@@ -103,13 +115,6 @@ class Captured:
 
     def _call(self, args, kwargs):
         return without_graph(self._function(*args, **kwargs), lambda array: array)
-
-    def _find(self):
-        if self._found is None:
-            variables = found_in(self._function, Variable)
-            params = [x for x in variables if x.array is not None and x.creator_node is None]
-            self._found = Found(found_in(self._function, Link), params)
-        return self._found
 
 
 def _why_eager(args, kwargs):

@@ -1,13 +1,34 @@
 """Variables that links keep from step to step on GPUs, such as the state of a recurrent layer."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpchain.backends import cuda
-from mpchain.captured.state import Kept
 from mpchain.link import Link
 from mpchain.typing import Array
 from mpchain.variable import Parameter, Variable
+
+
+class Kept(NamedTuple):
+    """An attribute of a link whose value, a Variable, a step leaves for the next one.
+
+    Example:
+        >>> from mpchain.captured.carried import Kept
+        >>> Kept(L.LSTM(1, 1), "h").value is None
+        True
+    """
+
+    link: Link
+    name: str
+
+    @property
+    def value(self) -> Any:
+        """The attribute."""
+        return getattr(self.link, self.name)
+
+    def set(self, value: Any) -> None:
+        """Sets the attribute."""
+        setattr(self.link, self.name, value)
 
 
 class Carried:

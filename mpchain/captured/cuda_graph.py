@@ -123,6 +123,11 @@ class CudaGraph(_Listener):
         self._before: list[tuple[Callable, tuple]] = []
         self._asked: list[tuple[Callable[[], float], int]] = []
         self._known = {id(param) for param in state.params}
+        self._persistents = [
+            (vars(link), name, vars(link)[name])
+            for link in _parts(state.links)
+            for name in sorted(link._persistents)
+        ]
         self._cupy = cuda.cupy
         on_gpu = (x for x in (*(p.array for p in state.params), *arrays) if cuda.is_gpu_array(x))
         self.device = next(on_gpu).device
@@ -315,6 +320,7 @@ class CudaGraph(_Listener):
         return (
             self._graph is not None
             and self.state.fits()
+            and all(names.get(name) is value for names, name, value in self._persistents)
             and all(states.get(name) is array for states, name, array in self._states)
             and all(_settings(optimizer) == settings for optimizer, settings in self._updates)
         )
@@ -422,7 +428,7 @@ class CudaGraph(_Listener):
     def _arrays(self):
         """The arrays that a step may change."""
         yield from (p.array for p in self.state.params)
-        yield from (v for _, _, v in self.state._persistents if cuda.is_gpu_array(v))
+        yield from (v for _, _, v in self._persistents if cuda.is_gpu_array(v))
         yield from (x for _, _, x in self._states if cuda.is_gpu_array(x))
         yield from (x for scale, *_ in self._scales for x in scale.arrays())
 
@@ -458,7 +464,7 @@ class CudaGraph(_Listener):
         """Copies of what a step computes, on the host."""
         results: list[Array] = []
         without_graph(result, results.append)
-        persistents = (v for _, _, v in self.state._persistents)
+        persistents = (v for _, _, v in self._persistents)
         parts = {"gradients": grads, "results": results, "persistent values": persistents}
         parts["state that links carry"] = carried
         return {k: [x.get() for x in xs if cuda.is_gpu_array(x)] for k, xs in parts.items()}

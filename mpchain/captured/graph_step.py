@@ -8,7 +8,8 @@ from mpchain.backends import cuda
 from mpchain.captured.cuda_graph import CudaGraph, explain
 from mpchain.captured.ranks import Ranks
 from mpchain.captured.results import without_graph
-from mpchain.captured.state import State, found_in
+from mpchain.captured.state import State
+from mpchain.captured.surroundings import Surroundings
 from mpchain.link import Link
 
 _MOST_ATTEMPTS = 3
@@ -129,7 +130,7 @@ class GraphStep:
         """Captures the function; returns the graph, or None and the reason."""
         try:
             graph = CudaGraph(State(self._links, self._params), arrays)
-            graph.keep(found_in(self._function, cuda.ndarray))
+            graph.keep(Surroundings(self._function).found(cuda.ndarray))
             graph.capture(self._function, args, kwargs)
         except Exception as error:
             return None, explain(error)

@@ -6,7 +6,7 @@ graph of that device, between the updates.
 
 import enum
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,6 +58,7 @@ class Plan:
 
     Attributes:
         reason: why it cannot be replayed, or None.
+        reads: the ids of places whose values, left by the step before, it reads.
         n_bytes: the memory of all results.
     """
 
@@ -66,17 +67,20 @@ class Plan:
         self.params = recorder.state.params
         self._owners = recorder.owners
         self._outside = {id(owner_of(x)) for x in (*inputs, *recorder.state.arrays())}
+        state = {id(owner_of(x)) for x in recorder.state.arrays()}
         grads = recorder.grads()
-        left = [(attribute, x.array) for attribute, x in recorder.left.items()]
+        left = [(place, x.array if isinstance(x, Variable) else x) for place, x in recorder.left]
         kept = [*arrays_in([g for _, g in grads]), *arrays_of(result)]
         kept += [plain(array) for _, array in left]
-        calls = self._needed(_with_guards_first(recorder.calls, self._owners), kept)
+        calls = self._needed(_with_guards_first(recorder.calls, self._owners, state), kept)
         used = [*kept, *(x for call in calls for x in (*_read_by(call), *call.results))]
         self._kept = recorder.state.kept_in(map(owner_of, used))
         changed = {id(owner_of(x)) for call in calls for x in call.results}
-        left += [(attribute, x) for attribute, x in self._kept if id(x) in changed]
-        self.reason = self._why_not(calls) or _why_kept(self._kept, recorder)
-        self.reason = self.reason or self._why_not_result(result)
+        self.reason = self._why_not(calls) or self._why_not_result(result)
+        for place, array in left:
+            self.reason = self.reason or self._why_not_array(array, f"{place.label} gets")
+        self._changed_inputs = [i for i, x in enumerate(inputs) if id(x) in changed]
+        self.reads = {place.id for place, _ in self._kept}
         self.result, self.final_grads, self.n_bytes = None, [], 0
         self._calls: list[tuple[str, Callable, tuple]] = []
         if self.reason is None:
@@ -86,7 +90,11 @@ class Plan:
             self._spans = _spans(self._calls)
             self.final_grads = self._at_grads(grads)
             self.result = without_graph(result, self._at)
-            self._left = [(attribute, self._at(plain(array))) for attribute, array in left]
+            self._left = [
+                (place, self._at(plain(array)), isinstance(value, Variable))
+                for (place, array), (_, value) in zip(left, recorder.left)
+            ]
+            self._changed = [(place, x) for place, x in self._kept if id(x) in changed]
         self._owners = {}
 
     def _key(self, array):
@@ -115,8 +123,10 @@ class Plan:
         acted = None
         for call in calls:
             name = getattr(call.function, "__name__", call.function)
-            if call.kind in ("guard", "shape") and acted:
+            if call.kind == "guard" and acted:
                 return f"a value decides what is done after {acted}"
+            if call.kind == "shape" and acted:
+                return f"the shape of what {name} returns depends on data after {acted}"
             if call.kind in ("update", "send", "exchange"):
                 acted = "an optimizer's update" if call.kind == "update" else "a message"
             for array in call.results:
@@ -137,9 +147,14 @@ class Plan:
                 return f"it returns a {type(array).__name__} that was made by means not recorded"
             if not is_array(array):
                 return f"it returns a {type(array).__name__}"
-            array = plain(array)
-            if self._key(array) is None and id(owner_of(array)) not in self._outside:
-                return f"it returns an array {array.shape} that was made by means not recorded"
+            if reason := self._why_not_array(array, "it returns"):
+                return reason
+        return None
+
+    def _why_not_array(self, array, what):
+        array = plain(array)
+        if self._key(array) is None and id(owner_of(array)) not in self._outside:
+            return f"{what} an array {array.shape} that was made by means not recorded"
         return None
 
     def _used_outside(self, used):
@@ -210,6 +225,8 @@ class Plan:
         args, kwargs, results = map(self._at, (call.args, call.kwargs, call.results))
         if call.kind == "draw":
             return "draw", _fill, (call.function, args, kwargs, results, None)
+        if call.kind == "shape":
+            return "call", _fill, (call.function, args, kwargs, results, None)
         is_ufunc = isinstance(call.function, np.ufunc)
         if not is_ufunc and any(x is y for x in call.args for y in call.results):
             return "call", partial(call.function, *args, **kwargs), ()
@@ -223,14 +240,15 @@ class Plan:
         """
         for place, array in zip(self.inputs, arrays):
             np.copyto(place, array)
-        for attribute, place in self._kept:
-            value = attribute.value
-            if not (isinstance(value, Variable) and are_alike(value.array, place)):
+        for place, buffer in self._kept:
+            value = place.get()
+            array = value.array if isinstance(value, Variable) else value
+            if not are_alike(array, buffer):
                 return False
-            np.copyto(place, value.array)
+            np.copyto(buffer, array)
         return True
 
-    def replay(self, arrays: Iterable[np.ndarray]) -> tuple[str | None, Any]:
+    def replay(self, arrays: Sequence[np.ndarray]) -> tuple[str | None, Any]:
         """Runs the step on arguments.
 
         Returns:
@@ -254,8 +272,14 @@ class Plan:
                 _set_grads(grads)
                 function(*without_graph(arguments, _copied))
         _set_grads(self.final_grads)
-        for attribute, array in self._left:
-            attribute.set(Variable(array.copy(), requires_grad=False))
+        for place, array in self._changed:
+            value = place.get()
+            np.copyto(value.array if isinstance(value, Variable) else value, array)
+        for place, array, is_variable in self._left:
+            array = array.copy()
+            place.set(Variable(array, requires_grad=False) if is_variable else array)
+        for i in self._changed_inputs:
+            np.copyto(arrays[i], self.inputs[i])
         return None, without_graph(self.result, self._copied_result)
 
     def _copied_result(self, array):
@@ -275,7 +299,7 @@ class Plan:
             What a replay does otherwise, or None.
         """
         grads = [grad for _, grad in recorder.grads()]
-        left = [plain(recorder.left[at].array) for at, _ in self._left if at in recorder.left]
+        left = {place.id: x.array if isinstance(x, Variable) else x for place, x in recorder.left}
         with proof:
             for place, array in zip(self.inputs, arrays):
                 np.copyto(place, array)
@@ -289,9 +313,10 @@ class Plan:
                 return "a replay left other persistent values"
         if not are_all_close([grad for _, grad in self.final_grads], grads):
             return "a replay computed other gradients"
-        found = [array for at, array in self._left if at in recorder.left]
-        if not are_all_close(found, left):
-            return "a replay left another state of links"
+        if {place.id for place, *_ in self._left} != {*left} or not are_all_close(
+            [array for _, array, _ in self._left], [plain(left[p.id]) for p, *_ in self._left]
+        ):
+            return "a replay left another state for the next step"
         if not are_all_close(arrays_of(self.result), arrays_of(result)):
             return "a replay computed other results"
         return None
@@ -320,26 +345,6 @@ class Plan:
                 if kind == "update":
                     proof.next_state()
         return None
-
-
-def _why_kept(kept, recorder):
-    """A reason against a replay: backward of the next step would reach parameters in this one."""
-    nodes = {id(param.node) for param in recorder.state.params}
-    for attribute, _ in kept:
-        left, seen = recorder.left.get(attribute), set()
-        stack = [] if left is None else [left.node]
-        while stack:
-            node = stack.pop()
-            if id(node) in nodes:
-                link = type(attribute.link).__name__
-                return (
-                    f"{attribute.name} of a {link} keeps the graph of the step before: "
-                    "call unchain_backward of the loss"
-                )
-            if node.creator_node is not None and id(node) not in seen:
-                stack += node.creator_node.inputs
-            seen.add(id(node))
-    return None
 
 
 def _name(function):
@@ -486,7 +491,7 @@ def _fill(function, args, kwargs, results, place):
             result[...] = value
 
 
-def _with_guards_first(calls, owners):
+def _with_guards_first(calls, owners, state):
     """Moves guards before all else where what they read depends on nothing in between.
 
     So a replay that has to be given up has done nothing yet.
@@ -497,7 +502,7 @@ def _with_guards_first(calls, owners):
 
     moved = set()
     for i, guard in enumerate(calls):
-        if guard.kind != "guard":
+        if guard.kind not in ("guard", "shape"):
             continue
         read, chain = keys(_read_by(guard)), {i}
         for j in range(i - 1, -1, -1):
@@ -508,8 +513,10 @@ def _with_guards_first(calls, owners):
         written = [x for j in chain for x in calls[j].results]
         known = keys(written)
         changed = {id(owner_of(x)) for call in others for x in call.results}
+        if any(call.kind == "update" for call in others):
+            changed |= state
         if (
-            all(calls[j].kind in ("call", "guard") for j in chain)
+            all(calls[j].kind in ("call", "guard", "shape") for j in chain)
             and all(id(owner_of(x)) in owners for x in written)
             and not any(keys((*_read_by(call), *call.results)) & known for call in others)
             and not any(id(owner_of(x)) in changed for j in chain for x in _read_by(calls[j]))

@@ -14,12 +14,59 @@ from mpchain.variable import Variable
 
 _ALLOCATING = "sum prod max min mean var std any all argmax argmin dot astype copy take clip repeat"
 _ALLOCATING += " reshape ravel flatten round cumsum nonzero argsort searchsorted trace choose"
+_ALLOCATING += " argpartition compress conj conjugate cumprod"
 _READING = "item tolist tobytes __float__ __int__ __index__ __complex__ __str__ __repr__ __format__"
+_READING += " __contains__ __reduce__ __reduce_ex__ dump dumps tofile __dlpack__"
 _CHANGING = "sort partition put resize byteswap setfield itemset"
+_FIXED = """
+amax amin max min sum prod mean var std average median any all argmax argmin argsort argpartition
+sort partition cumsum cumprod cumulative_sum cumulative_prod nancumsum nancumprod nansum nanmean
+nanmax nanmin nanstd nanvar nanprod nanmedian round around clip copy concatenate concat stack hstack
+vstack dstack column_stack block append dot vdot inner outer matmul matvec vecmat vecdot tensordot
+einsum kron cross trace diagonal diag diagflat tril triu take take_along_axis choose select
+searchsorted digitize isin isclose interp diff ediff1d gradient flip fliplr flipud rot90 moveaxis
+rollaxis swapaxes transpose permute_dims matrix_transpose squeeze expand_dims atleast_1d atleast_2d
+atleast_3d broadcast_to broadcast_arrays reshape ravel zeros_like ones_like empty_like full_like
+nan_to_num real imag angle convolve correlate ptp quantile percentile nanquantile nanpercentile
+vander sinc i0 unwrap trapezoid polyval polyfit meshgrid lexsort apply_along_axis apply_over_axes
+sliding_window_view split array_split hsplit vsplit dsplit unstack astype flatten fix
+sort_complex conj conjugate
+"""
+_FIXED_BY_FIRST = "roll pad tile repeat where delete insert resize"
 _OF_SHAPES = {
     *(np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.iscomplexobj, np.isrealobj),
     *(np.may_share_memory, np.shares_memory, np.common_type),
 }
+
+
+_FIXED = frozenset(_FIXED.split())
+_FIXED_BY_FIRST = frozenset(_FIXED_BY_FIRST.split())
+_ODD = {"eig", "eigvals", "lstsq"}  # of numpy.linalg: whose results may be of other kinds
+
+
+def depends_on_data(function: Callable, args: tuple, kwargs: dict) -> bool:
+    """Whether the shapes or dtypes of results may depend on more than those of the arguments.
+
+    Example:
+        >>> from mpchain.captured.recorded import depends_on_data
+        >>> depends_on_data(np.sum, (np.ones(3),), {}), depends_on_data(np.unique, ([1],), {})
+        (False, True)
+    """
+    name = getattr(function, "__name__", "")
+    if isinstance(function, np.ufunc) or isinstance(getattr(function, "__self__", None), np.ufunc):
+        return False
+    if name == "__getitem__":
+        keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(x.dtype == bool for x in arrays_in(*keys))
+    if name == "where":
+        return len(args) + len(kwargs) < 3
+    if name in _FIXED_BY_FIRST:
+        return any(True for _ in arrays_in(args[1:], kwargs))
+    if (module := getattr(function, "__module__", None)) in ("numpy.linalg", "numpy.fft"):
+        return name in _ODD
+    if getattr(function, "__objclass__", None) is np.ndarray or module == "numpy":
+        return name not in _FIXED
+    return False  # a kernel
 
 
 class Call(NamedTuple):
@@ -60,8 +107,13 @@ def owner_of(array: np.ndarray) -> np.ndarray:
         >>> owner_of(x.T[1:]) is x
         True
     """
-    while isinstance(array.base, np.ndarray):
-        array = array.base
+    base = array.base
+    while base is not None:
+        if isinstance(base, np.ndarray):
+            array = base
+        elif not isinstance(getattr(base, "base", None), np.ndarray):  # as as_strided makes them
+            break
+        base = base.base
     return array
 
 
@@ -154,6 +206,22 @@ class RecordedArray(np.ndarray):
     def __getitem__(self, key: Any) -> Any:
         return _method("__getitem__")(self, key)
 
+    def __copy__(self) -> Any:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return self.copy()
+
+    @property
+    def flat(self) -> Any:
+        _refuse("it goes through the elements of an array (flat)")
+        return plain(self).flat
+
+    @flat.setter
+    def flat(self, values: Any) -> None:
+        _refuse("it writes the elements of an array (flat)")
+        plain(self).flat = values
+
     def __bool__(self) -> bool:
         value = bool(plain(self))
         if current.recorder is not None:
@@ -162,6 +230,11 @@ class RecordedArray(np.ndarray):
 
     def fill(self, value: Any) -> None:
         self[...] = value
+
+
+def _refuse(reason):
+    if current.recorder is not None:
+        current.recorder.refuse(reason)
 
 
 def _method(name):
@@ -185,8 +258,7 @@ def _refused_method(name, reason):
     function = getattr(np.ndarray, name)
 
     def call(self, *args, **kwargs):
-        if current.recorder is not None:
-            current.recorder.refuse(reason)
+        _refuse(reason)
         return function(plain(self), *plain(args), **kwargs)
 
     return call

@@ -9,9 +9,17 @@ import numpy as np
 
 from mpchain.captured.comparison import Description
 from mpchain.captured.proof import Proof
-from mpchain.captured.recorded import Call, RecordedArray, arrays_in, owner_of, plain
+from mpchain.captured.recorded import (
+    Call,
+    RecordedArray,
+    arrays_in,
+    depends_on_data,
+    owner_of,
+    plain,
+)
 from mpchain.captured.results import arrays_of, without_graph
-from mpchain.captured.state import Kept, State
+from mpchain.captured.state import State
+from mpchain.captured.surroundings import Place
 from mpchain.kernels.channels_last import is_last
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
@@ -82,7 +90,7 @@ class Recorder:
         reason: why the step cannot be replayed, None if nothing speaks against it.
         unknown_links: links that an optimizer updates, but that are not in ``state``.
         unknown_params: parameters that functions got, but that are not in ``state``.
-        left: the Variables that links keep for the next step, by attribute.
+        left: pairs of a place and the array or Variable that the step left for the next one.
     """
 
     def __init__(self, state: State, inputs: Sequence[np.ndarray] = (), proof: Proof | None = None):
@@ -94,7 +102,7 @@ class Recorder:
         self.reason: str | None = None
         self.unknown_links: list[Link] = []
         self.unknown_params: list[Parameter] = []
-        self.left: dict[Kept, Variable] = {}
+        self.left: list[tuple[Place, Any]] = []
         self._note_grads()
 
     @contextlib.contextmanager
@@ -112,10 +120,13 @@ class Recorder:
             for param in self.state.params:
                 if isinstance(param.grad, RecordedArray):
                     param.grad = plain(param.grad)
-            self.left = self.state.end()
-            for kept, value in self.left.items():
-                kept.set(without_graph(value, lambda array: array.copy()))
-            if replaced := self.state.unwrap():
+            self.left = list(self.state.end().values())
+            for place, value in self.left:
+                if isinstance(value, Variable):  # whose graph the next step may need
+                    value._array = plain(value._array)
+                else:
+                    place.set(plain(value))
+            if replaced := self.state.restore():
                 self.refuse(f"{replaced} was replaced by another array")
 
     def refuse(self, reason: str) -> None:
@@ -146,23 +157,27 @@ class Recorder:
         self, function: Callable, args: tuple, kwargs: dict, result: Any, kind: str = "call"
     ) -> Any:
         """Records a call; returns its result as recorded arrays, unless it is a view."""
+        if kind == "call" and depends_on_data(function, args, kwargs):
+            kind = "shape"
+        memory = {id(owner_of(x)) for x in arrays_in(args, kwargs)}
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        of_views = {id(owner_of(r)) for r in results if isinstance(r, np.ndarray)} & memory
+        if of_views:
+            if kind == "shape" or memory != of_views:
+                self.refuse(f"{function.__name__} chooses a part of an array by data")
+            if results is result:
+                return _like(result, [_recorded(r) for r in result])  # such as parts of a split
+            return _recorded(result)
         if isinstance(result, (tuple, list)):
-            memory = {id(owner_of(x)) for x in arrays_in(args, kwargs)}
-            if any(id(owner_of(r)) in memory for r in result if isinstance(r, np.ndarray)):
-                return result.__class__([_recorded(r) for r in result])  # such as parts of a split
             if not all(isinstance(r, (np.ndarray, np.generic)) for r in result):
                 self.refuse(f"{function.__name__} returns more than arrays")
                 return result
             arrays = tuple([self._own(r) for r in result])
             self.calls.append(Call(function, args, kwargs, arrays, kind))
-            return result.__class__(arrays) if result.__class__ in (tuple, list) else arrays
+            return _like(result, arrays)
         if not isinstance(result, (np.ndarray, np.generic)):
             self.refuse(f"{function.__name__} reads the values of an array")
             return result
-        if isinstance(result, np.ndarray):
-            memory = owner_of(result)
-            if any(memory is owner_of(x) for x in arrays_in(args, kwargs)):
-                return result.view(RecordedArray)
         array = self._own(result)
         if kind == "draw":
             self._note(plain(array).copy())
@@ -193,6 +208,11 @@ class Recorder:
         for x in variables:
             if isinstance(x, Parameter) and not isinstance(x.array, RecordedArray):
                 self.unknown_params.append(x)
+            elif id(x) in self.state.with_graph:
+                self.refuse(
+                    f"{self.state.with_graph[id(x)][0]} keeps the graph of the step before: "
+                    "call unchain_backward of the loss"
+                )
 
     def operation(self, operation: Any, args: tuple) -> Any:
         """Records a call of an operation of :mod:`mpchain.kernels`."""
@@ -313,6 +333,11 @@ def _copies(grads):
 
 def _copies_of(args):
     return [array.copy() for array in arrays_of(args)]
+
+
+def _like(result, arrays):
+    kind = type(result)
+    return kind._make(arrays) if hasattr(kind, "_make") else kind(arrays)
 
 
 def _recorded(value):

@@ -1,49 +1,31 @@
-"""What a step may change beside the arrays that it makes: parameters, persistent arrays, and
-Variables that links keep from step to step, such as the state of a recurrent layer."""
+"""What a step may change beside the arrays that it makes: parameters, arrays that links and the
+function hold, and what they keep from step to step, such as the state of a recurrent layer."""
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
+from mpchain.captured.surroundings import Place
 from mpchain.link import Link
 from mpchain.optimizer import Optimizer
 from mpchain.variable import Parameter, Variable
 
 
-class Kept(NamedTuple):
-    """An attribute of a link whose value, a Variable, a step leaves for the next one.
-
-    Example:
-        >>> from mpchain.captured.state import Kept
-        >>> Kept(L.LSTM(1, 1), "h").value is None
-        True
-    """
-
-    link: Link
-    name: str
-
-    @property
-    def value(self) -> Any:
-        """The attribute."""
-        return getattr(self.link, self.name)
-
-    def set(self, value: Any) -> None:
-        """Sets the attribute."""
-        setattr(self.link, self.name, value)
-
-
 class State:
-    """The parameters and the persistent arrays of links.
+    """The parameters of links, and the arrays and Variables in certain places.
 
     Args:
         links: the links.
         params: further parameters, and Variables that are treated like them.
+        held: the places of arrays, persistent ones and others, that keep their memory.
+        kept: the places of arrays and Variables in which each step leaves another one.
 
     Attributes:
         params: all parameters that have arrays.
         scales: pairs of an optimizer and the constant factor on its loss.
+        with_graph: Variables that :meth:`begin` left as they were, since backward would go on into
+            the steps before, and their names, by id.
 
     Example:
         >>> from mpchain.captured.state import State
@@ -51,20 +33,25 @@ class State:
         ['W', 'b']
     """
 
-    def __init__(self, links: Iterable[Link], params: Iterable[Variable] = ()):
+    def __init__(
+        self,
+        links: Iterable[Link],
+        params: Iterable[Variable] = (),
+        held: Iterable[Place] = (),
+        kept: Iterable[Place] = (),
+    ):
         self.links = list(links)
+        self.kept = list(kept)
         of_links = (p for link in self.links for p in link.params(include_uninit=False))
+        own = {id(place.get()) for place in self.kept}
+        params = (p for p in params if id(p) not in own and p.array is not None)
         self.params = list({id(p): p for p in (*of_links, *params)}.values())
         self._arrays = [p._array for p in self.params]
-        all_links = {id(part): part for link in self.links for part in link.links()}
-        self._persistents = [
-            (vars(link), name, vars(link)[name])
-            for link in all_links.values()
-            for name in sorted(link._persistents)
-        ]
-        self._all_links = list(all_links.values())
+        apart = {place.id for place in self.kept}
+        self._held = [(place, place.get()) for place in held if place.id not in apart]
         self.scales: list[tuple[Optimizer, float]] = []
-        self._buffers: dict[tuple, tuple[Kept, np.ndarray]] = {}
+        self.with_graph: dict[int, tuple[str, Variable]] = {}
+        self._buffers: dict[tuple, tuple[Place, np.ndarray]] = {}
 
     @property
     def is_on_host(self) -> bool:
@@ -76,89 +63,138 @@ class State:
         return any(link is known for known in self.links)
 
     def fits(self) -> bool:
-        """Whether all parameters and persistent values are still the same objects, and losses are
-        scaled as before."""
+        """Whether all parameters still have the same arrays, and losses are scaled as before."""
         for param, array in zip(self.params, self._arrays):
             if param._array is not array:
                 return False
-        if any(optimizer.loss_scale != scale for optimizer, scale in self.scales):
-            return False
-        return all(names.get(name) is value for names, name, value in self._persistents)
+        return all(optimizer.loss_scale == scale for optimizer, scale in self.scales)
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays of parameters and of persistent values, and those of :meth:`begin`."""
+        """Yields the arrays of parameters, those in places, and those of :meth:`begin`."""
         yield from self._arrays
-        yield from (v for _, _, v in self._persistents if isinstance(v, np.ndarray))
+        yield from (value for _, value in self._held)
         yield from (buffer for _, buffer in self._buffers.values())
 
+    # What each step leaves for the next one
+
     def begin(self, kind: type[np.ndarray]) -> None:
-        """Puts Variables with views of a class of arrays in the place of those that links keep."""
-        self._before = self._kept()
-        self._shapes = _shapes_of(self._before)
-        for kept in self._before:
-            key, array = (id(kept.link), kept.name), kept.value.array
+        """Puts views of a class of arrays, or Variables with such, in the place of what is kept."""
+        self._before, self._begun, self.with_graph = {}, {}, {}
+        self._shapes = _shapes_of(self._found())
+        nodes = {id(param.node) for param in self.params}
+        for key, (place, value) in self._found().items():
+            if isinstance(value, Variable) and _reaches(value.node, nodes):
+                self.with_graph[id(value)] = place.label, value
+                continue
+            array = _array_of(value)
             if key not in self._buffers or not are_alike(self._buffers[key][1], array):
-                self._buffers[key] = kept, np.empty(array.shape, array.dtype)
+                self._buffers[key] = place, np.empty(array.shape, array.dtype)
             buffer = self._buffers[key][1]
             np.copyto(buffer, array)
-            kept.set(Variable(buffer.view(kind), requires_grad=False))
-        self._begun = {kept: kept.value for kept in self._before}
+            given = buffer.view(kind)
+            if isinstance(value, Variable):
+                given = Variable(given, requires_grad=False)
+            self._before[key], self._begun[key] = value, given
+            place.set(given)
 
-    def end(self) -> dict[Kept, Variable]:
-        """Undoes :meth:`begin`, and returns the Variables that links keep now, but did not."""
-        made = {kept: kept.value for kept in self._kept()}
-        for kept, value in self._before.items():
-            if made.get(kept) is self._begun[kept]:
-                del made[kept]
-                kept.set(value)
-                # What is computed in place stays.
-                np.copyto(value.array, self._buffers[id(kept.link), kept.name][1])
-        return made
+    def end(self) -> dict[tuple, tuple[Place, Any]]:
+        """Undoes :meth:`begin`, and returns what is kept now, but was not."""
+        made = self._found()
+        for key, value in self._before.items():
+            place, buffer = self._buffers[key]
+            now = place.get()
+            if now is self._begun[key] or (isinstance(now, np.ndarray) and _is_view(now, buffer)):
+                made.pop(key, None)
+                place.set(value)
+                np.copyto(_array_of(value), buffer)  # what is computed in place stays
+        return {key: pair for key, pair in made.items() if id(pair[1]) not in self.with_graph}
 
     def keeps_the_same(self) -> bool:
-        """Whether links keep Variables of the same shapes as at the latest :meth:`begin`."""
-        return _shapes_of(self._kept()) == self._shapes
+        """Whether what is kept has the same shapes as at the latest :meth:`begin`."""
+        return _shapes_of(self._found()) == self._shapes
 
-    def kept_in(self, arrays: Iterable[np.ndarray]) -> list[tuple[Kept, np.ndarray]]:
-        """Returns the attributes in whose place a recording had one of these arrays, and that."""
+    def kept_arrays(self) -> list:
+        """Returns the arrays that are kept now; None where there is none."""
+        arrays = (_array_of(place.get()) for place in self.kept)
+        return [x if isinstance(x, np.ndarray) else None for x in arrays]
+
+    def kept_in(self, arrays: Iterable[np.ndarray]) -> list[tuple[Place, np.ndarray]]:
+        """Returns the places in which a recording had one of these arrays, and that."""
         ids = set(map(id, arrays))
-        return [(kept, buffer) for kept, buffer in self._buffers.values() if id(buffer) in ids]
+        return [(place, buffer) for place, buffer in self._buffers.values() if id(buffer) in ids]
 
-    def _kept(self):
+    def _found(self):
+        """What is kept, by place."""
         found = {}
-        for link in self._all_links:
-            for name, value in vars(link).items():
-                if isinstance(value, Variable) and not isinstance(value, Parameter):
-                    if isinstance(value.array, np.ndarray):
-                        found[Kept(link, name)] = value
+        for place in self.kept:
+            value = place.get()
+            if isinstance(value, Variable) and isinstance(value, Parameter):
+                continue
+            if isinstance(_array_of(value), np.ndarray):
+                found[place.id] = place, value
         return found
+
+    # Arrays that keep their memory
 
     def wrap(self, kind: type[np.ndarray]) -> None:
         """Puts views of a class of arrays in the place of all arrays."""
-        for param, array in zip(self.params, self._arrays):
-            param._array = array.view(kind)
-        for names, name, value in self._persistents:
-            if isinstance(value, np.ndarray):
-                names[name] = value.view(kind)
+        for param in self.params:
+            if isinstance(param._array, np.ndarray):
+                param._array = param._array.view(kind)
+        for place in self._places():
+            if isinstance(value := place.get(), np.ndarray):
+                place.set(value.view(kind))
 
-    def unwrap(self) -> str | None:
-        """Undoes :meth:`wrap`; returns the name of what was replaced in between, if anything."""
-        replaced = None
+    def unwrap(self) -> None:
+        """Undoes :meth:`wrap`."""
+        for param in self.params:
+            if isinstance(param._array, np.ndarray):
+                param._array = param._array.view(np.ndarray)
+        for place in self._places():
+            if isinstance(value := place.get(), np.ndarray):
+                place.set(value.view(np.ndarray))
+
+    def _places(self):
+        return [*(place for place, _ in self._held), *self.kept]
+
+    def restore(self) -> str | None:
+        """Puts the arrays themselves back after a step, but where it left others; returns the name
+        of a parameter whose array it replaced, if any."""
+        odd = None
         for param, array in zip(self.params, self._arrays):
             if param._array is not None and _is_view(param._array, array):
                 param._array = array
             else:
-                replaced = f"the array of parameter {param.name}"
-        for names, name, value in self._persistents:
-            if isinstance(value, np.ndarray) and _is_view(names.get(name), value):
-                names[name] = value
-            elif names.get(name) is not value:
-                replaced = f"the persistent value {name}"
-        return replaced
+                odd = f"the array of parameter {param.name}"
+        for place, value in self._held:
+            now = place.get()
+            if isinstance(now, np.ndarray) and _is_view(now, value):
+                place.set(value)
+            elif isinstance(now, np.ndarray):
+                place.set(now.view(np.ndarray))
+        return odd
+
+
+def _array_of(value):
+    return value.array if isinstance(value, Variable) else value
+
+
+def _reaches(node, wanted):
+    """Whether backward from a node would come to certain others."""
+    seen, stack = set(), [node]
+    while stack:
+        node = stack.pop()
+        if id(node) in wanted:
+            return True
+        if node.creator_node is not None and id(node) not in seen:
+            stack += node.creator_node.inputs
+        seen.add(id(node))
+    return False
 
 
 def _shapes_of(kept):
-    return {key: (value.shape, value.dtype) for key, value in kept.items()}
+    arrays = {key: _array_of(value) for key, (_, value) in kept.items()}
+    return {key: (x.shape, x.dtype) for key, x in arrays.items()}
 
 
 def are_alike(array: Any, other: np.ndarray) -> bool:
@@ -174,60 +210,7 @@ def are_alike(array: Any, other: np.ndarray) -> bool:
 
 
 def _is_view(view, array):
-    return isinstance(view, np.ndarray) and (view is array or view.base is array)
-
-
-def found_in(function: Callable, kind: type) -> list:
-    """Returns the objects of a class, such as links, to which a function or an optimizer refers.
-
-    Looked at are the function itself, the object that it is a method of and its attributes, and the
-    names in closures, globals and defaults that it reads; the same of functions among these.
-
-    Example:
-        >>> from mpchain.captured.state import found_in
-        >>> model = L.Linear(1, 1)
-        >>> found_in(lambda x: F.sum(model(x)), mpchain.Link) == [model]
-        True
-    """
-    found, seen, values = [], set(), [function]
-    while values:
-        value = values.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if hasattr(value, "actual_optimizer"):  # of one for several ranks
-            values.append(getattr(value, "_replays", None))
-            value = value.actual_optimizer
-        if isinstance(value, Optimizer):
-            value = value.target
-        if isinstance(value, kind):
-            if not any(value is other for other in found):
-                found.append(value)
-        elif value is function or inspect.isfunction(value) or inspect.ismethod(value):
-            values += _opened(_referred_to(value))
-    return found
-
-
-def _referred_to(function):
-    values = [*vars(function).values()] if hasattr(function, "__dict__") else []
-    owner = getattr(function, "__self__", None)
-    values += [owner, *getattr(owner, "__dict__", {}).values()]
-    code = getattr(function, "__func__", function)
-    if inspect.isfunction(code) and (code.__module__ or "").partition(".")[0] != "mpchain":
-        values += [*(code.__defaults__ or ()), *(code.__kwdefaults__ or {}).values()]
-        try:
-            names = inspect.getclosurevars(code)
-        except ValueError:  # a name of the closure has no value yet
-            return values
-        values += [*names.nonlocals.values(), *names.globals.values()]
-    return values
-
-
-def _opened(values):
-    for value in values:
-        if isinstance(value, dict):
-            yield from value.values()
-        elif isinstance(value, (list, tuple)):
-            yield from value
-        else:
-            yield value
+    if view is array or view.base is array:
+        return True
+    places = [x.__array_interface__["data"] for x in (view, array)]
+    return places[0] == places[1] and are_alike(view, array) and view.strides == array.strides

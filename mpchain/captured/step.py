@@ -11,15 +11,19 @@ from mpchain.captured.comparison import Description, difference
 from mpchain.captured.graph_step import GraphStep
 from mpchain.captured.plan import OTHER_VALUE, Plan
 from mpchain.captured.proof import Proof
-from mpchain.captured.recorded import RecordedArray
+from mpchain.captured.recorded import RecordedArray, owner_of
 from mpchain.captured.recorder import Recorder
-from mpchain.captured.results import is_array, without_graph
+from mpchain.captured.results import without_graph
 from mpchain.captured.state import State
+from mpchain.captured.surroundings import Surroundings
+from mpchain.link import Link
+from mpchain.variable import Variable
 
 VARIES = "an argument varies for the first time"
 """The reason of a call that runs and is compared with its replay."""
 
 _MOST_ATTEMPTS = 3
+_MOST_CHANGES = 8
 _MOST_OTHERS = 32  # calls in a row that a plan was not made for
 
 
@@ -39,26 +43,28 @@ class Step:
 
     Args:
         function: the function.
-        found: the links and parameters that it is known to use, to which others are added.
+        known: what it is known to use, to which this adds.
         as_always: calls it without recording.
         ranks: those that take part in it.
     """
 
     def __init__(
-        self, function: Callable, found: "Found", as_always: Callable, ranks: Callable[[], Any]
+        self, function: Callable, known: "Known", as_always: Callable, ranks: Callable[[], Any]
     ):
-        self._function, self._found, self._as_always = function, found, as_always
+        self._function, self._known, self._as_always = function, known, as_always
         self._ranks = ranks
         self.stage = Stage.FIRST
         self._reason: str | None = None
         self._n_attempts = self._n_others = 0
         self._has_mismatched = False
+        self._n_changes: dict[str, int] = {}
         self._forget()
 
     def _forget(self):
         """Begins anew."""
         self.plan: Plan | None = None
         self._state: State | None = None
+        self._around: Surroundings | None = None
         self._description: Description | None = None
         self._decisions: list = []
         self._args: list[np.ndarray] = []
@@ -71,6 +77,8 @@ class Step:
 
     def __call__(self, arrays: Sequence[Any], args: tuple, kwargs: dict) -> tuple[str | None, Any]:
         """Calls the function; returns why it was not replayed, None if it was, and its result."""
+        if self._around is not None and (changed := self._around.changed()):
+            self._begin_elsewhere(changed)
         if self.stage is Stage.GRAPH:
             return self._graph(arrays, args, kwargs)
         if self.stage is Stage.REPLAY and not self._state.fits():
@@ -88,9 +96,26 @@ class Step:
             return "it is called for the first time", self._as_always(args, kwargs)
         return self._run(arrays, args, kwargs)
 
+    def _begin_elsewhere(self, changed):
+        """Begins anew, since places hold other values than when the step was recorded."""
+        arrays = {place.id for place in (*self._around.arrays, *self._around.others)}
+        for place in changed:
+            if place.id in arrays and isinstance(place.get(), (np.ndarray, Variable)):
+                self._known.kept.add(place.id)
+                continue
+            self._n_changes[place.label] = n = self._n_changes.get(place.label, 0) + 1
+            if n >= _MOST_CHANGES:
+                return self._refuse(f"{place.label} has changed in {n} calls")
+        self._forget()
+        self.stage = Stage.RECORD
+        return None
+
     def _varies(self, arrays):
         """Whether an argument is another one than in all calls before."""
-        return any(not _are_equal(arrays[i], self._args[i]) for i in self._unproved)
+        if not self._unproved:
+            return False
+        values = [*arrays, *self._state.kept_arrays()]
+        return any(not _are_equal(values[i], self._args[i]) for i in self._unproved)
 
     def _other(self, reason):
         self._n_others += 1
@@ -106,48 +131,75 @@ class Step:
                 return "links carry other state", self._as_always(args, kwargs)
             self._begin_anew()
         if self._state is None:
-            self._state = State(self._found.links, self._found.params)
+            self._look(args, kwargs)
             if not self._state.is_on_host or any(not isinstance(x, np.ndarray) for x in arrays):
                 self._graph = GraphStep(
-                    self._function, self._found.links, self._found.params, self._ranks()
+                    self._function, self._state.links, self._state.params, self._ranks()
                 )
                 self.stage = Stage.GRAPH
                 return self._graph(arrays, args, kwargs)
         plan = self.plan
         proof = None if plan is None else Proof(self._state.arrays(), plan.outside)
-        inputs = [x.copy() for x in arrays]
+        copies = {id(x): x.copy() for x in arrays}
+        inputs = [copies[id(x)] for x in arrays]
+        given = [x if x is None else x.copy() for x in (*arrays, *self._state.kept_arrays())]
         recorder = Recorder(self._state, inputs, proof)
-        result = self._recorded(recorder, inputs, args, kwargs)
-        reason = self._learn(recorder, inputs, proof, arrays, result)
+        result = self._recorded(recorder, arrays, inputs, args, kwargs)
+        if changed := self._around.changed():
+            self._begin_elsewhere(changed)
+            reason = recorder.reason
+        else:
+            try:
+                reason = self._learn(recorder, inputs, proof, given, result)
+            except Exception as error:  # of any class: the step has run, and need not be replayed
+                reason = f"{type(error).__name__}: {error}"
         if self._n_attempts > _MOST_ATTEMPTS:
             reason = reason or "parameters or persistent values are replaced in each step"
+        if self.stage is Stage.REFUSED:
+            reason = None
         if reason is not None:
             self._refuse(reason)
-        reason = reason or (VARIES if varies else "it is being recorded")
+        reason = reason or self._reason or (VARIES if varies else "it is being recorded")
         return reason, without_graph(result, lambda array: array.copy())
 
-    def _learn(self, recorder, inputs, proof, arrays, result):
+    def _look(self, args, kwargs):
+        """Finds what the function refers to."""
+        known = self._known
+        self._around = around = Surroundings(
+            self._function, (*args, *kwargs.values(), *known.links, *known.params)
+        )
+        places = (*around.arrays, *around.others)
+        kept = [*around.variables, *(place for place in places if place.id in known.kept)]
+        around.release(kept)
+        self._state = State(around.found(Link), around.params, around.arrays, kept)
+
+    def _learn(self, recorder, inputs, proof, given, result):
         """Makes a plan, or compares it; returns a reason against it."""
         if recorder.unknown_links or recorder.unknown_params:
-            self._found.add(recorder.unknown_links, recorder.unknown_params)
+            self._known.add(recorder.unknown_links, recorder.unknown_params)
             self._begin_anew()
             return recorder.reason
         if self.plan is None:
             recorder.grads()
             self.plan = Plan(recorder, inputs, result)
+            if reason := recorder.reason or self.plan.reason:
+                return reason
             self._description = recorder.describe(result)
             self._decisions = recorder.decisions()
-            self._args = [x.copy() for x in arrays]
-            self._unproved = [*range(len(arrays))]
+            self._args, read = given, self.plan.reads
+            n = len(inputs)
+            self._unproved = [
+                i for i in range(len(given)) if i < n or self._state.kept[i - n].id in read
+            ]
             self.stage = Stage.COMPARE
-            return recorder.reason or self.plan.reason
+            return None
         if self.stage is Stage.REPLAY and recorder.decisions() != self._decisions:
             self._other(OTHER_VALUE)
             return None
         reason = difference(self._description, recorder.describe(result)) or recorder.reason
         if reason is not None:
             return reason
-        mismatch = self.plan.differs(proof, arrays, recorder, result)
+        mismatch = self.plan.differs(proof, given, recorder, result)
         if recorder.reason is not None:
             return recorder.reason
         if mismatch is not None:
@@ -158,7 +210,7 @@ class Step:
             self._has_mismatched = True
             return None
         self._n_attempts, self.stage = 0, Stage.REPLAY
-        self._unproved = [i for i in self._unproved if _are_equal(arrays[i], self._args[i])]
+        self._unproved = [i for i in self._unproved if _are_equal(given[i], self._args[i])]
         if not self._unproved:
             self._description, self._args = None, []
         return None
@@ -169,29 +221,46 @@ class Step:
         name = getattr(self._function, "__name__", type(self._function).__name__)
         warnings.warn(f"capture: {name} is not replayed: {reason}", stacklevel=6)
 
-    def _recorded(self, recorder, inputs, args, kwargs):
+    def _recorded(self, recorder, arrays, inputs, args, kwargs):
         """Runs the function on recorded arrays."""
-        recorded = iter([x.view(RecordedArray) for x in inputs])
-        args = [next(recorded) if is_array(x) else x for x in args]
-        kwargs = {k: next(recorded) if is_array(x) else x for k, x in kwargs.items()}
-        with recorder.at_work():
-            return self._function(*args, **kwargs)
+        recorded = [x.view(RecordedArray) for x in inputs]
+        for x, view in zip(arrays, recorded):
+            view.flags.writeable = x.flags.writeable
+        of_each = {id(x): view for x, view in zip(arrays, recorded)}
+        args = [of_each.get(id(x), x) for x in args]
+        kwargs = {k: of_each.get(id(x), x) for k, x in kwargs.items()}
+        try:
+            with recorder.at_work():
+                return self._function(*args, **kwargs)
+        finally:
+            written = {id(owner_of(x)) for call in recorder.calls for x in call.results}
+            changed = [(x, y) for x, y in zip(arrays, inputs) if id(y) in written]
+            for array, value in changed:
+                np.copyto(array, value)
+            if changed and any(
+                np.may_share_memory(x, y) for x, _ in changed for y in arrays if x is not y
+            ):
+                recorder.refuse_if("it changes an argument that shares memory with another one")
 
 
-class Found:
-    """The links, and the parameters and Variables outside of them, that a function uses."""
+class Known:
+    """What recordings of a function have found that it uses, for all shapes of arguments."""
 
-    def __init__(self, links: list, params: list):
-        self.links, self.params = links, params
+    def __init__(self):
+        self.links: list = []
+        self.params: list = []
+        self.kept: set = set()  # the ids of places in which steps leave other arrays
 
     def add(self, links: list, params: list) -> None:
-        """Adds what a recording has found."""
+        """Adds links and parameters."""
         self.links += [link for link in links if not any(link is x for x in self.links)]
         self.params += params
 
 
 def _are_equal(a, b):
-    if a.shape != b.shape:
+    if a is None or b is None:
+        return a is b
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     if a.dtype.char in "gG":  # which have bytes without a meaning
         return bool(np.array_equal(a, b, equal_nan=True))

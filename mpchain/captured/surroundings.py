@@ -1,0 +1,431 @@
+"""What a function refers to: arrays and links that it may use, and values that it depends on."""
+
+import dis
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain.captured.results import is_simple
+from mpchain.configuration import config, global_config
+from mpchain.link import Link
+from mpchain.optimizer import Optimizer
+from mpchain.variable import Parameter, Variable
+
+_MOST_ITEMS = 1000  # of a list or dict, beyond which only their number is looked at
+_LIBRARIES = {"mpchain", "numpy", "scipy", "cupy", "numba", *sys.stdlib_module_names}
+_MISSING = object()
+
+
+class Place(NamedTuple):
+    """Where a value is: an entry of a dict or list, or what a cell of a closure holds.
+
+    Example:
+        >>> from mpchain.captured.surroundings import Place
+        >>> Place({"a": 1}, "a", "a").get()
+        1
+    """
+
+    owner: Any
+    key: Any
+    label: str
+
+    def get(self) -> Any:
+        """The value; None if it is there no more."""
+        try:
+            return self.owner.cell_contents if self.key is None else self.owner[self.key]
+        except (LookupError, ValueError):
+            return None
+
+    def set(self, value: Any) -> None:
+        """Puts a value there."""
+        if self.key is None:
+            self.owner.cell_contents = value
+        else:
+            self.owner[self.key] = value
+
+    @property
+    def id(self) -> tuple:
+        """What tells places apart."""
+        return id(self.owner), self.key
+
+
+class Surroundings:
+    """What a function refers to by closures, defaults, globals, attributes, and what these hold.
+
+    Args:
+        function: the function.
+        more: further values, such as its arguments.
+
+    Attributes:
+        values: all that was found.
+        arrays: the places of NumPy arrays, those of parameters excepted.
+        variables: the places of Variables that links hold.
+        others: the places of Variables elsewhere.
+        params: parameters and Variables that are not those of links.
+
+    Example:
+        >>> from mpchain.captured.surroundings import Surroundings
+        >>> model = L.Linear(1, 1)
+        >>> Surroundings(lambda x: F.sum(model(x))).found(mpchain.Link) == [model]
+        True
+    """
+
+    def __init__(self, function: Callable, more: Iterable[Any] = ()):
+        self.values: dict[int, Any] = {}
+        self.arrays: list[Place] = []
+        self.variables: list[Place] = []
+        self.others: list[Place] = []
+        self.params: list[Variable] = []
+        self._guards: list[tuple] = []
+        self._cells: list[tuple] = []
+        self._lengths: list[tuple] = []
+        self._attributes: list[tuple] = []
+        self._names: set[str] = set()  # of attributes and globals that code reads
+        self._pairs: set[tuple] = set()  # of a name and the name of its attribute
+        self._objects: list[Any] = []
+        self._of_libraries: list[tuple[Any, Any]] = []  # objects, and the names of what holds them
+        self._of_links: set[int] = set()
+        self._done: set[tuple] = set()
+        self._stack: list[tuple[Any, Place | None]] = [(x, None) for x in (function, *more)]
+        self._root = inspect.unwrap(function)
+        self._self = getattr(self._root, "__self__", self._root)
+        self._look()
+        for name in [*vars(global_config), *self._names]:
+            if not name.startswith("_") and is_simple(value := getattr(config, name, _MISSING)):
+                self._attributes.append((config, name, value))
+
+    def found(self, kind: type) -> list:
+        """Returns what was found of a class."""
+        return [x for x in self.values.values() if isinstance(x, kind)]
+
+    # Guards
+
+    def changed(self) -> list[Place]:
+        """Returns the places whose values are others than they were found to be."""
+        try:
+            for owner, key, value, _ in self._guards:
+                if owner[key] is not value:
+                    return self._differing()
+            for cell, value, _ in self._cells:
+                if cell.cell_contents is not value:
+                    return self._differing()
+            for container, n, _ in self._lengths:
+                if len(container) != n:
+                    return self._differing()
+            for thing, name, value in self._attributes:
+                if getattr(thing, name) is not value:
+                    return self._differing()
+        except (LookupError, ValueError, AttributeError):  # it is there no more
+            return self._differing()
+        return []
+
+    def _differing(self):
+        found = []
+        for guards, get in ((self._guards, _item), (self._cells, _contents)):
+            for i, (*where, value, label) in enumerate(guards):
+                now = get(*where)
+                if now is value:
+                    continue
+                if are_exactly_equal(now, value):
+                    guards[i] = (*where, now, label)
+                else:
+                    found.append(Place(where[0], where[1] if len(where) > 1 else None, label))
+        found += [Place(x, len, label) for x, n, label in self._lengths if len(x) != n]
+        for i, (thing, name, value) in enumerate(self._attributes):
+            now = getattr(thing, name, _MISSING)
+            if are_exactly_equal(now, value):
+                self._attributes[i] = thing, name, now
+            else:
+                found.append(Place(vars(thing), name, f"{name} of a {type(thing).__name__}"))
+        return found
+
+    def release(self, places: Iterable[Place]) -> None:
+        """Ends guarding places, which change from step to step."""
+        gone = {place.id for place in places}
+        self._guards = [g for g in self._guards if (id(g[0]), g[1]) not in gone]
+        self._cells = [g for g in self._cells if (id(g[0]), None) not in gone]
+
+    def _guard(self, place, value):
+        if place.key is None:
+            self._cells.append((place.owner, value, place.label))
+        else:
+            self._guards.append((place.owner, place.key, value, place.label))
+
+    # The walk
+
+    def _look(self):
+        while self._stack:
+            while self._stack:
+                self._visit(*self._stack.pop())
+            for thing in self._objects:
+                self._visit_attributes(thing)
+            for thing, name in self._of_libraries:
+                self._visit_what_is_read(thing, name)
+
+    def _visit(self, value, place):
+        if place is not None:
+            if place.id in self._done:
+                return
+            self._done.add(place.id)
+        if isinstance(value, Variable):
+            self._visit_variable(value, place)
+            return
+        if place is not None:
+            self._guard(place, value)
+        if is_simple(value) or isinstance(value, np.generic):
+            return
+        if isinstance(value, np.ndarray):
+            if place is not None and is_plain_array(value):
+                self.arrays.append(place)
+            return
+        is_new = id(value) not in self.values
+        self.values[id(value)] = value
+        if is_new:
+            self._open(value, place)
+
+    def _visit_variable(self, value, place):
+        if id(value) not in self.values and (
+            place is None or id(place.owner) not in self._of_links
+        ):
+            if value.creator_node is None:
+                self.params.append(value)
+        self.values[id(value)] = value
+        if isinstance(value, Parameter) or place is None:
+            if place is not None:
+                self._guard(place, value)
+        elif id(place.owner) in self._of_links:
+            self.variables.append(place)
+        else:
+            self.others.append(place)
+            self._guard(place, value)
+
+    def _open(self, value, place):
+        """Notes what a value holds for a visit."""
+        label = place.label if place is not None else type(value).__name__
+        if isinstance(value, Link):
+            self._of_links.add(id(vars(value)))
+            kind = type(value).__name__
+            self._lengths.append((vars(value), len(vars(value)), f"the attributes of a {kind}"))
+            self._push((vars(value), name, f"{name} of a {kind}") for name in vars(value))
+            self._visit_classes(value, all_of_them=True)
+        elif hasattr(value, "actual_optimizer") or isinstance(value, Optimizer):
+            inner = getattr(value, "actual_optimizer", value)
+            self._stack += [(getattr(value, "_replays", None), None), (inner.target, None)]
+            self._of_libraries.append((value, _name_of(place)))
+        elif isinstance(value, dict):
+            self._lengths.append((value, len(value), f"the number of items of {label}"))
+            if len(value) <= _MOST_ITEMS:
+                self._push((value, k, f"{label}[{k!r:.20}]") for k in value)
+        elif isinstance(value, list):
+            self._lengths.append((value, len(value), f"the number of items of {label}"))
+            if len(value) <= _MOST_ITEMS:
+                self._push((value, i, f"{label}[{i}]") for i in range(len(value)))
+        elif isinstance(value, (tuple, set, frozenset)):
+            if isinstance(value, set):
+                self._lengths.append((value, len(value), f"the number of items of {label}"))
+            if len(value) <= _MOST_ITEMS:
+                self._stack += [(x, None) for x in value]
+        elif isinstance(value, functools.partial):
+            self._stack += [(x, None) for x in (value.func, value.args, value.keywords)]
+        elif inspect.ismethod(value):
+            self._stack += [(value.__func__, None), (value.__self__, None)]
+        elif inspect.isfunction(value):
+            self._open_function(value)
+        elif isinstance(value, type):
+            if not _is_of_library(value):
+                self._objects.append(value)
+        elif isinstance(value, types.ModuleType):
+            if value.__name__.partition(".")[0] not in _LIBRARIES and not _is_installed(value):
+                self._objects.append(value)
+        elif type(value).__name__ == "Captured":
+            self._stack.append((value._function, None))
+        elif hasattr(value, "__dict__"):
+            if not _is_of_library(type(value)) or value is self._self or _holds_all(value):
+                self._objects.append(value)
+            else:
+                self._of_libraries.append((value, _name_of(place)))
+            if value is self._root:
+                self._visit_class_attribute(type(value), "__call__")
+
+    def _push(self, places):
+        for owner, key, label in places:
+            place = Place(owner, key, label)
+            self._stack.append((place.get(), place))
+
+    def _open_function(self, function):
+        code, is_root = function.__code__, function is getattr(self._root, "__func__", self._root)
+        if not is_root and (_is_of_library(function) or "site-packages" in code.co_filename):
+            return
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            place = Place(cell, None, f"{name} of a closure")
+            if (value := place.get()) is not None:
+                self._stack.append((value, place))
+        self._stack += [(x, None) for x in (function.__defaults__, function.__kwdefaults__)]
+        self._push((vars(function), k, f"{k} of {function.__name__}") for k in vars(function))
+        for part in _codes(code):
+            self._pairs |= set(_pairs(part))
+            self._names |= set(part.co_names)
+            for name in part.co_names:
+                if name in function.__globals__:
+                    place = Place(function.__globals__, name, f"the global {name}")
+                    self._stack.append((place.get(), place))
+
+    def _visit_what_is_read(self, thing, name):
+        """Visits attributes that code reads by the name of what holds an object of a library."""
+        for held, attribute in self._pairs:
+            if held != name or (id(thing), attribute) in self._done:
+                continue
+            self._done.add((id(thing), attribute))
+            value = getattr(thing, attribute, _MISSING)
+            if is_simple(value):
+                self._attributes.append((thing, attribute, value))
+            elif value is not _MISSING and not callable(value):
+                self._stack.append((value, None))
+
+    def _visit_attributes(self, thing):
+        """Visits those attributes of an object that code reads."""
+        is_class = isinstance(thing, type)
+        kind = thing.__name__ if is_class else type(thing).__name__
+        names = self._names
+        if thing is self._self:
+            names = {b for a, b in self._pairs if a == "self"}
+        held = vars(thing)
+        if not is_class:
+            names = held if _holds_all(thing) else names
+            self._push(
+                (held, name, f"{name} of a {kind}")
+                for name in [*names]
+                if name in held and (id(held), name) not in self._done
+            )
+        for name in [*names] if is_class else ():
+            if name in held:
+                self._visit_class_attribute(thing, name)
+        if not isinstance(thing, (type, types.ModuleType)):
+            self._visit_classes(thing, names=names, of_libraries=thing is self._self)
+
+    def _visit_classes(self, thing, names=(), all_of_them=False, of_libraries=False):
+        for cls in type(thing).__mro__:
+            if not of_libraries and _is_of_library(cls):
+                continue
+            for name in [*vars(cls)] if all_of_them else [n for n in names if n in vars(cls)]:
+                self._visit_class_attribute(cls, name)
+
+    def _visit_class_attribute(self, cls, name):
+        if name.startswith("__") and name != "__call__":
+            return
+        value = inspect.getattr_static(cls, name, None)
+        value = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+        if inspect.isfunction(value):
+            if id(value) not in self.values:
+                self._stack.append((value, None))
+        elif is_simple(value) and (id(cls), name) not in self._done:
+            self._done.add((id(cls), name))
+            self._guards.append((vars(cls), name, value, f"{name} of {cls.__name__}"))
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether a value is a NumPy array of numbers, not of a class that computes otherwise.
+
+    Example:
+        >>> from mpchain.captured.surroundings import is_plain_array
+        >>> is_plain_array(np.ones(1)), is_plain_array(np.ma.ones(1))
+        (True, False)
+    """
+    if type(value) not in (np.ndarray, np.memmap):
+        return False
+    return value.dtype.kind != "O" and value.dtype.names is None
+
+
+def are_exactly_equal(a: Any, b: Any) -> bool:
+    """Whether two values are the same object, or equal simple values of the same classes.
+
+    Example:
+        >>> from mpchain.captured.surroundings import are_exactly_equal
+        >>> are_exactly_equal((1, 0.5), (1, 0.5)), are_exactly_equal(0.0, -0.0)
+        (True, False)
+    """
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if type(a) is tuple:
+        return len(a) == len(b) and all(map(are_exactly_equal, a, b))
+    if isinstance(a, np.generic):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    if type(a) in (float, complex):
+        return repr(a) == repr(b)  # 0.0 and -0.0 differ, NaN does not
+    return is_simple(a) and a == b
+
+
+def exact_key(value: Any) -> Any:
+    """Returns a key under which only values of the same class count as equal.
+
+    Example:
+        >>> from mpchain.captured.surroundings import exact_key
+        >>> exact_key(0.0) == exact_key(-0.0), exact_key((1,)) == exact_key((True,))
+        (False, False)
+    """
+    kind = type(value)
+    if kind in (float, complex):
+        return kind, repr(value)
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    if isinstance(value, (tuple, frozenset)):
+        keys = map(exact_key, value)
+        return kind, frozenset(keys) if isinstance(value, frozenset) else tuple(keys)
+    return kind, value
+
+
+def _item(owner, key):
+    try:
+        return owner[key]
+    except LookupError:
+        return _MISSING
+
+
+def _contents(cell):
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _MISSING
+
+
+def _is_of_library(thing):
+    return (getattr(thing, "__module__", None) or "").partition(".")[0] in _LIBRARIES
+
+
+def _name_of(place):
+    if place is None:
+        return None
+    return place.label.partition(" ")[0] if place.key is None else place.key
+
+
+def _holds_all(thing):
+    """Whether code of a library reads all attributes of an object: a distribution."""
+    return type(thing).__module__.startswith("mpchain.distributions")
+
+
+def _is_installed(module):
+    return "site-packages" in (getattr(module, "__file__", None) or "site-packages")
+
+
+def _codes(code) -> Iterator:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _pairs(code) -> Iterator[tuple[str, str]]:
+    """Yields names and those of attributes that are read of them."""
+    before = None
+    for instruction in dis.get_instructions(code):
+        name = instruction.argval if isinstance(instruction.argval, str) else None
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR") and before:
+            yield before, name
+        before = name if instruction.opname.startswith("LOAD_") else None
