@@ -5,6 +5,7 @@ optimizer, a method of a distribution. It runs twice, as always and captured, on
 the results, gradients and states of each call are compared.
 """
 
+import collections
 import contextlib
 import functools
 import importlib
@@ -74,6 +75,10 @@ def leaves(value: Any) -> list:
         return [x for item in value for x in leaves(item)]
     if isinstance(value, dict):
         return [x for item in value.values() for x in leaves(item)]
+    if isinstance(value, collections.deque):
+        return leaves(list(value))
+    if hasattr(value, "__dict__") and not isinstance(value, np.ndarray):
+        return leaves(vars(value))
     return [value]
 
 
@@ -104,10 +109,14 @@ def differ(found: Any, expected: Any) -> str | None:
 
 
 def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
-    """Returns results and state after each call, or the error; and the captured step, if any."""
+    """Returns what is seen after each call, or the error; and the captured step, if any.
+
+    Seen are the result, the state and the arguments; last, the results of all calls once more,
+    which later calls may have changed.
+    """
     step, state = case.make()
     step = step if capture is None else capture(step)
-    observed = []
+    observed, results = [], []
     for i, seed in enumerate(seeds):
         np.random.seed(i)
         arrays = case.draw(seed)
@@ -119,9 +128,13 @@ def run(case: Case, seeds: list[int], capture: Callable | None = None) -> list:
         except Exception as error:
             observed.append(f"{type(error).__name__}: {error}")
         else:
-            values = leaves([result, state()])
-            observed.append([x if x is None else np.array(x) for x in values])
-    return [*observed, step]
+            results.append(result)
+            observed.append(_copied([result, state(), arrays]))
+    return [*observed, _copied(results), step]
+
+
+def _copied(values):
+    return [x if x is None else np.array(x) for x in leaves(values)]
 
 
 def judge(case: Case, has_equal_data: bool, capture: Callable = mpchain.capture) -> Outcome:

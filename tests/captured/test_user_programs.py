@@ -1,0 +1,59 @@
+"""Steps as users write them compute what they compute as always, or say why they do not."""
+
+import numpy as np
+import pytest
+
+from tests.captured.tables import WRONG, Case, judge
+from tests.captured.user_programs import PROGRAMS
+
+# What a recording does not notice yet.
+UNNOTICED = """
+    counts_calls list_that_grows buffer_overwritten doubles_its_argument writes_into_its_argument
+    moving_average_that_persists spectral_normalization output_in_an_attribute output_in_an_object
+    gradients_clipped_now_and_then rate_that_decays_in_the_step attribute_of_a_link
+    link_that_is_replaced length_of_nonzero length_of_unique
+""".split()
+
+
+def programs():
+    return pytest.mark.parametrize(
+        "name",
+        [
+            pytest.param(name, marks=pytest.mark.xfail if name in UNNOTICED else ())
+            for name in PROGRAMS
+        ],
+    )
+
+
+def draw(seed):
+    """Data of a call; of a later one there are more positive numbers."""
+    random = np.random.RandomState(seed)
+    return [random.randn(6, 5) + 0.2 * seed, random.randint(0, 3, 6)]
+
+
+def draw_sorted(seed):
+    """Data of sorted labels: those of the first calls are all 0."""
+    random = np.random.RandomState(seed)
+    return [random.randn(6, 5), np.full(6, min(seed // 3, 2))]
+
+
+def assert_sound(name, draw, has_equal_data=False):
+    outcome = judge(Case("programs of users", name, PROGRAMS[name], draw), has_equal_data)
+    assert outcome.kind != WRONG, outcome.detail
+
+
+@programs()
+def test_new_data_in_each_call(name):
+    assert_sound(name, draw)
+
+
+@pytest.mark.slow
+@programs()
+def test_equal_data_at_first(name):
+    assert_sound(name, draw, has_equal_data=True)
+
+
+@pytest.mark.slow
+@programs()
+def test_sorted_labels(name):
+    assert_sound(name, draw_sorted)
