@@ -38,6 +38,9 @@ from mpchain.backends.cuda import should_use_cudnn as should_use_cudnn
 from mpchain.backends.cuda import should_use_cudnn_tensor_core as should_use_cudnn_tensor_core
 from mpchain.backprop import backward as backward
 from mpchain.backprop import grad as grad
+from mpchain.batch import batch_count as batch_count
+from mpchain.batch import batch_mean as batch_mean
+from mpchain.batch import batch_sum as batch_sum
 from mpchain.configuration import DebugMode as DebugMode
 from mpchain.configuration import config as config
 from mpchain.configuration import force_backprop_mode as force_backprop_mode
@@ -50,6 +53,8 @@ from mpchain.configuration import mixed_bf16 as mixed_bf16
 from mpchain.configuration import no_backprop_mode as no_backprop_mode
 from mpchain.configuration import set_debug as set_debug
 from mpchain.configuration import using_config as using_config
+from mpchain.counting import own_counts as own_counts
+from mpchain.counting import shared_counts as shared_counts
 from mpchain.device_resident import DeviceResident as DeviceResident
 from mpchain.function import Function as Function
 from mpchain.function import FunctionAdapter as FunctionAdapter

@@ -19,7 +19,7 @@ TABLE = [
     ("device_resident variable_values", "backend"),
     ("formulas", "backend"),
     ("kernels", "formulas"),
-    ("random", "kernels"),
+    ("random counting", "kernels"),
     # The tools are as low as what they are for: checks of types, sparse matrices of Variables.
     (
         "variable function_node backprop constant_slopes function function_hook "
@@ -27,6 +27,7 @@ TABLE = [
         "backend device_resident kernels random",
     ),
     ("functions", "variable kernels"),
+    ("batch", "functions"),
     ("initializer initializers", "backend"),
     ("dataset datasets iterators serializer serializers reporter", "backend"),
     ("parameter_tree link link_hook links model_summary", "functions initializers reporter"),

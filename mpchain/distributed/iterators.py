@@ -203,6 +203,11 @@ class ShardedIterator(SynchronizedIterator):
             n -= round(iterator.previous_epoch_detail * n)
         return n
 
+    @property
+    def is_divided_evenly(self) -> bool:
+        """Whether each rank's samples are those that ``communicator.share_of`` says."""
+        return type(self)._choose is ShardedIterator._choose
+
     def _choose(self, indices):
         begin, end = self.communicator.share_of(len(indices))
         return indices[begin:end]

@@ -139,7 +139,10 @@ class MultiNodeUpdater(StandardUpdater):
         mine = getattr(iterator, "mine", None)
         if mine is None or mine.stop - mine.start != n:
             return contextlib.nullcontext()
-        return self.communicator.batch(getattr(iterator, "n_samples", None), mine=mine)
+        n_total = getattr(iterator, "n_samples", None)
+        if getattr(iterator, "is_divided_evenly", False):
+            mine = None  # by the rule, which says how many ranks have none
+        return self.communicator.batch(n_total, mine=mine)
 
     def _loss(self, batch):
         """Returns the loss of a batch."""

@@ -2,6 +2,9 @@
 
 import math
 
+import numpy as np
+
+from mpchain import counting
 from mpchain.backends.cuda import get_array_module
 from mpchain.dtypes import is_floating
 from mpchain.functions.indexing import check_labels
@@ -40,10 +43,10 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
     fits = t.shape == (y.shape[0], *y.shape[2:])
     check(fits, "accuracy", "t must have the shape of y without axis 1", y=y, t=t)
     right = y.argmax(axis=1) == t
-    counted = t.size if ignore_label is None else (t != ignore_label).sum()
-    if ignore_label is not None:
-        right = right & (t != ignore_label)
-    return _share(right, counted, y)
+    if ignore_label is None:
+        return _share(right, max(t.size, 1), y)
+    counted = t != ignore_label
+    return _share(right & counted, counting.denominator(counted.sum(), t, np.float64), y)
 
 
 def binary_accuracy(y: Input, t: Input) -> Variable:
@@ -68,7 +71,8 @@ def binary_accuracy(y: Input, t: Input) -> Variable:
     rule = "t must be integers of the shape of y, floating point"
     check(fits, "binary_accuracy", rule, y=y, t=t)
     counted = t != -1
-    return _share(((y >= 0) == t) & counted, counted.sum(), y)
+    count = counting.denominator(counted.sum(), t, np.float64)
+    return _share(((y >= 0) == t) & counted, count, y)
 
 
 def _counts(name, y, t, label_num, ignore_label):
@@ -238,5 +242,5 @@ def r2_score(
 
 def _share(right, counted, y):
     xp = get_array_module(y)
-    share = right.sum() / xp.maximum(counted, 1)
+    share = right.sum() / counted
     return as_variable(converted(xp, share.astype(y.dtype, copy=False)))

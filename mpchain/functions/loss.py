@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mpchain import counting
 from mpchain.backends.cuda import get_array_module
 from mpchain.dtypes import is_floating
 from mpchain.functions.activation import log_softmax, relu, sigmoid, softplus
@@ -50,6 +51,11 @@ def reduced(
     return mean(loss) if reduce == "mean" and loss.size else sum(loss)
 
 
+def _denominator(count, t, normalize, dtype):
+    """What the sum of losses is divided by: the labels that count, or the samples."""
+    return counting.denominator(count, t, dtype) if normalize else dtype.type(max(len(t), 1))
+
+
 def _cross_entropy_derivative(g, x, aux):
     """(softmax(x) - onehot(t)) * weight, with the weight of each sample in the loss."""
     if isinstance(g, Variable):
@@ -78,9 +84,16 @@ def _onehot_and_weight(x, aux):
 
 @differentiable(_cross_entropy_derivative)
 def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
-    if is_fused_cross_entropy(x, t, class_weight):
-        return cross_entropy(x, t, normalize, class_weight, ignore_label, reduce)
     xp = get_array_module(x)
+    if is_fused_cross_entropy(x, t, class_weight):
+        if reduce == "no" or not normalize or counting.current.counts is None:
+            n = 0 if normalize else len(x)
+            return cross_entropy(x, t, n, class_weight, ignore_label, reduce)
+        n = max(t.size, 1)
+        loss, kept = cross_entropy(x, t, n, class_weight, ignore_label, reduce)
+        factor = n / counting.denominator((t != ignore_label).sum(), t, kept.scale.dtype)
+        loss = (loss * factor).astype(x.dtype, copy=False)
+        return loss, kept._replace(scale=kept.scale * factor)
     is_ignored = t == ignore_label
     # Not asked of recorded arrays and GPUs: labels of another step may be ignored, and GPUs wait.
     has_ignored = type(t) is not np.ndarray or is_ignored.any()
@@ -96,14 +109,14 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     total = exp_x.sum(axis=1, keepdims=True)
     if has_ignored:
         weight = (~is_ignored).astype(x.dtype)
-        count = xp.maximum(weight.sum() if normalize else len(x), 1).astype(x.dtype)
+        count = (~is_ignored).sum()
     else:
         weight = np.ones(t.shape, x.dtype)
-        count = max(t.size if normalize else len(x), 1)
+        count = t.size
     if class_weight is not None:
         weight = weight * one_call(xp.take, class_weight, t).astype(x.dtype)
     if reduce == "mean":
-        weight /= count
+        weight /= _denominator(count, t, normalize, x.dtype)
     loss = xp.log(total[:, 0]) - of_labels
     if has_ignored:  # whose loss is zero even if their log-probabilities are infinite
         loss = xp.where(is_ignored, 0, loss)
@@ -192,8 +205,7 @@ def _smoothed_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce,
     loss = -sum(where(counts, log_softmax(x) * target, xp.zeros((), x.dtype)), axis=1)
     if reduce == "no":
         return loss
-    count = (t != ignore_label).sum() if normalize else len(t)
-    return sum(loss / xp.maximum(count, 1).astype(x.dtype))
+    return sum(loss / _denominator((t != ignore_label).sum(), t, normalize, x.dtype))
 
 
 def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
@@ -206,7 +218,10 @@ def _soft_cross_entropy(name, x, t, normalize, reduce, soft_target_loss):
         loss += (t * xp.log(xp.where(t > 0, t, 1))).sum(axis=1)
     if reduce == "no":
         return loss
-    return sum(loss) / max(loss.size if normalize else len(t), 1)
+    # No sample is ignored: without further axes the count is the number of samples.
+    if normalize and loss.ndim > 1:
+        return sum(loss) / counting.denominator(loss.size, loss, x.dtype)
+    return sum(loss) / max(len(t), 1)
 
 
 def _sigmoid_cross_entropy_derivative(g, x, t, aux):
@@ -222,7 +237,7 @@ def _sigmoid_cross_entropy(x, t, normalize, reduce):
     weight = valid.astype(x.dtype)
     loss = -(x * (t - (x >= 0)) - xp.log1p(xp.exp(-abs(x)))) * weight
     if reduce == "mean":
-        count = xp.maximum(valid.sum() if normalize else len(x), 1).astype(x.dtype)
+        count = _denominator(valid.sum(), t, normalize, x.dtype)
         weight = weight / count
         loss = loss.sum() / count
     return loss.astype(x.dtype, copy=False), weight
@@ -313,8 +328,7 @@ def focal_loss(
     loss = exp(softplus(z) * -gamma) * softplus(-z) * weight
     if reduce == "no":
         return loss
-    count = (t != -1).sum() if normalize else len(x)
-    return sum(loss / xp.maximum(count, 1).astype(x.dtype))
+    return sum(loss / _denominator((t != -1).sum(), t, normalize, x.dtype))
 
 
 def hinge(x: Input, t: Input, norm: str = "L1", reduce: str = "mean") -> Variable:

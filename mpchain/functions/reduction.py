@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from mpchain import counting
 from mpchain.dtypes import is_floating
 from mpchain.functions.array import broadcast_to, reshape, summed, transpose
 from mpchain.functions.cumulative import products_of_others
@@ -94,7 +95,10 @@ def mean(
         weights = reshape(weights, tuple(shape))
     check(broadcasts_to(weights.shape, x.shape), "mean", "weights must fit x", x=x, weights=given)
     weights = broadcast_to(weights, x.shape)
-    return sum(x * weights, axis, keepdims) / sum(weights, axis, keepdims)
+    total = sum(weights, axis, keepdims)
+    if 0 < x.ndim == len(_numbers(axis, x.ndim)):
+        total = counting.weight_sum(total, x)
+    return sum(x * weights, axis, keepdims) / total
 
 
 def _reduced_axes(name, x, axis):

@@ -486,7 +486,7 @@ class CrossEntropy(NamedTuple):
         scale: factor on all weights.
 
     Example:
-        >>> y, kept = cross_entropy(x, t, True, None, -1, "mean")  # doctest: +SKIP
+        >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
         >>> kept.weight  # doctest: +SKIP
         array([[1.], [1.]])
     """
@@ -513,7 +513,7 @@ def is_fused_cross_entropy(x: Array, t: Array, class_weight: Array | None) -> bo
 def cross_entropy(
     x: Array,
     t: Array,
-    normalize: bool,
+    divisor: int,
     class_weight: Array | None,
     ignore_label: int,
     reduce: str,
@@ -523,13 +523,15 @@ def cross_entropy(
     A label that does not exist has the loss NaN.
 
     Args:
-        x, t, normalize, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
+        divisor: with reduce='mean', what the sum is divided by; 0 for the number of labels that are
+            not ignored.
+        x, t, class_weight, ignore_label, reduce: see ``F.softmax_cross_entropy``.
 
     Returns:
         The loss, and what :func:`cross_entropy_gradient` needs.
 
     Example:
-        >>> y, kept = cross_entropy(x, t, True, None, -1, "mean")  # doctest: +SKIP
+        >>> y, kept = cross_entropy(x, t, 0, None, -1, "mean")  # doctest: +SKIP
     """
     wide, by_sample = _wide(x), (x.shape[0], 1, *x.shape[2:])
     is_mean, is_weighted = reduce == "mean", class_weight is not None
@@ -540,7 +542,7 @@ def cross_entropy(
     loss, *kept = _CROSS_ENTROPY.run(shape, [x, t, weights], outs, numbers)
     scale = wide.type(1)
     if is_mean:
-        numbers = [int(ignore_label), 0 if normalize else len(x)]
+        numbers = [int(ignore_label), divisor]
         outs = [((), x.dtype), ((), wide)]
         loss, scale = _MEAN_LOSS.run(_rows(1, t.size), [loss, t], outs, numbers)
     return loss, CrossEntropy(t.reshape(by_sample), *kept, scale)

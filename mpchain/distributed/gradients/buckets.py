@@ -100,8 +100,8 @@ class GradientReducer(Reducer):
         self,
         n_samples: int | None = None,
         *,
-        n_total: int | None = None,
         losses_are_weighted: bool = False,
+        **options: Any,
     ) -> None:
         if self._under_way:
             raise RuntimeError(
@@ -109,7 +109,7 @@ class GradientReducer(Reducer):
                 "under way; the ranks cannot continue after that: restart from a snapshot"
             )
         self._means = {}
-        super().begin(n_samples, n_total=n_total)
+        super().begin(n_samples, **options)
         self._losses_are_weighted = losses_are_weighted
         # What gradients are multiplied by; None: not known yet.
         self._known_factor = float(self._n_samples > 0) if losses_are_weighted else None
@@ -135,7 +135,7 @@ class GradientReducer(Reducer):
 
     ready.replays = True  # graphs of GPUs hold what it does
 
-    def finish(self) -> int:
+    def finish(self) -> float:
         self.start()
         means = self.means()
         params = list(map(self._params.__getitem__, means))
@@ -235,7 +235,7 @@ class GradientReducer(Reducer):
                 self._params[name].grad = mean if bucket.had(name) else None
         return [is_there for bucket in self._buckets for is_there in bucket.presence()]
 
-    def tell(self, presence: Sequence[bool]) -> int:
+    def tell(self, presence: Sequence[bool]) -> float:
         """Tells the other ranks what :meth:`finish` tells them, given what :meth:`sum_in_graph` has
         returned; returns what :meth:`finish` returns."""
         self.message.begin([self._n_samples, self._n_samples > 0, *presence])
@@ -286,10 +286,11 @@ class GradientReducer(Reducer):
         self._buckets = self._make_buckets(order)
         self._bucket_of = {name: bucket for bucket in self._buckets for name in bucket.names}
         self._places = {id(params[n]): (bucket, n) for n, bucket in self._bucket_of.items()}
-        self.n_samples()  # its sum may still be under way, in the array that is replaced here
+        # Their sums may still be under way, in the array that is replaced here.
+        self.n_samples(), self.n_empty()
         total = self._total
         self._total, *arrays = self._comm.make_buffers(
-            [(1, total.dtype), *(bucket.specification for bucket in self._buckets)], N_ROOMS
+            [(2, total.dtype), *(bucket.specification for bucket in self._buckets)], N_ROOMS
         )
         self._total[...] = total
         arrays = arrays[N_ROOMS - 1 :]

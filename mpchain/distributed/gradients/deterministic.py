@@ -177,7 +177,7 @@ class DeterministicReducer(Reducer):
             param.cleargrad()
         self._persistents.add(n_part)
 
-    def finish(self) -> int:
+    def finish(self) -> float:
         own = set(map(id, self.params))
         if any(param.is_initialized and id(param) not in own for param in self._uninitialized):
             raise RuntimeError(

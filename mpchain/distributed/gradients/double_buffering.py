@@ -79,10 +79,13 @@ class DoubleBufferingReducer(Reducer):
     def ready(self, param: Variable) -> None:
         self._current.ready(param)
 
-    def weight(self, n_part: int | None = None) -> float:
-        return self._current.weight(n_part)
+    def n_samples(self) -> float:
+        return self._current.n_samples()
 
-    def finish(self) -> int:
+    def n_empty(self) -> int:
+        return self._current.n_empty()
+
+    def finish(self) -> float:
         self._settle()  # as long as the message is still that of the step before
         self._current.start()
         n_samples, means = self._kept or (0, {})

@@ -1,5 +1,6 @@
 """What a multi-node optimizer asks of the averaging of gradients."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -57,7 +58,7 @@ class Reducer:
         self, comm: Communicator, zero_fill: bool = True, message: ControlMessage | None = None
     ):
         self._comm, self._zero_fill = comm, zero_fill
-        self._total = np.zeros(1)  # the number of samples of all ranks
+        self._total = np.zeros(2)  # the numbers of all ranks' samples, and of ranks without any
         self.message = message or ControlMessage(comm)
         self.watch({})
 
@@ -74,34 +75,48 @@ class Reducer:
         self,
         n_samples: int | None = None,
         *,
-        n_total: int | None = None,
+        n_total: float | None = None,
+        n_empty: int | None = None,
+        is_empty: bool = False,
         losses_are_weighted: bool = False,
     ) -> None:
         """Starts a step. It is best called before the forward pass, to overlap communication.
 
         Args:
-            n_samples: this rank's number of samples. None on all ranks weighs them equally.
+            n_samples: this rank's number of samples, or another weight. None on all ranks weighs
+                them equally.
             n_total: the number of samples of all ranks, if it is known, on all of them. Then it is
                 only checked, at the end of the step.
+            n_empty: the number of ranks that compute no loss in this step, if it is known, on all
+                of them.
+            is_empty: whether this rank computes none.
             losses_are_weighted: whether gradients are those of losses times :meth:`weight`. If not,
                 they are multiplied by this rank's weight.
         """
         self._n_samples = 1 if n_samples is None else n_samples
-        self._n_total = n_total
-        if n_total is None:
-            self._total[0] = self._n_samples
+        self._n_total, self._n_empty = n_total, n_empty
+        if n_total is None or n_empty is None:
+            self._total[:] = self._n_samples, is_empty
             self._total_request = self._comm.iallreduce(self._total)
 
-    def n_samples(self) -> int:
+    def n_samples(self) -> float:
         """Returns the number of samples of all ranks (the number of ranks, if they are unknown)."""
         if self._n_total is None:
             self._total_request.Wait()
-            self._n_total = int(self._total[0])
+            n = float(self._total[0])
+            self._n_total = int(n) if n.is_integer() else n
         return self._n_total
+
+    def n_empty(self) -> int:
+        """Returns on how many ranks no loss is computed in this step."""
+        if self._n_empty is None:
+            self._total_request.Wait()
+            self._n_empty = int(self._total[1])
+        return self._n_empty
 
     def _check_total(self, n):
         """Checks the known number of samples of all ranks, given the sum of theirs."""
-        if n != self.n_samples():
+        if not math.isclose(n, self.n_samples()):  # sums of weights may be rounded
             raise ValueError(
                 f"MultiNodeOptimizer.update: the batch of all ranks has {self._n_total} samples, "
                 f"as given to comm.batch or known from the iterator, but the ranks have {n:g} "
@@ -113,7 +128,7 @@ class Reducer:
 
         All ranks call it at the same place, if only for 0 samples: the first call may communicate.
         """
-        return float((1 if n_part is None else n_part) / max(self.n_samples(), 1))
+        return float((1 if n_part is None else n_part) / (self.n_samples() or 1))
 
     def ready(self, param: Variable) -> None:
         """Marks the gradient of ``param`` as final; ignores variables that are not watched."""
@@ -122,7 +137,7 @@ class Reducer:
         """Ends the backward pass of a part of ``n_part`` samples. The gradients of a part without
         samples do not count."""
 
-    def finish(self) -> int:
+    def finish(self) -> float:
         """Ends the step, and sets the gradients.
 
         Returns:

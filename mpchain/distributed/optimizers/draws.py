@@ -48,13 +48,25 @@ def batch(
         if not isinstance(n, (int, np.integer)) or n < 0:
             raise ValueError(f"Communicator.batch: n must be a number of samples, not {n!r}")
     if mine is None:
-        mine = slice(*comm.share_of(n))
-    return _Division(comm, mine, n)
+        return _Division(comm, slice(*comm.share_of(n)), n, n_without(comm, n))
+    return _Division(comm, mine, n, None)
+
+
+def n_without(comm: Communicator, n: int) -> int:
+    """Returns how many ranks have no part of ``n`` samples that ``comm.share_of`` divides.
+
+    >>> n_without(comm, 3), n_without(comm, 0)
+    (0, 1)
+    """
+    n_shards = comm.micro_shards or comm.size
+    if n >= n_shards:
+        return 0
+    return sum(rank * n_shards // comm.size >= n for rank in range(comm.size))
 
 
 class _Division:  # a generator would cost several times as much, in every step
-    def __init__(self, comm, mine, n):
-        self._comm, self._own = comm, (mine, n)
+    def __init__(self, comm, mine, n, n_empty):
+        self._comm, self._own = comm, (mine, n, n_empty)
 
     def __enter__(self):
         self._outer, vars(self._comm)["_divided"] = self._comm._divided, self._own
@@ -86,8 +98,20 @@ def n_divided(comm: Communicator) -> int | None:
     return comm._divided[1]
 
 
+def n_empty_divided(comm: Communicator) -> int | None:
+    """Returns the number of ranks without samples within :func:`batch`, None if it is unknown.
+
+    Example:
+        >>> with comm.batch(6):
+        ...     n_empty_divided(comm)
+        0
+    """
+    return comm._divided[2]
+
+
 Communicator.batch = batch
-Communicator._divided = None, None  # this rank's samples, and the number of all ranks'
+# This rank's samples, the number of all ranks', and that of ranks without any.
+Communicator._divided = None, None, None
 
 
 class SampleDraws:

@@ -1,6 +1,7 @@
 """Running a forward pass that initializes parameters, alike on all ranks."""
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -18,7 +19,57 @@ from mpchain.parameter_tree import is_array
 from mpchain.variable import Parameter
 
 
-class DryRun:
+class Before:
+    """The attributes and arrays of models, and random states, before a forward pass.
+
+    Args:
+        models: the models.
+
+    Example:
+        >>> model = L.BatchNormalization(2)
+        >>> before = Before([model])
+        >>> _ = model(np.ones((4, 2), np.float32))
+        >>> before.restore_all(); model.avg_mean
+        array([0., 0.], dtype=float32)
+    """
+
+    def __init__(self, models: Iterable[Link]):
+        links = {id(link): link for model in models for link in model.links()}
+        self._attributes = [(link, dict(vars(link))) for link in links.values()]
+        self._arrays = [
+            (value, value.copy())
+            for _, attributes in self._attributes
+            for value in attributes.values()
+            if is_array(value)
+        ]
+        self._state, self._of_initializers = np.random.get_state(), copy.deepcopy(config.rng)
+        params = {id(param): param for link in links.values() for param in link.params()}
+        self._uninitialized = [
+            (param, dict(vars(param))) for param in params.values() if not param.is_initialized
+        ]
+
+    def restore_all(self) -> None:
+        """Restores them. Parameters that were initialized since will be once more, by the same
+        draws."""
+        self.restore()
+        for param, attributes in self._uninitialized:
+            vars(param).clear()
+            vars(param).update(attributes)
+        if isinstance(config.rng, np.random.RandomState):
+            config.rng.set_state(self._of_initializers.get_state())
+        elif config.rng is not None:
+            config.rng.bit_generator.state = self._of_initializers.bit_generator.state
+
+    def restore(self) -> None:
+        """Restores attributes, arrays and NumPy's random state."""
+        for link, attributes in self._attributes:
+            vars(link).update(attributes)
+        for array, values in self._arrays:
+            backend.copyto(array, values)
+        np.random.set_state(self._state)
+
+
+class DryRun(Before):
     """Context manager: the forward pass within it either counts (:meth:`keep`), or is reverted but
     for initialized parameters (:meth:`undo`), and repeated.
 
@@ -40,16 +91,8 @@ class DryRun:
     """
 
     def __init__(self, models: Iterable[Link], comm: Communicator):
-        links = {id(link): link for model in models for link in model.links()}
-        self._attributes = [(link, dict(vars(link))) for link in links.values()]
-        self._arrays = [
-            (value, value.copy())
-            for _, attributes in self._attributes
-            for value in attributes.values()
-            if is_array(value)
-        ]
+        super().__init__(models)
         self._comm = comm
-        self._state = np.random.get_state()
         self._of_rank_0 = comm.bcast_obj(self._state)
         self._rng = np.random.RandomState()
         self._rng.set_state(self._of_rank_0)
@@ -124,10 +167,7 @@ class DryRun:
         That state has the draws of initializers behind it, as if these had run before.
         """
         self._reverts = any(True for _ in self._initialized())
-        for link, attributes in self._attributes:
-            vars(link).update(attributes)
-        for array, values in self._arrays:
-            backend.copyto(array, values)
+        self.restore()
         self._set_random_state()
 
     def initial_values(self) -> contextlib.AbstractContextManager:

@@ -17,7 +17,9 @@ from mpchain.distributed.gradients.double_buffering import DoubleBufferingReduce
 from mpchain.distributed.gradients.persistents import named_persistents, remember, remembered
 from mpchain.distributed.gradients.reducer import Reducer
 from mpchain.distributed.optimizers import micro_batches
-from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided
+from mpchain.distributed.optimizers.checks import check_parts, joint_link
+from mpchain.distributed.optimizers.counts import Counts
+from mpchain.distributed.optimizers.draws import SampleDraws, divided, n_divided, n_empty_divided
 from mpchain.distributed.optimizers.dry_run import DryRun, warn_of_skipping
 from mpchain.distributed.optimizers.rank_states import RankStates
 from mpchain.distributed.optimizers.replays import Replays
@@ -164,6 +166,7 @@ class MultiNodeOptimizer:
             _reducer=reducer,
             _local_reducer=Reducer(Communicator()),  # for updates that only accumulate
             _draws=SampleDraws(communicator),
+            _counts=Counts(communicator),
             _joint_link=None,  # name of a link that computes with all ranks together
             _exchanges=True,  # whether updates are more than accumulation
             _n_accumulated=0,  # samples whose mean gradients wait for the next update
@@ -192,33 +195,13 @@ class MultiNodeOptimizer:
             The optimizer itself.
         """
         self.actual_optimizer.setup(link)
-        self._check_links(link)
+        self._joint_link = joint_link(self.communicator, link)
         self._known, self._known_links = {}, set()
         self._n_accumulated = self._n_all_accumulated = 0
         remember(self.communicator, link)
         self._draws.set_up()
         self._replicate()
         return self
-
-    def _check_links(self, model):
-        """Notes whether a link computes with all ranks together; refuses links that cannot work."""
-        self._joint_link = None
-        for name, link in model.namedlinks():
-            if getattr(link, "needs_all_ranks", False):
-                self._joint_link = self._joint_link or name
-                if self.communicator.micro_shards:
-                    raise ValueError(
-                        f"MultiNodeOptimizer.setup: {name} computes with all ranks together, so "
-                        "that results depend on their number, which a reproducible communicator "
-                        "must not allow: normalize each micro-shard by itself "
-                        "(BatchNormalization), or by layer or group"
-                    )
-            if getattr(link, "divided_among", None) is self.communicator:
-                raise ValueError(
-                    f"MultiNodeOptimizer.setup: the parameters of {name} are divided among these "
-                    "ranks, and cannot be made the same on all of them: pass the communicator of "
-                    "the ranks that have the same parts, or use the wrapped optimizer alone"
-                )
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -325,25 +308,37 @@ class MultiNodeOptimizer:
         if self._has_new_parameters():
             self._replicate()
         if self._joint_link is not None or self._reducer.parts_per_batch is not None:
-            self._check_parts([n for n, _ in parts])
+            check_parts(self, [n for n, _ in parts])
         recorder = self._replays.recorder(parts, observations)
         if current.graph is not None:
             return self._replays.capture(*parts[0], observations)
         n = parts[0][0] if len(parts) == 1 else sum(n for n, _ in parts)
         vars(self)["n_samples"] = n
         parts = self._draws.numbered(parts, actual.t) or [(0, None)]
+        n_own = n
         if self._n_accumulated:
             n = self._n_accumulated + _weight(n)
         n_total, n_before = n_divided(comm), self._n_all_accumulated
         n_total = None if n_total is None or n_before is None else n_before + n_total
         exchanges = self._exchanges
         reducer = self._reducer if exchanges else self._local_reducer
-        reducer.begin(n, n_total=n_total if exchanges else None, losses_are_weighted=True)
+        known = {"n_total": n_total if exchanges else None, "n_empty": n_empty_divided(comm)}
+        reducer.begin(n, **known, is_empty=n_own == 0, losses_are_weighted=True)
         if recorder is not None:
             recorder.repeat(self._replays.begin, self._draws.n_own if n is None else 0)
+        rows = [self._draws.n_own if n_part is None else n_part for n_part, _ in parts]
+        parts = self._counts.begin(reducer, parts, rows, exchanges, self._n_accumulated > 0)
+        with self._counts.in_use():
+            self._run(parts, reducer, recorder)
+        if not exchanges:
+            self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
+            return None
+        outside(self._finish, observations)
+        return None if observations is None else self._reducer.message.means()
+
+    def _run(self, parts, reducer, recorder):
+        """Computes the losses of all parts and their gradients."""
         for i, (n_part, compute_loss) in enumerate(parts, 1):
-            if n_part == 0:
-                compute_loss = _no_loss
             is_first = i == 1 and self._waiting
             loss = self._first_loss(compute_loss, reducer, n_part) if is_first else compute_loss()
             weight = reducer.weight(n_part)
@@ -351,49 +346,15 @@ class MultiNodeOptimizer:
                 self._scale_accumulated(reducer)
             if n_part != 0 and not (is_first and self._skips):
                 # Earlier parts only add to the gradients.
-                on_leaf = reducer.ready if i == len(parts) and reducer.overlaps else None
-                self._backward(loss, weight, on_leaf, recorder)
+                is_last = i == len(parts) and reducer.overlaps and not self._counts.is_sparse()
+                self._backward(loss, weight, reducer.ready if is_last else None, recorder)
             del loss
             reducer.end_part(n_part)
-        if not exchanges:
-            self._n_accumulated, self._n_all_accumulated = _weight(n), n_total
-            return None
-        outside(self._finish, observations)
-        return None if observations is None else self._reducer.message.means()
 
     def _n_samples(self):
         """This rank's number of samples; None if it is unknown."""
         mine = divided(self.communicator)
         return self.n_samples if mine is None else mine.stop - mine.start
-
-    def _check_parts(self, counts):
-        """Checks the numbers of samples of this rank's parts, and of the other ranks' if a link
-        computes with all ranks together: all of them then raise ValueError."""
-        n_parts = self._reducer.parts_per_batch
-        if n_parts is not None and (len(counts) != n_parts or not self._exchanges):
-            raise RuntimeError(
-                "MultiNodeOptimizer.update_in_parts: a reproducible communicator needs "
-                f"{n_parts} parts on each rank, its micro-shards, but got "
-                f"{len(counts) if self._exchanges else 'no_sync'}: let update cut the batch, or "
-                "use MultiNodeUpdater"
-            )
-        if self._joint_link is None:
-            return
-        n_own = sum(n != 0 for n in counts)
-        are_equal, n_idle = Control.of(self.communicator).compare(n_own)
-        if are_equal and not (n_idle and self._exchanges):
-            return
-        held = self.communicator.allgather_obj(n_own)
-        where = f"MultiNodeOptimizer.update: {self._joint_link} computes with all ranks together"
-        if 0 in held and self._exchanges:
-            raise ValueError(
-                f"{where}, but {held.count(0)} of {len(held)} have no samples: use larger batches "
-                "or fewer ranks"
-            )
-        raise ValueError(
-            f"{where}, but they have {held} parts of the batch: accumulate "
-            "over fewer parts, or use larger batches"
-        )
 
     def _scale_accumulated(self, reducer):
         """Makes the mean gradients of accumulated samples a part of the mean over all samples."""
@@ -432,6 +393,7 @@ class MultiNodeOptimizer:
         self._n_accumulated = self._n_all_accumulated = 0
         self._reducer = self._reducer.renewed()
         self._draws.reset()
+        self._counts.reset()
         if self.target is not None:
             params = self._params()
             self._waiting = {name for name, param in params.items() if not param.is_initialized}
@@ -480,6 +442,7 @@ class MultiNodeOptimizer:
     def _finish(self, observations=None):
         """Averages the gradients over the ranks and lets the wrapped optimizer step by them."""
         attributes, actual, reducer = vars(self), self.actual_optimizer, self._reducer
+        self._counts.end()
         attributes["_n_accumulated"] = attributes["_n_all_accumulated"] = 0
         if actual._loss_scale_growth is not None and not reducer.allows_dynamic_loss_scale:
             raise RuntimeError(
@@ -548,16 +511,21 @@ class MultiNodeOptimizer:
         comm = self.communicator
         with DryRun(remembered(comm).values(), comm) as dry_run:
             loss = compute_loss()
+            self._counts.end_rounds()
         outcome = dry_run.agree(self._new_parameters())
         if outcome == "skip":
             weight, vars(self)["_skips"] = reducer.weight(n_part), True
             if n_part != 0:  # Other ranks wait for the gradients of what they have sent.
                 self._backward(loss, weight, None, None)
+            else:
+                compute_loss()
+            self._counts.end()
         self._replicate()
         if outcome != "repeat":
             dry_run.keep()
-            return loss
+            return compute_loss() if outcome == "keep" and n_part == 0 else loss
         dry_run.undo()
+        self._counts.repeat()
         with dry_run.initial_values():
             return compute_loss()
 
@@ -589,10 +557,6 @@ class MultiNodeOptimizer:
 
 def _ids(named_params):
     return {name: id(param) for name, param in named_params}
-
-
-def _no_loss():
-    return None
 
 
 def _weight(n_samples):

@@ -12,7 +12,7 @@ from mpchain.distributed.communicators import Communicator, NcclCommunicator
 from mpchain.distributed.gradients.buckets import GradientReducer
 from mpchain.distributed.gradients.control import Control
 from mpchain.distributed.gradients.reducer import Reducer
-from mpchain.distributed.optimizers.draws import n_divided
+from mpchain.distributed.optimizers.draws import n_divided, n_empty_divided
 from mpchain.distributed.optimizers.shared_random import may_draw
 from mpchain.recording import current
 from mpchain.variable import Variable
@@ -136,8 +136,9 @@ class Replays(Ranks):
     def begin_launch(self, n_own: int) -> None:
         """Begins to learn the weight of this rank's samples, and which draws are theirs."""
         optimizer, n = self._optimizer, self._optimizer._n_samples()
-        n_total = n_divided(optimizer.communicator)
-        Reducer.begin(optimizer._reducer, n, n_total=n_total)
+        comm = optimizer.communicator
+        known = {"n_total": n_divided(comm), "n_empty": n_empty_divided(comm)}
+        Reducer.begin(optimizer._reducer, n, **known)
         # The update has been counted.
         self._generator = optimizer._draws.generator(n_own if n is None else n, optimizer.t - 1)
 
@@ -161,8 +162,10 @@ class Replays(Ranks):
         optimizer = self._optimizer
         n = optimizer._n_samples()
         optimizer._draws.count(n_own if n is None else n)
-        n_total = n_divided(optimizer.communicator)
-        optimizer._reducer.begin(n, n_total=n_total, losses_are_weighted=True)
+        reducer, comm = optimizer._reducer, optimizer.communicator
+        known = {"n_total": n_divided(comm), "n_empty": n_empty_divided(comm)}
+        reducer.begin(n, **known, losses_are_weighted=True)
+        optimizer._counts.begin(reducer, [(n, None)], [n_own if n is None else n])
 
     def weigh(self) -> float:
         """Returns the factor on the loss, and clears the gradients."""
@@ -171,7 +174,8 @@ class Replays(Ranks):
 
     def ready(self, param: Variable) -> None:
         """Passes a final gradient on."""
-        self._optimizer._reducer.ready(param)
+        if not self._optimizer._counts.is_sparse():
+            self._optimizer._reducer.ready(param)
 
 
 @contextlib.contextmanager

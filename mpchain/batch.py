@@ -1,0 +1,102 @@
+"""Sums and means over the whole batch, which ranks may process together: for losses of one's own.
+
+A loss is usually the mean over the samples. A multi-node optimizer weights the loss of each rank by
+its samples, which is exact for that mean, and for the losses of :mod:`mpchain.functions`. What is
+something else, such as a mean over other elements, a quotient of sums or the root of a mean, takes
+its values from here: they are those of the whole batch, the same on all ranks, and differentiable
+to every order. In one process they are plain means and sums.
+
+All ranks that have samples call them in the same order. The loss may depend on them in any way: a
+loss that is the same on all ranks counts once.
+
+Example:
+    A masked mean, a mean over the atoms of molecules of different sizes, and the root of a mean::
+
+        loss = mpchain.batch_mean((y - t) ** 2, weights=mask)
+
+        errors = F.concat([F.sum((f - g) ** 2, axis=1) for f, g in zip(forces, truth)], axis=0)
+        loss = mpchain.batch_mean(errors)
+
+        loss = F.sqrt(mpchain.batch_mean((y - t) ** 2))
+"""
+
+from typing import Any
+
+from mpchain import counting
+from mpchain import functions as F
+from mpchain.typing import Axes, Input
+from mpchain.variable import Variable, as_array, as_variable
+
+
+def batch_sum(x: Input, axis: Axes = None) -> Variable:
+    """Returns the sum over axes, and over the whole batch.
+
+    Args:
+        x: Variable or array, floating point, of this rank's samples.
+        axis: the axes to sum over; None means all, () none: then only the ranks' arrays are added.
+
+    Returns:
+        Variable, the same on all ranks. It must be differentiated within the update.
+
+    Raises:
+        RuntimeError: the optimizer processes the batch in parts (``accumulation``, ``no_sync``,
+            micro-shards), which are not known together.
+
+    Example:
+        >>> y, t = np.array([0.5, 1.0, 0.0]), np.array([1.0, 1.0, 0.0])
+        >>> both = mpchain.batch_sum(y * t)
+        >>> 1 - 2 * both / (mpchain.batch_sum(y) + mpchain.batch_sum(t))  # the Dice loss
+        variable(0.14285714)
+    """
+    total = F.sum(x, axis) if axis != () else as_variable(x)
+    return total if counting.current.counts is None else counting.current.counts.sum(total)
+
+
+def batch_count(n: Any) -> Any:
+    """Returns the sum of a number over the whole batch; it is not differentiated.
+
+    Unlike the other functions here it also works where a batch is processed in parts, except
+    within ``no_sync``.
+
+    Args:
+        n: this rank's number, such as that of its positive samples: an int, float or scalar array.
+
+    Returns:
+        The sum, the same on all ranks; in one process ``n`` itself.
+
+    Example:
+        >>> mpchain.batch_count(3)
+        3
+    """
+    counts = counting.current.counts
+    return n if counts is None else counts.count(n)
+
+
+def batch_mean(x: Input, weights: Input | None = None) -> Variable:
+    """Returns the mean of all elements of the whole batch.
+
+    Args:
+        x: Variable or array, floating point, of this rank's samples.
+        weights: Variable or array that broadcasts to ``x``, such as a mask; None: all count alike.
+
+    Returns:
+        Variable: a scalar, the same on all ranks. It must be differentiated within the update.
+
+    Raises:
+        RuntimeError: see :func:`batch_sum`.
+
+    Example:
+        >>> mpchain.batch_mean(np.array([1.0, 2.0, 6.0]), weights=np.array([1.0, 1.0, 0.0]))
+        variable(1.5)
+    """
+    if weights is not None:
+        weights = F.cast(weights, x.dtype)
+    if counting.current.counts is None:
+        return F.average(x, weights=weights)
+    if weights is None:
+        return batch_sum(x) / x.dtype.type(batch_count(x.size))
+    weights = F.broadcast_to(weights, x.shape)
+    if weights.requires_grad:
+        return batch_sum(x * weights) / batch_sum(weights)
+    total = as_array(F.sum(weights))
+    return batch_sum(x * weights) / batch_count(total).astype(x.dtype)

@@ -1,0 +1,124 @@
+"""What a mean over a count divides by: the place where several ranks, or parts of a batch, listen.
+
+A loss that is a mean over elements that count (labels that are not ignored, weights) asks here for
+its denominator. In one process that is its count. Within the update of a multi-node optimizer it is
+the count of the whole batch times the share of the samples at hand: then the mean of the losses of
+all ranks, weighted by their samples, is the mean over all elements that count.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mpchain.backends.cuda import get_array_module
+
+BATCH, CALL = "batch", "call"
+"""What :func:`own_counts` and :func:`shared_counts` have said that a mean is over."""
+
+
+class _Current(threading.local):
+    counts: Any = None  # who knows the counts of the whole batch; None: this process has all of it
+    over: str | None = None
+
+
+current = _Current()
+
+
+def denominator(count: Any, elements: Any, dtype: Any) -> Any:
+    """Returns what a mean over a count divides by; a mean over nothing is a sum of zeros over 1.
+
+    Args:
+        count: the number of elements that count, an int or a scalar array.
+        elements: the array of all elements; its first axis is that of the loss.
+        dtype: of the result.
+
+    Example:
+        >>> denominator(3, np.zeros(4), np.float64), denominator(0, np.zeros(4), np.float64)
+        (np.float64(3.0), np.float64(1.0))
+    """
+    if isinstance(count, int):
+        least = max(count, 1)
+    else:
+        least = get_array_module(count).maximum(count, 1)
+    if current.counts is not None and current.over != CALL:
+        least = current.counts.denominator(count, least, elements)
+    return least.astype(dtype) if hasattr(least, "astype") else np.dtype(dtype).type(least)
+
+
+def weight_sum(total: Any, elements: Any) -> Any:
+    """Returns what a weighted mean divides by; a mean without weights is 0 / 0.
+
+    Args:
+        total: the sum of the weights, an array or Variable.
+        elements: see :func:`denominator`.
+
+    Example:
+        >>> weight_sum(np.array(1.5), np.zeros(4))
+        array(1.5)
+    """
+    if current.counts is None or current.over == CALL:
+        return total
+    return current.counts.weight_sum(total, elements)
+
+
+@contextlib.contextmanager
+def using(counts: Any) -> Iterator[None]:
+    """Context manager: ``counts`` knows the counts of the whole batch.
+
+    Args:
+        counts: an object with the methods of
+            :class:`mpchain.distributed.optimizers.counts.Counts`; None: this process has all.
+
+    Example:
+        >>> with using(None):
+        ...     denominator(3, np.zeros(4), np.float64)
+        np.float64(3.0)
+    """
+    before, current.counts = current.counts, counts
+    try:
+        yield
+    finally:
+        current.counts = before
+
+
+@contextlib.contextmanager
+def _over(what):
+    before, current.over = current.over, what
+    try:
+        yield
+    finally:
+        current.over = before
+
+
+def own_counts() -> contextlib.AbstractContextManager[None]:
+    """Context manager: each loss within it is the mean over its own elements, as in one process.
+
+    It is for programs that call a loss function for one sample, or one group of samples, at a time,
+    and average the results: a mean over the atoms of each molecule.
+
+    Example:
+        >>> x, t = np.zeros((5, 2)), np.zeros(5, int)
+        >>> with mpchain.own_counts():
+        ...     losses = [F.softmax_cross_entropy(x[i], t[i]) for i in (slice(2), slice(2, 5))]
+        >>> F.average(F.stack(losses)).array.round(2)
+        np.float64(0.69)
+    """
+    return _over(CALL)
+
+
+def shared_counts() -> contextlib.AbstractContextManager[None]:
+    """Context manager: each loss within it is a mean over the whole batch of all ranks.
+
+    That is what losses are outside of it, but they raise an error where several calls at one place
+    might also be losses of one sample each.
+
+    Example:
+        >>> with mpchain.shared_counts():
+        ...     loss = F.softmax_cross_entropy(np.zeros((3, 2)), np.zeros(3, int))
+        >>> loss.array.round(2)
+        np.float64(0.69)
+    """
+    return _over(BATCH)

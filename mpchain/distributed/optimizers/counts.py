@@ -1,0 +1,497 @@
+"""Counts of the whole batch, which losses divide by: exchanged by ranks, collected over parts."""
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpchain import counting
+from mpchain.backends import cuda
+from mpchain.distributed.communicators import Communicator
+from mpchain.distributed.communicators.arrays import summed_dtype
+from mpchain.distributed.functions.communication import communicate
+from mpchain.distributed.gradients.persistents import remembered
+from mpchain.distributed.gradients.reducer import Reducer
+from mpchain.distributed.optimizers.dry_run import Before
+from mpchain.distributed.watch import CollectiveMismatchError
+from mpchain.recording import current, exchanged
+from mpchain.typing import Array
+from mpchain.variable import Variable
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_ASKING = (os.path.abspath(__file__), counting.__file__, os.path.join(_PACKAGE, "batch.py"))
+
+# What a rank tells the others in a round.
+_COUNT, _ARRAY, _END = range(3)
+
+_DTYPES = [np.dtype(name) for name in "float32 float64 int32 int64".split()]
+
+_NUMBERS = 1 << 20  # of call sites: the sums of their squares are exact for thousands of ranks
+
+# How the denominators of a pass are found: by exchange with other ranks at each call; known from
+# the pass before; collected in that pass; or each call's own, where gradients are not exchanged.
+_EXCHANGED, _KNOWN, _COLLECTED, _ALONE = range(4)
+
+_EXACT_FORMS = (
+    "process the parts of the batch by one call (accumulation= of MultiNodeUpdater, or "
+    "update_in_parts), or let the loss be a mean over a weight that comm.batch(weight=...) or "
+    "optimizer.n_samples says"
+)
+
+
+class Site(NamedTuple):
+    """Where a program asks for a count.
+
+    Attributes:
+        number: the same on all ranks for the same place.
+        text: the line.
+        place: the instruction within it.
+    """
+
+    number: int
+    text: str
+    place: int = 0
+
+
+class _Call(NamedTuple):
+    site: Site
+    rows: int | None = None  # None: the program says that the whole batch is meant
+    own: Any = None  # what a mean over these rows divides by, and what this one does
+    whole: Any = None
+
+
+class _Question(NamedTuple):
+    """What replays of a captured step ask again."""
+
+    method: Callable[[Site, Any], Any]
+    site: Site
+
+    def __call__(self, x):
+        return self.method(self.site, x)
+
+
+def _exchange(question, x):
+    if current.recorder is None:
+        return question(x)
+    return exchanged(question, x if isinstance(x, np.ndarray) else np.asarray(x))
+
+
+class Counts:
+    """The counts of the batch of all ranks, as losses and :mod:`mpchain.batch` ask for them.
+
+    The k-th call of each rank in a step is one mean over the batch: one small sum over the ranks,
+    a *round*, adds the counts. Ranks that compute no loss take part as long as the others call
+    (:meth:`serve`); these end it by a last round (:meth:`end`). Such steps are *sparse*: there all
+    rounds come before the sums of gradients. Ranks that call at other places are found by a number
+    of the call site in each round, ranks that call more often by the last round or the watchdog.
+
+    A batch in several parts takes a first pass without backward over all of them if the loss of the
+    first one asks for a count.
+
+    Args:
+        comm: the ranks.
+    """
+
+    def __init__(self, comm: Communicator):
+        self._comm = comm
+        self._room, self._sites = None, {}
+        self._batches = set()  # sites whose calls are known to be of the whole batch
+        self._ratios = []  # of counts to weights, of each call, in updates without exchange
+        self._mode, self._is_open, self._parts = _EXCHANGED, False, []
+
+    def begin(
+        self,
+        reducer: Reducer,
+        parts: Sequence[tuple[float | None, Callable[[], Any]]],
+        n_rows: Sequence[int],
+        exchanges: bool = True,
+        is_accumulated: bool = False,
+        n_total: int | None = None,
+    ) -> list[tuple[float | None, Callable[[], Any]]]:
+        """Begins a step, which the reducer has begun.
+
+        Args:
+            reducer: knows the share of each part in the batch.
+            parts: pairs of a weight and a loss function without arguments.
+            n_rows: the number of samples of each part; 0 if it is unknown.
+            exchanges: whether gradients are exchanged in this step.
+            is_accumulated: whether gradients of earlier updates are a part of it.
+            n_total: the number of samples of all ranks, if weights are something else.
+
+        Returns:
+            The parts, with functions that know counts, and take part in the other ranks' rounds if
+            all parts are empty.
+        """
+        self._reducer, self._parts, self._n_rows = reducer, parts, n_rows
+        self._exchanges, self._is_accumulated, self._n_total = exchanges, is_accumulated, n_total
+        self._places = [i for i, (n, _) in enumerate(parts) if n != 0]
+        self._is_open, self._totals = exchanges, None
+        self._mode, self._part, self._calls = _EXCHANGED, 0, []
+        parts = [(n, functools.partial(self._compute, i)) for i, (n, _) in enumerate(parts)]
+        return parts if self._places or not exchanges else [(0, self.serve), *parts[1:]]
+
+    @property
+    def _has_parts(self):
+        return len(self._places) > 1
+
+    def in_use(self) -> contextlib.AbstractContextManager[None]:
+        """Context manager: losses ask for counts here, if these may be others than their own."""
+        is_whole = self._comm.size == 1 and self._exchanges and not self._is_accumulated
+        return counting.using(None if is_whole and not self._has_parts else self)
+
+    def is_sparse(self) -> bool:
+        """Returns whether some ranks, but not all, compute no loss in this step."""
+        return 0 < self._reducer.n_empty() < self._comm.size
+
+    def end_rounds(self) -> None:
+        """Lets the ranks that :meth:`serve` return; they serve again if more rounds follow."""
+        if self._is_open and self._places and self._comm.size > 1 and self.is_sparse():
+            self._round(Site(0, "the end of its step"), _END)
+
+    def repeat(self) -> None:
+        """Forgets the counts of a loss that will be computed again."""
+        self._totals = None
+
+    def end(self) -> None:
+        """Ends the step, after backward."""
+        self.end_rounds()
+        if self._is_open:
+            self._ratios = []
+        self._is_open = False
+
+    def reset(self) -> None:
+        """Forgets the step under way, and memory that was shared with ranks that are lost."""
+        self._room, self._is_open, self._ratios = None, False, []
+
+    # Passes over the parts
+
+    def _compute(self, i):
+        if i not in self._places:
+            return None
+        self._part, self._calls = i, []
+        if not self._exchanges:
+            self._mode = _ALONE
+        elif not self._has_parts:
+            self._mode = _EXCHANGED
+        elif self._totals is None:
+            loss = self._collect()
+            if self._totals:
+                return self._compute(i)
+            return loss
+        else:
+            self._mode = _KNOWN
+        loss = self._parts[i][1]()
+        if self._mode == _KNOWN and len(self._calls) != len(self._totals):
+            self._refuse_parts("another number of calls than in the first pass")
+        self._check_calls()
+        return loss
+
+    def _collect(self):
+        """Computes the losses of all parts, if the first one asks for a count, to learn counts."""
+        self._mode, self._collected = _COLLECTED, []
+        before = Before(remembered(self._comm).values())
+        for i in self._places:
+            self._part = i
+            self._collected.append([])
+            loss = self._parts[i][1]()
+            if not self._collected[0]:
+                self._totals = []
+                return loss
+            del loss
+            if self._comm.micro_shards:  # each of which begins with the values of the step before
+                before.restore_all()
+        before.restore_all()
+        sites = [[site for site, _ in calls] for calls in self._collected]
+        for i, of_part in zip(self._places, sites):
+            if of_part != sites[0]:
+                self._part = i
+                self._refuse_parts(_difference(sites[0], of_part))
+        self._totals = [
+            self._sum_counts(calls[0][0], [count for _, count in calls])
+            for calls in zip(*self._collected)
+        ]
+        return None
+
+    def _refuse_parts(self, why):
+        raise CollectiveMismatchError(
+            "MultiNodeOptimizer.update: the losses of the parts of a batch must ask for counts by "
+            f"the same calls, but part {self._part + 1} makes {why}"
+        )
+
+    # What losses ask
+
+    def denominator(self, count: Any, least: Any, elements: Any) -> Any:
+        """See :func:`mpchain.counting.denominator`; ``least`` is what one process divides by."""
+        return self._denominator(self._at_least_one, count, least, elements)
+
+    def weight_sum(self, total: Any, elements: Any) -> Any:
+        """See :func:`mpchain.counting.weight_sum`."""
+        if isinstance(total, Variable):
+            if total.requires_grad:
+                return self.sum(total) * self._reducer.weight(self._parts[self._part][0])
+            total = total.array
+        result = self._denominator(self._shared, total.reshape(()), total, elements)
+        return result.astype(total.dtype)
+
+    def _denominator(self, method, count, own, elements):
+        site = self._site()
+        if self._mode in (_ALONE, _COLLECTED):
+            self._note(site, count)
+            return own
+        result = _exchange(_Question(method, site), count)
+        rows = elements.shape[0] if elements.ndim else 1
+        self._calls.append(_Call(site, rows, own, result))
+        return result
+
+    def _shared(self, site, count):
+        """This rank's share of the count of the whole batch."""
+        total, weight = self._total(site, count)
+        return total * (self._weight() / weight)
+
+    def _at_least_one(self, site, count):
+        total, weight = self._total(site, count)
+        return cuda.get_array_module(count).maximum(total, 1) * (self._weight() / weight)
+
+    def count(self, n: Any) -> Any:
+        """See :func:`mpchain.batch.batch_count`."""
+        site = self._site()
+        if self._mode == _COLLECTED:
+            self._note(site, n)
+            return n
+        self._check_whole("batch_count")
+        total = _exchange(_Question(self._whole, site), n)
+        self._calls.append(_Call(site))
+        if hasattr(n, "dtype"):
+            return total.astype(n.dtype)
+        return total if current.recorder is not None else type(n)(total)
+
+    def _whole(self, site, count):
+        return self._total(site, count)[0]
+
+    def sum(self, x: Variable) -> Variable:
+        """Returns the sum over the ranks of a Variable, which may be differentiated."""
+        self._check_whole("batch_sum")
+        (y,), _ = communicate("allreduce", self, [x])
+        self._calls.append(_Call(self._site()))
+        return y
+
+    def _check_whole(self, function):
+        is_sum = function == "batch_sum"
+        in_parts = is_sum and (self._has_parts or self._comm.micro_shards)
+        if self._mode == _ALONE or self._is_accumulated or in_parts:
+            raise RuntimeError(
+                f"{function}: the value is that of the whole batch, which is processed in parts: "
+                + (_EXACT_FORMS if not in_parts else "update by one part (accumulation=1)")
+            )
+
+    def allreduce(self, x: Array) -> Array:
+        """Sums an array over the ranks, also those that compute no loss."""
+        if not self._is_open:
+            raise RuntimeError(
+                "batch_sum: its result is differentiated after the update in which it was "
+                "computed, when the other ranks do not take part"
+            )
+        return _exchange(_Question(self._add, self._site(x.shape, str(x.dtype))), x)
+
+    def _add(self, site, x):
+        if self._comm.size == 1:
+            return x.copy()
+        dtype = summed_dtype(x.dtype)
+        self._round(site, _ARRAY, 0, 0, x.size, dtype, cuda.is_gpu_array(x))
+        flat = x.reshape(-1).astype(dtype, copy=False)
+        return self._comm.allreduce(flat).reshape(x.shape).astype(x.dtype, copy=False)
+
+    def _weight(self):
+        weight = self._parts[self._part][0]
+        return 1 if weight is None else weight
+
+    def _note(self, site, count):
+        if self._mode == _COLLECTED:
+            self._collected[-1].append((site, count))
+        elif self._mode == _ALONE:
+            self._check_ratio(len(self._calls), float(count) / self._weight())
+            self._calls.append(_Call(site))
+
+    def _check_ratio(self, k, ratio):
+        """Checks that counts are in proportion to weights, so that gradients can be accumulated."""
+        if k == len(self._ratios):
+            self._ratios.append(ratio)
+        elif not math.isclose(ratio, self._ratios[k], rel_tol=1e-9):
+            raise RuntimeError(
+                "MultiNodeOptimizer.no_sync: a loss is a mean over a count (of labels that are not "
+                f"ignored, of weights) that is {self._ratios[k]:g} for each sample in one update "
+                f"and {ratio:g} in another, so that later counts are needed: {_EXACT_FORMS}"
+            )
+
+    # Sums over the ranks
+
+    def _total(self, site, count):
+        """Returns the count of the whole batch, and the weight of all its samples."""
+        k = len(self._calls)
+        if self._mode == _EXCHANGED:
+            total, weight = self._sum_counts(site, [count])
+            if self._is_accumulated:
+                self._check_ratio(k, float(count) / self._weight())
+                self._check_ratio(k, float(total) / weight)
+            return total, weight
+        collected = self._collected[self._places.index(self._part)] if self._totals else []
+        if k >= len(collected) or collected[k][0] != site:
+            self._refuse_parts(f"a call at {site.text} that it has not made in the first pass")
+        first, (total, weight) = collected[k][1], self._totals[k]
+        if cuda.is_gpu_array(count):  # which is not waited for
+            return cuda.cupy.where(count == first, total, math.nan), weight
+        if count != first:
+            self._refuse_parts(f"a call at {site.text} that counts {count}, and {first} before")
+        return total, weight
+
+    def _sum_counts(self, site, counts):
+        """Sums this rank's counts, one for each part that is not empty, over the ranks; returns the
+        sum, and that of weights."""
+        n_shards, on_gpu = self._comm.micro_shards, cuda.is_gpu_array(counts[0])
+        own = sum(1 if self._parts[i][0] is None else self._parts[i][0] for i in self._places)
+        if not (n_shards or on_gpu):
+            total = sum(np.float64(count) for count in counts)
+            return self._round(site, _COUNT, total, own) if self._comm.size > 1 else (total, own)
+        # The sum over micro-shards has the same bits for any number of ranks.
+        xp, n = cuda.get_array_module(counts[0]), n_shards or 1
+        sums, first = xp.zeros(n), self._comm.rank * n // self._comm.size
+        for i, count in zip(self._places, counts):
+            sums[first + i if n_shards else 0] += count
+        if self._comm.size > 1:
+            _, own = self._round(site, _ARRAY, 0, own, n, sums.dtype, on_gpu)
+            self._comm.iallreduce(sums).Wait()
+        return sums.sum(), own
+
+    def serve(self) -> None:
+        """Takes part in the rounds of the other ranks until these end them."""
+        if self._comm.size == 1 or not self.is_sparse():
+            return
+        for k in itertools.count():
+            total, weight, *about = self._round(None)
+            kind, size, dtype, on_gpu = map(int, about)
+            if kind == _END:
+                return
+            if kind == _ARRAY:
+                xp = cuda.cupy if on_gpu else np
+                self._comm.allreduce(xp.zeros(size, _DTYPES[dtype]))
+            elif self._is_accumulated:
+                self._check_ratio(k, total / weight)
+
+    def _round(self, site, kind=0, value=0.0, weight=0.0, size=0, dtype="f8", on_gpu=False):
+        """Makes a round; returns the sums of the values and weights and, without a site, what the
+        other ranks do."""
+        if self._room is None:
+            (self._room,) = self._comm.make_buffers([(10, np.float64)])
+        room = self._room
+        if site is None:
+            room[:] = 0
+        else:
+            code, number = _DTYPES.index(np.dtype(dtype)), site.number
+            room[:] = 1, kind == _END, number, number**2, value, weight, kind, size, code, on_gpu
+        self._comm.iallreduce(room).Wait()
+        n, n_ended, number, squares, value, weight, *about = room.tolist()
+        if 0 < n_ended < n or int(n) * int(squares) != int(number) ** 2:
+            self._raise_mismatch(site)
+        value = np.float64(value)
+        return (value, weight) if site is not None else [value, weight, *(x // n for x in about)]
+
+    def _raise_mismatch(self, site):
+        """Raises an error on all ranks that names the call site of each."""
+        held = {}
+        for rank, text in enumerate(self._comm.allgather_obj(site and site.text)):
+            if text is not None:
+                held.setdefault(text, []).append(str(rank))
+        text = "; ".join(f"rank {', '.join(ranks)}: {text}" for text, ranks in held.items())
+        raise CollectiveMismatchError(
+            "MultiNodeOptimizer.update: each mean over a count is one of the whole batch, for "
+            "which all ranks that have samples must call the same losses in the same order, but "
+            f"their next calls are: {text}. For losses of single samples or groups use "
+            "mpchain.own_counts()"
+        )
+
+    # Calls that may be of the whole batch or not
+
+    def _check_calls(self):
+        """Refuses several calls at one place that might be of one sample each, if that matters."""
+        n, of_sites = self._n_rows[self._part], {}
+        for call in self._calls:
+            if call.rows is not None:
+                of_sites.setdefault(call.site, []).append(call)
+        for site, calls in of_sites.items():
+            rows = [call.rows for call in calls]
+            if counting.current.over == counting.BATCH or not self._is_unclear(site, rows, n):
+                continue
+            if current.recorder is not None:
+                current.recorder.refuse("losses may be means over single samples")
+            if any(not _is_close(call.own, call.whole) for call in calls):
+                raise RuntimeError(
+                    f"{site.text}: this rank makes {len(rows)} calls, of {_shortened(rows)} rows, "
+                    f"for {n or 'an unknown number of'} samples. They may be losses of the whole "
+                    "batch, or of one sample or group each, which are different means. Call them "
+                    "within mpchain.shared_counts(), if each is a mean over the batch of all "
+                    "ranks, or within mpchain.own_counts(), if each is a mean over its own elements"
+                )
+
+    def _is_unclear(self, site, rows, n):
+        n_calls = len(rows)
+        is_single = n == 1 and self._are_single()
+        if n_calls == 1:
+            is_unclear = is_single and rows != [1]
+        elif not n or any(k % n for k in rows):
+            return True
+        elif set(rows) == {n}:  # a loop over time, unless each sample has n rows
+            is_unclear = n_calls == n or is_single
+        else:
+            is_unclear = n_calls % n == 0
+        if not is_unclear and n > 1:
+            self._batches.add(site)
+        return is_unclear and site not in self._batches
+
+    def _are_single(self):
+        """Whether no part of the batch has more than one sample, as far as is known."""
+        if self._has_parts and not self._comm.micro_shards:
+            return max(self._n_rows) == 1
+        n_total = self._reducer.n_samples() if self._n_total is None else self._n_total
+        return n_total <= (self._comm.micro_shards or self._comm.size - self._reducer.n_empty())
+
+    def _site(self, *kind):
+        """Returns where the program asks, and which function of the library does."""
+        inner = sys._getframe(2)
+        while inner.f_back is not None and inner.f_code.co_filename in _ASKING:
+            inner = inner.f_back
+        outer = inner
+        while outer is not None and outer.f_code.co_filename.startswith((_PACKAGE, "<mpchain")):
+            outer = outer.f_back
+        outer = outer or inner
+        key = id(inner.f_code), inner.f_lasti, id(outer.f_code), outer.f_lasti, kind
+        if key not in self._sites:
+            codes = inner.f_code, outer.f_code  # kept, so that no others get their ids
+            file = os.path.basename(outer.f_code.co_filename)
+            same = f"{file} {outer.f_lineno} {outer.f_lasti} {codes[0].co_name} {kind}"
+            text = f"{outer.f_code.co_filename}:{outer.f_lineno} in {codes[1].co_name}"
+            text += f" (an array {kind[0]} of {kind[1]})" if kind else ""
+            number = zlib.crc32(same.encode()) % (_NUMBERS - 1) + 1
+            self._sites[key] = Site(number, text, outer.f_lasti), codes
+        return self._sites[key][0]
+
+
+def _is_close(x, y):
+    return math.isclose(float(x), float(y), rel_tol=1e-9)
+
+
+def _difference(sites, others):
+    for site, other in zip(sites, others):
+        if site != other:
+            return f"a call at {other.text} where the first one makes one at {site.text}"
+    return f"{len(others)} of them, and the first one {len(sites)}"
+
+
+def _shortened(rows):
+    return ", ".join(map(str, rows[:4])) + (", ..." if len(rows) > 4 else "")
