@@ -2,8 +2,9 @@
 
 ``python -m tests.distributed.elastic --times 20`` trains each model of
 ``tests/distributed/elastic_models.py`` on four ranks undisturbed, then as often with ranks that
-kill or stop themselves: one, two at once, or one after the other, rank 0 among them. Moments are
-drawn from those to which a rank comes undisturbed, and drawn again if training was over before all
+are killed or stopped: one, two at once, or one after the other, rank 0 among them. Some do it
+themselves, at moments drawn from those to which a rank comes undisturbed. Others are killed by this
+process, at any time, most often within MPI. Faults are drawn again if training was over before all
 ranks were lost. It ends with an error if losses, parameters or running averages differ by more than
 1e-12, relative to the largest of each array; at all, if the communicator is reproducible. With
 ``--nccl BINDING``, each rank has an imitated GPU, and the double of NCCL sums the gradients.
@@ -11,6 +12,7 @@ ranks were lost. It ends with an error if losses, parameters or running averages
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -19,13 +21,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
 
 from mpchain.backends.nccl_bindings import BINDINGS
 from tests.distributed import ranks
-from tests.distributed.elastic_models import FAULT, N_RANKS
+from tests.distributed.elastic_models import FAULT, N_RANKS, OUTSIDE
 
 DOUBLES = ranks.ROOT / "tests" / "gpu" / "doubles"
 MODELS = ("mlp", "convnet", "lstm", "wgan", "sharded", "loop", "reproducible")
@@ -38,6 +41,8 @@ _BACK = re.compile(
 _MOST_DRAWS = 10  # of faults, for a run in which all of them come to pass
 _BEFORE_COPIES = ("setup", "connect", "keep")  # moments after which nothing is recovered
 _KINDS = ("one", "two at once", "stopped", "two in a row")
+_KINDS_OUTSIDE = ("outside", "outside, stopped", "outside, two", "outside, two")
+_BETWEEN_TWO = 0.6  # seconds from one kill to the next, at most: others recover from the first
 
 
 def why_not():
@@ -81,6 +86,8 @@ def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
         text=True,
         start_new_session=True,
     )
+    outside = [fault for fault in faults if f":{OUTSIDE}:" in fault]
+    threading.Thread(target=_lose, args=(outside, pathlib.Path(folder), process)).start()
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -97,6 +104,24 @@ def train(model, folder, faults=(), *, nccl=None, spares=0, limit=_TIME_LIMIT):
         raise RuntimeError(f"{model} {' '.join(faults)}: exit {process.returncode}\n{output}")
     with np.load(outcome) as file:
         return dict(file), output
+
+
+def _lose(faults, folder, process):
+    """Kills or stops ranks, some seconds after all of them have begun to train."""
+    pids = {}
+    while len(pids) < N_RANKS and process.poll() is None:
+        time.sleep(1e-3)
+        pids = {rank: int(pid) for _, rank, pid in _times(folder, "trains")}
+    begun = time.monotonic()
+    after = lambda fault: float(fault.split(":")[3])
+    for fault in sorted(faults, key=after):
+        kind, rank, *_ = fault.split(":")
+        while time.monotonic() < begun + after(fault):
+            time.sleep(1e-3)
+        if process.poll() is None and not _times(folder, "done"):
+            (folder / f"lost_{time.time():.6f}_{rank}").touch()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[rank], {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
 
 
 def _times(folder, event):
@@ -187,18 +212,31 @@ def draw_faults(random, counts, during=("recovery",)):
     return kind, faults
 
 
+def draw_faults_outside(random, seconds):
+    """The same of faults by another process, in a training that takes so many seconds."""
+    kind = _KINDS_OUTSIDE[random.randint(len(_KINDS_OUTSIDE))]
+    first, second = (int(rank) for rank in random.permutation(N_RANKS)[:2])
+    at = random.uniform(0, seconds)
+    faults = [f"{'stop' if 'stopped' in kind else 'kill'}:{first}:{OUTSIDE}:{at:.4f}"]
+    if "two" in kind:
+        faults.append(f"kill:{second}:{OUTSIDE}:{at + random.uniform(0, _BETWEEN_TWO):.4f}")
+    return kind, faults
+
+
 def _draw_moment(random, counts):
     moment = sorted(counts)[random.randint(len(counts))]
     return moment, random.randint(counts[moment]) + 1
 
 
 def _undisturbed(model, **options):
-    """Returns the outcome of an undisturbed training, and how often each rank came to each
-    moment."""
+    """Returns the outcome of an undisturbed training, how often each rank came to each moment, and
+    how long it took, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         outcome, _ = train(model, folder, **options)
         files = [pathlib.Path(folder, f"counts_{rank}.json") for rank in range(N_RANKS)]
-        return outcome, [collections.Counter(json.loads(file.read_text())) for file in files]
+        counts = [collections.Counter(json.loads(file.read_text())) for file in files]
+        (*_, (begun, *_)), ((end, *_), *_) = _times(folder, "trains"), _times(folder, "done")
+        return outcome, counts, end - begun
 
 
 def _compare(model, faults, reference, folder, **options):
@@ -225,6 +263,9 @@ def main():
     parser.add_argument("--nccl", choices=BINDINGS, help="on imitated GPUs, through this binding")
     parser.add_argument("--spares", type=int, default=0, help="number of spare ranks")
     parser.add_argument(
+        "--by", default="both", choices=["both", "ranks", OUTSIDE], help="who kills the ranks"
+    )
+    parser.add_argument(
         "--limit", type=float, default=_TIME_LIMIT, help="seconds after which a training is ended"
     )
     options = parser.parse_args()
@@ -232,13 +273,20 @@ def main():
         sys.exit(reason)
     during = ("recovery", "shrink") if options.nccl in ("pynccl", "nccl4py") else ("recovery",)
     results, more = [], {"nccl": options.nccl, "limit": options.limit}
-    print(f"{'model':12}  {'kind':12}  {'faults':36} lost  back   s    noticed/s  difference")
+    print(f"{'model':12}  {'kind':16}  {'faults':36} lost  back   s    noticed/s  difference")
     for model in options.models:
-        reference, counts = _undisturbed(model, **more)
+        reference, counts, seconds = _undisturbed(model, **more)
         random = np.random.RandomState([options.seed, MODELS.index(model)])
         n_left, n_drawn = options.times, 0
         while n_left:
-            kind, faults = draw_faults(random, counts, during)
+            if options.by == "both":
+                by = ("ranks", OUTSIDE)[random.randint(2)]
+            else:
+                by = options.by
+            if by == OUTSIDE:
+                kind, faults = draw_faults_outside(random, seconds)
+            else:
+                kind, faults = draw_faults(random, counts, during)
             with tempfile.TemporaryDirectory() as folder:
                 is_equal, value, text = _compare(
                     model, faults, reference, folder, spares=options.spares, **more
@@ -252,7 +300,7 @@ def main():
             if result != "drawn again":
                 n_left, n_drawn = n_left - 1, 0
             results.append((model, kind, result, value, noticed))
-            print(f"{model:12}  {kind:12}  {' '.join(faults):36} {text}", flush=True)
+            print(f"{model:12}  {kind:16}  {' '.join(faults):36} {text}", flush=True)
     _print_summary(results)
     n_bad = sum(result == "bad" for _, _, result, *_ in results)
     sys.exit(f"{n_bad} runs differ or failed" if n_bad else 0)
@@ -262,7 +310,7 @@ def _print_summary(results):
     for key, n in sorted(collections.Counter(result[:3] for result in results).items()):
         print(*key, n)
     for name in ("killed", "stopped"):
-        lists = [x for _, kind, _, _, x in results if (kind == "stopped") == (name == "stopped")]
+        lists = [x for _, kind, _, _, x in results if ("stopped" in kind) == (name == "stopped")]
         seconds = [x for noticed in lists for x in noticed if not np.isnan(x)]
         if seconds:
             text = f"{np.mean(seconds):.2f} s on average, {max(seconds):.2f} s at most"

@@ -2,9 +2,10 @@
 
 ``python -m tests.distributed.elastic_models MODEL FOLDER [--nccl=BINDING] [FAULT ...]``, where a
 fault is ``kind:rank:moment:count``: the rank, as numbered at the start, kills or stops itself when
-it comes to the moment for the given time, or waits for a file ``continue``. Rank 0, whichever that
-is, writes losses, parameters and running averages into the folder. Without faults, each rank writes
-how often it comes to each moment. With a binding of NCCL, each rank uses a GPU.
+it comes to the moment for the given time, or waits for a file ``continue``. If the moment is
+``outside``, the process that has started the ranks does it. Rank 0, whichever that is, writes
+losses, parameters and running averages into the folder. Without faults, each rank writes how often
+it comes to each moment. With a binding of NCCL, each rank uses a GPU.
 """
 
 import collections
@@ -55,6 +56,7 @@ N_RANKS = 4
 _N_SAMPLES = 60
 _RATE = 0.8  # by which learning rates shrink from step to step
 _TIMEOUT = 5.0  # seconds until a stopped rank is lost
+OUTSIDE = "outside"
 FAULT = "fault on the doubles of CuPy and NCCL:"
 _uses_gpus = [False]
 
@@ -199,6 +201,7 @@ MOMENTS = {
     "begun": (NcclCommunicator, "_wait_for"),
     "shrink": (nccl_bindings.Connection, "shrink"),
     "spare": (Spares, "_wait"),
+    "renewed": (mpi.MpiCommunicator, "renewed"),
 }
 """Functions at whose beginning a rank may be lost."""
 
@@ -233,6 +236,8 @@ def _call_at(moment, function):
 
 def _set_fault(fault, folder):
     kind, rank, moment, count = fault.split(":")
+    if moment == OUTSIDE:
+        return
     left = [int(count)]
 
     def count_down():
@@ -387,6 +392,8 @@ def main(name, folder, *faults):
         if counts == {}:
             for moment in MOMENTS:
                 _call_at(moment, functools.partial(counts.update, [moment]))
+        if not comm.lost_ranks:
+            _note(folder, "trains", f"{comm.rank}_{os.getpid()}")
         _train(name, folder, comm)
 
     _note(folder, "begun")

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from mpchain.backends.nccl_bindings import BINDINGS
@@ -20,6 +21,7 @@ LONG = [
     ("reproducible", ["stop:0:evaluator:1"]),
     ("loop", ["kill:0:ready:9", "kill:2:step:8"]),
     ("mlp", ["kill:1:setup:1"]),
+    ("mlp", ["kill:1:setup:1", "kill:2:renewed:1"]),
 ]
 
 SPARE = [
@@ -116,6 +118,26 @@ def test_spare_ranks_get_scattered_data_and_communicators(tmp_path, needs_mpirun
     reference, _ = elastic.train("scattered", tmp_path / "undisturbed")
     outcome, output = elastic.train("scattered", tmp_path, ["kill:1:forward:9"], spares=1)
     assert elastic.difference(outcome, reference) == 0, output
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("model", "spares"), [("sharded", 0), ("loop", 0), ("sharded", 1), ("lstm", 1)]
+)
+def test_ranks_that_another_process_kills_change_nothing(
+    model, spares, tmp_path, needs_mpirun, _reason
+):
+    """Most often within MPI, two of them within 0.6 s."""
+    if _reason:
+        pytest.skip(_reason)
+    random = np.random.RandomState([spares, len(model)])
+    first, second = random.permutation(elastic_models.N_RANKS)[:2]
+    at = random.uniform(0, 0.2)
+    faults = [f"kill:{first}:outside:{at}", f"kill:{second}:outside:{at + random.uniform(0, 0.6)}"]
+    outcome, output = elastic.train(model, tmp_path, faults, spares=spares)
+    assert elastic.is_as_good(model, outcome, _undisturbed(model)), output
+    n_lost = len(list(tmp_path.glob("lost_*")))  # before training was over
+    assert len(re.findall(r"rank \d \(process \d+ on", output)) >= (n_lost > 0), output
 
 
 @pytest.mark.parametrize(

@@ -499,7 +499,7 @@ class Communicator(PointToPoint, LosesRanks):
         return part
 
     def renewed(self) -> "Communicator":
-        """Returns a new communicator of the same ranks, which knows of no models; collective.
+        """Returns a communicator that takes this one's place, and knows of no models.
 
         >>> comm.renewed().size
         1

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpchain.backends.nccl_bindings import NcclError
 from mpchain.distributed.communicators import progress
+from mpchain.distributed.communicators.communicator import Communicator
 from mpchain.distributed.watch import NeedsRestartError, RanksLost, add_look, losses, note
 
 if TYPE_CHECKING:
@@ -214,6 +215,7 @@ class Elasticity:
                 if flags & _DONE:
                     break
         progress.forget_all()
+        comm._to_myself.clear()
         for dependent in list(comm.dependents):
             dependent.fit_to_ranks()
         left = self._mpi.Group.Translate_ranks(base.Get_group(), None, old.Get_group())
@@ -256,6 +258,20 @@ class Elasticity:
             comm._watch.be_replaced()
         comm._watch = watch
         return 0
+
+
+def renew(comm: "MpiCommunicator") -> "MpiCommunicator":
+    """Returns a communicator that has what MPI has made for another, and nothing else.
+
+    Nothing is made or sent: a rank could be lost meanwhile.
+    """
+    new = object.__new__(type(comm))
+    vars(new).update((name, vars(comm)[name]) for name in comm._passed_on)
+    Communicator.__init__(new)
+    if comm._elasticity is not None:
+        with comm._elasticity._turn:
+            comm._elasticity._comm = new
+    return new
 
 
 def follows_from_loss_in(mpi_comm: Any, error: Exception) -> bool:

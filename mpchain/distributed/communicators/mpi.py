@@ -33,6 +33,7 @@ from mpchain.distributed.communicators.elastic import (
     Elasticity,
     can_lose_ranks,
     finalize_unless_lost,
+    renew,
 )
 from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.requests import Request
@@ -112,6 +113,7 @@ class MpiCommunicator(Communicator):
             self._elasticity = Elasticity(self, self._mpi)
             mpi_comm = mpi_comm.Dup()  # which can be revoked
         self._join(mpi_comm)
+        self._passed_on = {*vars(self), "_passed_on"}  # by renew: others add attributes
 
     def _join(self, mpi_comm):
         """Makes this the communicator of the ranks of one of MPI; collective."""
@@ -534,10 +536,7 @@ class MpiCommunicator(Communicator):
         return True if self._elasticity is None else self._elasticity.shrink(goes_back)
 
     def renewed(self) -> "MpiCommunicator":
-        new = type(self)(self.mpi_comm, **self._options(), elastic=self.is_elastic)
-        if self._elasticity is not None:
-            self._elasticity.retire()
-        return self._configure(new)
+        return self._configure(renew(self))
 
     def _options(self):
         return {"cuda_aware": self._cuda_aware}

@@ -186,8 +186,9 @@ class NcclCommunicator(MpiCommunicator):
         super().agree()
 
     def renewed(self) -> "NcclCommunicator":
-        new = super().renewed()
         self._disconnect()
+        new = super().renewed()
+        new._binding, new._in_use, new._graphs = self._binding, {}, weakref.WeakSet()
         return new
 
     @property
