@@ -17,7 +17,8 @@ from mpchain.distributions.distribution import (
     check_values,
     only_one,
 )
-from mpchain.distributions.gamma_variates import upper_gamma
+from mpchain.distributions.gamma_tails import log_lower_gamma, log_poisson, log_upper_gamma
+from mpchain.distributions.gamma_variates import lower_gamma, upper_gamma
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
 from mpchain.dtypes import is_floating
@@ -88,6 +89,18 @@ class Bernoulli(Parametric):
     def cdf(self, x: Input) -> Variable:
         x = self._points("cdf", x).array
         return choose(x >= 1, 1, choose(x < 0, 0, 1 - self.p))
+
+    def log_cdf(self, x: Input) -> Variable:
+        x = self._points("log_cdf", x).array
+        return choose(x >= 1, 0, choose(x < 0, -math.inf, self._logs[1]))
+
+    def survival_function(self, x: Input) -> Variable:
+        x = self._points("survival_function", x).array
+        return choose(x >= 1, 0, choose(x < 0, 1, self.p))
+
+    def log_survival_function(self, x: Input) -> Variable:
+        x = self._points("log_survival_function", x).array
+        return choose(x >= 1, -math.inf, choose(x < 0, 0, self._logs[0]))
 
     def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)
@@ -269,7 +282,10 @@ class Geometric(Parametric):
         return logarithms.weighted(x - 1, self._log_failure) + F.log(self.p)
 
     def cdf(self, x: Input) -> Variable:
-        return 1 - self.survival_function(x)
+        return -F.expm1(self.log_survival_function(x))
+
+    def log_cdf(self, x: Input) -> Variable:
+        return logarithms.log_of_rest_of_exp(-self.log_survival_function(x))
 
     def survival_function(self, x: Input) -> Variable:
         return F.exp(self.log_survival_function(x))
@@ -311,7 +327,7 @@ class Poisson(Parametric):
         largest = float(xp.nan_to_num(lam.array, posinf=0).max()) if lam.size else 0
         reach = int(12 * math.sqrt(largest)) + 30
         x = xp.floor(lam.array)[..., None] + xp.arange(-reach, reach + 1, dtype=lam.dtype)
-        log_prob = self._log_prob_of(F.expand_dims(lam, -1), as_variable(xp.maximum(x, 0)))
+        log_prob = log_poisson(as_variable(xp.maximum(x, 0)), F.expand_dims(lam, -1))
         terms = logarithms.weighted(F.exp(log_prob), log_prob)
         return -F.sum(terms * (x >= 0).astype(lam.dtype), axis=-1)
 
@@ -319,20 +335,28 @@ class Poisson(Parametric):
         """Returns the mean of x log lam."""
         return logarithms.weighted(self.lam, logarithms.log(lam))
 
-    @staticmethod
-    def _log_prob_of(lam, x):
-        return logarithms.weighted(x, logarithms.log(lam)) - lam - F.lgamma(x + 1)
-
     def _outside(self, x):
         return (x < 0) | _fractional(x)
 
     def _log_density(self, x):
-        return self._log_prob_of(self.lam, x)
+        return log_poisson(x, self.lam)
 
     def cdf(self, x: Input) -> Variable:
-        x = self._points("cdf", x)
+        return self._by_gamma("cdf", x, upper_gamma, 0)
+
+    def log_cdf(self, x: Input) -> Variable:
+        return self._by_gamma("log_cdf", x, log_upper_gamma, -math.inf)
+
+    def survival_function(self, x: Input) -> Variable:
+        return self._by_gamma("survival_function", x, lower_gamma, 1)
+
+    def log_survival_function(self, x: Input) -> Variable:
+        return self._by_gamma("log_survival_function", x, log_lower_gamma, 0)
+
+    def _by_gamma(self, method, x, function, below_zero):
+        x = self._points(method, x)
         n = F.floor(np.maximum(x, 0)) + 1
-        return choose(x.array < 0, 0, upper_gamma(n, self.lam))
+        return choose(x.array < 0, below_zero, function(n, self.lam))
 
     def sample_n(self, n: int) -> Variable:
         size = (n, *self.batch_shape)

@@ -63,8 +63,17 @@ class LocationScale(Parametric):
 class _Symmetric(LocationScale):
     """Base of distributions that are symmetric about loc."""
 
+    def _standard_log_cdf(self, z):
+        return logarithms.log(self._standard_cdf(z))
+
+    def log_cdf(self, x: Input) -> Variable:
+        return self._standard_log_cdf(self._standardized("log_cdf", x))
+
     def survival_function(self, x: Input) -> Variable:
         return self._standard_cdf(-self._standardized("survival_function", x))
+
+    def log_survival_function(self, x: Input) -> Variable:
+        return self._standard_log_cdf(-self._standardized("log_survival_function", x))
 
 
 class Normal(_Symmetric):
@@ -119,11 +128,8 @@ class Normal(_Symmetric):
     def _standard_icdf(self, p):
         return F.ndtri(p)
 
-    def log_cdf(self, x: Input) -> Variable:
-        return F.log_ndtr(self._standardized("log_cdf", x))
-
-    def log_survival_function(self, x: Input) -> Variable:
-        return F.log_ndtr(-self._standardized("log_survival_function", x))
+    def _standard_log_cdf(self, z):
+        return F.log_ndtr(z)
 
 
 class Laplace(_Symmetric):
@@ -148,6 +154,10 @@ class Laplace(_Symmetric):
         # At a tie, the first argument gets the gradient, so the density at loc is correct.
         below, above = np.exp(np.minimum(z, 0)) * 0.5, np.exp(-np.maximum(z, 0)) * 0.5
         return choose(z.array < 0, below, 1 - above)
+
+    def _standard_log_cdf(self, z):
+        above = F.log1p(np.exp(-np.maximum(z, 0)) * -0.5)
+        return choose(z.array < 0, z - math.log(2), above)
 
     def _standard_icdf(self, p):
         tail = logarithms.log(F.minimum(1 - p, p) * 2)
@@ -181,6 +191,15 @@ class Cauchy(_Symmetric):
         # Accurate far below loc, too, unlike arctan(z) / pi + 1/2.
         return F.arctan2(z.xp.ones_like(z.array), -z) / math.pi
 
+    def _standard_log_cdf(self, z):
+        # The probability beyond the distance of z, of which a square could overflow.
+        distance = choose(z.array < 0, -z, z)
+        is_far = distance.array > 1
+        near = F.arctan2(z.xp.ones_like(z.array), choose(is_far, 1, distance))
+        far = F.arctan(1 / choose(~is_far, 1, distance))
+        beyond = choose(is_far, far, near) / math.pi
+        return choose(z.array < 0, F.log(beyond), F.log1p(-beyond))
+
     def _standard_icdf(self, p):
         return -1 / F.tan(p * math.pi)
 
@@ -205,7 +224,12 @@ class Gumbel(LocationScale):
         return -z - F.exp(-z)
 
     def _standard_cdf(self, z):
-        return F.exp(-F.exp(-z))
+        return F.exp(-self._rate(z))
+
+    @staticmethod
+    def _rate(z):
+        # Below z = -7 the distribution function is zero in every precision.
+        return F.exp(-np.maximum(z, -7))
 
     def _standard_icdf(self, p):
         return -logarithms.log(-logarithms.log(p))
@@ -214,7 +238,14 @@ class Gumbel(LocationScale):
         return -F.exp(-self._standardized("log_cdf", x))
 
     def survival_function(self, x: Input) -> Variable:
-        return -F.expm1(-F.exp(-self._standardized("survival_function", x)))
+        return -F.expm1(-self._rate(self._standardized("survival_function", x)))
+
+    def log_survival_function(self, x: Input) -> Variable:
+        z = self._standardized("log_survival_function", x)
+        is_far = z.array > 18  # 1 - exp(-u) is u - u^2 / 2 there
+        u = self._rate(choose(is_far, 0, z))
+        far = choose(~is_far, 0, z)
+        return choose(is_far, F.exp(-far) * -0.5 - far, logarithms.log_of_rest_of_exp(u))
 
 
 class Uniform(LocationScale):
@@ -273,6 +304,10 @@ class Uniform(LocationScale):
 
     def _standard_icdf(self, p):
         return p
+
+    def survival_function(self, x: Input) -> Variable:
+        x = self._points("survival_function", x)
+        return F.clip((self.high - x) / self.scale, 0.0, 1.0)
 
 
 class LogNormal(Parametric):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from mpchain import functions as F
+from mpchain.functions.declaration import elementwise
 from mpchain.typing import Array, Input
 from mpchain.utils.arrays import converted
 from mpchain.variable import Variable, as_array
@@ -48,6 +49,29 @@ def log_of_rest(x: Variable) -> Variable:
     """
     at_one = x.array == 1
     return choose(at_one, -math.inf, F.log1p(-choose(at_one, 0, x)))
+
+
+def _by_exponent(g, x):
+    rest = np.exp(-x)
+    return g * (rest / -np.expm1(-x))
+
+
+@elementwise(_by_exponent)
+def _log_of_rest_of_exp(x):
+    # Each form is exact where the other one cancels.
+    is_near = np.less(x, math.log(2))
+    near = np.log(-np.expm1(-np.where(is_near, x, 1)))
+    return np.where(is_near, near, np.log1p(-np.exp(-np.where(is_near, 1, x))))
+
+
+def log_of_rest_of_exp(x: Variable) -> Variable:
+    """Returns log(1 - exp(-x)) of a Variable that is not negative; at zero -inf without gradient.
+
+    >>> log_of_rest_of_exp(Variable(np.array([0.0, 1e-20, 50.0]))).array
+    array([           -inf, -4.60517019e+01, -1.92874985e-22])
+    """
+    at_zero = x.array == 0
+    return choose(at_zero, -math.inf, _log_of_rest_of_exp(choose(at_zero, 1, x)))
 
 
 def weighted(weight: Input, logarithm: Variable) -> Variable:

@@ -5,6 +5,7 @@ import math
 from mpchain import functions as F
 from mpchain.distributions import logarithms
 from mpchain.distributions.distribution import POSITIVE, Parametric
+from mpchain.distributions.gamma_tails import log_lower_gamma, log_poisson, log_upper_gamma
 from mpchain.distributions.gamma_variates import log_gamma_variates, lower_gamma, upper_gamma
 from mpchain.distributions.logarithms import choose
 from mpchain.distributions.sampling import draw
@@ -24,6 +25,10 @@ class HalfLine(Parametric):
 
     def cdf(self, x: Input) -> Variable:
         return self._evaluate("cdf", x, lambda x: -F.expm1(self._log_survival(x)), 0)
+
+    def log_cdf(self, x: Input) -> Variable:
+        formula = lambda x: logarithms.log_of_rest_of_exp(-self._log_survival(x))
+        return self._evaluate("log_cdf", x, formula, -math.inf)
 
     def survival_function(self, x: Input) -> Variable:
         return self._evaluate("survival_function", x, lambda x: F.exp(self._log_survival(x)), 1)
@@ -115,7 +120,11 @@ class Pareto(HalfLine):
         return F.log(self.alpha / x) + self._log_survival(x)
 
     def _log_survival(self, x):
-        return self.alpha * F.log(self.scale / x)
+        # The difference is exact next to the scale, where the quotient is not.
+        is_near = x.array < 2 * self.scale.array
+        near, far = choose(is_near, x, self.scale), choose(is_near, self.scale, x)
+        near, far = F.log1p((self.scale - near) / near), F.log(self.scale / far)
+        return self.alpha * choose(is_near, near, far)
 
     def icdf(self, x: Input) -> Variable:
         log_rest = logarithms.log_of_rest(self._points("icdf", x))
@@ -160,16 +169,22 @@ class Gamma(Parametric):
         return x < 0
 
     def _log_density(self, x):
-        z = x / self.theta
-        log_z = logarithms.weighted(self.k - 1, logarithms.log(z))
-        return log_z - z - F.lgamma(self.k) - F.log(self.theta)
+        return log_poisson(self.k - 1, x / self.theta) - F.log(self.theta)
 
     def cdf(self, x: Input) -> Variable:
         return self._evaluate("cdf", x, lambda x: lower_gamma(self.k, x / self.theta), 0)
 
+    def log_cdf(self, x: Input) -> Variable:
+        lower = lambda x: log_lower_gamma(self.k, x / self.theta)
+        return self._evaluate("log_cdf", x, lower, -math.inf)
+
     def survival_function(self, x: Input) -> Variable:
         upper = lambda x: upper_gamma(self.k, x / self.theta)
         return self._evaluate("survival_function", x, upper, 1)
+
+    def log_survival_function(self, x: Input) -> Variable:
+        upper = lambda x: log_upper_gamma(self.k, x / self.theta)
+        return self._evaluate("log_survival_function", x, upper, 0)
 
     def sample_n(self, n: int) -> Variable:
         return self.theta * F.exp(log_gamma_variates(self.k, n))
@@ -205,8 +220,14 @@ class Chisquare(Parametric):
     def cdf(self, x: Input) -> Variable:
         return self._gamma.cdf(self._points("cdf", x))
 
+    def log_cdf(self, x: Input) -> Variable:
+        return self._gamma.log_cdf(self._points("log_cdf", x))
+
     def survival_function(self, x: Input) -> Variable:
         return self._gamma.survival_function(self._points("survival_function", x))
+
+    def log_survival_function(self, x: Input) -> Variable:
+        return self._gamma.log_survival_function(self._points("log_survival_function", x))
 
     def sample_n(self, n: int) -> Variable:
         return self._gamma.sample_n(n)

@@ -17,7 +17,7 @@ from mpchain.functions.mathematics import _clip
 from mpchain.functions.precision import differ, mixed
 from mpchain.functions.reduction import max
 from mpchain.functions.reduction import sum as sum_over
-from mpchain.functions.special import ndtr
+from mpchain.functions.special import _bell, ndtr
 from mpchain.kernels.logistic import limited, logistic
 from mpchain.typing import Array, Input
 from mpchain.utils.type_check import check
@@ -400,7 +400,7 @@ def mish(x: Input) -> Variable:
 
 
 def _gelu_derivative(g, x):
-    density = np.exp(np.square(x) * -0.5) * (1 / math.sqrt(2 * math.pi))
+    density = _bell.on(x, -0.5) * (1 / math.sqrt(2 * math.pi))
     return g * (ndtr.on(x) + x * density)
 
 

@@ -36,7 +36,14 @@ def _divide(x0, x1):
     return x0 / x1
 
 
-@elementwise(lambda g, x0, x1: g * x1 * x0 ** (x1 - 1), lambda g, x0, y: g * np.log(x0) * y)
+# For x1 = 0 the factor x0 ** (x1 - 1) would be infinite at x0 = 0, and its product with x1 NaN.
+def _power_by_exponent(g, x0, x1, y):
+    # The limit for x1 > 0 is zero; x1 = 0 is a convention, as in PyTorch.
+    is_flat = np.logical_and(np.equal(x0, 0), np.greater_equal(x1, 0))
+    return g * np.log(np.where(is_flat, 1, x0)) * y
+
+
+@elementwise(lambda g, x0, x1: g * x1 * x0 ** (x1 - 1 + np.equal(x1, 0)), _power_by_exponent)
 def _power(x0, x1):
     return x0**x1
 
@@ -77,7 +84,7 @@ def _power_of_constant_exponent(x, c):
     return x**c
 
 
-@elementwise(lambda g, y, c: g * y * np.log(c))
+@elementwise(lambda g, y, c: g * y * np.log(c + (c == 0)))
 def _power_of_constant_base(x, c):
     return c**x
 

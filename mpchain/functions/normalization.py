@@ -433,14 +433,15 @@ def _norm(x, axis):
     return np.sqrt(squares + zero) - zero, zero
 
 
-def _normalize_derivative(g, x, aux, eps, axis):
+def _normalize_derivative(g, x, aux, eps, axis, limit):
     norm, zero = _norm(x, axis) if isinstance(x, Variable) else aux
     projected = np.sum(g * x, axis=axis, keepdims=True) / ((norm + zero) * (norm + eps))
-    return (g - x * projected) / (norm + eps)
+    gx = (g - x * projected) / (norm + eps)
+    return gx if limit is None else np.minimum(np.maximum(gx, -limit), limit)
 
 
 @differentiable(_normalize_derivative)
-def _normalize(x, eps, axis):
+def _normalize(x, eps, axis, limit):
     norm, zero = _norm(x, axis)
     return x / (norm + eps), (norm, zero)
 
@@ -454,7 +455,8 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
         axis: the axes of the norm.
 
     Returns:
-        Variable of the shape of ``x``; where the norm is zero, 0 with the derivative 1 / eps.
+        Variable of the shape of ``x``; where the norm is zero, 0 with the derivative 1 / eps, or
+        the largest number of half precision if that is less.
 
     Raises:
         InvalidType: ``x`` lacks an axis.
@@ -467,7 +469,9 @@ def normalize(x: Input, eps: float = 1e-5, axis: int | Sequence[int] = 1) -> Var
     check(is_floating(x.dtype), "normalize", "x must be floating point", x=x)
     known = all(-x.ndim <= a < x.ndim for a in axes)
     check(known, "normalize", "x must have every axis", x=x, axis=axis)
-    return cast(_normalize(widened(x), eps, axes), x.dtype)
+    # Infinite gradients would stop a training in half precision whenever a row is zero.
+    limit = 65504.0 if x.dtype == np.float16 else None
+    return cast(_normalize(widened(x), eps, axes, limit), x.dtype)
 
 
 # The sum over neighboring channels is its own adjoint.

@@ -6,7 +6,7 @@ import numpy as np
 
 from mpchain import counting
 from mpchain.dtypes import is_floating
-from mpchain.functions.array import broadcast_to, reshape, summed, transpose
+from mpchain.functions.array import broadcast_to, reshape, summed, transpose, widened
 from mpchain.functions.cumulative import products_of_others
 from mpchain.functions.declaration import differentiable
 from mpchain.functions.mathematics import square
@@ -264,11 +264,15 @@ def prod(x: Input, axis: Axes = None, keepdims: bool = False) -> Variable:
     return reshape(y, kept) if keepdims else y
 
 
-def _logsumexp_derivative(g, x, y, axes):
-    kept = _kept(x.shape, axes)
-    # Where the sum is zero, y is -inf, and x - y would not be a number.
-    y = np.where(np.isinf(y), 0, y)
-    return np.reshape(g, kept) * np.exp(x - np.reshape(y, kept))
+def _logsumexp_derivative(g, x, aux, axes):
+    # exp(x - y) would sum to one only as far as y is exact, and y is large if x is.
+    top, total = aux
+    is_array = not isinstance(x, Variable)
+    exp_x = np.exp((x if is_array else widened(x)) - top)
+    total = total if is_array else sum(exp_x, axes, True)
+    # Where the sum is zero, so is each share.
+    total = total + np.equal(total, 0).astype(total.dtype)
+    return (exp_x / total) * np.reshape(g, total.shape)
 
 
 @differentiable(_logsumexp_derivative)
@@ -276,9 +280,10 @@ def _logsumexp(x, axes):
     top = x.max(axis=axes, keepdims=True)
     top = np.where(np.isinf(top), 0, top).astype(x.dtype, copy=False)
     wide = np.float32 if x.dtype == np.float16 else x.dtype
-    total = np.exp(x - top).sum(axis=axes, dtype=wide)
+    total = np.exp(x - top).sum(axis=axes, dtype=wide, keepdims=True)
     with np.errstate(divide="ignore"):  # log(0)
-        return (np.log(total) + top.reshape(total.shape)).astype(x.dtype, copy=False)
+        y = np.squeeze(np.log(total) + top, axes)
+    return y.astype(x.dtype, copy=False), (top, total)
 
 
 def logsumexp(x: Input, axis: Axes = None) -> Variable:

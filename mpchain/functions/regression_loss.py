@@ -7,6 +7,7 @@ import numpy as np
 from mpchain.dtypes import is_floating
 from mpchain.functions.activation import softplus
 from mpchain.functions.arithmetic import absolute
+from mpchain.functions.array import cast, widened
 from mpchain.functions.declaration import elementwise
 from mpchain.functions.loss import check_option, reduced
 from mpchain.functions.mathematics import exp, square, squared_difference
@@ -224,8 +225,11 @@ def gaussian_nll(x: Input, mean: Input, ln_var: Input, reduce: str = "sum") -> V
         array([0.92, 1.42])
     """
     x, mean, ln_var = _alike("gaussian_nll", x=x, mean=mean, ln_var=ln_var)
-    loss = (ln_var + squared_difference(x, mean) * exp(-ln_var) + math.log(2 * math.pi)) * 0.5
-    return reduced("gaussian_nll", loss, reduce)
+    # The product would be NaN where the variance underflows, early in half precision.
+    wide = [widened(v) for v in (x, mean, ln_var)]
+    z = (wide[0] - wide[1]) * exp(wide[2] * -0.5)
+    loss = (wide[2] + square(z) + math.log(2 * math.pi)) * 0.5
+    return cast(reduced("gaussian_nll", loss, reduce), x.dtype)
 
 
 def gaussian_kl_divergence(mean: Input, ln_var: Input, reduce: str = "sum") -> Variable:

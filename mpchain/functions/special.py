@@ -54,7 +54,14 @@ def _ndtr(x):
     return _special("ndtr", x)
 
 
-@elementwise(lambda g, x: g * (np.exp(-np.square(x)) * (2 / _SQRT_PI)))
+# Declared so that its derivatives have no powers of x, which overflow where it is zero.
+@elementwise(lambda g, x, y, c: g * (x * y) * (c * 2))
+def _bell(x, c):
+    """exp(c x^2)"""
+    return np.exp(np.square(x) * c)
+
+
+@elementwise(lambda g, x: g * (_bell.on(x, -1.0) * (2 / _SQRT_PI)))
 def erf(x: Input) -> Variable:
     """Elementwise error function: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
@@ -71,7 +78,7 @@ def erf(x: Input) -> Variable:
     return _erf(x)
 
 
-@elementwise(lambda g, x: g * (np.exp(-np.square(x)) * (-2 / _SQRT_PI)))
+@elementwise(lambda g, x: g * (_bell.on(x, -1.0) * (-2 / _SQRT_PI)))
 def erfc(x: Input) -> Variable:
     """Elementwise complementary error function: 1 - erf(x), accurate where that is small.
 
@@ -139,7 +146,7 @@ def erfcinv(x: Input) -> Variable:
     return _special("erfcinv", x)
 
 
-@elementwise(lambda g, x: g * (np.exp(np.square(x) * -0.5) * (1 / (_SQRT_2 * _SQRT_PI))))
+@elementwise(lambda g, x: g * (_bell.on(x, -0.5) * (1 / (_SQRT_2 * _SQRT_PI))))
 def ndtr(x: Input) -> Variable:
     """Elementwise cumulative distribution function of the standard normal distribution.
 

@@ -92,7 +92,31 @@ def arccos(x: Input) -> Variable:
     return np.arccos(x)
 
 
-@elementwise(lambda g, x: g / (np.square(x) + 1))
+# These two are declared so that their derivatives are made of them, and not of squares of squares,
+# which overflow, and give NaN for 0 times infinity.
+@elementwise(lambda g, x, y: g * (x * y * y) * -2)
+def _lorentzian(x):
+    return 1 / (np.square(x) + 1)
+
+
+def _by_ordinate(g, x1, x2):
+    p, q = _inverse_part.on(x1, x2), _inverse_part.on(x2, x1)
+    return g * ((q - p) * (q + p))
+
+
+@elementwise(
+    _by_ordinate, lambda g, x1, x2: g * (_inverse_part.on(x1, x2) * _inverse_part.on(x2, x1)) * -2
+)
+def _inverse_part(x1, x2):
+    """x1 / (x1^2 + x2^2), the real part of 1 / (x1 - i x2); 0 at the origin."""
+    larger = np.maximum(np.absolute(x1), np.absolute(x2))
+    larger = larger + np.equal(larger, 0)
+    a, b = x1 / larger, x2 / larger
+    squares = np.square(a) + np.square(b)
+    return a / (squares + np.equal(squares, 0)) / larger
+
+
+@elementwise(lambda g, x: g * _lorentzian.on(x))
 def arctan(x: Input) -> Variable:
     """Elementwise inverse tangent, in [-pi/2, pi/2].
 
@@ -110,11 +134,13 @@ def arctan(x: Input) -> Variable:
 
 
 @elementwise(
-    lambda g, x1, x2: g * (x2 / (np.square(x1) + np.square(x2))),
-    lambda g, x1, x2: -g * (x1 / (np.square(x1) + np.square(x2))),
+    lambda g, x1, x2: g * _inverse_part.on(x2, x1),
+    lambda g, x1, x2: -g * _inverse_part.on(x1, x2),
 )
 def arctan2(x1: Input, x2: Input) -> Variable:
     """Elementwise angle of the point (x2, x1), in [-pi, pi]; the two broadcast.
+
+    The derivatives at the origin are zero.
 
     Args:
         x1: Variable or array, floating point: the ordinate.

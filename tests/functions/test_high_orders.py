@@ -70,6 +70,9 @@ SCALAR = {
     "ndtr": (mpmath.ncdf, (), 0.4),
     "ndtri": (lambda x: mpmath.sqrt(2) * mpmath.erfinv(2 * x - 1), (), 0.4),
     "log_ndtr": (lambda x: mpmath.log(mpmath.ncdf(x)), (), 0.4),
+    "bell": (lambda x, c: mpmath.exp(c * x * x), (-0.5,), 0.4),
+    "lorentzian": (lambda x: 1 / (1 + x * x), (), 0.4),
+    "log_of_rest_of_exp": (lambda x: mpmath.log(-mpmath.expm1(-x)), (), 0.4),
     "normal_hazard": (lambda x: mpmath.npdf(x) / mpmath.ncdf(x), (), 0.4),
     "lgamma": (mpmath.loggamma, (), 1.4),
     "digamma": (mpmath.digamma, (), 1.4),
@@ -102,6 +105,7 @@ PAIRS = {
     "fmod": (lambda a, b: a - b * int(a / b), 1.4, 0.9),
     "prelu": (lambda x, slope: x if x > 0 else slope * x, -0.7, 0.3),
     "arctan2": (mpmath.atan2, 0.4, 0.9),
+    "inverse_part": (lambda a, b: a / (a * a + b * b), 0.4, 0.9),
 }
 # Of three arrays: their rows in the tables say it all.
 IN_TABLES = {"where", "linear_interpolate", "log_add"}

@@ -340,3 +340,16 @@ def test_half_precision_means_of_many_do_not_overflow():
     assert F.mean_squared_error(x, zero).array == 4
     assert F.smooth_l1_loss(x, zero).array == 1.5
     assert F.hinge(x, np.zeros(300, int)).array == 897
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_gaussian_nll_of_tiny_variances(dtype):
+    far = -1000 if dtype == np.float64 else -120 if dtype == np.float32 else -30
+    x, mean = Variable(np.array([1, 1], dtype)), Variable(np.array([1, 1], dtype))
+    ln_var = Variable(np.array([far, 0], dtype))
+    loss = F.gaussian_nll(x, mean, ln_var, reduce="no")
+    assert loss.dtype == dtype
+    expected = (np.array([far, 0]) + np.log(2 * np.pi)) / 2
+    np.testing.assert_allclose(loss.array, expected, 4 * np.finfo(dtype).eps)
+    gradients = mpchain.grad([F.sum(loss)], [x, mean, ln_var])
+    np.testing.assert_array_equal([g.array for g in gradients], [[0, 0], [0, 0], [0.5, 0.5]])

@@ -368,3 +368,14 @@ def test_fixed_normalization_of_large_arrays(of_x, of_gamma):
     right = (x.astype(float) - mean) / np.sqrt(var + 2e-5) * gamma + beta
     assert y.dtype == x.dtype
     np.testing.assert_allclose(y, right, rtol=8 * np.finfo(of_x).eps, atol=8 * np.finfo(of_x).eps)
+
+
+def test_gradients_of_normalize_at_zero_are_finite_in_half_precision():
+    x = Variable(np.array([[0, 0], [3, 4]], np.float16))
+    y = F.normalize(x)
+    np.testing.assert_allclose(y.array, [[0, 0], [0.6, 0.8]], 1e-3)
+    (g,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)
+    # The largest number of half precision for 1 / eps; else (1 - y sum(y)) / norm.
+    np.testing.assert_allclose(g.array, [[65504, 65504], [0.032, -0.024]], 1e-2)
+    (gg,) = mpchain.grad([F.sum(g * 0.25)], [x])
+    assert np.isfinite(gg.array).all()

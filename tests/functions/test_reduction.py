@@ -245,3 +245,19 @@ def test_numpys_names_on_variables():
     assert np.cumprod(x).array.tolist() == [1, 3, 6, 30]
     (g,) = mpchain.grad([functools.reduce(lambda a, b: a + b, [np.max(x), np.prod(x)])], [x])
     assert g.array.tolist() == [[30, 10], [15, 7]]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_gradient_of_logsumexp_sums_to_one_where_its_value_is_rounded(dtype):
+    far = 700 if dtype == np.float16 else 1e6
+    x = Variable(np.array([[far, far - 1, far - 2], [0, -1, -2], [-far, -far, -far]], dtype))
+    y = F.logsumexp(x, axis=1)
+    (g,) = mpchain.grad([F.sum(y)], [x], enable_double_backprop=True)
+    expected = np.exp([[0.0, -1, -2], [0, -1, -2], [0, 0, 0]])
+    expected /= expected.sum(axis=1, keepdims=True)
+    # The products of some roundings.
+    np.testing.assert_allclose(g.array, expected, 8 * np.finfo(dtype).eps)
+    (gg,) = mpchain.grad([F.sum(g * np.array([1, 0, 0], dtype))], [x])
+    onehot = np.array([1, 0, 0])
+    second = expected * onehot - expected * expected[:, :1]
+    np.testing.assert_allclose(gg.array, second, 8 * np.finfo(dtype).eps, np.finfo(dtype).eps)

@@ -535,7 +535,7 @@ def _sample_normalization(g, x, gamma, beta, axis, eps):
 
 
 @_of("normalize")
-def _normalize(g, x, eps, axis):
+def _normalize(g, x, eps, axis, limit):
     axes = g.integers((axis,) if isinstance(axis, int) else axis)
     norm = g.add("ReduceL2", x, axes, keepdims=1)
     return g.add("Div", x, g.add("Add", norm, np.array(eps, x.dtype)))
