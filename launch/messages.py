@@ -17,6 +17,7 @@ HELLO = b"H"  # supervisor: the job's token, the rank, the name of its host
 OUTPUT = b"O"  # supervisor: bytes that the program wrote to standard output
 ERRORS = b"E"  # supervisor: bytes that the program wrote to standard error
 TOLD = b"T"  # supervisor: mpirun ended the guard
+PHASE = b"F"  # supervisor: the last phase of its start that the program has begun
 DONE = b"D"  # supervisor: the program is over and did not fail; only MPI_Finalize is left
 # supervisor: exit code (-n for signal n), 1 if the supervisor had sent a signal, and how many
 # processes the kernel of its host ended meanwhile because memory ran out (-1 if unknown)
@@ -27,7 +28,9 @@ NOTE = b"N"  # supervisor: bytes that the program wrote about lost ranks
 LOST = b"L"  # launcher: a rank that was lost without mpirun's notice
 PASS = b"P"  # launcher: a signal that is passed on to the program
 STOP = b"S"  # launcher: a signal for the program, the seconds until SIGKILL, 1 to ask where it is
-BEAT = b"B"  # launcher: 1 to ask what the program does; supervisor: its state, its CPU seconds
+# launcher: 1 to ask what the program does
+# supervisor: its state, its CPU seconds, the bytes that it has read and written
+BEAT = b"B"
 
 # The longest payload of any message, and of a stranger's first, before which it sends nothing else.
 LONGEST, LONGEST_HELLO = 1 << 24, 1 << 10

@@ -195,19 +195,23 @@ def descendants(ancestor: int, spared: Container[int] = frozenset()) -> list[int
     return found
 
 
-def activity_of(process: int) -> tuple[str, float]:
-    """Returns the state of a process, such as R, S or T (stopped), and its CPU seconds so far.
+def activity_of(process: int) -> tuple[str, float, int]:
+    """Returns the state of a process, such as R, S or T (stopped), its CPU seconds so far, and how
+    many bytes it has read and written.
 
-    CPU seconds include those of its descendants. Without /proc the result is ("?", 0.0).
+    The numbers include those of its descendants. Without /proc the result is ("?", 0.0, 0).
 
     Example:
-        >>> state, seconds = activity_of(os.getpid())
-        >>> state, seconds >= 0
-        ('R', True)
+        >>> state, seconds, n_bytes = activity_of(os.getpid())
+        >>> state, seconds >= 0, n_bytes >= 0
+        ('R', True, True)
     """
-    fields = [_status(each) for each in (process, *descendants(process))]
+    family = process, *descendants(process)
+    fields = [_status(each) for each in family]
+    if not fields[0]:
+        return "?", 0.0, 0
     ticks = sum(sum(map(int, each[11:15])) for each in fields if each)
-    return (fields[0][0], ticks / os.sysconf("SC_CLK_TCK")) if fields[0] else ("?", 0.0)
+    return fields[0][0], ticks / os.sysconf("SC_CLK_TCK"), sum(map(_bytes_moved, family))
 
 
 def oom_kills() -> int:
@@ -240,6 +244,14 @@ def _status(process):
             return file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def _bytes_moved(process):
+    try:
+        with open(f"/proc/{process}/io", encoding="ascii") as file:
+            return sum(int(file.readline().split()[1]) for _ in range(2))
+    except (OSError, IndexError):  # it has ended, or belongs to somebody else
+        return 0
 
 
 def _prctl(option, value):

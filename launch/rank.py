@@ -31,7 +31,9 @@ SPARES_VARIABLE = "MPCHAIN_SPARES"
 # Set if there is a page; the program finds in it the pipe for its reports.
 PAGE_VARIABLE = "MPCHAIN_PAGE"
 START_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start_program.py")
-OVER = b"\0"  # what start_program.py writes into the pipe for stacks at the end
+# What start_program.py writes into the pipe for stacks at the end, and before, one byte for each.
+OVER = b"\0"
+PHASES = bytes(range(1, 6))
 # As in start_program.py.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
 
@@ -276,6 +278,9 @@ class Supervisor:
         if self._pipes[pipe] == messages.STACKS and OVER in data:
             self._channel.send(messages.DONE)
             data = data.replace(OVER, b"")
+        if self._pipes[pipe] == messages.STACKS and (phases := [n for n in data if n in PHASES]):
+            self._channel.send(messages.PHASE, words(phases[-1]))
+            data = data.translate(None, PHASES)
         if data:
             self._channel.send(self._pipes[pipe], data)
         return True

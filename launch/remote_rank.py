@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # A traceback that does not end its program in this time was only logged, and is shown.
 TIME_TO_DIE = 2.0
 
-# A program waits if it neither runs nor waits for a disk, and uses less of one core than this.
+# A program waits if it neither runs nor waits for a disk, uses less of one core than this, and
+# neither reads nor writes, as one that downloads does.
 ACTIVE = ("R", "D")
 LEAST_ACTIVITY = 0.05
 
@@ -41,6 +42,7 @@ class Rank:
         heard: When its supervisor last sent a message, as `Loop.time`.
         active: When its program last worked.
         moved: When its program was last not stopped (SIGSTOP).
+        phase: The phase of its start that its program has begun, as in start_program.py; 0 before.
         done: Whether its program is over and did not fail; only MPI_Finalize may be left.
         code: Exit code of its program, -n if signal n killed it, None before its end.
         ended_itself: Whether its program ended before it was asked to.
@@ -60,6 +62,7 @@ class Rank:
             messages.STACKS: self._take_stacks,
             messages.REPORT: self._take_report,
             messages.TOLD: lambda data: self._lose_guard(),
+            messages.PHASE: self._take_phase,
             messages.DONE: self._take_done,
             messages.END: self._take_end,
             messages.BEAT: self._take_beat,
@@ -68,10 +71,10 @@ class Rank:
         self.number = self.place = self.code = None
         self.host = self.lost = self.exception = ""
         self.stacks = self._last = b""
-        self.process = self._shown_until = 0
+        self.process = self.phase = self._shown_until = 0
         self.oom_kills = -1
         self.heard = self.active = self.moved = self._asked = job.loop.time
-        self._seconds = 0.0
+        self._seconds, self._n_bytes = 0.0, "0"
         self.is_stopped = self.done = self.ended_itself = False
         self.has_guard = True
         if job.plan.hosts:
@@ -246,6 +249,10 @@ class Rank:
         self.has_guard = False
         self._job.hear_of_guard(self)
 
+    def _take_phase(self, data):
+        self.phase = int(data)
+        self._job.standstill.note_phase()
+
     def _take_done(self, data):
         self.done = True
         self._job.hear_of_end()
@@ -253,14 +260,15 @@ class Rank:
     def _take_beat(self, payload):
         if not payload:
             return
-        state, seconds = payload.decode().split()
+        state, seconds, n_bytes = payload.decode().split()
         now, used = self.heard, float(seconds) - self._seconds
-        if state in ACTIVE or used > LEAST_ACTIVITY * (now - self._asked):
+        computes = used > LEAST_ACTIVITY * (now - self._asked)
+        if state in ACTIVE or computes or n_bytes != self._n_bytes:
             self.active = now
         self.is_stopped = state in STOPPED
         if not self.is_stopped:
             self.moved = now
-        self._seconds, self._asked = float(seconds), now
+        self._seconds, self._n_bytes, self._asked = float(seconds), n_bytes, now
 
     def _take_end(self, payload):
         code, signalled, self.oom_kills = map(int, payload.split())

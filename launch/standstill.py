@@ -1,7 +1,8 @@
 """Finds ranks that stand still while all others wait.
 
-A process that was stopped, or that hangs after the program's end, raises no error. The other ranks
-wait for it in MPI_Finalize, where Python and the watchdog of the communicators no longer run.
+A process that was stopped, or that hangs before it takes part in MPI or after the program's end,
+raises no error. The other ranks wait for it in MPI_Init, create_communicator or MPI_Finalize, where
+the watchdog of the communicators does not run yet, or no longer.
 Time in which the launcher was stopped does not count, because the whole job may have been.
 """
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 TIMEOUT_VARIABLE = "MPCHAIN_COLLECTIVE_TIMEOUT"
 DEFAULT_TIMEOUT = 300.0
 LONGEST_PERIOD = 5.0
-# Number of timeouts that a rank may compute after all others have finished.
+# The phases, as in start_program.py, in which ranks wait for all others as they start.
+GATES = {2: "MPI_Init", 4: "create_communicator"}
+# Number of timeouts that a rank may compute after all others have finished, and that all may take
+# in MPI_Init together. Before it a rank may work as long as it likes.
 MOST_TIMEOUTS_OF_WORK = 6
 TIME_TO_ANSWER = 1.0
 STOPPED = ("T", "t")  # in /proc: by a signal such as SIGSTOP, or by a debugger
@@ -49,7 +53,7 @@ class Standstill:
 
     def __init__(self, job: "Job", timeout: float):
         self._job, self._timeout = job, timeout
-        self._progress = job.loop.time
+        self._progress = self._came = job.loop.time
         self._has_reported = False
         if timeout < math.inf:
             self._plan_next()
@@ -57,6 +61,11 @@ class Standstill:
     def note_progress(self) -> None:
         """Called when a program has come to its end."""
         self._progress = self._job.loop.time
+        self._has_reported = False
+
+    def note_phase(self) -> None:
+        """Called when a program has begun another phase of its start."""
+        self._came = self._job.loop.time
         self._has_reported = False
 
     def _plan_next(self):
@@ -70,7 +79,11 @@ class Standstill:
             job.end(sentence, asks_where=True)
             return
         ranks = job.ranks.items()
-        some_wait = any(rank.done or rank.ended for n, rank in ranks if n not in job.losses)
+        some_wait = any(
+            rank.done or rank.ended or rank.phase in GATES
+            for n, rank in ranks
+            if n not in job.losses
+        )
         for rank in job.ranks.values():
             rank.ask(what=some_wait and not rank.ended)
         self._plan_next()
@@ -88,6 +101,8 @@ class Standstill:
                 if not job.losses.are_borne:
                     return sentence
                 job.give_up(rank)
+        if sentence := self._find_late_starts(now, now - self._came):
+            return sentence
         waited = now - self._progress
         if waited > self._timeout and len(job.ranks) == job.plan.n:
             return self._find_late_ranks(now, waited)
@@ -98,6 +113,32 @@ class Standstill:
         fate = "is stopped" if state in STOPPED else "does not answer"
         rank.lost = f"its supervisor (process {rank.process}) {fate}"
         return f"{rank.name} was lost: {rank.lost}"
+
+    def _find_late_starts(self, now, waited):
+        """The same of ranks for which others wait as they start."""
+        job, ranks, limit = self._job, self._job.ranks, self._timeout
+        expected = [n for n in range(job.plan.n) if n not in job.losses]
+        for phase, place in GATES.items() if waited > limit else ():
+            inside = [n for n in expected if n in ranks and ranks[n].phase == phase]
+            late = [n for n in expected if n not in ranks or ranks[n].phase < phase]
+            running = {n: ranks[n] for n in (*inside, *late) if n in ranks and not ranks[n].ended}
+            stopped = sorted(n for n, rank in running.items() if now - rank.moved > limit)
+            working = [n for n in late if n in running and now - ranks[n].active <= limit]
+            if not running.keys() & set(inside):
+                continue
+            cause = f"; stopped: {report.describe_numbers(stopped)}" if stopped else ""
+            waiting = f"{report.describe_numbers(inside)} waited in {place}{cause}"
+            names = report.describe_numbers(late) if late else "nobody"
+            if late and (stopped or not working):
+                late_by = f"did not get to {place} within {waited:.0f} s after the others"
+                return f"{names} {late_by}; {waiting}"
+            if not late and (stopped or waited > MOST_TIMEOUTS_OF_WORK * limit):
+                return f"{place} did not end within {waited:.0f} s; {waiting}"
+            if late:
+                wait = "wait" if len(inside) > 1 else "waits"
+                others = f"{report.describe_numbers(inside)} {wait} in {place} for {names}"
+                self._report_work(others, [ranks[n] for n in working])
+        return ""
 
     def _find_late_ranks(self, now, waited):
         ranks = self._job.ranks.items()
@@ -117,17 +158,17 @@ class Standstill:
         are_still = all(now - rank.active > self._timeout for rank in late.values())
         if stopped or are_still or waited > MOST_TIMEOUTS_OF_WORK * self._timeout:
             return f"{names} did not finish within {waited:.0f} s after the others; {cause}"
-        self._report_work(names, list(late.values()))
+        self._report_work(f"the other ranks have finished and wait for {names}", late.values())
         return ""
 
-    def _report_work(self, names, ranks):
-        """Says once where ranks are that compute while the others have finished."""
+    def _report_work(self, waiting, ranks):
+        """Says once where ranks are that work while others wait for them."""
         if not self._has_reported:
             self._has_reported = True
             for rank in ranks:
                 rank.ask_where()
-            self._job.loop.after(TIME_TO_ANSWER, lambda: self._say_where(names, ranks))
+            self._job.loop.after(TIME_TO_ANSWER, lambda: self._say_where(waiting, ranks))
 
-    def _say_where(self, names, ranks):
+    def _say_where(self, waiting, ranks):
         places = [place for rank in ranks if (place := report.describe_place(rank.stacks))]
-        say(", ".join([f"the other ranks have finished and wait for {names}", *places[:1]]))
+        say(", ".join([waiting, *places[:1]]))

@@ -15,6 +15,11 @@ import types
 
 # Written into the pipe for stacks when the program is over and did not fail.
 OVER = b"\0"
+# Written there as the program starts: one byte for each phase that begins. In some of them a rank
+# waits for all others.
+PHASES = (STARTED, IN_MPI_INIT, AFTER_MPI_INIT, IN_CREATE, AFTER_CREATE) = range(1, 6)
+# The name of a module that only a program has which the launcher started; mpchain looks for it.
+STARTER = "mpchain_launch_starter"
 # The descriptors of two pipes under --elastic: what the program writes about lost ranks, as lines
 # of JSON, and what it reads, as numbers of ranks that MPI may not know to be lost.
 NOTES, LOSSES = "MPCHAIN_LAUNCH_NOTES", "MPCHAIN_LAUNCH_LOSSES"
@@ -26,6 +31,11 @@ def tell_where(pipe: int, number: int) -> None:
         faulthandler.enable()  # a crash shows its stack, too
     os.set_inheritable(pipe, False)
     faulthandler.register(number, file=pipe)
+    phases = Phases(pipe)
+    phases.tell(STARTED)
+    sys.meta_path.insert(0, phases)
+    starter = sys.modules[STARTER] = types.ModuleType(STARTER)
+    starter.creates_communicator = phases.creates_communicator
     # The function that is registered first is called last: by then the program, its threads and its
     # other functions have ended, and only MPI_Finalize follows.
     atexit.register(tell_end, pipe, number, os.getpid(), _identity(pipe))
@@ -46,6 +56,55 @@ def _identity(descriptor):
         return os.fstat(descriptor)[1:3]
     except OSError:
         return None
+
+
+class Phases:
+    """Tells the launcher when MPI_Init and create_communicator begin and end.
+
+    It is a finder of modules, because mpi4py initializes MPI when mpi4py.MPI is imported.
+    """
+
+    def __init__(self, pipe: int):
+        self._pipe, self._process, self._identity = pipe, os.getpid(), _identity(pipe)
+        self._last = 0
+
+    def tell(self, phase: int) -> None:
+        """Writes a phase, once; not in a forked process, nor if the program closed the pipe."""
+        is_mine = os.getpid() == self._process and _identity(self._pipe) == self._identity
+        if phase > self._last and is_mine:
+            self._last = phase
+            os.write(self._pipe, bytes([phase]))
+
+    def creates_communicator(self, ends: bool) -> None:
+        """Called by mpchain when its first communicator is being made, and when it has been."""
+        self.tell(AFTER_CREATE if ends else IN_CREATE)
+
+    def find_spec(self, name, path=None, target=None):
+        """Finds mpi4py.MPI as the other finders do, with a loader that tells when it begins."""
+        if name != "mpi4py.MPI":
+            return None
+        sys.meta_path.remove(self)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next(filter(None, found), None)
+        if spec and spec.loader and getattr(sys.modules["mpi4py"].rc, "initialize", True):
+            spec.loader = _Loader(spec.loader, self)
+        return spec
+
+
+class _Loader:
+    """Loads mpi4py.MPI as another loader does, and tells when that begins and ends."""
+
+    def __init__(self, loader, phases):
+        self._loader, self._phases = loader, phases
+
+    def create_module(self, spec):
+        self._phases.tell(IN_MPI_INIT)
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._phases.tell(AFTER_MPI_INIT)
 
 
 def of_program(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from launch import mpirun, standstill
+from launch import mpirun, rank, standstill, start_program
 
 pytestmark = [
     pytest.mark.skipif(
@@ -75,6 +75,142 @@ def test_rank_that_never_finishes(run, script, deed, fate):
         lines[-1],
     )
     assert ("; stopped: rank 1" in lines[-1]) == ("was stopped" in fate)
+
+
+START = """
+    import os, signal, time
+
+    def wait():
+        time.sleep(1000)
+
+    def work(seconds=4):
+        begin = time.monotonic()
+        while time.monotonic() < begin + seconds:
+            pass
+
+    def load(n=20):
+        for _ in range(n):
+            time.sleep(0.2)
+            with open("/dev/null", "w") as file:
+                file.write("data")
+
+    def do_it():
+        if int(os.environ["OMPI_COMM_WORLD_RANK"]) == 1:
+            {deed}
+
+    {before}
+    from mpi4py import MPI
+    {after}
+    comm = __import__("mpchain").distributed.create_communicator()
+    print(sum(comm.allgather_obj(1)))
+"""
+STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+@pytest.mark.parametrize(
+    ("place", "deed", "fate"),
+    [
+        ("MPI_Init", STOP, "was stopped; ended by mpchain-launch"),
+        ("MPI_Init", "wait()", "ended by mpchain-launch, in wait (script.py:5)"),
+        ("create_communicator", STOP, "was stopped; ended by mpchain-launch"),
+        ("create_communicator", "wait()", "ended by mpchain-launch, in wait (script.py:5)"),
+    ],
+)
+def test_rank_that_never_starts(run, script, place, deed, fate):
+    when = (
+        {"before": "do_it()", "after": ""}
+        if place == "MPI_Init"
+        else {"before": "", "after": "do_it()"}
+    )
+    path = script(START.format(deed=deed, **when))
+    code, output, errors = run("-n", 3, "--grace", 0.5, path, **environment(2))
+    assert (code, output) == (1, ""), errors
+    lines = errors.splitlines()
+    assert f"mpchain-launch:   rank 1 on {HERE}: {fate}" in lines
+    (others,) = [line for line in lines if line.startswith("mpchain-launch:   ranks 0, 2 on ")]
+    assert "ended by mpchain-launch, in " in others and "<module> (script.py:" in others
+    stopped = "; stopped: rank 1" if deed == STOP else ""
+    assert re.fullmatch(
+        rf"mpchain-launch: rank 1 did not get to {place} within \d+ s after the others; "
+        rf"ranks 0, 2 waited in {place}{stopped}",
+        lines[-1],
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["MPI_Init", "create_communicator"])
+def test_rank_that_is_stopped_where_all_wait(run, script, place):
+    """Here by itself, from another thread, as soon as it gets there."""
+    path = script(
+        """
+        import os, signal, sys, threading, time
+        import mpchain
+        from mpchain.distributed.watch import creating
+
+        rank = int(os.environ["OMPI_COMM_WORLD_RANK"])
+        starter = sys.modules["mpchain_launch_starter"]
+        if rank == 1 and PLACE == "create_communicator":
+            from mpchain.distributed import shared_memory
+
+            tell = starter.creates_communicator
+            starter.creates_communicator = lambda ends: (
+                tell(ends), os.kill(os.getpid(), signal.SIGSTOP)
+            )
+        if rank == 1 and PLACE == "MPI_Init":
+            (phases,) = [each for each in sys.meta_path if hasattr(each, "creates_communicator")]
+            tell_phase = phases.tell
+            phases.tell = lambda phase: (tell_phase(phase), os.kill(os.getpid(), signal.SIGSTOP))
+        mpchain.distributed.create_communicator().barrier()
+    """.replace("PLACE", repr(place))
+    )
+    code, _, errors = run("-n", 2, "--grace", 0.5, path, **environment(2))
+    assert code == 1
+    assert re.fullmatch(
+        rf"mpchain-launch: {place} did not end within \d+ s; ranks 0-1 waited in {place}; "
+        "stopped: rank 1",
+        errors.splitlines()[-1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "deed"),
+    [
+        ("MPI_Init", "work()"),
+        pytest.param("create_communicator", "work()", marks=pytest.mark.long),
+        pytest.param("MPI_Init", "load()", marks=pytest.mark.long),
+    ],
+)
+def test_rank_that_works_before_it_starts_is_reported_and_not_ended(run, script, place, deed):
+    """Some imports and data sets take long. A slow download takes hardly any time of a core."""
+    when = (
+        {"before": "do_it()", "after": ""}
+        if place == "MPI_Init"
+        else {"before": "", "after": "do_it()"}
+    )
+    path = script(START.format(deed=deed, **when))
+    code, output, errors = run("-n", 2, path, **environment(1))
+    assert (code, output) == (0, "[0] 2\n[1] 2\n"), errors
+    words = rf"mpchain-launch: rank 0 waits in {place} for rank 1, in {deed[:4]} \(script.py:\d+\)"
+    assert len(re.findall(words, errors)) == 1
+
+
+@pytest.mark.long
+def test_rank_that_ends_before_it_starts(run, script):
+    path = script(START.format(deed="raise SystemExit(0)", before="do_it()", after=""))
+    code, output, errors = run("-n", 2, "--grace", 0.5, path, **environment(2))
+    assert code != 0 and output == ""
+    assert "rank 1" in errors.splitlines()[-1]
+
+
+def test_phases_are_those_of_the_programs():
+    names = {start_program.IN_MPI_INIT: "MPI_Init", start_program.IN_CREATE: "create_communicator"}
+    assert standstill.GATES == names
+    assert rank.PHASES == bytes(start_program.PHASES)
+    assert rank.OVER == start_program.OVER
+    pytest.importorskip("numpy")
+    from mpchain.distributed.watch import notes
+
+    assert notes.STARTER == start_program.STARTER
 
 
 @pytest.mark.long

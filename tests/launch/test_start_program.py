@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import launch
+from launch import start_program
 
 START = pathlib.Path(launch.__file__).with_name("start_program.py")
 
@@ -68,6 +69,8 @@ def test_signal_shows_where_the_program_is(begin, script):
     process.stdout.readline()
     process.send_signal(signal.SIGUSR1)
     lines = [pipe.readline() for _ in range(2)]
+    assert lines[0][0] == chr(start_program.STARTED)
+    lines[0] = lines[0][1:]
     assert lines[0] == f"Current thread 0x{lines[0][17:33]} (most recent call first):\n"
     assert f'File "{path}", line' in lines[1] and "in wait_for_ever" in lines[1]
     assert process.poll() is None

@@ -39,7 +39,7 @@ from mpchain.distributed.communicators.half_precision import HALF_PRECISION
 from mpchain.distributed.communicators.requests import Request
 from mpchain.distributed.objects import allgather
 from mpchain.distributed.shared_memory import FILLED, make_shared_arrays
-from mpchain.distributed.watch import Watch, call_at_end, check_timeout, watched
+from mpchain.distributed.watch import Watch, call_at_end, check_timeout, creating, watched
 from mpchain.typing import Array, DTypeLike
 
 LARGE = 2**20
@@ -105,10 +105,10 @@ class MpiCommunicator(Communicator):
     _watch = _elasticity = None
     _owned = ()  # of MPI's communicators
 
+    @creating()
     def __init__(self, mpi_comm: Any, *, cuda_aware: bool = False, elastic: bool = False):
         super().__init__()
-        self._mpi = load_mpi()
-        self._cuda_aware = cuda_aware
+        self._mpi, self._cuda_aware = load_mpi(), cuda_aware
         if elastic:
             self._elasticity = Elasticity(self, self._mpi)
             mpi_comm = mpi_comm.Dup()  # which can be revoked

@@ -7,6 +7,7 @@ from mpchain.distributed.watch.fingerprints import watched as watched
 from mpchain.distributed.watch.gpu import GpuWork as GpuWork
 from mpchain.distributed.watch.losses import RanksLost as RanksLost
 from mpchain.distributed.watch.notes import NeedsRestartError as NeedsRestartError
+from mpchain.distributed.watch.notes import creating as creating
 from mpchain.distributed.watch.notes import note as note
 from mpchain.distributed.watch.watchdog import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT
 from mpchain.distributed.watch.watchdog import Watch as Watch

@@ -1,12 +1,17 @@
-"""What ranks tell the launcher about lost ranks, for its report."""
+"""What ranks tell the launcher about lost ranks and waiting, for its report."""
 
 import contextlib
 import json
 import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 VARIABLE = "MPCHAIN_LAUNCH_NOTES"
 """The environment variable with the number of a file descriptor, if the launcher reads notes."""
+
+STARTER = "mpchain_launch_starter"
+"""The name of the module by which a program tells the launcher, which started it, how far it is."""
 
 RESTART = 75
 """The exit code after which the launcher starts the job again from its last checkpoint."""
@@ -33,3 +38,19 @@ def note(event: str, **words: Any) -> None:
         line = json.dumps({"event": event, **words}).encode() + b"\n"
         with contextlib.suppress(OSError, ValueError):
             os.write(int(place), line)
+
+
+@contextlib.contextmanager
+def creating() -> Iterator[None]:
+    """Context manager and decorator: tells the launcher that this rank makes a communicator, for
+    which it waits for the others while no watchdog looks yet. Does nothing without a launcher.
+
+    >>> with creating():
+    ...     pass
+    """
+    starter = sys.modules.get(STARTER)
+    if starter is not None:
+        starter.creates_communicator(ends=False)
+    yield
+    if starter is not None:
+        starter.creates_communicator(ends=True)
