@@ -92,7 +92,10 @@ def batch_mean(x: Input, weights: Input | None = None) -> Variable:
     if weights is not None:
         weights = F.cast(weights, x.dtype)
     if counting.current.counts is None:
-        return F.average(x, weights=weights)
+        mean = F.average(x, weights=weights)
+        if weights is None and counting.current.notes is not None:
+            counting.current.notes.add(mean, x.size)
+        return mean
     if weights is None:
         return batch_sum(x) / x.dtype.type(batch_count(x.size))
     weights = F.broadcast_to(weights, x.shape)

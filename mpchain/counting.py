@@ -7,8 +7,9 @@ all ranks, weighted by their samples, is the mean over all elements that count.
 """
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,20 @@ BATCH, CALL = "batch", "call"
 class _Current(threading.local):
     counts: Any = None  # who knows the counts of the whole batch; None: this process has all of it
     over: str | None = None
+    notes: Any = None  # of the counts of means, while somebody combines means of batches
 
 
 current = _Current()
+
+
+def is_asked() -> bool:
+    """Returns whether counts matter to anybody but the function that divides by them.
+
+    Example:
+        >>> is_asked()
+        False
+    """
+    return current.counts is not None or current.notes is not None
 
 
 def denominator(count: Any, elements: Any, dtype: Any) -> Any:
@@ -39,6 +51,8 @@ def denominator(count: Any, elements: Any, dtype: Any) -> Any:
         >>> denominator(3, np.zeros(4), np.float64), denominator(0, np.zeros(4), np.float64)
         (np.float64(3.0), np.float64(1.0))
     """
+    if current.notes is not None:
+        current.notes.last = count
     if isinstance(count, int):
         least = max(count, 1)
     else:
@@ -59,9 +73,70 @@ def weight_sum(total: Any, elements: Any) -> Any:
         >>> weight_sum(np.array(1.5), np.zeros(4))
         array(1.5)
     """
+    if current.notes is not None:
+        current.notes.last = getattr(total, "array", total)
     if current.counts is None or current.over == CALL:
         return total
     return current.counts.weight_sum(total, elements)
+
+
+class Notes:
+    """The counts that means are over, by which an evaluator weights them.
+
+    While it is in use (``with``), functions that divide by a count note it with their result.
+
+    Attributes:
+        last: the count that was last divided by.
+
+    Example:
+        >>> with Notes() as notes:
+        ...     loss = F.softmax_cross_entropy(np.zeros((3, 2)), np.array([0, -1, 1]))
+        >>> int(notes.weight(loss, 3)), notes.weight(F.sum(loss), 3)
+        (2, 3)
+    """
+
+    def __init__(self) -> None:
+        self.last, self._weights = None, {}
+
+    def __enter__(self) -> "Notes":
+        self._outer, current.notes = current.notes, self
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        current.notes = self._outer
+
+    def add(self, mean: Any, count: Any) -> None:
+        """Notes the count of a mean, a Variable."""
+        self._weights[id(mean.array)] = mean.array, count  # the array keeps its id
+
+    def weight(self, value: Any, default: Any) -> Any:
+        """Returns the count of a value, if it is a mean that was noted, or the default."""
+        return self._weights.get(id(getattr(value, "array", value)), (None, default))[1]
+
+
+def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: the function's result is a mean over the count that it asks for.
+
+    Example:
+        >>> @noted
+        ... def mean_of_positive(x):
+        ...     positive = x.array > 0
+        ...     count = denominator(positive.sum(), x.array, x.dtype)
+        ...     return F.sum(x * positive) / count
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        notes = current.notes
+        if notes is None:
+            return function(*args, **kwargs)
+        notes.last = None
+        y = function(*args, **kwargs)
+        if notes.last is not None and y.shape == ():
+            notes.add(y, notes.last)
+        return y
+
+    return call
 
 
 @contextlib.contextmanager

@@ -42,9 +42,15 @@ def _warn_of_repeat(evaluator: Evaluator) -> None:
         warnings.warn(str(error), stacklevel=4)
 
 
+def _weigh_by_samples(evaluator: Evaluator, value: Any, notes: Any, batch: Any) -> int:
+    """Chainer's means are of batches, whatever a mean of one is over."""
+    return len(batch)
+
+
 REPLACED: list[tuple[Any, str, Any]] = [
     (regression_loss, "_alike", _promoted),
     (function, "_as_gradients", _unpacked),
     (Evaluator, "_check_ends", _warn_of_repeat),
+    (Evaluator, "_weight", _weigh_by_samples),
 ]
 """Owner, name, and what stands there while compat is installed."""

@@ -15,6 +15,7 @@ from mpchain.utils.type_check import check
 from mpchain.variable import Variable, as_array, as_variable
 
 
+@counting.noted
 def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
     """Fraction of the samples whose largest score is that of their label.
 
@@ -49,6 +50,7 @@ def accuracy(y: Input, t: Input, ignore_label: int | None = None) -> Variable:
     return _share(right & counted, counting.denominator(counted.sum(), t, np.float64), y)
 
 
+@counting.noted
 def binary_accuracy(y: Input, t: Input) -> Variable:
     """Fraction of the elements whose score has the sign of their label.
 

@@ -86,7 +86,7 @@ def _onehot_and_weight(x, aux):
 def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     xp = get_array_module(x)
     if is_fused_cross_entropy(x, t, class_weight):
-        if reduce == "no" or not normalize or counting.current.counts is None:
+        if reduce == "no" or not normalize or not counting.is_asked():
             n = 0 if normalize else len(x)
             return cross_entropy(x, t, n, class_weight, ignore_label, reduce)
         n = max(t.size, 1)
@@ -125,6 +125,7 @@ def _softmax_cross_entropy(x, t, normalize, class_weight, ignore_label, reduce):
     return y.astype(x.dtype, copy=False), (exp_x, total, labels, weight[:, None])
 
 
+@counting.noted
 def softmax_cross_entropy(
     x: Input,
     t: Input,
@@ -251,6 +252,7 @@ def _binary_labels(name, x, t):
     return t
 
 
+@counting.noted
 def sigmoid_cross_entropy(
     x: Input, t: Input, normalize: bool = True, reduce: str = "mean"
 ) -> Variable:
@@ -281,6 +283,7 @@ def sigmoid_cross_entropy(
     return _sigmoid_cross_entropy(x, t.astype(x.dtype), normalize, reduce)
 
 
+@counting.noted
 def focal_loss(
     x: Input,
     t: Input,

@@ -62,6 +62,7 @@ def _mean(x, axis=None, keepdims=False):
     return x.mean(axis=axis, keepdims=keepdims)
 
 
+@counting.noted
 def mean(
     x: Input, axis: Axes = None, weights: Input | None = None, keepdims: bool = False
 ) -> Variable:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mpchain import backend
 from mpchain.configuration import no_backprop_mode, using_config
+from mpchain.counting import Notes
 from mpchain.dataset import concat_examples
 from mpchain.reporter import DictSummary, Reporter, report, report_scope
 from mpchain.training.extension import PRIORITY_WRITER, Extension
@@ -20,8 +21,12 @@ class Evaluator(Extension):
     """Calls a model on every batch of an iterator and reports the means of what it reports.
 
     The means are means over *samples*: the weight of a reported value is the number of samples in
-    the batch. (Chainer averages over batches: the samples of a smaller last batch count more.) A
-    value that is reported as ``(value, weight)`` keeps its own weight.
+    the batch. (Chainer averages over batches: the samples of a smaller last batch count more.) What
+    is itself a mean over a count, such as labels that are not ignored, is weighted by this count:
+    results of the losses and accuracies of :mod:`mpchain.functions`, and of
+    :func:`mpchain.batch_mean`, that are reported as they are. A value that is reported as
+    ``(value, weight)`` keeps its own weight. A nonlinear function of a mean, such as the perplexity
+    exp(loss), is best computed of the result (``postprocess`` of :class:`LogReport`).
 
     The model runs with ``config.train`` False and records no graph. In a trainer the values get
     the extension's name as a prefix (``'validation/main/loss'``); called without a trainer, the
@@ -153,16 +158,20 @@ class Evaluator(Extension):
         return itertools.islice(iterator, self._most_batches)
 
     def _observe(self, batch):
-        """Returns what the model reports for a batch, weighted by its number of samples."""
+        """Returns what the model reports for a batch, weighted by its number of samples or of what
+        counts."""
         function = self.eval_func or self.get_target("main")
         args, kwargs = as_arguments(self.converter(batch, self.device))
         observation = {}
-        with report_scope(observation), no_backprop_mode():
+        with report_scope(observation), no_backprop_mode(), Notes() as notes:
             function(*args, **kwargs)
         return {
-            key: value if isinstance(value, tuple) else (value, len(batch))
+            key: value if isinstance(value, tuple) else (value, self._weight(value, notes, batch))
             for key, value in observation.items()
         }
+
+    def _weight(self, value, notes, batch):
+        return notes.weight(value, len(batch))
 
     def finalize(self) -> None:
         """Finalizes the iterators."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import mpchain
 from mpchain import functions as F
 from mpchain import links as L
 from mpchain import report
@@ -98,3 +99,62 @@ def test_allreduce_persistent(comm):
     assert model.a.avg_mean is before[0]
     assert_array_equal(model.a.gamma.array, before[1])
     assert AllreducePersistent.priority > extensions.Evaluator.priority
+
+
+class Counting(Chain):
+    """Reports means over counts, and means over samples."""
+
+    def forward(self, x, t, mask):
+        flat = np.ravel(t)
+        scores = F.reshape(F.stack([x, -x, x * x], axis=2), (-1, 3))
+        binary = np.where(mask, t % 2, -1)
+        values = {
+            "loss": F.softmax_cross_entropy(scores, flat, label_smoothing=0.1),
+            "accuracy": F.accuracy(scores, flat, ignore_label=-1),
+            "binary": F.sigmoid_cross_entropy(x, binary),
+            "binary_accuracy": F.binary_accuracy(x, binary),
+            "focal": F.focal_loss(x, binary),
+            "average": F.average(x, weights=0.1 + mask),
+            "own": mpchain.batch_mean(x**2, weights=0.1 + mask),
+            "elements": mpchain.batch_mean(x**2),
+            "samples": F.mean(x),
+            "summed": F.softmax_cross_entropy(scores, flat, normalize=False),
+            "pair": (F.mean(x), 2 * x.size),
+        }
+        report(values, self)
+
+
+def ragged():
+    """Samples with labels that are ignored, in some all of them."""
+    draws = np.random.RandomState(1)
+    x, t = draws.standard_normal((11, 4)), draws.randint(0, 3, (11, 4)).astype(np.int32)
+    mask = draws.uniform(size=(11, 4)) < np.linspace(0, 1, 11)[:, None]
+    return TupleDataset(x, np.where(mask, t, -1), mask)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 11])
+def test_means_over_counts_are_those_of_all_samples(comm, batch_size):
+    data, model = ragged(), Counting()
+    evaluate = lambda data, n: extensions.Evaluator(
+        SerialIterator(data, n, repeat=False, shuffle=False), model
+    )
+    expected = evaluate(data, 11)()
+    ends = [11 * r * r // comm.size**2 for r in range(comm.size + 1)]  # uneven
+    mine = data[ends[comm.rank] : ends[comm.rank + 1]]
+    means = create_multi_node_evaluator(evaluate(mine, batch_size), comm)()
+    assert means.keys() == expected.keys()
+    for name, mean in means.items():
+        np.testing.assert_allclose(mean, expected[name], 1e-12, err_msg=name)
+
+
+def test_a_classifier_reports_exact_means(comm):
+    x, t, _ = map(np.array, zip(*ragged()))
+    classifier = L.Classifier(F.identity, accfun=lambda y, t: F.accuracy(y, t, ignore_label=-1))
+    data = TupleDataset(np.stack([x, -x, x * x], axis=1), t)  # (11, 3, 4), and labels (11, 4)
+    share = slice(*comm.share_of(11))
+    iterators = [
+        SerialIterator(d, n, repeat=False, shuffle=False) for d, n in ((data, 11), (data[share], 2))
+    ]
+    expected, found = (extensions.Evaluator(i, classifier) for i in iterators)
+    expected, means = expected(), create_multi_node_evaluator(found, comm)()
+    assert means == pytest.approx(expected, rel=1e-12)
